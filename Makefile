@@ -1,0 +1,37 @@
+# `make bench` and `make test` set up .venv by themselves, from the exact versions in constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: bench check test lint format asv clean
+
+bench: $(INSTALLED)
+	$(BIN)/vocabench run quick
+
+check: $(INSTALLED)
+	$(BIN)/vocabench check
+
+test: lint
+	OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --level error
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+asv: $(INSTALLED)
+	$(BIN)/asv machine --yes
+	$(BIN)/asv run HEAD^!
+
+$(INSTALLED): constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[all,dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info

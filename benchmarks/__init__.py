@@ -1,0 +1,1 @@
+"""asv suites: thin look-ups into the rows of one harness sweep a commit."""

@@ -1,0 +1,293 @@
+"""Cells: the smallest pieces of work, each measured once and kept as one row; and the suites that list them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness import registry
+from impls.errors import BadInput, unknown
+from impls.spec import DTYPES, Choice, Number, check_options
+
+DEVICES = ("cpu", "cuda")
+
+# The framework's name in a cell that needs none, such as the unigram model's.
+ORACLE = "numpy"
+
+
+@dataclass(frozen=True)
+class Names:
+    """A setting that takes one or more of a few names."""
+
+    default: tuple[str, ...]
+    values: tuple[str, ...]
+    help: str
+
+    def check(self, name: str, value: object) -> tuple[str, ...]:
+        given = tuple(value) if isinstance(value, list | tuple) else (value,)
+        for item in given:
+            if item not in self.values:
+                raise unknown(f"{name}", str(item), self.values)
+        return given  # type: ignore[return-value]
+
+
+Setting = Choice | Number | Names
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What to measure. Two cells with equal fields are the same measurement.
+
+    Attributes:
+        vocab: Words; for a cell over a dataset, the words of its corpus.
+        dim: Width of the hidden vector.
+        tokens: Tokens of a batch.
+        dataset_sha256: Of the text, so that rows over different text never count as the same.
+        options: The method's options that differ from their defaults.
+        settings: All of the task's settings.
+    """
+
+    suite: str
+    task: str
+    framework: str
+    method: str
+    vocab: int
+    dim: int
+    tokens: int
+    device: str = "cpu"
+    precision: str = "float32"
+    seed: int = 0
+    dataset: str = ""
+    dataset_sha256: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Cell:
+        return cls(**fields)
+
+    @property
+    def key(self) -> str:
+        """Content hash: what a run resumes by."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def label(self) -> str:
+        """For people: what a progress line and an error call this cell."""
+        what = f"{self.task} {self.framework} {self.method}{self.variant}"
+        where = f" {self.dataset}" if self.dataset else ""
+        return f"{what}{where} V={self.vocab:,} {self.precision} {self.device}"
+
+    @property
+    def variant(self) -> str:
+        """The options that differ from the defaults, as `[a=1,b=2]`, or nothing."""
+        return variant(self.options)
+
+
+def variant(options: Mapping[str, Any]) -> str:
+    return f"[{','.join(f'{name}={value}' for name, value in sorted(options.items()))}]" if options else ""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a command line narrows or changes in a suite; None leaves the suite's own."""
+
+    frameworks: Sequence[str] | None = None
+    methods: Sequence[str] | None = None
+    vocab: Sequence[int] | None = None
+    tasks: Sequence[str] | None = None
+    device: str | None = None
+    precision: Sequence[str] | None = None
+    dataset: str | None = None
+    seed: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises `BadInput` for a name that does not exist, before anything is measured."""
+        for framework in self.frameworks or ():
+            registry.check_framework(framework)
+        for method in self.methods or ():
+            if method not in registry.methods():
+                raise unknown("method", method, registry.methods())
+        for task in self.tasks or ():
+            if task not in registry.tasks():
+                raise unknown("task", task, registry.tasks())
+        for vocab in self.vocab or ():
+            check_vocab(vocab)
+        for precision in self.precision or ():
+            if precision not in DTYPES:
+                raise unknown("precision", precision, DTYPES)
+        if self.device is not None and self.device.split(":")[0] not in DEVICES:
+            raise unknown("device", self.device, DEVICES)
+
+
+def check_vocab(vocab: int) -> int:
+    if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < 2:
+        raise BadInput(f"vocabulary of {vocab}: allowed: a whole number of words from 2")
+    return vocab
+
+
+_SWEEP_KEYS = {
+    "task", "frameworks", "methods", "vocab", "dim", "tokens", "precision", "dataset", "options", "settings", "seeds",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A TOML file below harness/suites: a description, a deadline for each cell, and sweeps that expand to cells."""
+
+    name: str
+    description: str
+    deadline_seconds: float
+    sweeps: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def load(cls, name: str) -> Suite:
+        path = registry.suite_path(name)
+        with path.open("rb") as file:
+            try:
+                content = tomllib.load(file)
+            except tomllib.TOMLDecodeError as error:
+                raise BadInput(f"suite {path.name}: {error}") from error
+        for sweep in content.get("sweep", []):
+            for key in sweep:
+                if key not in _SWEEP_KEYS:
+                    raise unknown(f"key of a sweep in {path.name}", key, sorted(_SWEEP_KEYS))
+        return cls(
+            name=name,
+            description=content["description"],
+            deadline_seconds=float(content.get("deadline_seconds", 600)),
+            sweeps=tuple(content.get("sweep", ())),
+        )
+
+    def cells(self, selection: Selection, progress: Callable[[str], None] = lambda line: None) -> list[Cell]:
+        """Every cell of the suite under `selection`, framework by framework.
+
+        Raises:
+            BadInput: A name is unknown, an option or setting is not allowed, or nothing is left to run.
+        """
+        selection.check()
+        cells: list[Cell] = []
+        for sweep in self.sweeps:
+            if selection.tasks is None or sweep["task"] in selection.tasks:
+                cells.extend(_expand(self.name, sweep, selection, progress))
+        unique = list({cell.key: cell for cell in cells}.values())
+        if not unique:
+            raise BadInput(f"suite {self.name!r} has no cell left under these filters: allowed: fewer or other filters")
+        order = [ORACLE, *registry.frameworks()]
+        return sorted(unique, key=lambda cell: order.index(cell.framework))
+
+
+def _expand(
+    suite: str, sweep: Mapping[str, Any], selection: Selection, progress: Callable[[str], None]
+) -> Iterable[Cell]:
+    task = registry.task(sweep["task"])
+    settings = _settings(task.SETTINGS, sweep.get("settings", {}), selection.settings, sweep["task"])
+    frameworks = (
+        selection.frameworks
+        or sweep.get("frameworks")
+        or [name for name in registry.installed_frameworks() if name != ORACLE]
+    )
+    vocabularies: Sequence[int] = selection.vocab or sweep.get("vocab", [0])
+    dataset_name = (selection.dataset or sweep.get("dataset", "")) if task.USES_DATASET else ""
+
+    for vocab in vocabularies:
+        sha256 = ""
+        if dataset_name:
+            from harness.datasets import _corpus
+
+            corpus = _corpus.load(dataset_name, vocab=check_vocab(vocab) if vocab else None, progress=progress)
+            vocab, sha256 = len(corpus.counts_V), corpus.sha256
+        shared = {
+            "suite": suite,
+            "task": sweep["task"],
+            "vocab": vocab,
+            "dim": int(sweep.get("dim", 256)),
+            "tokens": int(sweep.get("tokens", 1280)),
+            "device": selection.device or "cpu",
+            "dataset": dataset_name,
+            "dataset_sha256": sha256,
+        }
+        for extra in getattr(task, "EXTRA_METHODS", ()) if selection.methods is None else ():
+            yield Cell(**shared, framework=ORACLE, method=extra, settings=settings)
+        for framework in frameworks:
+            for method in selection.methods or sweep.get("methods") or registry.methods(framework):
+                if method not in registry.methods(framework):
+                    continue
+                options = _options(method, sweep.get("options", {}), selection.options)
+                for precision in selection.precision or sweep.get("precision", ["float32"]):
+                    if framework == ORACLE and precision != "float64":
+                        continue
+                    for seed in [selection.seed] if selection.seed is not None else sweep.get("seeds", [0]):
+                        yield Cell(
+                            **shared,
+                            framework=framework,
+                            method=method,
+                            precision=precision,
+                            seed=seed,
+                            options=options,
+                            settings=settings,
+                        )
+
+
+def _options(method: str, by_sweep: Mapping[str, Any], by_hand: Mapping[str, str]) -> dict[str, Any]:
+    """The method's options that differ from their defaults. A sweep's options apply to the methods that have them."""
+    definition = registry.definition(method)
+    given = {name: value for name, value in by_sweep.items() if name in definition.options}
+    given |= {
+        name: _parse(definition.options[name], text) for name, text in by_hand.items() if name in definition.options
+    }
+    checked = check_options(definition, given)
+    return {name: value for name, value in checked.items() if value != definition.options[name].default}
+
+
+def _settings(
+    allowed: Mapping[str, Setting], by_sweep: Mapping[str, Any], by_hand: Mapping[str, str], task: str
+) -> dict[str, Any]:
+    for name in by_sweep:
+        if name not in allowed:
+            raise unknown(f"setting of {task}", name, allowed)
+    given = dict(by_sweep) | {name: _parse(allowed[name], text) for name, text in by_hand.items() if name in allowed}
+    checked = {
+        name: setting.check(name, given[name]) if name in given else setting.default
+        for name, setting in allowed.items()
+    }
+    # Lists, not tuples, so that a cell equals the one read back from JSON.
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in checked.items()}
+
+
+def check_by_hand(suite: Suite, selection: Selection) -> None:
+    """Refuses an option or setting on the command line that nothing in the suite would read."""
+    tasks = {sweep["task"] for sweep in suite.sweeps if selection.tasks is None or sweep["task"] in selection.tasks}
+    settings = {name for task in tasks for name in registry.task(task).SETTINGS}
+    methods = selection.methods or registry.methods()
+    options = {name for method in methods for name in registry.definition(method).options}
+    for name in selection.settings:
+        if name not in settings:
+            raise unknown("setting", name, sorted(settings))
+    for name in selection.options:
+        if name not in options:
+            raise unknown("option", name, sorted(options))
+
+
+def _parse(setting: Setting, text: str) -> object:
+    """A command line's text as the kind of value that `setting` takes; what is wrong is left to its `check`."""
+    if isinstance(setting, Names):
+        return text.split(",")
+    if isinstance(setting, Choice):
+        by_text = {str(value).lower(): value for value in setting.values}
+        return by_text.get(text.lower(), text)
+    try:
+        return int(text) if isinstance(setting.default, int) else float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,173 @@
+"""The command `vocabench`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from impls.errors import BadInput
+
+OK, DISAGREES, BAD_USAGE = 0, 1, 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for a mistake, in place of the whole usage."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise BadInput(f"{message} (see '{self.prog} --help')")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 something disagrees or failed, 2 bad usage or bad input."""
+    try:
+        parsed = _parser().parse_args(arguments)
+        return parsed.command(parsed)
+    except BadInput as error:
+        print(f"vocabench: {error}", file=sys.stderr)
+        return BAD_USAGE
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        print(f"vocabench:{where}: {error.strerror or error}", file=sys.stderr)
+        return BAD_USAGE
+    except KeyboardInterrupt:
+        print("vocabench: stopped; the same command goes on where it was", file=sys.stderr)
+        return 130
+
+
+def entry() -> None:
+    """The installed command."""
+    sys.exit(main())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="vocabench", description="Benchmark output layers over large vocabularies across frameworks.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+
+    def command(name: str, function: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=function)
+        return sub
+
+    run = command("run", _run, "measure a suite; the same command again resumes")
+    run.add_argument("suite", nargs="?", default="quick", help="see 'vocabench list suites' (default: quick)")
+    _filters(run)
+    run.add_argument("--device", help="cpu (default), cuda or cuda:1")
+    run.add_argument("--precision", action="append", help="float32, float64 or bfloat16; may be repeated")
+    run.add_argument("--dataset", help="a dataset's name, or a text file or folder, in place of the suite's")
+    run.add_argument("--seed", type=int, help="in place of the suite's")
+    run.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="a method's option")
+    run.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="a task's setting")
+    run.add_argument("--out", help="results file (default: results/local/SUITE-CODE.jsonl)")
+    run.add_argument("--retry", action="store_true", help="measure cells again that failed")
+
+    check = command("check", _check, "numerical agreement of every method and framework; exit 1 where one disagrees")
+    check.add_argument("-f", "--framework", action="append")
+    check.add_argument("-m", "--method", action="append")
+    check.add_argument("--precision", action="append")
+    check.add_argument("--device")
+    check.add_argument("--out", help="results file (default: a new one below results/local)")
+
+    table = command("table", _table, "the comparison, from stored rows")
+    table.add_argument("--run", help="results file (default: the one written last)")
+    table.add_argument("--format", default="markdown", help="markdown, latex, csv, json or html")
+    table.add_argument("--out", help="write to this file as well as to the screen")
+    table.add_argument("--clusters", type=int, default=0, metavar="N", help="print N learned word clusters too")
+    _filters(table)
+
+    data = command("data", _data, "list, get or verify datasets")
+    data.add_argument("action", choices=["list", "get", "verify"])
+    data.add_argument("name", nargs="?", help="a dataset; all that are here for verify")
+
+    listing = command("list", _list, "what there is")
+    listing.add_argument("kind", choices=["methods", "frameworks", "tasks", "datasets", "suites"])
+
+    command("info", _info, "versions, devices, what is missing and how to install it")
+    return parser
+
+
+def _filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--framework", action="append", help="only this framework; may be repeated")
+    parser.add_argument("-m", "--method", action="append", help="only this method; may be repeated")
+    parser.add_argument("-v", "--vocab", action="append", type=int, help="this vocabulary size; may be repeated")
+    parser.add_argument("-t", "--task", action="append", help="only this task; may be repeated")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from harness.cells import Selection
+    from harness.commands.run import run
+
+    selection = Selection(
+        frameworks=arguments.framework,
+        methods=arguments.method,
+        vocab=arguments.vocab,
+        tasks=arguments.task,
+        device=arguments.device,
+        precision=arguments.precision,
+        dataset=arguments.dataset,
+        seed=arguments.seed,
+        options=_pairs(arguments.option, "--option"),
+        settings=_pairs(arguments.set, "--set"),
+    )
+    return run(arguments.suite, selection, out=arguments.out, retry=arguments.retry)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from harness.cells import Selection
+    from harness.commands.check import check
+
+    selection = Selection(
+        frameworks=arguments.framework,
+        methods=arguments.method,
+        precision=arguments.precision,
+        device=arguments.device,
+    )
+    return check(selection, out=arguments.out)
+
+
+def _table(arguments: argparse.Namespace) -> int:
+    from harness.commands.table import table
+    from harness.report.rows import Filter
+
+    kept = Filter(frameworks=arguments.framework, methods=arguments.method, vocab=arguments.vocab, tasks=arguments.task)
+    return table(arguments.run, arguments.format, kept, clusters=arguments.clusters, out=arguments.out)
+
+
+def _data(arguments: argparse.Namespace) -> int:
+    from harness.commands.data import data
+
+    return data(arguments.action, arguments.name)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from harness import registry
+
+    names = {
+        "methods": registry.methods,
+        "frameworks": registry.frameworks,
+        "tasks": registry.tasks,
+        "datasets": registry.datasets,
+        "suites": registry.suites,
+    }[arguments.kind]()
+    print("\n".join(names))
+    return OK
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from harness.commands.info import info
+
+    return info()
+
+
+def _pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise BadInput(f"{flag} {text!r}: allowed: NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,34 @@
+"""`vocabench check`: numerical agreement of every method, framework and precision with the oracle."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from harness import pool, runs
+from harness.cells import Cell, Selection, Suite
+from harness.commands.run import measure
+from harness.commands.table import show
+from harness.store import Store
+
+
+def check(selection: Selection, *, out: str | None) -> int:
+    """Always measures anew. Returns 0 where all agree, else 1 after naming each cell and quantity that does not."""
+    console = Console(stderr=True)
+    suite = Suite.load("check")
+    cells = suite.cells(selection)
+    pool.check_device({cell.framework for cell in cells}, selection.device or "cpu")
+    path = Path(out) if out else runs.LOCAL / f"check-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    start = time.perf_counter()
+    with Store(path) as store:
+        rows = measure(cells, store, suite.deadline_seconds, console)
+    show(rows, "markdown")
+    failed = [row for row in rows if row["status"] != "ok"]
+    for row in failed:
+        lines = row["agreement"].get("disagreements") or [row["message"]]
+        for line in lines:
+            print(f"{Cell.from_json(row['cell']).label}: {row['status']}: {line}")
+    print(f"{len(rows) - len(failed)} of {len(rows)} cells agree, {time.perf_counter() - start:.0f} s; rows: {path}")
+    return 1 if failed else 0

@@ -1,0 +1,63 @@
+"""`vocabench run`: measure what a suite lists and the results file does not hold yet."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harness import pool, runs
+from harness.cells import Cell, Selection, Suite, check_by_hand
+from harness.commands.table import show
+from harness.store import Row, Store, latest, read
+
+_FAILED = ("error", "timeout", "oom")
+
+
+def run(suite_name: str, selection: Selection, *, out: str | None, retry: bool) -> int:
+    """Returns 0 when every cell of the run was measured and agrees, else 1."""
+    console = Console(stderr=True)
+    suite = Suite.load(suite_name)
+    selection.check()
+    check_by_hand(suite, selection)
+    with console.status("preparing"):
+        cells = suite.cells(selection, progress=lambda text: None)
+    pool.check_device({cell.framework for cell in cells} - {"numpy"}, selection.device or "cpu")
+    path = Path(out) if out else runs.default_path(suite_name)
+    with Store(path, again=_FAILED if retry else ()) as store:
+        measure(cells, store, suite.deadline_seconds, console)
+    keys = {cell.key for cell in cells}
+    rows = [row for row in latest(read(path)) if row["key"] in keys]
+    show(rows, "markdown")
+    console.print(f"rows: {path}")
+    return 0 if all(row["status"] in ("ok", "skipped") for row in rows) else 1
+
+
+def measure(cells: list[Cell], store: Store, deadline: float, console: Console) -> list[Row]:
+    """The rows of `cells` that were missing in the store, with a progress bar on the way."""
+    waiting = [cell for cell in cells if cell.key not in store]
+    if len(waiting) < len(cells):
+        console.print(f"{len(cells) - len(waiting)} of {len(cells)} cells are in {store.path} already")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    rows = []
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("starting", total=len(waiting))
+        last_line = 0.0
+
+        def progress(cell: Cell, text: str) -> None:
+            nonlocal last_line
+            bar.update(task, description=f"{cell.label} {text}".strip())
+            # Without a terminal there is no bar to look at: say a line now and then.
+            if not console.is_terminal and (not text or time.monotonic() - last_line > 30):
+                console.print(f"{cell.label} {text}".strip(), highlight=False)
+                last_line = time.monotonic()
+
+        for row in pool.run(waiting, store, deadline=deadline, progress=progress):
+            rows.append(row)
+            bar.advance(task)
+            if row["status"] != "ok":
+                label = Cell.from_json(row["cell"]).label
+                console.print(f"{row['status']}: {label}: {row['message']}", highlight=False, markup=False)
+    return rows

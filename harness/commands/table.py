@@ -1,0 +1,48 @@
+"""`vocabench table`: the comparison, from stored rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import registry, runs
+from harness.report.rows import Filter, flatten
+from harness.store import Row, latest, read
+from impls.errors import BadInput, unknown
+
+
+def table(run: str | None, form: str, kept: Filter, *, clusters: int, out: str | None) -> int:
+    from harness.report import table as tables
+
+    if form not in tables.FORMATS:
+        raise unknown("format", form, tables.FORMATS)
+    _check(kept)
+    path = runs.resolve(run)
+    rows = latest(read(path))
+    records = [record for record in flatten(rows) if kept.keeps(record)]
+    if not records:
+        raise BadInput(f"{path} has no row under these filters: allowed: fewer or other filters")
+    text = tables.render(records, form)
+    if clusters:
+        text += "\n" + tables.clusters(rows, clusters)
+    print(text, end="" if text.endswith("\n") else "\n")
+    if out:
+        Path(out).write_text(text, encoding="utf-8")
+    return 0
+
+
+def show(rows: Sequence[Row], form: str) -> None:
+    from harness.report import table as tables
+
+    print(tables.render(flatten(rows), form))
+
+
+def _check(kept: Filter) -> None:
+    for given, kind, names in (
+        (kept.frameworks, "framework", registry.frameworks()),
+        (kept.methods, "method", [*registry.methods(), "unigram"]),
+        (kept.tasks, "task", registry.tasks()),
+    ):
+        for name in given or ():
+            if name not in names:
+                raise unknown(kind, name, names)

@@ -1,0 +1,73 @@
+"""The stable Python contract: any layer of any framework, NumPy arrays in and out.
+
+from harness import layers
+
+layer = layers.create("torch", "sohsm", counts=counts, dim=512)
+loss, dhidden, grads = layer.loss_and_grads(hidden, targets)
+"""
+
+from __future__ import annotations
+
+from numpy.typing import ArrayLike
+
+from harness import registry
+from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.errors import unknown
+from impls.spec import LayerSpec
+
+
+def frameworks() -> list[str]:
+    """The frameworks that are installed here, "numpy" (the float64 oracle) first."""
+    return registry.installed_frameworks()
+
+
+def methods(framework: str) -> list[str]:
+    """The methods that `framework` implements."""
+    return registry.methods(framework)
+
+
+def spec(
+    method: str, *, counts: ArrayLike, dim: int, seed: int = 0, dtype: str = "float32", **options: object
+) -> LayerSpec:
+    """A layer before any framework: checked arguments, structure, shapes, initial parameters."""
+    return LayerSpec.build(registry.definition(method), counts=counts, dim=dim, seed=seed, dtype=dtype, options=options)
+
+
+def create(
+    framework: str,
+    method: str,
+    *,
+    counts: ArrayLike,
+    dim: int,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: str | None = None,
+    **options: object,
+) -> Layer:
+    """A layer with its initial parameters, which are the same in every framework.
+
+    Args:
+        framework: One of `frameworks()`.
+        method: One of `methods(framework)`.
+        counts: (V,) whole numbers: occurrences of word id i in the training text.
+        dim: Width D of the hidden vector.
+        seed: Of the initial parameters and of random structure.
+        device: "cpu", "cuda" or "cuda:1".
+        dtype: "float32" (the default), "float64" or "bfloat16"; the oracle takes "float64" alone, its default.
+        **options: The method's own, as `registry.definition(method).options` lists them.
+
+    Raises:
+        BadInput: (a ValueError) naming the argument, its value and what is allowed.
+    """
+    adapter = registry.adapter(framework)
+    if method not in registry.methods(framework):
+        raise unknown(f"method of {framework}", method, registry.methods(framework))
+    dtype = dtype or ("float64" if framework == "numpy" else "float32")
+    return adapter.create_layer(spec(method, counts=counts, dim=dim, seed=seed, dtype=dtype, **options), device)
+
+
+def create_language_model(
+    framework: str, layer_spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu"
+) -> LanguageModel:
+    """The LSTM language model of a framework with the output layer of `layer_spec`."""
+    return registry.adapter(framework).create_language_model(layer_spec, config, device)

@@ -1,0 +1,201 @@
+"""Runs cells in child processes, one a framework, so that a crash, a hang or a lack of memory becomes a row."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from harness import provenance
+from harness.cells import Cell
+from harness.store import Row, Store
+from impls.errors import BadInput
+
+Progress = Callable[[Cell, str], None]
+
+_START_DEADLINE = 300.0  # seconds for a framework to import and say what it is
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class WorkerDied(Exception):
+    """The child ended without an answer."""
+
+
+class Worker:
+    """One child process of one framework. Started when first asked, killed with its whole process group."""
+
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: BinaryIO | None = None
+        self._answers = -1
+        self._buffer = b""
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def ask(self, request: dict[str, Any], *, deadline: float, progress: Callable[[str], None]) -> dict[str, Any]:
+        """The answer to one request.
+
+        Raises:
+            TimeoutError: No answer within `deadline` seconds; the child is killed.
+            WorkerDied: The child ended; says how, with the last line of what it printed.
+        """
+        if self._process is None:
+            self._start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        ends = time.monotonic() + deadline
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._died() from error
+        while True:
+            for message in self._messages(ends):
+                if "result" in message:
+                    return message["result"]
+                progress(message["progress"])
+
+    def kill(self) -> None:
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
+        os.close(self._answers)
+        if self._errors:
+            self._errors.close()
+        self._process, self._buffer = None, b""
+
+    def _start(self) -> None:
+        self._answers, child_end = os.pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
+        command = [sys.executable, "-m", "harness.worker", "--framework", self.framework, "--answers", str(child_end)]
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=self._errors,
+            stderr=subprocess.STDOUT,
+            pass_fds=(child_end,),
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        os.close(child_end)
+
+    def _messages(self, ends: float) -> Iterator[dict[str, Any]]:
+        """The messages that have come in, after waiting for some."""
+        remaining = ends - time.monotonic()
+        ready, _, _ = select.select([self._answers], [], [], max(0.0, remaining))
+        if not ready:
+            self.kill()
+            raise TimeoutError
+        chunk = os.read(self._answers, 1 << 20)
+        if not chunk:
+            raise self._died()
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                self.kill()
+                raise WorkerDied(f"the worker wrote what is no answer: {line[:200]!r}") from error
+
+    def _died(self) -> WorkerDied:
+        assert self._process is not None
+        assert self._errors is not None
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self.kill()
+        return WorkerDied(f"the worker was {how}" + (f": {lines[-1]}" if lines else ""))
+
+
+def describe(framework: str) -> dict[str, Any]:
+    """Devices and versions of a framework, asked of a child process."""
+    with Worker(framework) as worker:
+        return worker.ask({"describe": True}, deadline=_START_DEADLINE, progress=lambda text: None)
+
+
+def check_device(frameworks: Iterable[str], device: str) -> None:
+    """Raises `BadInput` where a framework has no such device."""
+    if device == "cpu":
+        return
+    for framework in frameworks:
+        try:
+            devices = describe(framework)["devices"]
+        except (WorkerDied, TimeoutError) as error:
+            raise BadInput(f"framework {framework!r} does not start: {error}") from error
+        if device not in devices and f"{device}:0" not in devices:
+            raise BadInput(f"device {device!r}: {framework} has none here: allowed: {', '.join(devices)}")
+
+
+def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progress) -> Iterator[Row]:
+    """Measure the cells that `store` does not hold yet, and yield each row once it is on disk."""
+    shared = provenance.of_run()
+    worker: Worker | None = None
+    try:
+        for cell in cells:
+            if cell.key in store:
+                continue
+            if worker is None or worker.framework != cell.framework:
+                if worker:
+                    worker.kill()
+                worker = Worker(cell.framework)
+            progress(cell, "")
+            started = datetime.now(UTC).isoformat(timespec="seconds")
+            answer = _answer(worker, cell, deadline, progress)
+            row = _row(cell, answer, shared, started)
+            store.append(row)
+            yield row
+    finally:
+        if worker:
+            worker.kill()
+
+
+def _answer(worker: Worker, cell: Cell, deadline: float, progress: Progress) -> dict[str, Any]:
+    def failed(status: str, message: str) -> dict[str, Any]:
+        return {"status": status, "message": message, "measurements": [], "agreement": {}}
+
+    try:
+        return worker.ask({"cell": cell.to_json()}, deadline=deadline, progress=lambda text: progress(cell, text))
+    except TimeoutError:
+        return failed("timeout", f"no result within {deadline:g} s")
+    except WorkerDied as error:
+        # Without a word and by SIGKILL: that is how the kernel answers a lack of memory.
+        return failed("oom" if "killed by SIGKILL" in str(error) else "error", str(error))
+
+
+def _row(cell: Cell, answer: dict[str, Any], shared: dict[str, Any], started: str) -> Row:
+    return {
+        "key": cell.key,
+        "cell": cell.to_json(),
+        "status": answer["status"],
+        "message": answer.get("message", ""),
+        "measurements": answer["measurements"],
+        "agreement": answer.get("agreement", {}),
+        "provenance": {
+            **shared,
+            "framework": answer.get("framework", {}),
+            "data": answer.get("data", {}),
+            "started": started,
+            "seconds": answer.get("seconds"),
+        },
+    }

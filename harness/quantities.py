@@ -1,0 +1,48 @@
+"""Every quantity a row can hold: its unit, which direction is better, and what it is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+LOWER, HIGHER = "lower", "higher"
+
+# name: (unit, better, meaning)
+QUANTITIES: dict[str, tuple[str, str, str]] = {
+    "layer_seconds": ("s", LOWER, "forward and backward of the output layer alone"),
+    "layer_step_seconds": ("s", LOWER, "forward, backward and optimizer step of the output layer alone"),
+    "step_seconds": ("s", LOWER, "one training step of the whole model"),
+    "topk_seconds": ("s", LOWER, "the exact 10 likeliest words for a batch of hidden vectors"),
+    "compile_seconds": ("s", LOWER, "first call less a warm one: tracing, compiling, tuning"),
+    "peak_bytes": ("B", LOWER, "most extra memory during forward and backward of the layer"),
+    "noise_floor": ("ratio", LOWER, "half width of the 95 % interval of an A/A comparison, relative"),
+    "perplexity": ("1", LOWER, "exp of the mean negative log-likelihood per token, on the held-out split"),
+    "cluster_perplexity": ("1", LOWER, "perplexity of the cluster of the target word (SOHSM equation 5)"),
+    "in_cluster_perplexity": ("1", LOWER, "perplexity of the target word given its cluster (SOHSM equation 6)"),
+    "train_seconds": ("s", LOWER, "training without evaluation, data loading included"),
+    "agreement_error": ("tolerance", LOWER, "largest error against the float64 oracle, in units of its tolerance"),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One quantity of one cell.
+
+    Attributes:
+        samples: Every sample that `value` sums up.
+        low, high: 95 % interval of `value`, where there is one.
+        ratio: {"value", "low", "high", "samples"}: full softmax's figure over this one, paired.
+        detail: Anything more that a reader of the row may want, such as a training curve.
+    """
+
+    quantity: str
+    value: float
+    samples: list[float] = field(default_factory=list)
+    low: float | None = None
+    high: float | None = None
+    ratio: dict[str, Any] | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        unit, better, _ = QUANTITIES[self.quantity]
+        return {**asdict(self), "unit": unit, "better": better}

@@ -1,0 +1,100 @@
+"""Finds frameworks, methods, tasks, datasets and suites by the files that define them, importing none of them.
+
+A file whose name starts with an underscore is a helper of its neighbours; `adapter.py` binds a framework to the
+contract.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from impls.errors import BadInput, unknown
+from impls.spec import Definition
+
+_ROOT = Path(__file__).resolve().parent.parent
+_FRAMEWORK_ORDER = ("numpy", "torch", "tensorflow", "jax")
+_INSTALL = {"tensorflow": "tensorflow-cpu"}  # what pip calls it, where that differs
+
+
+def _names(folder: Path, suffix: str = ".py") -> list[str]:
+    return sorted(p.stem for p in folder.glob(f"*{suffix}") if not p.name.startswith("_") and p.stem != "adapter")
+
+
+def frameworks() -> list[str]:
+    """Every framework that has a folder, the oracle first."""
+    found = [p.name.removeprefix("on_") for p in (_ROOT / "impls").glob("on_*") if (p / "adapter.py").is_file()]
+    return sorted(found, key=lambda name: (_FRAMEWORK_ORDER.index(name) if name in _FRAMEWORK_ORDER else 99, name))
+
+
+def is_installed(framework: str) -> bool:
+    return importlib.util.find_spec(framework) is not None
+
+
+def installed_frameworks() -> list[str]:
+    return [name for name in frameworks() if is_installed(name)]
+
+
+def install_line(framework: str) -> str:
+    """The command that installs a missing framework next to this project."""
+    return f"pip install -c constraints.txt {_INSTALL.get(framework, framework)}"
+
+
+def check_framework(framework: str) -> str:
+    """`framework`, once it is known and installed."""
+    if framework not in frameworks():
+        raise unknown("framework", framework, frameworks())
+    if not is_installed(framework):
+        raise BadInput(f"framework {framework!r} is not installed here: install it with '{install_line(framework)}'")
+    return framework
+
+
+def methods(framework: str = "numpy") -> list[str]:
+    """The methods that `framework` implements; those of "numpy", the oracle, are all there are."""
+    if framework not in frameworks():
+        raise unknown("framework", framework, frameworks())
+    found = _names(_ROOT / "impls" / f"on_{framework}")
+    return sorted(found, key=lambda name: (name != "full_softmax", name))
+
+
+def definition(method: str) -> Definition:
+    if method not in methods():
+        raise unknown("method", method, methods())
+    return importlib.import_module(f"impls.on_numpy.{method}").DEFINITION
+
+
+def adapter(framework: str) -> ModuleType:
+    """The framework's `adapter` module. This imports the framework."""
+    return importlib.import_module(f"impls.on_{check_framework(framework)}.adapter")
+
+
+def tasks() -> list[str]:
+    return _names(_ROOT / "harness" / "tasks")
+
+
+def task(name: str) -> ModuleType:
+    if name not in tasks():
+        raise unknown("task", name, tasks())
+    return importlib.import_module(f"harness.tasks.{name}")
+
+
+def datasets() -> list[str]:
+    return [name.replace("_", "-") for name in _names(_ROOT / "harness" / "datasets")]
+
+
+def dataset(name: str) -> ModuleType:
+    if name not in datasets():
+        raise unknown("dataset", name, datasets())
+    return importlib.import_module(f"harness.datasets.{name.replace('-', '_')}")
+
+
+def suites() -> list[str]:
+    return _names(_ROOT / "harness" / "suites", ".toml")
+
+
+def suite_path(name: str) -> Path:
+    if name not in suites():
+        raise unknown("suite", name, suites())
+    return _ROOT / "harness" / "suites" / f"{name}.toml"

@@ -1,0 +1,187 @@
+"""The comparison as tables: method x framework, with perplexity, speed-up and its interval, memory and agreement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from harness.report.rows import KEYS, Record
+from harness.store import Row
+
+FORMATS = ("markdown", "latex", "csv", "json", "html")
+
+Show = Callable[[Record], str]
+
+
+def render(records: Sequence[Record], form: str) -> str:
+    """`records` in one of `FORMATS`: csv and json give them all, flat; the others one table for each kind of result."""
+    if form == "json":
+        return json.dumps(records, indent=1) + "\n"
+    if form == "csv":
+        return pd.DataFrame.from_records(list(records), columns=list(KEYS)).to_csv(index=False)
+    return "\n".join(_section(title, table, form) for title, table in tables(records))
+
+
+def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
+    """Titles and tables; rows by method in the order of measurement, then by framework."""
+    found: list[tuple[str, pd.DataFrame]] = []
+    modelling = [r for r in records if r["task"] == "language_modelling" and r["quantity"]]
+    for (dataset, vocab), part in _groups(modelling, "dataset", "vocab"):
+        found.append((f"Language modelling on {dataset}, {vocab:,} words", _table(part, _LANGUAGE_MODELLING)))
+    timing = [r for r in records if r["task"] == "timing" and r["quantity"]]
+    for (vocab, dim, tokens, precision, device), part in sorted(
+        _groups(timing, "vocab", "dim", "tokens", "precision", "device"), key=lambda group: group[0]
+    ):
+        title = f"Speed at {vocab:,} words (N={tokens:,}, D={dim}, {precision}, {device}), full softmax = 1"
+        found.append((title, _table(part, _TIMING)))
+    agreement = [r for r in records if r["task"] == "agreement" and r["quantity"]]
+    if agreement:
+        found.append(("Agreement with the float64 oracle: largest error, 1 = the tolerance", _agreement(agreement)))
+    failed = [r for r in records if r["status"] not in ("ok", "disagree")]
+    if failed:
+        columns = ["task", "framework", "method", "vocab", "precision", "status", "message"]
+        found.append(("Not measured", pd.DataFrame([[_short(r[c]) for c in columns] for r in failed], columns=columns)))
+    return found
+
+
+def _name(record: Record) -> str:
+    return f"{record['method']} {record['options']}".strip()
+
+
+def _groups(records: Iterable[Record], *keys: str) -> list[tuple[tuple[Any, ...], list[Record]]]:
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return list(groups.items())
+
+
+def _table(records: Sequence[Record], columns: Sequence[tuple[str, str, Show]]) -> pd.DataFrame:
+    """A line for each method and framework, a column for each quantity that was measured at all."""
+    lines: dict[tuple[str, str], dict[str, Record]] = {}
+    for record in records:
+        lines.setdefault((_name(record), record["framework"]), {})[record["quantity"]] = record
+    methods = list(dict.fromkeys(name for name, _ in lines))
+    ordered = sorted(lines, key=lambda line: methods.index(line[0]))
+    measured = {record["quantity"] for record in records}
+    data: dict[str, list[str]] = {
+        "method": [name for name, _ in ordered],
+        "framework": [framework for _, framework in ordered],
+    }
+    for title, quantity, show in columns:
+        if quantity in measured:
+            data[title] = [show(lines[line][quantity]) if quantity in lines[line] else "" for line in ordered]
+    data["agreement"] = [next(iter(lines[line].values()))["agreement"] for line in ordered]
+    return pd.DataFrame(data)
+
+
+def _agreement(records: Sequence[Record]) -> pd.DataFrame:
+    precisions = list(dict.fromkeys(record["precision"] for record in records))
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for record in records:
+        value = "not finite" if record["value"] is None else f"{record['value']:.2g}"
+        marked = value if record["agreement"] == "agree" else f"{value} DISAGREES"
+        lines.setdefault((_name(record), record["framework"]), {})[record["precision"]] = marked
+    methods = list(dict.fromkeys(name for name, _ in lines))
+    ordered = sorted(lines, key=lambda line: methods.index(line[0]))
+    return pd.DataFrame(
+        [[*line, *(lines[line].get(precision, "") for precision in precisions)] for line in ordered],
+        columns=["method", "framework", *precisions],
+    )
+
+
+def _perplexity(record: Record) -> str:
+    return "not finite" if record["value"] is None else f"{record['value']:.2f}"
+
+
+def _duration(record: Record) -> str:
+    return seconds(record["value"])
+
+
+def _memory(record: Record) -> str:
+    return size(record["value"])
+
+
+def _speed(record: Record) -> str:
+    """The speed-up with its interval; a figure is given only next to its agreement."""
+    if record["agreement"] == "disagree":
+        return "wrong result"
+    value, low, high = (record[key] for key in ("ratio_to_full_softmax", "ratio_low", "ratio_high"))
+    return "" if value is None else f"{_times(value)}x [{_times(low)}, {_times(high)}]"
+
+
+_LANGUAGE_MODELLING: Sequence[tuple[str, str, Show]] = (
+    ("perplexity", "perplexity", _perplexity),
+    ("cluster", "cluster_perplexity", _perplexity),
+    ("in cluster", "in_cluster_perplexity", _perplexity),
+    ("training", "train_seconds", _duration),
+)
+_TIMING: Sequence[tuple[str, str, Show]] = (
+    ("forward+backward", "layer_seconds", _speed),
+    ("with optimizer", "layer_step_seconds", _speed),
+    ("whole model", "step_seconds", _speed),
+    ("top-10", "topk_seconds", _speed),
+    ("time", "layer_seconds", _duration),
+    ("compile", "compile_seconds", _duration),
+    ("peak memory", "peak_bytes", _memory),
+)
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
+
+
+def seconds(value: float) -> str:
+    for unit, scale, below in (("µs", 1e6, 1e-3), ("ms", 1e3, 1.0), ("s", 1.0, 600.0)):
+        if value < below:
+            return f"{value * scale:.3g} {unit}"
+    return f"{value / 60:.3g} min"
+
+
+def size(value: float) -> str:
+    return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+def _section(title: str, table: pd.DataFrame, form: str) -> str:
+    if form == "markdown":
+        return f"### {title}\n\n{markdown(table)}\n"
+    if form == "latex":
+        body = table.to_latex(index=False, escape=True, column_format="ll" + "r" * (table.shape[1] - 2))
+        return f"% {title}\n{body}"
+    return f"<h3>{title}</h3>\n{table.to_html(index=False, border=0)}\n"
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A Markdown table whose columns line up in a terminal too."""
+    cells = [[str(name) for name in table.columns]]
+    cells += [[str(value).replace("|", "\\|") for value in row] for row in table.itertuples(index=False)]
+    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(cells[0]))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = zip(row, widths, strict=True)
+        aligned = [text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(padded)]
+        return f"| {' | '.join(aligned)} |"
+
+    rule = "|" + "|".join("-" * (w + 1) + ("-" if i < 2 else ":") for i, w in enumerate(widths)) + "|"
+    return "\n".join([line(cells[0]), rule, *map(line, cells[1:])])
+
+
+def clusters(rows: Iterable[Row], most: int) -> str:
+    """Words by cluster, as in table 3 of the SOHSM paper, for each row that learned clusters."""
+    parts = []
+    for row in rows:
+        for measurement in row["measurements"]:
+            found = measurement.get("detail", {}).get("clusters")
+            if found:
+                cell = row["cell"]
+                lines = [f"{number:3d}  {' '.join(words)}" for number, words in enumerate(found[:most])]
+                title = f"### Clusters of {cell['framework']} {cell['method']} on {cell['dataset']}"
+                parts.append("\n".join([title, "", *lines, ""]))
+    return "\n".join(parts)

@@ -1,0 +1,74 @@
+"""Agreement: one method of one framework in one precision against the oracle, over sizes and options."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from harness import agreement, layers, registry
+from harness.cells import Cell, Setting
+from harness.quantities import Measurement
+from harness.tasks._result import Result
+from harness.workload import batch, zipf_counts
+from impls.contract import LanguageModelConfig
+from impls.spec import Choice
+
+USES_DATASET = False
+SETTINGS: dict[str, Setting] = {
+    "training": Choice(True, (False, True), "also compare the loss curves of 20 optimizer steps"),
+}
+
+# (V, D, N): a prime and an odd width, so that no padding fits by accident; one token; more tokens than words.
+SIZES = ((53, 12, 1), (97, 24, 301), (1009, 33, 130))
+
+
+def run(cell: Cell, progress: Callable[[str], None]) -> Result:
+    found = []
+    # bfloat16's loss curve would say nothing: its rounding moves a parameter by more than one optimizer step does.
+    training = cell.settings["training"] and cell.precision != "bfloat16"
+    for options in _variants(cell):
+        for vocab, dim, tokens in SIZES if cell.vocab == 0 else ((cell.vocab, cell.dim, cell.tokens),):
+            progress(f"V={vocab} N={tokens} {options or ''}")
+            counts_V = zipf_counts(vocab)
+            layer = layers.create(
+                cell.framework,
+                cell.method,
+                counts=counts_V,
+                dim=dim,
+                seed=cell.seed,
+                device=cell.device,
+                dtype=cell.precision,
+                **options,
+            )
+            inputs = batch(counts_V, tokens=tokens, dim=dim, seed=cell.seed)
+            found += agreement.check_layer(layer, inputs, k=min(10, vocab))
+            found.append(agreement.check_ties(layer, inputs, k=min(10, vocab)))
+        if training:
+            found += [_training(cell, options, name) for name in agreement.TRAINING_OPTIMIZERS]
+    summary = agreement.summary(found)
+    detail = {"comparisons": [c.to_json() for c in found]}
+    return Result([Measurement("agreement_error", summary["error"], detail=detail)], summary)
+
+
+def _training(cell: Cell, options: dict[str, object], optimizer: str) -> agreement.Comparison:
+    spec = layers.spec(cell.method, counts=zipf_counts(61), dim=14, seed=cell.seed, dtype=cell.precision, **options)
+    config = LanguageModelConfig(
+        embedding=10, hidden=14, optimizer=agreement.TRAINING_OPTIMIZERS[optimizer], seed=cell.seed
+    )
+    return agreement.check_training(cell.framework, spec, config, cell.device)
+
+
+def _variants(cell: Cell) -> Iterator[dict[str, object]]:
+    """The cell's own options; where it has none, each option's every choice that changes the arithmetic, once."""
+    yield dict(cell.options)
+    if cell.options:
+        return
+    options = registry.definition(cell.method).options
+    for names in ARITHMETIC_OPTIONS.get(cell.method, ()):
+        others = [[v for v in options[n].values if v != options[n].default] for n in names]  # type: ignore[union-attr]
+        for values in itertools.product(*others):
+            yield dict(zip(names, values, strict=True))
+
+
+# Options that change what a layer computes, not only its structure or start, taken together where they interact.
+ARITHMETIC_OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {"sohsm": (("projection", "bias"),)}

@@ -1,0 +1,229 @@
+"""Language modelling: the LSTM of SOHSM section 4.2 with any output layer, scored by perplexity on held-out text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import layers
+from harness.cells import Cell, Setting
+from harness.datasets import _corpus
+from harness.quantities import Measurement
+from harness.tasks._result import Result
+from impls.contract import LanguageModel, LanguageModelConfig
+from impls.errors import BadInput
+from impls.optimizers import NAMES, Optimizer
+from impls.spec import Choice, Number
+
+USES_DATASET = True
+EXTRA_METHODS = ("unigram",)  # no layer at all: what a model that learned nothing but word counts would score
+
+SETTINGS: dict[str, Setting] = {
+    "epochs": Number(1, 1, 10**6, "passes over the training text"),
+    "batch": Number(128, 1, 10**6, "sequences side by side"),
+    "steps": Number(20, 1, 10**6, "time steps of truncated back-propagation"),
+    "embedding": Number(512, 1, 10**6, "width of a word's vector; the LSTM's is the cell's dim"),
+    "optimizer": Choice("adagrad", NAMES, "the update rule"),
+    "learning_rate": Number(0.1, 0.0, 1e6, "step size"),
+    "weight_decay": Number(1e-6, 0.0, 1e6, "L2"),
+    "clip_norm": Number(0.25, 0.0, 1e6, "largest global gradient norm; 0 clips nothing"),
+    "evaluations": Number(1, 1, 10**6, "evaluations an epoch on the validation split"),
+    "figure1_tokens": Number(4000, 0, 10**9, "validation tokens scored just before and after each re-organization"),
+}
+
+_EVAL_ROWS = 16
+_CLUSTERS_SHOWN, _WORDS_SHOWN = 60, 12
+
+
+def run(cell: Cell, progress: Callable[[str], None]) -> Result:
+    corpus = _corpus.load(cell.dataset, vocab=cell.vocab, progress=progress)
+    if corpus.sha256 != cell.dataset_sha256:
+        raise BadInput(
+            f"dataset {cell.dataset!r} has sha256 {corpus.sha256[:12]}..., the run began with "
+            f"{cell.dataset_sha256[:12]}...: allowed: the same text throughout a run"
+        )
+    data = {"dataset": corpus.name, "sha256": corpus.sha256, "licence": corpus.licence, "versions": corpus.versions}
+    if cell.method in EXTRA_METHODS:
+        return Result([_unigram(corpus)], {}, data)
+
+    training = Training(cell, corpus)
+    training.run(progress)
+    return Result(training.measurements(), {}, data)
+
+
+class Training:
+    """One training run, with what it leaves behind: curves, re-organizations, times."""
+
+    def __init__(self, cell: Cell, corpus: _corpus.Corpus) -> None:
+        self.cell, self.corpus, self.settings = cell, corpus, cell.settings
+        optimizer = Optimizer(
+            name=cell.settings["optimizer"],
+            learning_rate=cell.settings["learning_rate"],
+            weight_decay=cell.settings["weight_decay"],
+            clip_norm=cell.settings["clip_norm"],
+            epsilon=1e-8 if cell.settings["optimizer"] == "adam" else 1e-10,
+        )
+        spec = layers.spec(
+            cell.method,
+            counts=corpus.counts_V,
+            dim=cell.dim,
+            seed=cell.seed,
+            dtype=cell.precision,
+            **cell.options,
+        )
+        config = LanguageModelConfig(
+            embedding=cell.settings["embedding"], hidden=cell.dim, optimizer=optimizer, seed=cell.seed
+        )
+        self.model: LanguageModel = layers.create_language_model(cell.framework, spec, config, cell.device)
+        self.interval = int(spec.options.get("interval", 0))  # type: ignore[call-overload]
+        self.train_seconds = 0.0
+        self.curve: list[dict[str, float]] = []
+        self.reorganizations: list[dict[str, float]] = []
+        self.cluster_V: NDArray | None = spec.structure.get("cluster")
+
+    def run(self, progress: Callable[[str], None]) -> None:
+        settings = self.settings
+        rows_BT = _rows(self.corpus.splits["train"], settings["batch"], settings["steps"])
+        per_epoch = (rows_BT.shape[1] - 1) // settings["steps"]
+        total = per_epoch * settings["epochs"]
+        evaluate_at = {
+            round(per_epoch * (epoch + part / settings["evaluations"]))
+            for epoch in range(settings["epochs"])
+            for part in range(1, settings["evaluations"] + 1)
+        }
+        step = 0
+        losses: list[Any] = []
+        started = time.perf_counter()
+        for _epoch in range(settings["epochs"]):
+            for first, (inputs_BT, targets_BT) in _batches(rows_BT, settings["steps"], whole=True):
+                losses.append(self.model.step(inputs_BT, targets_BT, carry=not first))
+                step += 1
+                if step % 50 == 0:
+                    # Waiting for the device here also keeps an asynchronous framework from queueing without bound.
+                    progress(f"step {step}/{total} loss {float(losses[-1]):.3f}")
+                if self.interval and step % self.interval == 0 and step < total:
+                    self.model.synchronize()
+                    self.train_seconds += time.perf_counter() - started
+                    started = self._reorganize(step)
+                if step in evaluate_at:
+                    self.model.synchronize()
+                    self.train_seconds += time.perf_counter() - started
+                    self._evaluate(step, losses)
+                    losses = []
+                    progress(f"step {step}/{total} validation perplexity {self.curve[-1]['perplexity']:.2f}")
+                    started = time.perf_counter()
+
+    def _reorganize(self, step: int) -> float:
+        """Re-organizes, which counts as training, between two evaluations, which do not; returns the clock after it."""
+        record: dict[str, float] = {"step": step}
+        sample_T = self.corpus.splits["valid"][: self.settings["figure1_tokens"]]
+        scored = len(sample_T) > _EVAL_ROWS
+        if scored:
+            record |= {f"{name}_before": value for name, value in self._scores(sample_T).items()}
+        start = time.perf_counter()
+        change = self.model.reorganize()
+        self.model.synchronize()
+        self.train_seconds += time.perf_counter() - start
+        if change is not None:
+            before_V, after_V = change
+            moved_V = before_V != after_V
+            counts_V = self.corpus.counts_V
+            record["changed_words"] = float(moved_V.mean())
+            record["changed_frequency"] = float(counts_V[moved_V].sum() / counts_V.sum())
+            self.cluster_V = after_V
+        if scored:
+            record |= {f"{name}_after": value for name, value in self._scores(sample_T).items()}
+        self.reorganizations.append(record)
+        return time.perf_counter()
+
+    def _evaluate(self, step: int, losses: list[Any]) -> None:
+        mean_loss = float(np.mean([float(loss) for loss in losses]))
+        if not np.isfinite(mean_loss):
+            raise FloatingPointError(f"training loss is {mean_loss} at step {step}")
+        self.curve.append(
+            {"step": step, "seconds": self.train_seconds, "train_loss": mean_loss}
+            | self._scores(self.corpus.splits["valid"])
+        )
+
+    def _scores(self, ids_T: NDArray) -> dict[str, float]:
+        """Perplexity, and for a two-level layer its two factors (equations 5 and 6), whose product it is."""
+        sums: dict[str, float] = {}
+        tokens = 0
+        rows_BT = _rows(ids_T, _EVAL_ROWS, 1)
+        for first, (inputs_BT, targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
+            for name, value in self.model.evaluate(inputs_BT, targets_BT, carry=not first).items():
+                sums[name] = sums.get(name, 0.0) + value
+            tokens += targets_BT.size
+        scores = {"perplexity": float(np.exp(sums["nll"] / tokens))}
+        if "cluster_nll" in sums:
+            scores["cluster_perplexity"] = float(np.exp(sums["cluster_nll"] / tokens))
+            scores["in_cluster_perplexity"] = float(np.exp((sums["nll"] - sums["cluster_nll"]) / tokens))
+        return scores
+
+    def measurements(self) -> list[Measurement]:
+        split = "test" if "test" in self.corpus.splits else "valid"
+        scores = self._scores(self.corpus.splits[split]) if split == "test" else dict(self.curve[-1])
+        detail: dict[str, Any] = {
+            "split": split,
+            "validation_perplexity": self.curve[-1]["perplexity"],
+            "curve": self.curve,
+        }
+        if self.cluster_V is not None:
+            detail |= {"reorganizations": self.reorganizations, "clusters": self._clusters(self.cluster_V)}
+        found = [Measurement("perplexity", scores.pop("perplexity"), detail=detail)]
+        found += [
+            Measurement(name, scores[name], detail={"split": split})
+            for name in ("cluster_perplexity", "in_cluster_perplexity")
+            if name in scores
+        ]
+        found.append(Measurement("train_seconds", self.train_seconds, [self.train_seconds]))
+        return found
+
+    def _clusters(self, cluster_V: NDArray) -> list[list[str]]:
+        """The most frequent words of the most frequent clusters, as in table 3 of the paper."""
+        counts_V = self.corpus.counts_V
+        by_count = np.argsort(-counts_V, kind="stable")
+        share_C = np.bincount(cluster_V, weights=counts_V)
+        return [
+            [self.corpus.words[word] for word in by_count[cluster_V[by_count] == cluster][:_WORDS_SHOWN]]
+            for cluster in np.argsort(-share_C, kind="stable")[:_CLUSTERS_SHOWN]
+        ]
+
+
+def _unigram(corpus: _corpus.Corpus) -> Measurement:
+    """Perplexity of the word counts of the training split, one added to each so that no word is impossible."""
+    split = "test" if "test" in corpus.splits else "valid"
+    probability_V = (corpus.counts_V + 1.0) / (corpus.counts_V.sum() + len(corpus.counts_V))
+    ids_T = np.asarray(corpus.splits[split][1:])
+    seen_V = np.bincount(ids_T, minlength=len(probability_V))
+    value = float(np.exp(-(seen_V * np.log(probability_V)).sum() / len(ids_T)))
+    return Measurement("perplexity", value, detail={"split": split})
+
+
+def _rows(ids_T: NDArray, batch: int, steps: int) -> NDArray:
+    """The text cut into `batch` equal rows that are read side by side, (B, T)."""
+    if len(ids_T) < batch * (steps + 1):
+        raise BadInput(
+            f"a split of {len(ids_T):,} tokens is too short for {batch} rows of {steps} steps: allowed: from "
+            f"{batch * (steps + 1):,} tokens, or a smaller batch"
+        )
+    width = len(ids_T) // batch
+    return ids_T[: batch * width].reshape(batch, width)
+
+
+def _batches(
+    rows_BT: NDArray, steps: int, *, whole: bool
+) -> Iterator[tuple[bool, tuple[NDArray[np.int32], NDArray[np.int32]]]]:
+    """(is this the first?, (inputs, targets)) along the rows; with `whole` a shorter piece at the end is left out."""
+    last = rows_BT.shape[1] - 1
+    for start in range(0, last, steps):
+        stop = min(start + steps, last)
+        if whole and stop - start < steps:
+            return
+        inputs_BT = np.ascontiguousarray(rows_BT[:, start:stop], dtype=np.int32)
+        targets_BT = np.ascontiguousarray(rows_BT[:, start + 1 : stop + 1], dtype=np.int32)
+        yield start == 0, (inputs_BT, targets_BT)

@@ -1,0 +1,155 @@
+"""Timing: one method of one framework at one vocabulary size, turn by turn with full softmax of the same framework."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import numpy as np
+
+from harness import agreement, layers
+from harness.cells import Cell, Names, Setting
+from harness.memory import peak_resident_bytes
+from harness.quantities import Measurement
+from harness.tasks._result import Result
+from harness.timing import Paired, Work, first_call, paired
+from harness.workload import Batch, batch, zipf_counts
+from impls.contract import LanguageModelConfig, Layer
+from impls.optimizers import Optimizer
+from impls.spec import Number
+
+USES_DATASET = False
+BASELINE = "full_softmax"
+
+SETTINGS: dict[str, Setting] = {
+    "quantities": Names(
+        ("layer_seconds", "layer_step_seconds", "step_seconds", "topk_seconds", "peak_bytes"),
+        ("layer_seconds", "layer_step_seconds", "step_seconds", "topk_seconds", "peak_bytes"),
+        "what to time",
+    ),
+    "rounds": Number(9, 6, 1000, "interleaved rounds; six are the fewest with a 95 % interval"),
+    "budget": Number(30.0, 0.0, 1e6, "seconds a quantity after which no round beyond the sixth starts"),
+    "decode_rows": Number(128, 1, 10**6, "hidden vectors decoded at a time"),
+    "checked_tokens": Number(48, 1, 10**6, "tokens on which the layer is checked at this size before it is timed"),
+}
+
+_WORK = {"layer_seconds": "layer", "layer_step_seconds": "layer_step", "topk_seconds": "topk"}
+_STEPS_BT = 20  # time steps of the whole model's batch
+
+
+def run(cell: Cell, progress: Callable[[str], None]) -> Result:
+    counts_V = zipf_counts(cell.vocab)
+    inputs = batch(counts_V, tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
+    layer = _layer(cell, cell.method)
+
+    progress("agreement at this size")
+    checked = cell.settings["checked_tokens"]
+    sample = Batch(inputs.hidden_ND[:checked], inputs.targets_N[:checked])
+    summary = agreement.summary(agreement.check_layer(layer, sample, k=min(10, cell.vocab), whole_vocabulary=False))
+
+    measurements: list[Measurement] = []
+    wanted = cell.settings["quantities"]
+    if "peak_bytes" in wanted:
+        progress("peak memory")
+        measurements.append(_peak(layer, inputs))
+    baseline = _layer(cell, BASELINE)  # a second one where the method is full softmax itself: an A/A comparison
+    for quantity in wanted:
+        if quantity in _WORK:
+            progress(quantity)
+            rows = cell.settings["decode_rows"] if quantity == "topk_seconds" else cell.tokens
+            pair = [_work(one, quantity, inputs, rows) for one in (baseline, layer)]
+            measurements += _timed(cell, quantity, pair[0], pair[1], layer.formulation())
+            del pair
+            gc.collect()
+    formulation = layer.formulation()
+    del layer, baseline
+    gc.collect()
+    if "step_seconds" in wanted:
+        progress("step_seconds")
+        measurements += _timed(
+            cell, "step_seconds", _model_step(cell, BASELINE), _model_step(cell, cell.method), formulation
+        )
+    return Result(measurements, summary)
+
+
+def _layer(cell: Cell, method: str) -> Layer:
+    return layers.create(
+        cell.framework,
+        method,
+        counts=zipf_counts(cell.vocab),
+        dim=cell.dim,
+        seed=cell.seed,
+        device=cell.device,
+        dtype=cell.precision,
+        **(cell.options if method == cell.method else {}),
+    )
+
+
+def _work(layer: Layer, quantity: str, inputs: Batch, rows: int) -> Work:
+    # Adagrad as in the SOHSM paper, without the clipping that would need the whole model's norm.
+    optimizer = Optimizer(clip_norm=0.0)
+    hidden_ND = np.resize(inputs.hidden_ND, (rows, layer.spec.dim))
+    targets_N = np.resize(inputs.targets_N, rows)
+    return layer.prepare(_WORK[quantity], hidden_ND, targets_N, k=min(10, layer.spec.vocab), optimizer=optimizer)
+
+
+def _model_step(cell: Cell, method: str) -> Work:
+    spec = layers.spec(
+        method,
+        counts=zipf_counts(cell.vocab),
+        dim=cell.dim,
+        seed=cell.seed,
+        dtype=cell.precision,
+        **(cell.options if method == cell.method else {}),
+    )
+    config = LanguageModelConfig(embedding=cell.dim, hidden=cell.dim, seed=cell.seed)
+    model = layers.create_language_model(cell.framework, spec, config, cell.device)
+    rows = max(1, cell.tokens // _STEPS_BT)
+    ids = batch(spec.counts, tokens=rows * (_STEPS_BT + 1), dim=1, seed=cell.seed).targets_N.astype(np.int32)
+    text_BT = ids.reshape(rows, _STEPS_BT + 1)
+
+    def step() -> None:
+        float(model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False))
+        model.synchronize()
+
+    return step
+
+
+def _timed(cell: Cell, quantity: str, baseline: Work, other: Work, formulation: str) -> list[Measurement]:
+    result = paired(baseline, other, rounds=cell.settings["rounds"], budget_seconds=cell.settings["budget"])
+    found = [_measurement(cell, quantity, result, formulation)]
+    if quantity == "layer_seconds":
+        compile_seconds = result.other.compile_seconds
+        found.append(Measurement("compile_seconds", compile_seconds, [compile_seconds]))
+        if cell.method == BASELINE:
+            half_width = (result.ratio.high - result.ratio.low) / 2
+            found.append(Measurement("noise_floor", half_width, result.ratios))
+    return found
+
+
+def _measurement(cell: Cell, quantity: str, result: Paired, formulation: str) -> Measurement:
+    seconds, ratio = result.other.seconds, result.ratio
+    return Measurement(
+        quantity,
+        seconds.value,
+        samples=result.other.samples,
+        low=seconds.low,
+        high=seconds.high,
+        ratio={
+            # Full softmax over itself is 1 by definition; the interval of the A/A comparison shows the noise.
+            "value": 1.0 if cell.method == BASELINE else ratio.value,
+            "low": ratio.low,
+            "high": ratio.high,
+            "samples": result.ratios,
+            "baseline_samples": result.baseline.samples,
+        },
+        detail={"repeats": result.other.repeats, "formulation": formulation},
+    )
+
+
+def _peak(layer: Layer, inputs: Batch) -> Measurement:
+    work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
+    first_call(work)  # what compiling needs is not the layer's
+    device_bytes = layer.peak_device_bytes(work)
+    value = peak_resident_bytes(work) if device_bytes is None else device_bytes
+    return Measurement("peak_bytes", float(value), [float(value)], detail={"device": device_bytes is not None})

@@ -1,0 +1,57 @@
+"""The one table of tolerances, each with its reason. Nothing else in the project decides how near is near enough.
+
+An error is max |ours - oracle| / max(|oracle|): relative to the largest entry of the array, so that rounding of the
+large entries does not fail the small ones. A quantity is held to
+
+    tolerance = unit(dtype) x sqrt(reduction) x factor(quantity)
+
+because rounding errors of a sum of `reduction` terms grow like a random walk, its square root.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+
+@dataclass(frozen=True)
+class Unit:
+    value: float
+    reason: str
+
+
+# The rounding of one operation.
+UNITS: dict[str, Unit] = {
+    "float64": Unit(2.0**-53, "half a unit in the last place of 53 bits"),
+    "float32": Unit(2.0**-24, "half a unit in the last place of 24 bits"),
+    "bfloat16": Unit(
+        2.0**-9, "half a unit in the last place of 8 bits; products are rounded to it, sums are kept in float32"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Factor:
+    value: float
+    reason: str
+
+
+FACTORS: dict[str, Factor] = {
+    "loss": Factor(8, "a mean of log-probabilities, each with a few roundings besides its dot product"),
+    "target_log_probs": Factor(16, "a dot product, an exponential and a logarithm; the worst of many tokens"),
+    "log_probs": Factor(16, "as target_log_probs, the worst of N x V entries"),
+    "normalisation": Factor(16, "|log of the sum of the probabilities|: V roundings, largest terms first"),
+    "grad_hidden": Factor(32, "softmax probabilities times weights: two chained products"),
+    "grad_parameter": Factor(32, "softmax probabilities times hidden vectors, summed over tokens in another order"),
+    "topk_values": Factor(16, "entries of log_probs"),
+    "training_loss": Factor(
+        4096,
+        "20 optimizer steps: Adagrad's first steps divide a gradient by its own size, so that rounding of a gradient "
+        "near zero moves a parameter by up to the learning rate, and each step feeds the next",
+    ),
+}
+
+
+def tolerance(quantity: str, dtype: str, reduction: int) -> float:
+    """Largest relative error allowed for `quantity`, computed in `dtype` by sums of `reduction` terms."""
+    return UNITS[dtype].value * sqrt(reduction) * FACTORS[quantity].value

@@ -1,0 +1,97 @@
+"""The child process that measures: `python -m harness.worker --framework torch`.
+
+It reads cells as JSON lines from standard input and answers on the file descriptor given by --answers: any number of
+{"progress": text} lines for a cell, then one {"result": ...}. Standard output and error are the framework's to chatter
+on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Any, TextIO
+
+from harness import registry
+from harness.cells import Cell
+from impls.errors import BadInput
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m harness.worker")
+    parser.add_argument("--framework", required=True, choices=registry.frameworks())
+    parser.add_argument("--answers", type=int, required=True, help="file descriptor that answers are written to")
+    parser.add_argument("--threads", type=int, default=0, help="threads a framework may use; 0 leaves its own choice")
+    arguments = parser.parse_args()
+    _end_with_parent()
+    if arguments.threads:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
+            os.environ[name] = str(arguments.threads)
+    with open(arguments.answers, "w", encoding="utf-8") as answers:
+        for line in sys.stdin:
+            request = json.loads(line)
+            answer = _describe(arguments.framework) if "describe" in request else _measure(request["cell"], answers)
+            _say(answers, {"result": answer})
+
+
+def _measure(fields: dict[str, Any], answers: TextIO) -> dict[str, Any]:
+    cell = Cell.from_json(fields)
+    start = time.perf_counter()
+    try:
+        task = registry.task(cell.task)
+        result = task.run(cell, lambda text: _say(answers, {"progress": text}))
+        answer = {
+            "status": result.status,
+            "message": "; ".join(result.agreement.get("disagreements", [])),
+            "measurements": [m.to_json() for m in result.measurements],
+            "agreement": result.agreement,
+            "data": result.data,
+        }
+    except Exception as error:
+        answer = {"status": _status_of(error), "message": _one_line(error), "measurements": [], "agreement": {}}
+        if not isinstance(error, BadInput):
+            traceback.print_exc()
+    answer["seconds"] = time.perf_counter() - start
+    answer["framework"] = registry.adapter(cell.framework).describe(cell.device)
+    return answer
+
+
+def _describe(framework: str) -> dict[str, Any]:
+    adapter = registry.adapter(framework)
+    devices = adapter.devices()
+    return {"devices": devices, "describe": {device: adapter.describe(device) for device in devices}}
+
+
+def _status_of(error: Exception) -> str:
+    text = f"{type(error).__name__} {error}".lower()
+    memory = ("out of memory", "outofmemory", "resource_exhausted", "resourceexhausted", "can't allocate memory")
+    return "oom" if isinstance(error, MemoryError) or any(sign in text for sign in memory) else "error"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+
+
+def _say(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed must not go on measuring, nor hold its memory."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

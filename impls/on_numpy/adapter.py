@@ -1,0 +1,39 @@
+"""NumPy as a framework of the harness: the float64 definitions on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+
+import numpy as np
+
+from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.errors import BadInput, unknown
+from impls.spec import LayerSpec
+
+DISTRIBUTION = "numpy"  # what pip calls it
+
+
+def devices() -> list[str]:
+    return ["cpu"]
+
+
+def describe(device: str) -> dict[str, str]:
+    """Versions and settings that a row keeps as provenance."""
+    return {"numpy": np.__version__, "device_name": platform.processor() or platform.machine()}
+
+
+def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
+    """The layer of `spec`, whose dtype must be float64, the oracle's only precision."""
+    if device != "cpu":
+        raise unknown("device of numpy", device, devices())
+    if spec.dtype != "float64":
+        raise BadInput(f"dtype={spec.dtype!r} on numpy: allowed: 'float64', the oracle's precision")
+    return importlib.import_module(f"impls.on_numpy.{spec.method}").LAYER(spec)
+
+
+def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
+    from impls.on_numpy.models.language_model import NumpyLanguageModel
+
+    layer = create_layer(spec, device)
+    return NumpyLanguageModel(spec, config, layer)  # type: ignore[arg-type]

@@ -1,0 +1,60 @@
+"""Full softmax: every word scored at every position, the yardstick of all other layers.
+
+    log P(w | h) = h.W_w + b_w - log sum_v exp(h.W_v + b_v)
+
+2 D V FLOPs a token forward, and (N, V) logits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.on_numpy._oracle import OracleLayer, log_softmax
+from impls.spec import Arrays, Definition, LayerSpec, Shapes
+
+
+def shapes(spec: LayerSpec) -> Shapes:
+    return {"weight": (spec.vocab, spec.dim), "bias": (spec.vocab,)}
+
+
+def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
+    bound = 1 / np.sqrt(spec.dim)
+    return {"weight": rng.uniform(-bound, bound, (spec.vocab, spec.dim)), "bias": np.zeros(spec.vocab)}
+
+
+DEFINITION = Definition(
+    name="full_softmax",
+    paper="Bridle, Probabilistic interpretation of feedforward classification network outputs, 1990",
+    options={},
+    structure=lambda counts_V, options, seed: {},
+    shapes=shapes,
+    initial=initial,
+)
+
+
+class FullSoftmax(OracleLayer):
+    DEFINITION = DEFINITION
+
+    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+        return log_softmax(hidden_ND.astype(np.float64) @ self.params["weight"].T + self.params["bias"])
+
+    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
+        return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
+
+    def _loss_and_grads(
+        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+    ) -> tuple[float, NDArray, Arrays]:
+        hidden_ND = hidden_ND.astype(np.float64)
+        tokens = len(targets_N)
+        log_probs_NV = self._log_probs(hidden_ND)
+        loss = -log_probs_NV[np.arange(tokens), targets_N].mean()
+
+        dlogits_NV = np.exp(log_probs_NV)  # d loss / d logits = (P - one-hot) / N
+        dlogits_NV[np.arange(tokens), targets_N] -= 1
+        dlogits_NV /= tokens
+        grads = {"weight": dlogits_NV.T @ hidden_ND, "bias": dlogits_NV.sum(axis=0)}
+        return float(loss), dlogits_NV @ self.params["weight"], grads
+
+
+LAYER = FullSoftmax

@@ -1,0 +1,140 @@
+"""The LSTM language model of SOHSM section 4.2 in float64, back-propagation written out: the frameworks' definition.
+
+i, f, g, o = split(W_x x_t + W_h h_{t-1} + b);  c_t = sigma(f) c_{t-1} + sigma(i) tanh(g);  h_t = sigma(o) tanh(c_t)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.contract import LanguageModel, LanguageModelConfig
+from impls.on_numpy import sohsm
+from impls.on_numpy._optimizers import Updates
+from impls.on_numpy._oracle import OracleLayer
+from impls.spec import Arrays, LayerSpec
+from impls.structures import clusters
+from impls.structures.statistics import StatisticsWeights
+
+
+class NumpyLanguageModel(LanguageModel):
+    def __init__(self, spec: LayerSpec, config: LanguageModelConfig, layer: OracleLayer) -> None:
+        super().__init__(spec, config)
+        self.layer = layer
+        self.reorganizations = 0
+        if isinstance(layer, sohsm.SelfOrganizedHierarchicalSoftmax):
+            self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
+            self.statistics_VC = np.zeros((spec.vocab, layer.clusters))
+        self._load(self.initial_parameters())
+
+    def parameters(self) -> Arrays:
+        return {name: value.copy() for name, value in self.params.items()}
+
+    def _load(self, params: Arrays) -> None:
+        self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
+        self._share_output()
+        self.updates = Updates(self.config.optimizer, self.params)
+        self.train_state = self.eval_state = None
+
+    def _share_output(self) -> None:
+        """The layer reads the very arrays that the optimizer changes in place."""
+        self.layer.params = {
+            name.removeprefix("output."): value for name, value in self.params.items() if name.startswith("output.")
+        }
+
+    def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> float:
+        hidden_NH, tape, state = self._forward(inputs_BT, self.train_state if carry else None)
+        self.train_state = state
+        targets_N = targets_BT.ravel().astype(np.int64)
+        if isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
+            self._observe(self.layer.cluster_log_probs(hidden_NH), targets_N)
+        loss, dhidden_NH, output_grads = self.layer._loss_and_grads(hidden_NH, targets_N)
+        grads = self._backward(inputs_BT, tape, dhidden_NH)
+        grads |= {f"output.{name}": grad for name, grad in output_grads.items()}
+        self.updates.apply(self.params, grads)
+        return loss
+
+    def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
+        hidden_NH, _, self.eval_state = self._forward(inputs_BT, self.eval_state if carry else None)
+        targets_N = targets_BT.ravel().astype(np.int64)
+        sums = {"nll": -float(self.layer._target_log_probs(hidden_NH, targets_N).sum())}
+        if isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
+            cluster_N = self.layer.cluster_V[targets_N]
+            log_cluster_NC = self.layer.cluster_log_probs(hidden_NH)
+            sums["cluster_nll"] = -float(log_cluster_NC[np.arange(len(targets_N)), cluster_N].sum())
+        return sums
+
+    def hidden(self, inputs_BT: NDArray) -> NDArray:
+        return self._forward(inputs_BT, None)[0]
+
+    def reorganize(self) -> tuple[NDArray, NDArray] | None:
+        if not isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
+            return None
+        self.reorganizations += 1
+        rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
+        before = self.layer.cluster_V
+        bounds = sohsm.limits(self.spec.counts, self.spec.options)
+        self.layer.cluster_V = clusters.organize(self.statistics_VC, self.spec.counts, bounds, rng)
+        return before, self.layer.cluster_V  # words in vocabulary order: vectors and optimizer state need no move
+
+    def synchronize(self) -> None:
+        pass
+
+    def _observe(self, log_cluster_NC: NDArray, targets_N: NDArray) -> None:
+        weights = self.weights.batch(targets_N)
+        sums_NC = np.zeros_like(log_cluster_NC)
+        np.add.at(sums_NC, weights.segment, log_cluster_NC / np.log(2))
+        real = weights.words < self.spec.vocab
+        words = weights.words[real]
+        kept = weights.keep[real, None] * self.statistics_VC[words]
+        self.statistics_VC[words] = kept + weights.share[real, None] * sums_NC[real]
+
+    def _forward(
+        self, inputs_BT: NDArray, state: tuple[NDArray, NDArray] | None
+    ) -> tuple[NDArray, list[tuple[NDArray, ...]], tuple[NDArray, NDArray]]:
+        batch, steps = inputs_BT.shape
+        params = self.params
+        h_BH, c_BH = state or (np.zeros((batch, self.config.hidden)), np.zeros((batch, self.config.hidden)))
+        tape = []
+        outputs_BTH = np.empty((batch, steps, self.config.hidden))
+        for t in range(steps):
+            x_BE = params["embedding"][inputs_BT[:, t]]
+            gates = x_BE @ params["lstm_input_weight"].T + h_BH @ params["lstm_hidden_weight"].T + params["lstm_bias"]
+            i, f, g, o = np.split(gates, 4, axis=1)
+            i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
+            c_new = f * c_BH + i * g
+            tape.append((x_BE, h_BH, c_BH, i, f, g, o, np.tanh(c_new)))
+            h_BH, c_BH = o * np.tanh(c_new), c_new
+            outputs_BTH[:, t] = h_BH
+        return outputs_BTH.reshape(batch * steps, -1), tape, (h_BH, c_BH)
+
+    def _backward(self, inputs_BT: NDArray, tape: list[tuple[NDArray, ...]], dhidden_NH: NDArray) -> Arrays:
+        batch, steps = inputs_BT.shape
+        params = self.params
+        body = ("embedding", "lstm_input_weight", "lstm_hidden_weight", "lstm_bias")
+        grads = {name: np.zeros_like(params[name]) for name in body}
+        doutputs_BTH = dhidden_NH.reshape(batch, steps, -1)
+        dh = np.zeros_like(doutputs_BTH[:, 0])
+        dc = np.zeros_like(dh)
+        for t in reversed(range(steps)):
+            x_BE, h_before, c_before, i, f, g, o, tanh_c = tape[t]
+            dh = dh + doutputs_BTH[:, t]
+            dc = dc + dh * o * (1 - tanh_c**2)
+            dgates = np.concatenate(
+                [dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g**2), dh * tanh_c * o * (1 - o)],
+                axis=1,
+            )
+            grads["lstm_input_weight"] += dgates.T @ x_BE
+            grads["lstm_hidden_weight"] += dgates.T @ h_before
+            grads["lstm_bias"] += dgates.sum(axis=0)
+            np.add.at(grads["embedding"], inputs_BT[:, t], dgates @ params["lstm_input_weight"])
+            dh = dgates @ params["lstm_hidden_weight"]
+            dc = dc * f
+        return grads
+
+
+def _sigmoid(x: NDArray) -> NDArray:
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+MODEL = NumpyLanguageModel

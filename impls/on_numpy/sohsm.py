@@ -1,0 +1,173 @@
+"""Self-organized hierarchical softmax (Shen, Tan, Pal, Courville 2017, arXiv 1707.08588).
+
+Each word belongs to one of C clusters. With h_c = relu(W_c h) and h_w = relu(W_w h),
+
+    log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w]
+
+The clusters start at random and are made anew every `interval` batches from the layer's own predictions (equations 8,
+9, algorithm 1); `impls/structures/clusters.py` and `statistics.py` hold that part, which is the same in every
+framework.
+
+Forward 2 D (2 D + C + words of a cluster) FLOPs a token: with C = sqrt V that is O(D sqrt V) in place of O(D V).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.on_numpy._oracle import OracleLayer, log_softmax
+from impls.spec import Arrays, Choice, Definition, LayerSpec, Number, Shapes
+from impls.structures import clusters
+from impls.structures.statistics import SMOOTHINGS
+
+OPTIONS = {
+    "projection": Choice("relu", ("relu", "linear", "none"), "what makes h_c and h_w from h; the paper's is relu"),
+    "bias": Choice(False, (False, True), "cluster and word biases, started at log frequencies"),
+    "init": Choice("uniform", ("uniform", "orthogonal"), "projections uniform in +-1/sqrt(D), or orthogonal of gain 2"),
+    "clusters": Number(0, 0, 2**31, "number of clusters; 0 is ceil(sqrt V)"),
+    "gamma": Number(1.5, 1.0, 1e6, "a cluster holds at most floor(gamma sqrt V) words"),
+    "budget": Number(0.1, 1e-9, 1.0, "a cluster with this share of the tokens takes no further word"),
+    "smoothing": Choice("running", SMOOTHINGS, "how equation 9 weighs new samples"),
+    "interval": Number(1000, 0, 2**31, "batches between re-organizations; 0 keeps the random clusters"),
+}
+
+
+def limits(counts_V: NDArray[np.int64], options: Mapping[str, object]) -> clusters.Limits:
+    return clusters.limits(
+        len(counts_V),
+        gamma=float(options["gamma"]),  # type: ignore[arg-type]
+        budget=float(options["budget"]),  # type: ignore[arg-type]
+        clusters=int(options["clusters"]),  # type: ignore[call-overload]
+    )
+
+
+def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
+    bounds = limits(counts_V, options)
+    cluster_V = clusters.random_clusters(counts_V, bounds, np.random.default_rng([seed, 0]))
+    return {"cluster": cluster_V, "cluster_count": np.array(bounds.clusters)}
+
+
+def shapes(spec: LayerSpec) -> Shapes:
+    count = int(spec.structure["cluster_count"])
+    found: Shapes = {}
+    if spec.options["projection"] != "none":
+        found |= {"cluster_projection": (spec.dim, spec.dim), "word_projection": (spec.dim, spec.dim)}
+    found |= {"cluster_weight": (count, spec.dim), "word_weight": (spec.vocab, spec.dim)}
+    if spec.options["bias"]:
+        found |= {"cluster_bias": (count,), "word_bias": (spec.vocab,)}
+    return found
+
+
+def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
+    bound = 1 / np.sqrt(spec.dim)
+    params = {name: rng.uniform(-bound, bound, shape) for name, shape in spec.parameter_shapes().items()}
+    if spec.options["init"] == "orthogonal":
+        for name in params.keys() & {"cluster_projection", "word_projection"}:
+            params[name] = 2.0 * np.linalg.qr(rng.standard_normal((spec.dim, spec.dim)))[0]
+    if spec.options["bias"]:
+        smooth_V = spec.counts + 1.0  # a word of count zero has a finite logarithm
+        cluster_V = spec.structure["cluster"]
+        total_C = np.bincount(cluster_V, weights=smooth_V, minlength=int(spec.structure["cluster_count"])) + 1.0
+        params["cluster_bias"] = np.log(total_C / total_C.sum())
+        params["word_bias"] = np.log(smooth_V / total_C[cluster_V])
+    return params
+
+
+DEFINITION = Definition(
+    name="sohsm",
+    paper="Shen, Tan, Pal, Courville, Self-organized Hierarchical Softmax, arXiv 1707.08588, 2017",
+    options=OPTIONS,
+    structure=structure,
+    shapes=shapes,
+    initial=initial,
+)
+
+
+class SelfOrganizedHierarchicalSoftmax(OracleLayer):
+    DEFINITION = DEFINITION
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self.cluster_V = spec.structure["cluster"]
+        self.clusters = int(spec.structure["cluster_count"])
+
+    def _project(self, hidden_ND: NDArray, name: str) -> NDArray:
+        if self.spec.options["projection"] == "none":
+            return hidden_ND
+        projected_ND = hidden_ND @ self.params[name].T
+        return np.maximum(projected_ND, 0) if self.spec.options["projection"] == "relu" else projected_ND
+
+    def cluster_log_probs(self, hidden_ND: NDArray) -> NDArray:
+        """(N, C) log P(c | h), the first factor."""
+        scores_NC = self._project(hidden_ND.astype(np.float64), "cluster_projection") @ self.params["cluster_weight"].T
+        return log_softmax(scores_NC + self.params.get("cluster_bias", 0.0))
+
+    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+        hidden_ND = hidden_ND.astype(np.float64)
+        word_hidden_ND = self._project(hidden_ND, "word_projection")
+        scores_NV = word_hidden_ND @ self.params["word_weight"].T + self.params.get("word_bias", 0.0)
+        log_probs_NV = self.cluster_log_probs(hidden_ND)[:, self.cluster_V]
+        for cluster in range(self.clusters):
+            words = np.flatnonzero(self.cluster_V == cluster)
+            if len(words):
+                log_probs_NV[:, words] += log_softmax(scores_NV[:, words])
+        return log_probs_NV
+
+    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
+        return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
+
+    def _loss_and_grads(
+        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+    ) -> tuple[float, NDArray, Arrays]:
+        hidden_ND = hidden_ND.astype(np.float64)
+        tokens = len(targets_N)
+        grads = {name: np.zeros_like(value) for name, value in self.params.items()}
+        cluster_N = self.cluster_V[targets_N]
+
+        # The cluster: a softmax over C.
+        log_cluster_NC = self.cluster_log_probs(hidden_ND)
+        loss = -log_cluster_NC[np.arange(tokens), cluster_N].sum()
+        dscores_NC = np.exp(log_cluster_NC)
+        dscores_NC[np.arange(tokens), cluster_N] -= 1
+        dscores_NC /= tokens
+        cluster_hidden_ND = self._project(hidden_ND, "cluster_projection")
+        grads["cluster_weight"] = dscores_NC.T @ cluster_hidden_ND
+        if "cluster_bias" in grads:
+            grads["cluster_bias"] = dscores_NC.sum(axis=0)
+        dhidden_ND = self._back(
+            dscores_NC @ self.params["cluster_weight"], hidden_ND, cluster_hidden_ND, "cluster_projection", grads
+        )
+
+        # The word: a softmax over the words of its cluster alone.
+        word_hidden_ND = self._project(hidden_ND, "word_projection")
+        dword_hidden_ND = np.zeros_like(word_hidden_ND)
+        for cluster in np.unique(cluster_N):
+            rows = np.flatnonzero(cluster_N == cluster)
+            words = np.flatnonzero(self.cluster_V == cluster)
+            weight_SD = self.params["word_weight"][words]
+            bias_S = self.params["word_bias"][words] if "word_bias" in grads else 0.0
+            log_probs_RS = log_softmax(word_hidden_ND[rows] @ weight_SD.T + bias_S)
+            one_hot_RS = words[None, :] == targets_N[rows][:, None]
+            loss -= log_probs_RS[one_hot_RS].sum()
+            dscores_RS = (np.exp(log_probs_RS) - one_hot_RS) / tokens
+            grads["word_weight"][words] = dscores_RS.T @ word_hidden_ND[rows]
+            if "word_bias" in grads:
+                grads["word_bias"][words] = dscores_RS.sum(axis=0)
+            dword_hidden_ND[rows] = dscores_RS @ weight_SD
+        dhidden_ND = dhidden_ND + self._back(dword_hidden_ND, hidden_ND, word_hidden_ND, "word_projection", grads)
+        return float(loss) / tokens, dhidden_ND, grads
+
+    def _back(self, dout_ND: NDArray, hidden_ND: NDArray, projected_ND: NDArray, name: str, grads: Arrays) -> NDArray:
+        """Through a projection: adds to `grads[name]`, returns the gradient by the hidden vectors."""
+        if self.spec.options["projection"] == "none":
+            return dout_ND
+        if self.spec.options["projection"] == "relu":
+            dout_ND = dout_ND * (projected_ND > 0)
+        grads[name] = dout_ND.T @ hidden_ND
+        return dout_ND @ self.params[name]
+
+
+LAYER = SelfOrganizedHierarchicalSoftmax

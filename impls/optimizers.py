@@ -1,0 +1,54 @@
+"""The optimizers' settings, with one meaning in every framework; `impls/on_numpy/_optimizers.py` has the formulas."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from impls.errors import BadInput, unknown
+
+NAMES = ("adagrad", "adam", "sgd")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Settings that the frameworks' own optimizers read differently, pinned.
+
+    Order of one step: clip all gradients together by their global norm, add weight decay to the gradient (L2, not
+    decoupled), then the update. Epsilon is added outside the square root, in Adam after the bias correction.
+
+    Attributes:
+        name: "adagrad", "adam" or "sgd".
+        learning_rate: Step size.
+        epsilon: Added to the root of the second moment.
+        initial_accumulator: Adagrad's sum of squares before the first step.
+        beta1, beta2: Adam's decay rates.
+        weight_decay: Times the parameter, added to its clipped gradient.
+        clip_norm: Largest global gradient norm, scaled by min(1, clip_norm / (norm + 1e-6)); 0 clips nothing.
+    """
+
+    name: str = "adagrad"
+    learning_rate: float = 0.1
+    epsilon: float = 1e-10
+    initial_accumulator: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 1e-6
+    clip_norm: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise unknown("optimizer", self.name, NAMES)
+        for setting in ("learning_rate", "epsilon", "initial_accumulator", "weight_decay", "clip_norm"):
+            value = getattr(self, setting)
+            if not (math.isfinite(value) and value >= 0):
+                raise BadInput(f"optimizer {setting}={value!r}: allowed: a finite number from 0")
+        for setting in ("beta1", "beta2"):
+            value = getattr(self, setting)
+            if not 0 <= value < 1:
+                raise BadInput(f"optimizer {setting}={value!r}: allowed: from 0, below 1")
+
+    @property
+    def slots(self) -> int:
+        """How many arrays of the parameter's size the optimizer keeps."""
+        return {"adagrad": 1, "adam": 2, "sgd": 0}[self.name]

@@ -1,0 +1,204 @@
+"""What a layer is before any framework: its method, word counts, size, options, structure and parameter shapes.
+
+Shape letters used in every module: N tokens, V words of the vocabulary, D width of the hidden vector, C clusters,
+S slots of a cluster, L longest code, B sequences of a batch, T time steps, K best words asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from impls.errors import BadInput, unknown
+
+Arrays = dict[str, NDArray]
+Shapes = dict[str, tuple[int, ...]]
+
+DTYPES = ("float32", "float64", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An option that takes one of a few values."""
+
+    default: object
+    values: tuple[object, ...]
+    help: str
+
+    def check(self, name: str, value: object) -> object:
+        for allowed in self.values:
+            if value == allowed and type(value) is type(allowed):
+                return value
+        raise BadInput(f"option {name}={value!r}: allowed: {', '.join(map(repr, self.values))}")
+
+
+@dataclass(frozen=True)
+class Number:
+    """An option that takes a finite number from `low` to `high`, both allowed; whole where the default is an int."""
+
+    default: float
+    low: float
+    high: float
+    help: str
+
+    def check(self, name: str, value: object) -> object:
+        whole = isinstance(self.default, int)
+        right_type = isinstance(value, int | np.integer) if whole else isinstance(value, int | float | np.number)
+        if isinstance(value, bool) or not right_type or not self.low <= float(value) <= self.high:  # type: ignore[arg-type]
+            kind = "whole number" if whole else "number"
+            raise BadInput(f"option {name}={value!r}: allowed: a {kind} from {self.low} to {self.high}")
+        return int(value) if whole else float(value)  # type: ignore[call-overload]
+
+
+Option = Choice | Number
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A method, independent of any framework. Each `impls/on_numpy/<method>.py` holds one as `DEFINITION`.
+
+    Attributes:
+        name: The method's name in the registry.
+        paper: Where the method comes from.
+        options: Name to `Choice` or `Number`.
+        structure: Builds the arrays of `layer.structure()` from the counts, options and seed.
+        shapes: Canonical parameter names to shapes.
+        initial: Draws the initial parameters, float64, under those names.
+        train_only_loss: True where the training loss is not the negative log-likelihood.
+    """
+
+    name: str
+    paper: str
+    options: Mapping[str, Option]
+    structure: Callable[[NDArray[np.int64], Mapping[str, object], int], Arrays]
+    shapes: Callable[[LayerSpec], Shapes]
+    initial: Callable[[LayerSpec, np.random.Generator], Arrays]
+    train_only_loss: bool = False
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One layer: everything that every framework builds from. Make it with `LayerSpec.build`."""
+
+    definition: Definition
+    counts: NDArray[np.int64]  # (V,)
+    dim: int
+    seed: int
+    dtype: str
+    options: Mapping[str, object]
+    structure: Arrays = field(repr=False)
+
+    @classmethod
+    def build(
+        cls,
+        definition: Definition,
+        *,
+        counts: ArrayLike,
+        dim: int,
+        seed: int = 0,
+        dtype: str = "float32",
+        options: Mapping[str, object] | None = None,
+    ) -> LayerSpec:
+        """Check every argument and build the method's structure.
+
+        Raises:
+            BadInput: An argument is out of range, or an option is unknown to the method.
+        """
+        counts_V = check_counts(counts)
+        if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
+            raise BadInput(f"dim={dim!r}: allowed: a whole number from 1")
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise BadInput(f"seed={seed!r}: allowed: a whole number from 0")
+        if dtype not in DTYPES:
+            raise unknown("dtype", str(dtype), DTYPES)
+        checked = check_options(definition, options or {})
+        return cls(
+            definition=definition,
+            counts=counts_V,
+            dim=int(dim),
+            seed=int(seed),
+            dtype=dtype,
+            options=MappingProxyType(checked),
+            structure=definition.structure(counts_V, checked, int(seed)),
+        )
+
+    @property
+    def method(self) -> str:
+        return self.definition.name
+
+    @property
+    def vocab(self) -> int:
+        return len(self.counts)
+
+    def parameter_shapes(self) -> Shapes:
+        return self.definition.shapes(self)
+
+    def initial_parameters(self) -> Arrays:
+        """The same float64 parameters for every framework, drawn from the seed."""
+        return self.definition.initial(self, np.random.default_rng([self.seed, 1]))
+
+    def check_parameters(self, params: Mapping[str, ArrayLike]) -> Arrays:
+        """`params` as arrays, once names and shapes are found to be the canonical ones."""
+        return check_parameters(self.method, self.parameter_shapes(), params)
+
+
+def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike]) -> Arrays:
+    missing, extra = sorted(shapes.keys() - params.keys()), sorted(params.keys() - shapes.keys())
+    if missing or extra:
+        raise BadInput(
+            f"parameters of {owner}: missing {missing or 'none'}, unexpected {extra or 'none'}; "
+            f"allowed: exactly {sorted(shapes)}"
+        )
+    arrays = {name: np.asarray(params[name]) for name in shapes}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise BadInput(f"parameter {name} of {owner} has shape {arrays[name].shape}: allowed: {shape}")
+        if not np.isfinite(arrays[name].astype(np.float64, copy=False)).all():
+            raise BadInput(f"parameter {name} of {owner} holds NaN or infinity: allowed: finite numbers")
+    return arrays
+
+
+def check_counts(counts: ArrayLike) -> NDArray[np.int64]:
+    """Word counts as (V,) int64.
+
+    Raises:
+        BadInput: Not one-dimensional, fewer than two words, negative, fractional or not finite, or all zero.
+    """
+    array = np.asarray(counts)
+    if array.ndim != 1:
+        raise BadInput(f"counts has shape {array.shape}: allowed: one dimension, a count for each word")
+    if len(array) < 2:
+        raise BadInput(f"counts holds {len(array)} words: allowed: a vocabulary of at least 2")
+    if array.dtype.kind not in "iuf":
+        raise BadInput(f"counts has dtype {array.dtype}: allowed: whole numbers")
+    if not np.isfinite(array).all():
+        raise BadInput(
+            f"counts[{int(np.flatnonzero(~np.isfinite(array))[0])}] is not finite: allowed: whole numbers from 0"
+        )
+    if (array < 0).any():
+        first = int(np.flatnonzero(array < 0)[0])
+        raise BadInput(f"counts[{first}]={array[first]} is negative: allowed: whole numbers from 0")
+    if array.dtype.kind == "f" and (array != np.floor(array)).any():
+        first = int(np.flatnonzero(array != np.floor(array))[0])
+        raise BadInput(f"counts[{first}]={array[first]} is not whole: allowed: whole numbers from 0")
+    if not array.any():
+        raise BadInput("counts are all zero: allowed: at least one word that occurs")
+    if math.fsum(array) >= 2.0**62:
+        raise BadInput("counts sum beyond 2**62: allowed: sums that fit 64-bit integers")
+    return array.astype(np.int64)
+
+
+def check_options(definition: Definition, options: Mapping[str, object]) -> dict[str, object]:
+    """Every option of the method, with its default where `options` leaves it out."""
+    for name in options:
+        if name not in definition.options:
+            raise unknown(f"option of {definition.name}", name, definition.options)
+    return {
+        name: option.check(name, options[name]) if name in options else option.default
+        for name, option in definition.options.items()
+    }

@@ -1,0 +1,153 @@
+"""Clusters of words for two-level layers: their limits, algorithm 1 of SOHSM (Shen et al. 2017), and slots."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.errors import BadInput
+
+_BLOCK_FLOATS = (
+    4_000_000  # scores looked at together: small enough for the cache of the allocator, large enough for NumPy
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many clusters there are, and how much each may hold."""
+
+    clusters: int
+    words: int  # at most so many words in a cluster
+    frequency: float  # a cluster with at least this share of all tokens takes no further word
+
+
+def limits(vocab: int, *, gamma: float, budget: float, clusters: int = 0) -> Limits:
+    """C = ceil(sqrt V) clusters (or `clusters`) of at most floor(gamma sqrt V) words each (or gamma V / C).
+
+    Raises:
+        BadInput: The clusters have no room for the vocabulary.
+    """
+    count = clusters or math.ceil(math.sqrt(vocab))
+    words = math.floor(gamma * (vocab / clusters if clusters else math.sqrt(vocab)))
+    if not 1 <= count <= vocab or count * words < vocab:
+        raise BadInput(
+            f"{count} clusters of at most {words} words (gamma={gamma}) have no room for {vocab} words: "
+            "allowed: a larger gamma, or another number of clusters"
+        )
+    return Limits(count, words, budget)
+
+
+def organize(
+    scores_VC: NDArray[np.floating], counts_V: NDArray[np.int64], bounds: Limits, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Algorithm 1: words by falling count, each to its best cluster with room; returns the cluster of each word (V,).
+
+    A cluster has room while its size is below the cap and its share of the tokens is below the budget, both before
+    the word is added. Where the budget has closed every cluster (a small vocabulary), size alone decides. Equal scores
+    are broken at random, or words not seen yet would pile up in the first clusters.
+
+    Words are taken in blocks: within a block the best clusters are found at once, and found anew for the rest of it
+    only when a cluster closes, which happens at most once a cluster.
+    """
+    vocab, clusters = scores_VC.shape
+    order = np.argsort(-counts_V, kind="stable")
+    share_V = counts_V / counts_V.sum()
+    cluster_V = np.empty(vocab, dtype=np.int64)
+    size_C = np.zeros(clusters, dtype=np.int64)
+    frequency_C = np.zeros(clusters)
+    open_C = np.ones(clusters, dtype=bool)
+    by_size_only = False
+
+    block = max(1, _BLOCK_FLOATS // clusters)
+    start = 0
+    while start < vocab:
+        words = order[start : start + block]
+        choice = _best(scores_VC[words], open_C, rng)
+        taken = 0
+        for word, cluster in zip(words.tolist(), choice.tolist(), strict=True):
+            cluster_V[word] = cluster
+            size_C[cluster] += 1
+            frequency_C[cluster] += share_V[word]
+            taken += 1
+            full = size_C[cluster] >= bounds.words
+            if full or (not by_size_only and frequency_C[cluster] >= bounds.frequency):
+                open_C[cluster] = False
+                break
+        start += taken
+        # After a closing, most of a block is scored again: halve it while clusters close fast, grow it back slowly.
+        block = max(64, 2 * taken) if taken < len(words) else min(2 * block, max(64, _BLOCK_FLOATS // clusters))
+        if start < vocab and not open_C.any():
+            by_size_only = True
+            open_C = size_C < bounds.words
+    return cluster_V
+
+
+def _best(scores_RC: NDArray[np.floating], open_C: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
+    """The open cluster with the highest score in each row, one of the highest at random where several are equal."""
+    candidates = np.flatnonzero(open_C)
+    scores = scores_RC[:, candidates]
+    top = scores == scores.max(axis=1, keepdims=True)
+    best = top.argmax(axis=1)
+    tied = np.flatnonzero(top.sum(axis=1) > 1)
+    if len(tied):
+        best[tied] = np.where(top[tied], rng.random((len(tied), len(candidates))), -1.0).argmax(axis=1)
+    return candidates[best]
+
+
+def random_clusters(counts_V: NDArray[np.int64], bounds: Limits, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Clusters that keep the limits and are random otherwise: where self-organization starts."""
+    vocab = len(counts_V)
+    share_V = counts_V / counts_V.sum()
+    # Drawing one cluster a word and falling back along a random ring needs no (V, C) scores.
+    size_C = np.zeros(bounds.clusters, dtype=np.int64)
+    frequency_C = np.zeros(bounds.clusters)
+    open_clusters = list(range(bounds.clusters))
+    by_size_only = False
+    cluster_V = np.empty(vocab, dtype=np.int64)
+    draws = rng.random(vocab)
+    for word in np.argsort(-counts_V, kind="stable").tolist():
+        if not open_clusters:
+            by_size_only = True
+            open_clusters = np.flatnonzero(size_C < bounds.words).tolist()
+        position = int(draws[word] * len(open_clusters))
+        cluster = open_clusters[position]
+        cluster_V[word] = cluster
+        size_C[cluster] += 1
+        frequency_C[cluster] += share_V[word]
+        if size_C[cluster] >= bounds.words or (not by_size_only and frequency_C[cluster] >= bounds.frequency):
+            open_clusters[position] = open_clusters[-1]
+            open_clusters.pop()
+    return cluster_V
+
+
+def slots(cluster_V: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:
+    """(V,) position of each word within its cluster, in vocabulary order: where it stands in a (C, S) slab."""
+    order = np.argsort(cluster_V, kind="stable")
+    sizes = np.bincount(cluster_V, minlength=clusters)
+    first = np.cumsum(sizes) - sizes
+    slot_V = np.empty_like(cluster_V)
+    slot_V[order] = np.arange(len(cluster_V)) - first[cluster_V[order]]
+    return slot_V
+
+
+def words_by_slot(
+    cluster_V: NDArray[np.int64], slot_V: NDArray[np.int64], clusters: int, width: int
+) -> NDArray[np.int64]:
+    """(C, S) the word in each slot, or V where the slot is empty."""
+    words_CS = np.full((clusters, width), len(cluster_V), dtype=np.int64)
+    words_CS[cluster_V, slot_V] = np.arange(len(cluster_V))
+    return words_CS
+
+
+def check_partition(cluster_V: NDArray[np.int64], vocab: int, clusters: int) -> NDArray[np.int64]:
+    """`cluster_V` as int64, once found to give each of `vocab` words one of `clusters` clusters."""
+    array = np.asarray(cluster_V)
+    if array.shape != (vocab,) or array.dtype.kind not in "iu":
+        raise BadInput(f"cluster has shape {array.shape} and dtype {array.dtype}: allowed: ({vocab},) whole numbers")
+    if ((array < 0) | (array >= clusters)).any():
+        word = int(np.flatnonzero((array < 0) | (array >= clusters))[0])
+        raise BadInput(f"cluster[{word}]={array[word]}: allowed: from 0 to {clusters - 1}")
+    return array.astype(np.int64)

@@ -1,0 +1,100 @@
+"""Huffman codes of words (Huffman 1952; as used by Mikolov et al. 2013 and Liu et al. 2022, algorithm 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class HuffmanTree:
+    """A full binary tree over V words with V-1 inner nodes in order of creation, so that the last one is the root.
+
+    Attributes:
+        children: (V-1, 2) left and right child of each inner node; a word is its id, inner node j is V + j.
+        code_length: (V,) edges from the root to each word.
+        index: (V, L) inner nodes on the way from the root, 0 beyond the code's length.
+        sign: (V, L) int8: +1 where the path turns left, -1 where it turns right, 0 beyond the code's length.
+    """
+
+    children: NDArray[np.int64]
+    code_length: NDArray[np.int64]
+    index: NDArray[np.int64]
+    sign: NDArray[np.int8]
+
+
+def build(counts_V: NDArray[np.int64]) -> HuffmanTree:
+    """Merge the two least frequent nodes until one is left; the less frequent becomes the left child.
+
+    Ties go to the node that was created first, words counting as created in the order of their ids. Both the sorted
+    words and the inner nodes (whose counts never fall) are queues, so that after sorting the work is O(V).
+    """
+    return from_children(_merge(counts_V))
+
+
+def _merge(counts_V: NDArray[np.int64]) -> NDArray[np.int64]:
+    vocab = len(counts_V)
+    words = np.argsort(counts_V, kind="stable").tolist()
+    word_counts = counts_V[words].tolist()
+    node_counts: list[int] = []
+    children: list[tuple[int, int]] = []
+    next_word = next_node = 0
+    for _ in range(vocab - 1):
+        pair = []
+        total = 0
+        for _side in range(2):
+            have_node = next_node < len(node_counts)
+            if next_word < vocab and not (have_node and node_counts[next_node] < word_counts[next_word]):
+                pair.append(words[next_word])
+                total += word_counts[next_word]
+                next_word += 1
+            else:
+                pair.append(vocab + next_node)
+                total += node_counts[next_node]
+                next_node += 1
+        children.append((pair[0], pair[1]))
+        node_counts.append(total)
+    return np.array(children, dtype=np.int64)
+
+
+def from_children(children: NDArray[np.int64]) -> HuffmanTree:
+    """Codes of a full binary tree given as in `HuffmanTree.children`."""
+    nodes = len(children)
+    vocab = nodes + 1
+    parent = np.full(vocab + nodes, -1, dtype=np.int64)
+    side = np.zeros(vocab + nodes, dtype=np.int8)
+    for column, sign in ((0, 1), (1, -1)):
+        parent[children[:, column]] = np.arange(nodes)
+        side[children[:, column]] = sign
+
+    steps, turns = [], []  # from the word up to the root, all words at once
+    here = np.arange(vocab)
+    while (parent[here] >= 0).any():
+        up = parent[here]
+        steps.append(up)
+        turns.append(np.where(up >= 0, side[here], 0))
+        here = np.where(up >= 0, vocab + up, here)
+    upward_index, upward_sign = np.stack(steps, axis=1), np.stack(turns, axis=1)
+
+    code_length = (upward_sign != 0).sum(axis=1)
+    depth = upward_sign.shape[1]
+    from_root = code_length[:, None] - 1 - np.arange(depth)[None, :]  # (V, L) position in the upward path
+    inside = from_root >= 0
+    position = np.where(inside, from_root, 0)
+    index = np.where(inside, np.take_along_axis(upward_index, position, axis=1), 0)
+    sign = np.where(inside, np.take_along_axis(upward_sign, position, axis=1), 0)
+    return HuffmanTree(children, code_length.astype(np.int64), index.astype(np.int64), sign.astype(np.int8))
+
+
+def levels(children: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Inner nodes by depth, the root first: the order in which prefixes of codes can be scored level by level."""
+    nodes = len(children)
+    vocab = nodes + 1
+    found, here = [], np.array([nodes - 1])
+    while len(here):
+        found.append(here)
+        below = children[here].ravel()
+        here = below[below >= vocab] - vocab
+    return found
