@@ -49,4 +49,5 @@ def _walsh_cut(count: int, level: float) -> int:
     for rank in range(1, count + 1):
         ways[rank:] = ways[rank:] + ways[:-rank]
     below = np.cumsum(ways) / ways.sum()  # below[k] = P(statistic <= k)
-    return int(np.searchsorted(below, (1 - level) / 2, side="right"))
+    rejected = int(np.searchsorted(below, (1 - level) / 2, side="right"))
+    return max(0, rejected - 1)

@@ -1,0 +1,41 @@
+"""The intervals against scipy's exact signed-rank test and against planted differences."""
+
+import numpy as np
+import pytest
+from scipy.stats import wilcoxon
+
+from harness import stats
+
+
+@pytest.mark.parametrize("count", [6, 7, 9, 15, 30])
+def test_the_interval_inverts_the_signed_rank_test(count):
+    samples = np.random.default_rng(count).normal(size=count)
+    found = stats.location(samples.tolist())
+    inside, outside = found.low + 1e-9, found.low - 1e-9
+    assert wilcoxon(samples - inside, method="exact").pvalue > 0.05
+    assert wilcoxon(samples - outside, method="exact").pvalue <= 0.05
+
+
+def test_below_six_samples_the_whole_range_is_given():
+    found = stats.location([3.0, 1.0, 2.0])
+    assert (found.low, found.value, found.high) == (1.0, 2.0, 3.0)
+
+
+def test_coverage_is_near_its_level():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        found = stats.location(rng.standard_t(3, size=9).tolist())
+        hits += found.low <= 0 <= found.high
+    assert hits / 400 > 0.92
+
+
+def test_a_ratio_survives_rounds_that_were_disturbed_together():
+    rng = np.random.default_rng(0)
+    disturbance = np.exp(rng.normal(0, 1.0, 9))  # up to several times slower, for both of a round
+    fast = 0.1 * disturbance * np.exp(rng.normal(0, 0.01, 9))
+    slow = 0.3 * disturbance * np.exp(rng.normal(0, 0.01, 9))
+    found, ratios = stats.paired_ratio(slow.tolist(), fast.tolist())
+    assert found.value == pytest.approx(3.0, rel=0.02)
+    assert 2.9 < found.low <= found.value <= found.high < 3.1
+    assert len(ratios) == 9

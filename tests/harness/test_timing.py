@@ -1,0 +1,32 @@
+"""Paired timing on work whose length is known."""
+
+import time
+
+from harness.timing import paired
+
+
+def sleeper(seconds):
+    return lambda: time.sleep(seconds)
+
+
+def test_a_ratio_of_sleeps():
+    found = paired(sleeper(0.03), sleeper(0.01), rounds=6, budget_seconds=5)
+    assert 2.0 < found.ratio.low <= found.ratio.value <= found.ratio.high < 3.5
+    assert len(found.other.samples) == len(found.baseline.samples) == 6
+
+
+def test_the_first_call_is_kept_apart():
+    calls = []
+
+    def compiled_late():
+        time.sleep(0.2 if not calls else 0.005)
+        calls.append(1)
+
+    found = paired(sleeper(0.005), compiled_late, rounds=6, budget_seconds=1)
+    assert found.other.compile_seconds > 0.15
+    assert found.other.seconds.value < 0.05
+    assert found.other.repeats > 1  # short work is repeated within a sample
+
+
+def test_six_rounds_are_taken_whatever_the_budget():
+    assert len(paired(sleeper(0.02), sleeper(0.02), rounds=50, budget_seconds=0.0).ratios) == 6

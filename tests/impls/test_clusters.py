@@ -1,0 +1,85 @@
+"""Algorithm 1 of SOHSM against a plain word-by-word reading of it, and the limits it keeps."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impls.errors import BadInput
+from impls.structures import clusters
+
+
+def plain_algorithm_1(scores_VC, counts_V, bounds):
+    """The paper's loop, for scores without ties."""
+    share_V = counts_V / counts_V.sum()
+    size, frequency = np.zeros(bounds.clusters, int), np.zeros(bounds.clusters)
+    found = np.empty(len(counts_V), int)
+    for word in np.argsort(-counts_V, kind="stable"):
+        room = (size < bounds.words) & (frequency < bounds.frequency)
+        if not room.any():
+            room = size < bounds.words
+        best = max(np.flatnonzero(room), key=lambda c, word=word: scores_VC[word, c])
+        found[word] = best
+        size[best] += 1
+        frequency[best] += share_V[word]
+    return found
+
+
+@given(st.integers(2, 400), st.integers(0, 2**32), st.sampled_from([0.02, 0.1, 1.0]))
+@settings(max_examples=80, deadline=None)
+def test_organize_is_algorithm_1(vocab, seed, budget):
+    rng = np.random.default_rng(seed)
+    counts_V = rng.zipf(1.2, vocab).clip(max=10**9)
+    bounds = clusters.limits(vocab, gamma=1.5, budget=budget)
+    scores_VC = rng.standard_normal((vocab, bounds.clusters))
+    ours = clusters.organize(scores_VC, counts_V, bounds, np.random.default_rng(0))
+    assert ours.tolist() == plain_algorithm_1(scores_VC, counts_V, bounds).tolist()
+
+
+@given(st.integers(2, 3000), st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_random_clusters_keep_the_cap(vocab, seed):
+    rng = np.random.default_rng(seed)
+    bounds = clusters.limits(vocab, gamma=1.5, budget=0.1)
+    cluster_V = clusters.random_clusters(rng.zipf(1.3, vocab).clip(max=10**9), bounds, rng)
+    sizes = np.bincount(cluster_V, minlength=bounds.clusters)
+    assert len(sizes) == bounds.clusters
+    assert sizes.max() <= bounds.words
+
+
+def test_words_not_seen_yet_are_spread_by_seeded_ties():
+    counts_V = np.ones(2500, dtype=np.int64)
+    bounds = clusters.limits(2500, gamma=1.5, budget=1.0)
+    blank_VC = np.zeros((2500, bounds.clusters))
+    first, again, other = (clusters.organize(blank_VC, counts_V, bounds, np.random.default_rng(s)) for s in (1, 1, 2))
+    sizes = np.bincount(first, minlength=bounds.clusters)
+    assert sizes.min() > 20  # the mean is 50; filled in order, the last clusters would be empty
+    assert first.tolist() == again.tolist()
+    assert first.tolist() != other.tolist()
+
+
+def test_a_frequent_word_closes_its_cluster():
+    counts_V = np.array([1000, *[1] * 99])
+    bounds = clusters.limits(100, gamma=2.0, budget=0.1)
+    scores_VC = np.zeros((100, bounds.clusters))
+    scores_VC[:, 0] = 1.0  # every word would rather be in cluster 0
+    cluster_V = clusters.organize(scores_VC, counts_V, bounds, np.random.default_rng(0))
+    assert (cluster_V == 0).sum() == 1
+
+
+def test_slots_and_words_by_slot_are_inverse():
+    cluster_V = np.array([2, 0, 2, 2, 0])
+    slot_V = clusters.slots(cluster_V, 4)
+    assert slot_V.tolist() == [0, 0, 1, 2, 1]
+    assert clusters.words_by_slot(cluster_V, slot_V, 4, 3).tolist() == [[1, 4, 5], [5, 5, 5], [0, 2, 3], [5, 5, 5]]
+
+
+def test_clusters_without_room_for_the_vocabulary_are_refused():
+    with pytest.raises(BadInput, match="no room for 3 words"):
+        clusters.limits(3, gamma=1.0, budget=0.1)
+
+
+@pytest.mark.parametrize("cluster_V", [[0, 1], [0, 1, 5], [0, -1, 1], [0.5, 1.0, 1.0]])
+def test_what_is_no_partition_is_refused(cluster_V):
+    with pytest.raises(BadInput, match="allowed"):
+        clusters.check_partition(np.array(cluster_V), 3, 3)

@@ -1,0 +1,117 @@
+"""Bad input to the contract: a ValueError that names the argument, its value and what is allowed."""
+
+import numpy as np
+import pytest
+
+from harness import layers
+from impls.optimizers import Optimizer
+
+COUNTS = np.array([9, 5, 3, 1, 1])
+HIDDEN = np.zeros((2, 4))
+
+
+def layer():
+    return layers.create("numpy", "full_softmax", counts=COUNTS, dim=4)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([3], "counts holds 1 words"),
+        ([], "counts holds 0 words"),
+        ([[1, 2]], "one dimension"),
+        ([3, -1], r"counts\[1\]=-1 is negative"),
+        ([3, 1.5], r"counts\[1\]=1.5 is not whole"),
+        ([3, float("nan")], r"counts\[1\] is not finite"),
+        ([0, 0], "all zero"),
+        (["a", "b"], "whole numbers"),
+    ],
+)
+def test_counts(counts, message):
+    with pytest.raises(ValueError, match=message):
+        layers.create("numpy", "full_softmax", counts=counts, dim=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dim": 0}, "dim=0"),
+        ({"dim": 2.5}, "dim=2.5"),
+        ({"seed": -1}, "seed=-1"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'"),
+        ({"dtype": "float32"}, "the oracle's precision"),
+        ({"device": "cuda"}, "unknown device of numpy 'cuda'"),
+        ({"gamma": 2.0}, "unknown option of full_softmax 'gamma'"),
+    ],
+)
+def test_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        layers.create("numpy", "full_softmax", **{"counts": COUNTS, "dim": 4, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"projection": "rlu"}, "projection='rlu': allowed: 'relu', 'linear', 'none'"),
+        ({"bias": 1}, "bias=1"),
+        ({"gamma": 0.5}, "gamma=0.5"),
+        ({"gamma": float("nan")}, "gamma=nan"),
+        ({"interval": 2.5}, "interval=2.5"),
+        ({"clusters": 6}, "no room|6 clusters"),
+        ({"intervall": 3}, "did you mean 'interval'"),
+    ],
+)
+def test_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        layers.create("numpy", "sohsm", counts=COUNTS, dim=4, **options)
+
+
+def test_names():
+    with pytest.raises(ValueError, match="unknown framework 'pytorch'"):
+        layers.create("pytorch", "sohsm", counts=COUNTS, dim=4)
+    with pytest.raises(ValueError, match="did you mean 'sohsm'"):
+        layers.create("numpy", "sohms", counts=COUNTS, dim=4)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "targets", "message"),
+    [
+        (np.zeros((2, 3)), [0, 1], r"hidden has shape \(2, 3\): allowed: \(N, 4\)"),
+        (np.zeros(4), [0], "hidden has shape"),
+        (np.zeros((0, 4)), [], "hidden has shape"),
+        (np.zeros((2, 4), dtype=int), [0, 1], "floating point"),
+        (np.array([[0, 0, np.nan, 0]]), [0], r"hidden\[0, 2\]=nan is not finite"),
+        (HIDDEN, [0, 5], r"targets\[1\]=5: allowed: word ids from 0 to 4"),
+        (HIDDEN, [-1, 0], r"targets\[0\]=-1"),
+        (HIDDEN, [0], r"targets has shape \(1,\)"),
+        (HIDDEN, [0.0, 1.0], "whole numbers"),
+    ],
+)
+def test_inputs(hidden, targets, message):
+    for method in (layer().loss, layer().loss_and_grads, layer().target_log_probs):
+        with pytest.raises(ValueError, match=message):
+            method(hidden, targets)
+
+
+@pytest.mark.parametrize("k", [0, 6, -1, 2.0, True])
+def test_k(k):
+    with pytest.raises(ValueError, match="from 1 to 5, the vocabulary"):
+        layer().topk(HIDDEN, k)
+
+
+def test_parameters():
+    right = layer().parameters()
+    for wrong, message in (
+        ({"weight": right["weight"]}, r"missing \['bias'\]"),
+        ({**right, "extra": right["bias"]}, r"unexpected \['extra'\]"),
+        ({**right, "bias": np.zeros(4)}, r"bias of full_softmax has shape \(4,\): allowed: \(5,\)"),
+        ({**right, "bias": np.full(5, np.inf)}, "NaN or infinity"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer().load(wrong)
+
+
+def test_optimizer_settings():
+    for wrong in ({"name": "adagrd"}, {"learning_rate": -1.0}, {"epsilon": float("nan")}, {"beta1": 1.0}):
+        with pytest.raises(ValueError, match="allowed"):
+            Optimizer(**wrong)

@@ -1,0 +1,70 @@
+"""The oracle's hand-written gradients against finite differences, and what a layer must always be."""
+
+import numpy as np
+import pytest
+
+from harness import layers, registry
+from harness.workload import batch, zipf_counts
+from impls.contract import LanguageModelConfig
+from impls.optimizers import Optimizer
+
+CASES = [(method, {}) for method in registry.methods()] + [
+    ("sohsm", {"projection": projection, "bias": bias})
+    for projection in ("relu", "linear", "none")
+    for bias in (False, True)
+]
+
+
+def directional(function, point, direction, step=1e-6):
+    return (function(point + step * direction) - function(point - step * direction)) / (2 * step)
+
+
+@pytest.mark.parametrize(("method", "options"), CASES)
+def test_gradients_are_the_derivatives_of_the_loss(method, options):
+    counts_V = zipf_counts(31)
+    layer = layers.create("numpy", method, counts=counts_V, dim=5, seed=3, **options)
+    inputs = batch(counts_V, tokens=17, dim=5, seed=0)
+    hidden_ND, targets_N = inputs.hidden_ND, inputs.targets_N
+    _, dhidden_ND, grads = layer.loss_and_grads(hidden_ND, targets_N)
+    rng = np.random.default_rng(1)
+    way = rng.standard_normal(hidden_ND.shape)
+    slope = directional(lambda h: layer.loss(h, targets_N), hidden_ND, way)
+    assert slope == pytest.approx((dhidden_ND * way).sum(), abs=1e-7)
+    params = layer.parameters()
+    assert grads.keys() == params.keys()
+    for name, value in params.items():
+        way = rng.standard_normal(value.shape)
+
+        def loss_at(moved, name=name):
+            layer.load({**params, name: moved})
+            return layer.loss(hidden_ND, targets_N)
+
+        assert directional(loss_at, value, way) == pytest.approx((grads[name] * way).sum(), abs=1e-7)
+
+
+@pytest.mark.parametrize(("method", "options"), CASES)
+def test_probabilities_sum_to_one_and_targets_are_picked_from_them(method, options):
+    counts_V = zipf_counts(57)
+    layer = layers.create("numpy", method, counts=counts_V, dim=6, seed=1, **options)
+    inputs = batch(counts_V, tokens=20, dim=6, seed=1)
+    log_probs_NV = layer.log_probs(inputs.hidden_ND)
+    assert np.exp(log_probs_NV).sum(axis=1) == pytest.approx(np.ones(20), abs=1e-12)
+    picked_N = layer.target_log_probs(inputs.hidden_ND, inputs.targets_N)
+    assert picked_N == pytest.approx(log_probs_NV[np.arange(20), inputs.targets_N], abs=1e-12)
+
+
+def test_the_language_models_gradients_by_one_small_step_of_sgd():
+    """SGD without clipping moves each parameter by minus its gradient: the loss must fall by its squared norm."""
+    counts_V = zipf_counts(23)
+    rate = 1e-5
+    optimizer = Optimizer(name="sgd", learning_rate=rate, weight_decay=0.0, clip_norm=0.0)
+    for method in registry.methods():
+        spec = layers.spec(method, counts=counts_V, dim=6, dtype="float64")
+        model = layers.create_language_model("numpy", spec, LanguageModelConfig(4, 6, optimizer))
+        text_BT = np.random.default_rng(0).integers(0, 23, (3, 8))
+        before = model.parameters()
+        first = float(model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False))
+        after = model.parameters()
+        second = float(model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False))
+        squared = sum(float(((before[name] - after[name]) ** 2).sum()) for name in before) / rate**2
+        assert (first - second) / rate == pytest.approx(squared, rel=1e-3)
