@@ -1,0 +1,126 @@
+"""The softmax within a word's cluster, for tokens of many clusters at once: the costly half of a two-level layer.
+
+Tokens are sorted by cluster and words are stored by cluster in a (C, S, D) slab, so that each cluster is one small
+dense product and no cluster matrix is ever copied. `F.grouped_mm` runs all of them in one call where it knows the
+dtype; else a loop over the clusters that occur writes into slices of the same arrays. The gradient is written out:
+with the log-sum-exp of the forward pass, d loss / d logits is one exponential, and neither pass keeps more than one
+(N, S) array.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from impls.on_torch._layer import at_least_float32
+
+GROUPED, LOOP = "grouped_mm", "loop over clusters"
+
+
+def formulation(slab_CSD: Tensor) -> str:
+    """Which form runs: `F.grouped_mm` takes float32 and half precision, rows of whole 16 bytes."""
+    known = hasattr(F, "grouped_mm") and slab_CSD.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return GROUPED if known and slab_CSD.shape[2] * slab_CSD.element_size() % 16 == 0 else LOOP
+
+
+@dataclass(frozen=True)
+class ByCluster:
+    """A batch sorted by the cluster of its targets.
+
+    Attributes:
+        order_N: Positions in the batch, sorted.
+        cluster_N, slot_N: Of the sorted tokens' targets.
+        ends_C: (C,) int32: one past the last sorted token of each cluster.
+    """
+
+    order_N: Tensor
+    cluster_N: Tensor
+    slot_N: Tensor
+    ends_C: Tensor
+
+    @classmethod
+    def of(cls, cluster_N: Tensor, slot_N: Tensor, clusters: int) -> ByCluster:
+        cluster_sorted_N, order_N = torch.sort(cluster_N, stable=True)
+        every = torch.arange(clusters, device=cluster_N.device)
+        ends_C = torch.searchsorted(cluster_sorted_N, every, right=True).to(torch.int32)
+        return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C)
+
+    def pieces(self) -> list[tuple[int, int, int]]:
+        """(cluster, first, end) of the clusters that occur."""
+        ends = self.ends_C.tolist()
+        return [(c, start, end) for c, (start, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > start]
+
+
+def _scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
+    """(N, S) products of each sorted token with the words of its cluster."""
+    if formulation(slab_CSD) == GROUPED:
+        return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
+    scores_NS = hidden_ND.new_empty(len(hidden_ND), slab_CSD.shape[1])
+    for cluster, first, end in batch.pieces():
+        torch.mm(hidden_ND[first:end], slab_CSD[cluster].T, out=scores_NS[first:end])
+    return scores_NS
+
+
+def _back(dscores_NS: Tensor, hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
+    """Gradients by the sorted hidden vectors (N, D) and by the slab (C, S, D)."""
+    if formulation(slab_CSD) == GROUPED:
+        dhidden_ND = F.grouped_mm(dscores_NS, slab_CSD, offs=batch.ends_C)
+        return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
+    dhidden_ND, dslab_CSD = torch.empty_like(hidden_ND), torch.zeros_like(slab_CSD)
+    for cluster, first, end in batch.pieces():
+        torch.mm(dscores_NS[first:end], slab_CSD[cluster], out=dhidden_ND[first:end])
+        torch.mm(dscores_NS[first:end].T, hidden_ND[first:end], out=dslab_CSD[cluster])
+    return dhidden_ND, dslab_CSD
+
+
+class _InClusterNll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden_ND, slab_CSD, bias_CS, padding_CS, batch: ByCluster) -> Tensor:  # type: ignore[override]
+        hidden_sorted_ND = hidden_ND[batch.order_N].to(slab_CSD.dtype)
+        scores_NS = at_least_float32(_scores(hidden_sorted_ND, slab_CSD, batch))
+        if bias_CS is not None:
+            scores_NS = scores_NS + bias_CS[batch.cluster_N]
+        scores_NS = scores_NS.masked_fill_(padding_CS[batch.cluster_N], -torch.inf)
+        log_sum_N = torch.logsumexp(scores_NS, dim=1)
+        target_N = scores_NS.gather(1, batch.slot_N[:, None])[:, 0]
+        ctx.save_for_backward(hidden_sorted_ND, slab_CSD, bias_CS, scores_NS, log_sum_N)
+        ctx.batch, ctx.hidden_dtype = batch, hidden_ND.dtype
+        nll_N = torch.empty_like(log_sum_N)
+        nll_N[batch.order_N] = log_sum_N - target_N
+        return nll_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dnll_N):  # type: ignore[override]
+        hidden_ND, slab_CSD, bias_CS, scores_NS, log_sum_N = ctx.saved_tensors
+        batch: ByCluster = ctx.batch
+        dscores_NS = torch.exp(scores_NS - log_sum_N[:, None])
+        dscores_NS.scatter_add_(1, batch.slot_N[:, None], dscores_NS.new_full((len(dscores_NS), 1), -1.0))
+        dscores_NS *= dnll_N[batch.order_N][:, None]
+        dbias_CS = None
+        if bias_CS is not None:
+            dbias_CS = torch.zeros_like(bias_CS, dtype=dscores_NS.dtype)
+            dbias_CS = dbias_CS.index_add_(0, batch.cluster_N, dscores_NS).to(bias_CS.dtype)
+        dsorted_ND, dslab_CSD = _back(dscores_NS.to(slab_CSD.dtype), hidden_ND, slab_CSD, batch)
+        dhidden_ND = torch.empty_like(dsorted_ND)
+        dhidden_ND[batch.order_N] = dsorted_ND
+        return dhidden_ND.to(ctx.hidden_dtype), dslab_CSD, dbias_CS, None, None
+
+
+def in_cluster_nll(
+    hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, padding_CS: Tensor, batch: ByCluster
+) -> Tensor:
+    """(N,) negative log-likelihood of each target among the words of its cluster, in nats.
+
+    Args:
+        hidden_ND: (N, D).
+        slab_CSD: Word vectors by cluster and slot.
+        bias_CS: Word biases, or None.
+        padding_CS: True where a slot holds no word.
+        batch: The targets, sorted by cluster.
+    """
+    return _InClusterNll.apply(hidden_ND, slab_CSD, bias_CS, padding_CS, batch)  # type: ignore[return-value]

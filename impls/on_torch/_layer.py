@@ -1,0 +1,99 @@
+"""What every native PyTorch output layer is: an `nn.Module` from hidden vectors to losses and log-probabilities."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from impls.spec import LayerSpec
+
+Reduction = Literal["mean", "sum", "none"]
+Tensors = dict[str, Tensor]
+
+TORCH_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+class OutputLayer(nn.Module):
+    """Base of the native layers: `loss = layer(hidden_ND, targets_N)` inside any model.
+
+    Parameters may lie otherwise inside than their canonical form (`impls/spec.py`); `to_canonical` and `from_canonical`
+    map whole dictionaries of parameters, gradients or optimizer slots either way.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def forward(
+        self, hidden_ND: Tensor, targets_N: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean"
+    ) -> Tensor:
+        """Negative log-likelihood in nats.
+
+        Args:
+            hidden_ND: (N, D), any floating dtype; logits and sums are float32 at least.
+            targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient and
+            does
+                not count in the mean. The mean over padding alone is 0.
+            reduction: "mean" over the tokens, "sum", or "none" for (N,).
+        """
+        padding_N = targets_N == ignore_index
+        nll_N = self.nll(hidden_ND, targets_N.masked_fill(padding_N, 0)).masked_fill(padding_N, 0.0)
+        if reduction == "none":
+            return nll_N
+        total = nll_N.sum()
+        return total if reduction == "sum" else total / (~padding_N).sum().clamp(min=1)
+
+    @abstractmethod
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """(N,) negative log-likelihoods, differentiable."""
+
+    def target_log_probs(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """(N,) exact log-probabilities of the targets."""
+        return -self.nll(hidden_ND, targets_N)
+
+    @abstractmethod
+    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """(N, V) normalised log-probabilities over the whole vocabulary."""
+
+    def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
+        return exact_topk(self.log_probs(hidden_ND), k)
+
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        return dict(tensors)
+
+    def from_canonical(self, tensors: Tensors) -> Tensors:
+        return dict(tensors)
+
+    def formulation(self) -> str:
+        return ""
+
+    @torch.no_grad()
+    def load_canonical(self, tensors: Tensors) -> None:
+        own = dict(self.named_parameters())
+        for name, value in self.from_canonical({n: v.to(own[n]) for n, v in tensors.items()}).items():
+            own[name].copy_(value)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Half precision is widened before exponentials are summed; float32 and float64 stay as they are."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def exact_topk(scores_NV: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`torch.topk` with ties by lower id, which `torch.topk` leaves open.
+
+    Only where the k-th value is tied with one that was left out can a wrong id be among the k; those rows are sorted.
+    """
+    vocab = scores_NV.shape[1]
+    wide = min(k + 1, vocab)
+    values_NK, ids_NK = torch.topk(scores_NV, wide, dim=1)
+    tied_N = (values_NK[:, 1:] == values_NK[:, :-1]).any(dim=1)
+    rows = tied_N.nonzero()[:, 0]
+    if len(rows):
+        values, ids = torch.sort(scores_NV[rows], dim=1, descending=True, stable=True)
+        values_NK[rows], ids_NK[rows] = values[:, :wide], ids[:, :wide]
+    return values_NK[:, :k], ids_NK[:, :k]

@@ -1,0 +1,39 @@
+"""PyTorch's own optimizers, set so that they mean what `impls/optimizers.py` says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from impls.optimizers import Optimizer
+
+
+def build(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Adagrad, Adam or SGD; the fused kernels read and write each array once."""
+    parameters = list(parameters)
+    rate, decay = settings.learning_rate, settings.weight_decay
+    fused = all(p.dtype in (torch.float32, torch.float64, torch.bfloat16) for p in parameters)
+    if settings.name == "adagrad":
+        fused = fused and all(p.device.type == "cpu" for p in parameters)
+        return torch.optim.Adagrad(
+            parameters,
+            lr=rate,
+            weight_decay=decay,
+            initial_accumulator_value=settings.initial_accumulator,
+            eps=settings.epsilon,
+            fused=fused,
+            foreach=None if fused else True,
+        )
+    if settings.name == "adam":
+        betas = (settings.beta1, settings.beta2)
+        return torch.optim.Adam(parameters, lr=rate, betas=betas, eps=settings.epsilon, weight_decay=decay, fused=fused)
+    return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, fused=fused)
+
+
+@torch.no_grad()
+def clip(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Scale all gradients by min(1, clip_norm / (norm + 1e-6)), without waiting for the device."""
+    if settings.clip_norm:
+        torch.nn.utils.clip_grad_norm_(parameters, settings.clip_norm, foreach=True)

@@ -1,0 +1,168 @@
+"""Binds PyTorch to the contract: devices, precision, synchronisation, memory, NumPy in and out."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.errors import unknown
+from impls.on_torch import _optimizers
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer
+from impls.optimizers import Optimizer
+from impls.spec import Arrays, LayerSpec
+
+DISTRIBUTION = "torch"  # what pip calls it
+
+
+def devices() -> list[str]:
+    return ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+
+
+def describe(device: str) -> dict[str, str]:
+    """Versions and settings that a row keeps as provenance."""
+    facts = {"torch": torch.__version__, "threads": str(torch.get_num_threads())}
+    if not device.startswith("cuda"):
+        return facts | {"device_name": platform.processor() or platform.machine()}
+    return facts | {
+        "device_name": torch.cuda.get_device_name(device),
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),
+        "tf32": str(torch.backends.cuda.matmul.allow_tf32),
+    }
+
+
+def check_device(device: str) -> torch.device:
+    if device == "cuda" and torch.cuda.is_available():
+        return torch.device("cuda:0")
+    if device not in devices():
+        raise unknown("device of torch", device, devices())
+    return torch.device(device)
+
+
+def native(spec: LayerSpec) -> OutputLayer:
+    """The method's `nn.Module` with its initial parameters, for use in a model of one's own."""
+    layer: OutputLayer = importlib.import_module(f"impls.on_torch.{spec.method}").LAYER(spec)
+    layer.load_canonical({name: torch.from_numpy(value) for name, value in spec.initial_parameters().items()})
+    return layer
+
+
+def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
+    return TorchLayer(spec, check_device(device))
+
+
+def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
+    from impls.on_torch.models.language_model import TorchLanguageModel
+
+    return TorchLanguageModel(spec, config, check_device(device))
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def to_numpy(tensor: Tensor) -> NDArray:
+    """On the host, with bfloat16 as float32."""
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+
+
+class TorchLayer(Layer):
+    """Any native layer behind the NumPy contract."""
+
+    def __init__(self, spec: LayerSpec, device: torch.device) -> None:
+        super().__init__(spec)
+        self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]
+        self.native = native(spec).to(device)
+
+    def _on_device(self, hidden_ND: NDArray, targets_N: NDArray | None = None) -> tuple[Tensor, Tensor]:
+        hidden = torch.from_numpy(np.ascontiguousarray(hidden_ND)).to(self.device, self.dtype)
+        targets = torch.from_numpy(targets_N if targets_N is not None else np.empty(0, np.int64)).to(self.device)
+        return hidden, targets
+
+    def parameters(self) -> Arrays:
+        own = {name: value.detach() for name, value in self.native.named_parameters()}
+        return {name: np.array(to_numpy(value)) for name, value in self.native.to_canonical(own).items()}
+
+    def _load(self, params: Arrays) -> None:
+        self.native.load_canonical({name: torch.from_numpy(np.array(value)) for name, value in params.items()})
+
+    @torch.no_grad()
+    def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
+        return float(self.native(*self._on_device(hidden_ND, targets_N)))
+
+    def _loss_and_grads(
+        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+    ) -> tuple[float, NDArray, Arrays]:
+        hidden, targets = self._on_device(hidden_ND, targets_N)
+        hidden.requires_grad_()
+        self.native.zero_grad(set_to_none=True)
+        loss = self.native(hidden, targets)
+        loss.backward()
+        grads = {n: p.grad if p.grad is not None else torch.zeros_like(p) for n, p in self.native.named_parameters()}
+        canonical = {name: to_numpy(grad) for name, grad in self.native.to_canonical(grads).items()}
+        assert hidden.grad is not None
+        self.native.zero_grad(set_to_none=True)
+        return float(loss.detach()), to_numpy(hidden.grad), canonical
+
+    @torch.no_grad()
+    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+        return to_numpy(self.native.log_probs(self._on_device(hidden_ND)[0]))
+
+    @torch.no_grad()
+    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
+        return to_numpy(self.native.target_log_probs(*self._on_device(hidden_ND, targets_N)))
+
+    @torch.no_grad()
+    def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        values, ids = self.native.topk(self._on_device(hidden_ND)[0], k)
+        return to_numpy(values), to_numpy(ids)
+
+    def _prepare(
+        self, work: str, hidden_ND: NDArray, targets_N: NDArray, k: int, optimizer: Optimizer
+    ) -> Callable[[], object]:
+        hidden, targets = self._on_device(hidden_ND, targets_N)
+        if work in ("topk", "log_probs"):
+            decode = (
+                (lambda: self.native.topk(hidden, k)) if work == "topk" else (lambda: self.native.log_probs(hidden))
+            )
+
+            @torch.no_grad()
+            def run_decode() -> None:
+                decode()
+                synchronize(self.device)
+
+            return run_decode
+        hidden.requires_grad_()
+        stepper = _optimizers.build(optimizer, self.native.parameters()) if work == "layer_step" else None
+
+        def run() -> None:
+            hidden.grad = None
+            self.native.zero_grad(set_to_none=True)
+            self.native(hidden, targets).backward()
+            if stepper is not None:
+                _optimizers.clip(optimizer, self.native.parameters())
+                stepper.step()
+            synchronize(self.device)
+
+        return run
+
+    def peak_device_bytes(self, run: Callable[[], object]) -> int | None:
+        if self.device.type != "cuda":
+            return super().peak_device_bytes(run)
+        self.native.zero_grad(set_to_none=True)
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        run()
+        return torch.cuda.max_memory_allocated(self.device) - before
+
+    def formulation(self) -> str:
+        return self.native.formulation()

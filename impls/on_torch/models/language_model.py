@@ -1,0 +1,133 @@
+"""The LSTM language model of SOHSM section 4.2 in PyTorch; on an accelerator the LSTM is cuDNN's."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from impls.contract import LanguageModel, LanguageModelConfig
+from impls.on_torch import _optimizers, adapter
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors
+from impls.on_torch.sohsm import SelfOrganizedHierarchicalSoftmax
+from impls.spec import Arrays, LayerSpec
+
+State = tuple[Tensor, Tensor]
+
+# Canonical names to ours.
+_BODY = {
+    "embedding": "embedding.weight",
+    "lstm_input_weight": "lstm.weight_ih_l0",
+    "lstm_hidden_weight": "lstm.weight_hh_l0",
+    "lstm_bias": "lstm.bias_ih_l0",
+}
+
+
+class Network(nn.Module):
+    """Embedding and LSTM below any output layer."""
+
+    def __init__(self, vocab: int, config: LanguageModelConfig, output: OutputLayer, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, config.embedding, dtype=dtype)
+        self.lstm = nn.LSTM(config.embedding, config.hidden, batch_first=True, dtype=dtype)
+        # torch's LSTM has two biases that are only ever added: one stays zero, or Adagrad would move their sum twice.
+        nn.init.zeros_(self.lstm.bias_hh_l0)
+        self.lstm.bias_hh_l0.requires_grad_(False)
+        self.output = output
+
+    def forward(self, inputs_BT: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """(B*T, D) hidden vectors, batch-major, and the final state."""
+        outputs_BTD, state = self.lstm(self.embedding(inputs_BT), state)
+        return outputs_BTD.flatten(0, 1), state
+
+
+class TorchLanguageModel(LanguageModel):
+    def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: torch.device) -> None:
+        super().__init__(spec, config)
+        self.device = device
+        output: OutputLayer = adapter.native(spec)
+        self.network = Network(spec.vocab, config, output, TORCH_DTYPES[spec.dtype]).to(device)
+        self.organizes = isinstance(output, SelfOrganizedHierarchicalSoftmax) and int(spec.options["interval"]) > 0  # type: ignore[call-overload]
+        self.reorganizations = 0
+        self._load(self.initial_parameters())
+
+    def _trained(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+
+    def parameters(self) -> Arrays:
+        own = {name: p.detach() for name, p in self._trained().items()}
+        output = self.network.output.to_canonical(
+            {name.removeprefix("output."): value for name, value in own.items() if name.startswith("output.")}
+        )
+        tensors: Tensors = {name: own[ours] for name, ours in _BODY.items()}
+        tensors |= {f"output.{name}": value for name, value in output.items()}
+        return {name: np.array(adapter.to_numpy(value)) for name, value in tensors.items()}
+
+    @torch.no_grad()
+    def _load(self, params: Arrays) -> None:
+        own = self._trained()
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
+        for name, ours in _BODY.items():
+            own[ours].copy_(tensors[name])
+        self.network.output.load_canonical(
+            {name.removeprefix("output."): value for name, value in tensors.items() if name.startswith("output.")}
+        )
+        self.optimizer = _optimizers.build(self.config.optimizer, self._trained().values())
+        self.train_state: State | None = None
+        self.eval_state: State | None = None
+
+    def _ids(self, ids_BT: NDArray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(ids_BT, dtype=np.int64)).to(self.device, non_blocking=True)
+
+    def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Tensor:
+        hidden_ND, state = self.network(self._ids(inputs_BT), self.train_state if carry else None)
+        self.train_state = (state[0].detach(), state[1].detach())
+        output = self.network.output
+        if self.organizes:
+            assert isinstance(output, SelfOrganizedHierarchicalSoftmax)
+            loss = output.training_loss(hidden_ND, self._ids(targets_BT).flatten(), targets_BT.ravel())
+        else:
+            loss = output(hidden_ND, self._ids(targets_BT).flatten())
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        _optimizers.clip(self.config.optimizer, self._trained().values())
+        self.optimizer.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
+        hidden_ND, self.eval_state = self.network(self._ids(inputs_BT), self.eval_state if carry else None)
+        targets_N = self._ids(targets_BT).flatten()
+        output = self.network.output
+        if isinstance(output, SelfOrganizedHierarchicalSoftmax):
+            cluster_nll_N, word_nll_N = (part.double().sum() for part in output.nll_parts(hidden_ND, targets_N))
+            return {"nll": float(cluster_nll_N + word_nll_N), "cluster_nll": float(cluster_nll_N)}
+        return {"nll": float(output.nll(hidden_ND, targets_N).double().sum())}
+
+    @torch.no_grad()
+    def hidden(self, inputs_BT: NDArray) -> NDArray:
+        return adapter.to_numpy(self.network(self._ids(inputs_BT), None)[0])
+
+    def reorganize(self) -> tuple[NDArray, NDArray] | None:
+        output = self.network.output
+        if not isinstance(output, SelfOrganizedHierarchicalSoftmax):
+            return None
+        self.reorganizations += 1
+        rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
+        return output.reorganize(rng, *self._optimizer_slots())
+
+    def _optimizer_slots(self) -> list[Tensors]:
+        """The optimizer's arrays of each kind, by the output layer's parameter names."""
+        slots: dict[str, Tensors] = {}
+        for name, parameter in self.network.output.named_parameters():
+            for kind, value in self.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    slots.setdefault(kind, {})[name] = value
+        return list(slots.values())
+
+    def synchronize(self) -> None:
+        adapter.synchronize(self.device)
+
+
+MODEL = TorchLanguageModel

@@ -1,0 +1,235 @@
+"""Self-organized hierarchical softmax in PyTorch. See `impls/on_numpy/sohsm.py` for the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from impls.on_numpy import sohsm
+from impls.on_torch import _clusters
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, exact_topk
+from impls.spec import LayerSpec
+from impls.structures import clusters
+from impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
+
+_FIRST_CLUSTERS = 8  # expanded at once before the certificate is looked at
+
+
+class SelfOrganizedHierarchicalSoftmax(OutputLayer):
+    """log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w] (Shen et al.
+    2017).
+
+    Parameters: `cluster_projection`, `word_projection` (D, D) unless `projection` is "none"; `cluster_weight` (C, D);
+    `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over; with `bias` also
+    `cluster_bias` (C,) and `word_bias` (C, S). Buffers: `cluster`, `slot` (V,) of each word, `word` (C, S) of each
+    slot.
+
+    In training call `observe(hidden_ND, targets_N)` at each batch, and every so often
+    `reorganize(rng, optimizer.state)`, which gives each word a new cluster and moves its vector, its bias and their
+    optimizer state along.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        dtype = TORCH_DTYPES[spec.dtype]
+        self.limits = sohsm.limits(spec.counts, spec.options)
+        self.width = -(-self.limits.words // 8) * 8  # grouped products want rows of whole 16 or 32 bytes
+        shapes = spec.parameter_shapes()
+        shapes["word_weight"] = (self.limits.clusters, self.width, spec.dim)
+        if "word_bias" in shapes:
+            shapes["word_bias"] = (self.limits.clusters, self.width)
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape, dtype=dtype)))
+        self.register_buffer("cluster", torch.empty(spec.vocab, dtype=torch.int64))
+        self.register_buffer("slot", torch.empty(spec.vocab, dtype=torch.int64))
+        self.register_buffer("word", torch.empty(self.limits.clusters, self.width, dtype=torch.int64))
+        self._weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
+        self._statistics_VC: Tensor | None = None  # made at the first `observe`: a fixed layer needs none
+        self._place(spec.structure["cluster"])
+
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
+        return cluster_nll_N + word_nll_N
+
+    def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+        """(N,) of the target's cluster, and (N,) of the target given its cluster (equations 5 and 6)."""
+        cluster_N = self.cluster[targets_N]
+        cluster_nll_N = F.cross_entropy(self._cluster_logits(hidden_ND), cluster_N, reduction="none")
+        return cluster_nll_N, self._in_cluster_nll(hidden_ND, targets_N, cluster_N)
+
+    def training_loss(self, hidden_ND: Tensor, targets_N: Tensor, host_targets_N: NDArray[np.integer]) -> Tensor:
+        """The mean loss, and `observe` on the way: the log-probabilities of the clusters serve both.
+
+        Args:
+            hidden_ND: (N, D).
+            targets_N: (N,) on the device.
+            host_targets_N: The same on the host, so that nothing waits for the device.
+        """
+        log_cluster_NC = self.cluster_log_probs(hidden_ND)
+        self.observe(log_cluster_NC, host_targets_N)
+        cluster_N = self.cluster[targets_N]
+        cluster_nll = F.nll_loss(log_cluster_NC, cluster_N)
+        return cluster_nll + self._in_cluster_nll(hidden_ND, targets_N, cluster_N).mean()
+
+    def _in_cluster_nll(self, hidden_ND: Tensor, targets_N: Tensor, cluster_N: Tensor) -> Tensor:
+        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self.limits.clusters)
+        return _clusters.in_cluster_nll(
+            self._project(hidden_ND, "word_projection"), self.word_weight, self._word_bias, self._padding_CS, batch
+        )
+
+    def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """(N, C) log P(c | h)."""
+        return F.log_softmax(self._cluster_logits(hidden_ND), dim=1)
+
+    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+        log_cluster_NC = self.cluster_log_probs(hidden_ND)
+        word_hidden_ND = self._project(hidden_ND, "word_projection")
+        scores_NCS = at_least_float32(torch.einsum("nd,csd->ncs", word_hidden_ND, self.word_weight))
+        if self._word_bias is not None:
+            scores_NCS = scores_NCS + self._word_bias
+        scores_NCS = scores_NCS.masked_fill(self._padding_CS, -torch.inf)
+        log_sum_NC = torch.logsumexp(scores_NCS, dim=2)
+        # An empty cluster's sum is -inf and no word reads it.
+        joint_NCS = scores_NCS + (log_cluster_NC - log_sum_NC)[:, :, None]
+        return joint_NCS.flatten(1)[:, self.cluster * self.width + self.slot]
+
+    @torch.no_grad()
+    def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Exact by bounds: no word of a cluster is likelier than the cluster, so clusters are expanded by falling P(c)
+        until the next one is below the k-th best word found. In the worst case that is every cluster."""
+        clusters_count = self.limits.clusters
+        log_cluster_NC = self.cluster_log_probs(hidden_ND)
+        word_hidden_ND = self._project(hidden_ND, "word_projection")
+        falling_NC, by_rank_NC = torch.sort(log_cluster_NC, dim=1, descending=True)
+
+        values_NK = falling_NC.new_full((len(hidden_ND), k), -torch.inf)
+        ids_NK = by_rank_NC.new_full((len(hidden_ND), k), self.spec.vocab)
+        rows = torch.arange(len(hidden_ND), device=hidden_ND.device)
+        done, more = 0, min(_FIRST_CLUSTERS, clusters_count)
+        while len(rows):
+            chosen = by_rank_NC[rows, done : done + more]  # (R, m)
+            scores = self._joint(word_hidden_ND[rows], log_cluster_NC[rows], chosen)
+            values = torch.cat([values_NK[rows], scores.flatten(1)], dim=1)
+            ids = torch.cat([ids_NK[rows], self.word[chosen].flatten(1)], dim=1)
+            by_id = torch.argsort(ids, dim=1)  # in order of ids, `exact_topk` gives ties to the lower one
+            best, place = exact_topk(values.gather(1, by_id), k)
+            values_NK[rows], ids_NK[rows] = best, ids.gather(1, by_id).gather(1, place)
+            done += more
+            if done >= clusters_count:
+                break
+            # At equality a word of lower id may still come: only a bound strictly below ends a row.
+            rows = rows[falling_NC[rows, done] >= values_NK[rows, -1]]
+            more = min(2 * more, clusters_count - done)
+        return values_NK, ids_NK
+
+    def _joint(self, word_hidden_RD: Tensor, log_cluster_RC: Tensor, chosen_RM: Tensor) -> Tensor:
+        """(R, M, S) log-probabilities of the words of the chosen clusters of each row."""
+        rows, many = chosen_RM.shape
+        flat = chosen_RM.flatten()
+        batch = _clusters.ByCluster.of(flat, torch.zeros_like(flat), self.limits.clusters)
+        repeated = word_hidden_RD.repeat_interleave(many, dim=0)[batch.order_N].to(self.word_weight.dtype)
+        sorted_scores = at_least_float32(_clusters._scores(repeated, self.word_weight, batch))
+        scores = torch.empty_like(sorted_scores)
+        scores[batch.order_N] = sorted_scores
+        if self._word_bias is not None:
+            scores = scores + self._word_bias[flat]
+        scores = scores.masked_fill(self._padding_CS[flat], -torch.inf)
+        shift = log_cluster_RC.gather(1, chosen_RM).flatten() - torch.logsumexp(scores, dim=1)
+        # An empty cluster: -inf for its every slot in place of -inf + inf.
+        return torch.where(torch.isneginf(scores), scores, scores + shift[:, None]).view(rows, many, -1)
+
+    def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
+        if self.spec.options["projection"] == "none":
+            return hidden_ND
+        projected_ND = F.linear(hidden_ND, getattr(self, name))
+        return F.relu(projected_ND) if self.spec.options["projection"] == "relu" else projected_ND
+
+    def _cluster_logits(self, hidden_ND: Tensor) -> Tensor:
+        projected_ND = self._project(hidden_ND, "cluster_projection")
+        return at_least_float32(F.linear(projected_ND, self.cluster_weight, getattr(self, "cluster_bias", None)))
+
+    @property
+    def _word_bias(self) -> Tensor | None:
+        return getattr(self, "word_bias", None)
+
+    @property
+    def _padding_CS(self) -> Tensor:
+        return self.word == self.spec.vocab
+
+    def formulation(self) -> str:
+        return _clusters.formulation(self.word_weight)
+
+    # Words by slot inside, in vocabulary order outside.
+    _BY_SLOT = ("word_weight", "word_bias")
+
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        return {
+            name: value[self.cluster, self.slot] if name in self._BY_SLOT else value for name, value in tensors.items()
+        }
+
+    def from_canonical(self, tensors: Tensors) -> Tensors:
+        return {name: self._to_slots(v) if name in self._BY_SLOT else v for name, v in tensors.items()}
+
+    def _to_slots(self, by_word_V: Tensor) -> Tensor:
+        slab = by_word_V.new_zeros(self.limits.clusters, self.width, *by_word_V.shape[1:])
+        slab[self.cluster, self.slot] = by_word_V
+        return slab
+
+    def _place(self, cluster_V: NDArray[np.int64]) -> None:
+        slot_V = clusters.slots(cluster_V, self.limits.clusters)
+        word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width)
+        for buffer, array in ((self.cluster, cluster_V), (self.slot, slot_V), (self.word, word_CS)):
+            buffer.copy_(torch.from_numpy(array))
+
+    @torch.no_grad()
+    def observe(self, log_cluster_NC: Tensor, targets_N: NDArray[np.integer]) -> None:
+        """Move the statistics (equation 9) by one batch.
+
+        Args:
+            log_cluster_NC: What `cluster_log_probs` gave for the batch's hidden vectors.
+            targets_N: The targets, on the host: which rows move depends on them alone.
+        """
+        if self._statistics_VC is None:
+            dtype = getattr(torch, statistics_dtype(self.spec.vocab, self.limits.clusters).name)
+            size = (self.spec.vocab, self.limits.clusters)
+            self._statistics_VC = torch.zeros(size, dtype=dtype, device=log_cluster_NC.device)
+        batch: BatchWeights = self._weights.batch(targets_N)
+        count = int((batch.words < self.spec.vocab).sum())
+        words, segment, keep, share = (
+            torch.from_numpy(array).to(log_cluster_NC.device, non_blocking=True)
+            for array in (batch.words[:count].astype(np.int64), batch.segment.astype(np.int64), batch.keep, batch.share)
+        )
+        log2_NC = log_cluster_NC.float() / float(np.log(2))
+        sums_UC = torch.zeros(len(targets_N), log2_NC.shape[1], device=log2_NC.device).index_add_(0, segment, log2_NC)
+        old_UC = self._statistics_VC[words].float()
+        new_UC = keep[:count, None] * old_UC + share[:count, None] * sums_UC[:count]
+        self._statistics_VC[words] = new_UC.to(self._statistics_VC.dtype)
+
+    @torch.no_grad()
+    def reorganize(
+        self, rng: np.random.Generator, *slots: dict[str, Tensor]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """New clusters by algorithm 1 from the statistics; returns the cluster of each word (V,) before and after.
+
+        Word vectors and biases move with their words, and so does what `slots` hold for them: dictionaries of the
+        optimizer's state by parameter name, changed in place.
+        """
+        before_V = self.cluster.cpu().numpy().copy()
+        if self._statistics_VC is None:
+            return before_V, before_V
+        scores_VC = self._statistics_VC.float().cpu().numpy()
+        after_V = clusters.organize(scores_VC, self.spec.counts, self.limits, rng)
+        kept = [self.to_canonical({n: s[n].detach() for n in self._BY_SLOT if n in s}) for s in slots]
+        own = {name: value.detach() for name, value in self.named_parameters() if name in self._BY_SLOT}
+        own_kept = self.to_canonical(own)
+        self._place(after_V)
+        for target, source in [(own, own_kept), *zip(slots, kept, strict=True)]:
+            for name, value in source.items():
+                target[name].copy_(self._to_slots(value))
+        return before_V, after_V
+
+
+LAYER = SelfOrganizedHierarchicalSoftmax

@@ -1,0 +1,146 @@
+"""The command as a user types it: exit codes, one line for a mistake, no framework imported to list things."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def vocabench(*arguments, cwd=None, **more_env):
+    return subprocess.run(
+        [sys.executable, "-m", "harness.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **more_env},
+    )
+
+
+@pytest.mark.parametrize("kind", ["methods", "frameworks", "tasks", "datasets", "suites"])
+def test_list_imports_no_framework(kind):
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "harness.cli", "list", kind],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert len(done.stdout.split()) >= 3
+    imported = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert not imported & {"torch", "tensorflow", "jax", "keras", "pandas"}
+    total_microseconds = max(int(line.split("|")[1]) for line in done.stderr.splitlines()[1:] if "|" in line)
+    assert total_microseconds < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "qick"], "unknown suite 'qick': did you mean 'quick'?"),
+        (["run", "quick", "-m", "sohms"], "did you mean 'sohsm'"),
+        (["run", "quick", "-f", "pytorch"], "unknown framework 'pytorch'"),
+        (["run", "quick", "-v", "0"], "vocabulary of 0"),
+        (["run", "quick", "-v", "1"], "vocabulary of 1"),
+        (["run", "quick", "-v", "-3"], "vocabulary of -3"),
+        (["run", "quick", "-v", "many"], "invalid int value"),
+        (["run", "quick", "--device", "tpu"], "unknown device 'tpu'"),
+        (["run", "cpu", "-f", "numpy", "--precision", "float64", "--device", "cuda"], "numpy has none here"),
+        (["run", "quick", "--dataset", "pydocs", "-t", "language_modelling"], "pydocs"),
+        (["run", "quick", "-o", "projection"], "allowed: NAME=VALUE"),
+        (["run", "quick", "--out", "/proc/rows.jsonl", "-f", "numpy", "-t", "agreement"], "/proc"),
+        (["table", "--run", "nowhere.jsonl"], "No such file"),
+        (["table", "--format", "pdf"], "unknown format 'pdf'"),
+        (["table"], "no run below"),
+        (["data", "get", "txt8"], "did you mean 'text8'"),
+        (["list", "everything"], "invalid choice"),
+        (["tabel"], "invalid choice"),
+        ([], "required"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(arguments, message, in_empty_folder):
+    done = vocabench(*arguments, cwd=in_empty_folder)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_and_its_tables(in_empty_folder):
+    small = ["-f", "numpy", "--precision", "float64", "-v", "50", "-t", "timing", "-s", "budget=0"]
+    small += ["-s", "quantities=layer_seconds,layer_step_seconds,topk_seconds,step_seconds,peak_bytes"]
+    done = vocabench("run", "quick", *small, cwd=in_empty_folder)
+    assert done.returncode == 0, done.stderr
+    assert "| full_softmax | numpy" in done.stdout
+    again = vocabench("run", "quick", *small, cwd=in_empty_folder)
+    assert "3 of 3 cells are in" in again.stderr
+    (path,) = (in_empty_folder / "results" / "local").glob("*.jsonl")
+    assert len(path.read_text().splitlines()) == 3
+
+    for form, sign in (("markdown", "### Speed"), ("latex", r"\begin{tabular}"), ("html", "<table"), ("csv", "suite,")):
+        assert sign in vocabench("table", "--format", form, cwd=in_empty_folder).stdout
+    records = json.loads(vocabench("table", "--format", "json", "-m", "huffman", cwd=in_empty_folder).stdout)
+    assert {r["method"] for r in records} == {"huffman"}
+    expected = {"layer_seconds", "layer_step_seconds", "topk_seconds", "step_seconds", "peak_bytes", "compile_seconds"}
+    assert {r["quantity"] for r in records} == expected
+    (layer,) = [r for r in records if r["quantity"] == "layer_seconds"]
+    assert layer["ratio_low"] <= layer["ratio_to_full_softmax"] <= layer["ratio_high"]
+    assert (layer["agreement"], layer["status"], layer["unit"], layer["better"]) == ("agree", "ok", "s", "lower")
+
+    path.write_text(path.read_text()[:-100])
+    cut = vocabench("table", cwd=in_empty_folder)
+    assert cut.returncode == 2
+    assert "cut in the middle" in cut.stderr
+
+
+def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, capsys):
+    """A framework whose layer has one sign flipped, in the worker's own process."""
+    site = in_empty_folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import impls.on_numpy.huffman as huffman\n"
+        "real = huffman.HuffmanSoftmax._target_log_probs\n"
+        "import impls.on_numpy.adapter as adapter, dataclasses\n"
+        "make = adapter.create_layer\n"
+        "made = []\n"
+        "def create(spec, device='cpu'):\n"
+        "    layer = make(spec, device)\n"
+        "    made.append(layer)\n"
+        "    if spec.method == 'huffman' and len(made) % 2:\n"  # the layer under test, not its oracle
+        "        layer._target_log_probs = lambda h, t: -real(layer, h, t)\n"
+        "    return layer\n"
+        "adapter.create_layer = create\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    code = cli.main(["check", "-f", "numpy", "-m", "huffman", "--precision", "float64", "--out", "rows.jsonl"])
+    printed = capsys.readouterr().out
+    assert code == 1
+    assert "agreement numpy huffman" in printed
+    assert "target_log_probs DISAGREES" in printed
+    assert "loss DISAGREES" not in printed
+
+
+def test_info_says_how_to_install_what_is_missing(in_empty_folder, monkeypatch, capsys):
+    from harness import registry
+
+    monkeypatch.setattr(registry, "is_installed", lambda name: name == "numpy")
+    assert cli.main(["info"]) == 0
+    printed = capsys.readouterr().out
+    assert "numpy     cpu: numpy" in printed
+    for framework in set(registry.frameworks()) - {"numpy"}:
+        assert f"missing: {registry.install_line(framework)}" in printed
+
+
+def test_a_framework_that_is_not_installed_is_refused_with_its_install_line(monkeypatch, capsys):
+    from harness import registry
+
+    monkeypatch.setattr(registry, "frameworks", lambda: ["numpy", "absent"])
+    assert cli.main(["run", "quick", "-f", "absent"]) == 2
+    assert "install it with 'pip install -c constraints.txt absent'" in capsys.readouterr().err

@@ -1,0 +1,147 @@
+"""Every method of every installed framework against the oracle; a new file below impls/ is met here as it is."""
+
+import numpy as np
+import pytest
+
+from harness import agreement, layers, registry
+from harness.cells import Cell, Selection, Suite
+from harness.tasks import agreement as agreement_task
+from harness.workload import batch, zipf_counts
+from impls.contract import WORK, LanguageModelConfig
+from impls.optimizers import Optimizer
+
+FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
+PAIRS = [(framework, method) for framework in FRAMEWORKS for method in registry.methods(framework)]
+CELLS = [c for c in Suite.load("check").cells(Selection(frameworks=FRAMEWORKS))] if FRAMEWORKS else []
+
+
+def make(framework, method, vocab=97, dim=24, dtype="float64", **options):
+    return layers.create(framework, method, counts=zipf_counts(vocab), dim=dim, seed=5, dtype=dtype, **options)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda c: f"{c.framework}-{c.method}-{c.precision}")
+def test_agrees_with_the_oracle(cell: Cell):
+    result = agreement_task.run(cell, lambda text: None)
+    assert result.agreement["disagreements"] == []
+    assert result.agreement["verdict"] == "agree"
+
+
+@pytest.mark.parametrize(("framework", "method"), PAIRS)
+def test_starts_from_the_oracles_parameters_and_gives_back_what_it_loads(framework, method):
+    layer, oracle = make(framework, method), make("numpy", method)
+    for name, value in oracle.parameters().items():
+        assert np.array_equal(layer.parameters()[name], value)
+    rng = np.random.default_rng(0)
+    params = {name: rng.standard_normal(shape) for name, shape in layer.spec.parameter_shapes().items()}
+    layer.load(params)
+    assert all(np.array_equal(layer.parameters()[name], value) for name, value in params.items())
+    assert layer.structure().keys() == oracle.structure().keys()
+
+
+@pytest.mark.parametrize(("framework", "method"), PAIRS)
+def test_extreme_logits_stay_finite_and_right(framework, method):
+    layer = make(framework, method, dtype="float32")
+    layer.load({name: 40 * value for name, value in layer.parameters().items()})
+    inputs = batch(layer.spec.counts, tokens=64, dim=24, seed=2)
+    _, dhidden_ND, grads = layer.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
+    assert np.isfinite(dhidden_ND).all()
+    assert all(np.isfinite(grad).all() for grad in grads.values())
+    found = agreement.check_layer(layer, inputs, k=5)
+    assert [str(c) for c in found if not c.agrees] == []
+
+
+@pytest.mark.parametrize(("framework", "method"), PAIRS)
+def test_targets_that_are_all_one_word(framework, method):
+    layer = make(framework, method)
+    inputs = batch(layer.spec.counts, tokens=70, dim=24, seed=3)
+    for word in (0, 96):
+        same = type(inputs)(inputs.hidden_ND, np.full(70, word))
+        assert [str(c) for c in agreement.check_layer(layer, same, k=97) if not c.agrees] == []
+
+
+@pytest.mark.parametrize(("framework", "method"), PAIRS)
+def test_the_smallest_vocabularies(framework, method):
+    for vocab in (2, 3, 5):
+        layer = make(framework, method, vocab=vocab, dim=3)
+        inputs = batch(layer.spec.counts, tokens=9, dim=3, seed=4)
+        found = [*agreement.check_layer(layer, inputs, k=vocab), agreement.check_ties(layer, inputs, k=vocab)]
+        assert [str(c) for c in found if not c.agrees] == []
+
+
+@pytest.mark.parametrize(("framework", "method"), PAIRS)
+def test_prepared_work_runs_and_a_step_learns(framework, method):
+    layer = make(framework, method, dtype="float32")
+    inputs = batch(layer.spec.counts, tokens=40, dim=24, seed=6)
+    for work in WORK:
+        layer.prepare(work, inputs.hidden_ND, inputs.targets_N, k=5)()
+    before = layer.loss(inputs.hidden_ND, inputs.targets_N)
+    step = layer.prepare("layer_step", inputs.hidden_ND, inputs.targets_N, optimizer=Optimizer(clip_norm=0.0))
+    for _ in range(5):
+        step()
+    assert layer.loss(inputs.hidden_ND, inputs.targets_N) < before - 0.1
+
+
+@pytest.mark.parametrize(("framework", "method"), PAIRS)
+@pytest.mark.parametrize("name", ["adagrad", "adam", "sgd"])
+def test_the_optimizer_means_the_same_in_parameters_too(framework, method, name):
+    """Parameters after steps, not only losses; a high weight decay and a low clip so that both matter."""
+    optimizer = Optimizer(name=name, learning_rate=0.02, weight_decay=0.01, clip_norm=0.1, epsilon=1e-8)
+    config = LanguageModelConfig(embedding=7, hidden=9, optimizer=optimizer, seed=1)
+    counts_V = zipf_counts(41)
+    spec = layers.spec(method, counts=counts_V, dim=9, dtype="float64")
+    models = [layers.create_language_model(f, spec, config) for f in (framework, "numpy")]
+    text_BT = np.random.default_rng(0).integers(0, 41, (3, 31)).astype(np.int32)
+    for model in models:
+        for step in range(6):
+            if step == 3:
+                model.reorganize()
+            start = 5 * step
+            window = (text_BT[:, start : start + 5], text_BT[:, start + 1 : start + 6])
+            model.step(*window, carry=step > 0)
+    ours, oracle = (model.parameters() for model in models)
+    for key, value in oracle.items():
+        np.testing.assert_allclose(ours[key], value, rtol=0, atol=1e-9, err_msg=key)
+    sums = [model.evaluate(text_BT[:, :7], text_BT[:, 1:8], carry=False) for model in models]
+    assert sums[0].keys() == sums[1].keys()
+    for key, value in sums[1].items():
+        assert sums[0][key] == pytest.approx(value, rel=1e-9)
+    np.testing.assert_allclose(models[0].hidden(text_BT[:, :4]), models[1].hidden(text_BT[:, :4]), atol=1e-9)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_reorganizing_leaves_what_the_layer_computes_for_a_word(framework):
+    """Word vectors follow their words: the in-cluster scores move with them, parameters in vocabulary order stay."""
+    config = LanguageModelConfig(embedding=6, hidden=8)
+    counts_V = zipf_counts(150)
+    spec = layers.spec("sohsm", counts=counts_V, dim=8, dtype="float32", bias=True)
+    model = layers.create_language_model(framework, spec, config)
+    text_BT = np.random.default_rng(1).integers(0, 150, (4, 6)).astype(np.int32)
+    float(model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False))
+    before = model.parameters()
+    change = model.reorganize()
+    assert change is not None
+    assert (change[0] != change[1]).any()
+    after = model.parameters()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_flipped_sign_is_found_and_named(framework, monkeypatch):
+    layer = make(framework, "huffman", dtype="float32")
+    inputs = batch(layer.spec.counts, tokens=20, dim=24, seed=7)
+    truth = layer._loss_and_grads
+
+    def flipped(hidden_ND, targets_N, **extra):
+        loss, dhidden_ND, grads = truth(hidden_ND, targets_N, **extra)
+        return loss, -dhidden_ND, grads
+
+    monkeypatch.setattr(layer, "_loss_and_grads", flipped)
+    found = agreement.check_layer(layer, inputs, k=3)
+    assert [c.quantity for c in found if not c.agrees] == ["grad_hidden"]
+    assert agreement.summary(found)["verdict"] == "disagree"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_device_that_is_not_here_is_refused(framework):
+    with pytest.raises(ValueError, match="allowed"):
+        layers.create(framework, "full_softmax", counts=zipf_counts(9), dim=3, device="cuda:99")
