@@ -1,0 +1,98 @@
+"""What every native JAX output layer is: pure functions over a tree of parameters.
+
+    layer = LAYER(spec)
+    structure = layer.structure()                       # arrays that shape the layer: traced, never compiled in
+    loss = layer.loss(params, structure, hidden_ND, targets_N)
+
+`params` is a dictionary in the layer's own layout; `from_canonical` makes it from canonical arrays, `to_canonical`
+undoes it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from impls.spec import LayerSpec
+
+Array = jax.Array
+Tree = dict[str, Array]
+Reduction = Literal["mean", "sum", "none"]
+
+
+class OutputLayer(ABC):
+    """Base of the native layers. It holds sizes and options, no array that is trained or moved."""
+
+    def __init__(self, spec: LayerSpec) -> None:
+        self.spec = spec
+
+    def structure(self) -> Tree:
+        """Arrays that the functions read besides the parameters."""
+        return {}
+
+    def loss(
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden_ND: Array,
+        targets_N: Array,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> Array:
+        """Negative log-likelihood in nats.
+
+        Args:
+            hidden_ND: (N, D), any floating dtype; logits and sums are float32 at least.
+            targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient and
+            does
+                not count in the mean. The mean over padding alone is 0.
+            reduction: "mean" over the tokens, "sum", or "none" for (N,).
+        """
+        real_N = targets_N != ignore_index
+        nll_N = jnp.where(real_N, self.nll(params, structure, hidden_ND, jnp.where(real_N, targets_N, 0)), 0)
+        if reduction == "none":
+            return nll_N
+        total = nll_N.sum()
+        return total if reduction == "sum" else total / jnp.maximum(real_N.sum(), 1)
+
+    @abstractmethod
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        """(N,) negative log-likelihoods, differentiable by `params` and `hidden_ND`."""
+
+    @abstractmethod
+    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        """(N, V) normalised log-probabilities over the whole vocabulary."""
+
+    def topk(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
+        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id (as `lax.top_k` has it)."""
+        values_NK, ids_NK = jax.lax.top_k(self.log_probs(params, structure, hidden_ND), k)
+        return values_NK, ids_NK
+
+    def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        return dict(tree)
+
+    def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        return dict(tree)
+
+    def formulation(self) -> str:
+        return ""
+
+
+def wide(dtype: jnp.dtype) -> jnp.dtype:
+    """What sums and exponentials are computed in: float32 for half precision, else `dtype` itself."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def product(left: Array, right: Array) -> Array:
+    """`left @ right.T` in the narrower operands' dtype, summed and returned in at least float32."""
+    left = left.astype(right.dtype)
+    return jnp.matmul(left, right.T, preferred_element_type=wide(right.dtype))
+
+
+def pick(scores_NV: Array, index_N: Array) -> Array:
+    """(N,) one entry of each row."""
+    return jnp.take_along_axis(scores_NV, index_N[:, None], axis=1)[:, 0]

@@ -1,0 +1,197 @@
+"""Binds JAX to the contract: devices, precision, synchronisation, memory, NumPy in and out."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.errors import unknown
+from impls.on_jax import _optimizers
+from impls.on_jax._layer import OutputLayer, Tree
+from impls.optimizers import Optimizer
+from impls.spec import Arrays, LayerSpec
+
+DISTRIBUTION = "jax"  # what pip calls it
+
+JAX_DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16}
+
+
+def _accelerators() -> list[jax.Device]:
+    try:
+        return jax.devices("cuda")
+    except RuntimeError:  # JAX's way to say that there is none
+        return []
+
+
+def devices() -> list[str]:
+    return ["cpu", *(f"cuda:{number}" for number in range(len(_accelerators())))]
+
+
+def describe(device: str) -> dict[str, str]:
+    """Versions and settings that a row keeps as provenance."""
+    facts = {"jax": jax.__version__, "jaxlib": importlib.import_module("jaxlib").__version__}
+    if not device.startswith("cuda"):
+        return facts | {"threads": str(os.cpu_count()), "device_name": platform.processor() or platform.machine()}
+    found = check_device(device)
+    return facts | {
+        "device_name": found.device_kind,
+        "platform": found.client.platform_version.replace("\n", " "),
+        "matmul_precision": str(jax.config.jax_default_matmul_precision),
+    }
+
+
+def check_device(device: str) -> jax.Device:
+    if device == "cpu":
+        return jax.devices("cpu")[0]
+    found = _accelerators()
+    if device == "cuda" and found:
+        return found[0]
+    if device not in devices():
+        raise unknown("device of jax", device, devices())
+    return found[int(device.partition(":")[2])]
+
+
+def precision(dtype: str) -> AbstractContextManager[Any]:
+    """float64 is off in JAX unless asked for, and only here is it asked for: other programs keep their types."""
+    return jax.enable_x64(True) if dtype == "float64" else nullcontext()
+
+
+def native(spec: LayerSpec) -> OutputLayer:
+    """The method's functions, for use in a model of one's own."""
+    return importlib.import_module(f"impls.on_jax.{spec.method}").LAYER(spec)
+
+
+def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
+    return JaxLayer(spec, check_device(device))
+
+
+def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
+    from impls.on_jax.models.language_model import JaxLanguageModel
+
+    return JaxLanguageModel(spec, config, check_device(device))
+
+
+def to_numpy(array: Any) -> NDArray:
+    """On the host, with bfloat16 as float32."""
+    return np.array(array.astype(jnp.float32) if array.dtype == jnp.bfloat16 else array)
+
+
+class JaxLayer(Layer):
+    """Any native layer behind the NumPy contract. Every function is compiled once a shape."""
+
+    def __init__(self, spec: LayerSpec, device: jax.Device) -> None:
+        super().__init__(spec)
+        self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
+        self.native = layer = native(spec)
+        self._loss_of = jax.jit(layer.loss)
+        self._grads_of = jax.jit(jax.value_and_grad(layer.loss, argnums=(0, 2)))
+        self._log_probs_of = jax.jit(layer.log_probs)
+        self._target_log_probs_of = jax.jit(lambda *arguments: -layer.nll(*arguments))
+        self._topk_of = jax.jit(layer.topk, static_argnums=3)
+        with precision(spec.dtype), jax.default_device(device):
+            self._structure = jax.device_put(layer.structure(), device)
+        self._load(spec.initial_parameters())
+
+    def _load(self, params: Arrays) -> None:
+        with precision(self.spec.dtype):
+            tree = {name: jax.device_put(jnp.asarray(value, self.dtype), self.device) for name, value in params.items()}
+            self._params: Tree = self.native.from_canonical(self._structure, tree)
+
+    def parameters(self) -> Arrays:
+        with precision(self.spec.dtype):
+            tree = self.native.to_canonical(self._structure, self._params)
+            return {name: to_numpy(value) for name, value in tree.items()}
+
+    def _on_device(self, *arrays: NDArray) -> list[jax.Array]:
+        kinds = [self.dtype, jnp.int32]
+        return [jax.device_put(jnp.asarray(a, k), self.device) for a, k in zip(arrays, kinds, strict=False)]
+
+    def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
+        with precision(self.spec.dtype):
+            return float(self._loss_of(self._params, self._structure, *self._on_device(hidden_ND, targets_N)))
+
+    def _loss_and_grads(
+        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+    ) -> tuple[float, NDArray, Arrays]:
+        with precision(self.spec.dtype):
+            inputs = self._on_device(hidden_ND, targets_N)
+            loss, (grads, dhidden_ND) = self._grads_of(self._params, self._structure, *inputs)
+            canonical = self.native.to_canonical(self._structure, grads)
+            return float(loss), to_numpy(dhidden_ND), {name: to_numpy(grad) for name, grad in canonical.items()}
+
+    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+        with precision(self.spec.dtype):
+            return to_numpy(self._log_probs_of(self._params, self._structure, *self._on_device(hidden_ND)))
+
+    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
+        with precision(self.spec.dtype):
+            inputs = self._on_device(hidden_ND, targets_N)
+            return to_numpy(self._target_log_probs_of(self._params, self._structure, *inputs))
+
+    def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        with precision(self.spec.dtype):
+            values, ids = self._topk_of(self._params, self._structure, *self._on_device(hidden_ND), k)
+            return to_numpy(values), to_numpy(ids)
+
+    def _prepare(
+        self, work: str, hidden_ND: NDArray, targets_N: NDArray, k: int, optimizer: Optimizer
+    ) -> Callable[[], object]:
+        with precision(self.spec.dtype):
+            hidden, targets = self._on_device(hidden_ND, targets_N)
+        if work == "layer_step":
+            return self._prepare_step(hidden, targets, optimizer)
+        calls: dict[str, Callable[[], object]] = {
+            "layer": lambda: self._grads_of(self._params, self._structure, hidden, targets),
+            "topk": lambda: self._topk_of(self._params, self._structure, hidden, k),
+            "log_probs": lambda: self._log_probs_of(self._params, self._structure, hidden),
+        }
+
+        def run() -> None:
+            with precision(self.spec.dtype):
+                jax.block_until_ready(calls[work]())
+
+        return run
+
+    def _prepare_step(self, hidden: jax.Array, targets: jax.Array, optimizer: Optimizer) -> Callable[[], object]:
+        gradient = jax.grad(self.native.loss, argnums=(0, 2))
+
+        def step(
+            params: Tree, state: _optimizers.State, structure: Tree, hidden: jax.Array, targets: jax.Array
+        ) -> tuple[Tree, _optimizers.State, jax.Array]:
+            grads, dhidden = gradient(params, structure, hidden, targets)
+            return *_optimizers.update(optimizer, params, grads, state), dhidden
+
+        compiled = jax.jit(step, donate_argnums=(0, 1))
+        with precision(self.spec.dtype):
+            state = _optimizers.init(optimizer, self._params)
+            # The step gives its buffers away: it must own them.
+            self._params = jax.tree.map(jnp.copy, self._params)
+
+        def run() -> None:
+            nonlocal state
+            with precision(self.spec.dtype):
+                self._params, state, dhidden = compiled(self._params, state, self._structure, hidden, targets)
+                jax.block_until_ready((self._params, dhidden))
+
+        return run
+
+    def peak_device_bytes(self, run: Callable[[], object]) -> int | None:
+        """From XLA's plan of the compiled program: JAX's own counter of the peak cannot be reset between calls."""
+        if self.device.platform == "cpu":
+            return super().peak_device_bytes(run)
+        run()
+        stats = self.device.memory_stats() or {}
+        return int(stats["peak_bytes_in_use"] - stats["bytes_in_use"]) if "peak_bytes_in_use" in stats else None
+
+    def formulation(self) -> str:
+        return self.native.formulation()

@@ -1,0 +1,24 @@
+"""Full softmax in JAX: one product and a log-sum-exp. See `impls/on_numpy/full_softmax.py`."""
+
+from __future__ import annotations
+
+import jax
+
+from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product
+
+
+class FullSoftmax(OutputLayer):
+    """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Parameters: `weight` (V, D), `bias` (V,)."""
+
+    def _logits(self, params: Tree, hidden_ND: Array) -> Array:
+        return product(hidden_ND, params["weight"]) + params["bias"]
+
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        logits_NV = self._logits(params, hidden_ND)
+        return jax.nn.logsumexp(logits_NV, axis=1) - pick(logits_NV, targets_N)
+
+    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        return jax.nn.log_softmax(self._logits(params, hidden_ND), axis=1)
+
+
+LAYER = FullSoftmax

@@ -1,0 +1,210 @@
+"""The LSTM language model of SOHSM section 4.2 in JAX: one compiled step, with its buffers given away and reused."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from numpy.typing import NDArray
+
+from impls.contract import LanguageModel, LanguageModelConfig
+from impls.on_jax import _optimizers, adapter
+from impls.on_jax._layer import Array, Tree
+from impls.on_jax.sohsm import SelfOrganizedHierarchicalSoftmax
+from impls.spec import Arrays, LayerSpec
+from impls.structures.statistics import BatchWeights, StatisticsWeights
+
+State = tuple[Array, Array]
+
+jax.tree_util.register_dataclass(BatchWeights)
+
+
+def lstm(body: Tree, inputs_BT: Array, state: State) -> tuple[Array, State]:
+    """(B, T, H) outputs and the final state; the products with the inputs are taken out of the recurrence."""
+    inputs_TBE = body["embedding"][inputs_BT.T]
+    gates_TBG = inputs_TBE @ body["lstm_input_weight"].T + body["lstm_bias"]
+
+    def cell(carry: State, gates_BG: Array) -> tuple[State, Array]:
+        h_BH, c_BH = carry
+        i, f, g, o = jnp.split(gates_BG + h_BH @ body["lstm_hidden_weight"].T, 4, axis=1)
+        c_BH = jax.nn.sigmoid(f) * c_BH + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h_BH = jax.nn.sigmoid(o) * jnp.tanh(c_BH)
+        return (h_BH, c_BH), h_BH
+
+    state, outputs_TBH = lax.scan(cell, state, gates_TBG)
+    return outputs_TBH.swapaxes(0, 1), state
+
+
+def cudnn_weights(body: Tree) -> Array:
+    """The LSTM's parameters in cuDNN's single array: input and hidden weights, then two biases, the second one zero."""
+    bias = body["lstm_bias"]
+    pieces = [body["lstm_input_weight"].ravel(), body["lstm_hidden_weight"].ravel(), bias, jnp.zeros_like(bias)]
+    return jnp.concatenate(pieces)
+
+
+def cudnn_lstm(body: Tree, inputs_BT: Array, state: State) -> tuple[Array, State]:
+    """As `lstm`, by cuDNN."""
+    from jax.experimental import rnn
+
+    inputs_BTE = body["embedding"][inputs_BT]
+    batch, steps, embedding = inputs_BTE.shape
+    outputs_BTH, h, c = rnn.lstm(
+        inputs_BTE,
+        state[0][None],
+        state[1][None],
+        cudnn_weights(body),
+        seq_lengths=jnp.full((batch,), steps, jnp.int32),
+        input_size=embedding,
+        hidden_size=state[0].shape[1],
+        num_layers=1,
+        dropout=0.0,
+        bidirectional=False,
+    )
+    return outputs_BTH, (h[0], c[0])
+
+
+class JaxLanguageModel(LanguageModel):
+    def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: jax.Device) -> None:
+        super().__init__(spec, config)
+        self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
+        self.output = adapter.native(spec)
+        # cuDNN's LSTM is float32's; elsewhere the scan is the only form.
+        self._lstm = cudnn_lstm if device.platform == "gpu" and spec.dtype == "float32" else lstm
+        self.reorganizations = 0
+        self.weights: StatisticsWeights | None = None
+        self.statistics: Array | None = None
+        with adapter.precision(spec.dtype), jax.default_device(device):
+            self.structure = self.output.structure()
+            if isinstance(self.output, SelfOrganizedHierarchicalSoftmax) and spec.options["interval"]:
+                self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
+                self.statistics = self.output.blank_statistics()
+        self._step = jax.jit(self._step_of, donate_argnums=(0, 1, 2, 3))
+        self._evaluate = jax.jit(self._evaluate_of)
+        self._hidden = jax.jit(self._hidden_of)
+        self._load(self.initial_parameters())
+
+    def _load(self, params: Arrays) -> None:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            tree = {name: jnp.array(value, self.dtype) for name, value in params.items()}
+            self.params = self._with_output(tree, self.output.from_canonical(self.structure, _output(tree)))
+            self.optimizer = _optimizers.init(self.config.optimizer, self.params)
+        self.train_state: State | None = None
+        self.eval_state: State | None = None
+
+    def parameters(self) -> Arrays:
+        with adapter.precision(self.spec.dtype):
+            canonical = self.output.to_canonical(self.structure, _output(self.params))
+            return {name: adapter.to_numpy(v) for name, v in self._with_output(self.params, canonical).items()}
+
+    @staticmethod
+    def _with_output(tree: Tree, output: Tree) -> Tree:
+        return {**tree, **{f"output.{name}": value for name, value in output.items()}}
+
+    def _zero_state(self, batch: int) -> State:
+        return jnp.zeros((batch, self.config.hidden), self.dtype), jnp.zeros((batch, self.config.hidden), self.dtype)
+
+    def _hidden_of(self, params: Tree, inputs_BT: Array, state: State) -> tuple[Array, State]:
+        outputs_BTH, state = self._lstm(params, inputs_BT, state)
+        return outputs_BTH.reshape(-1, self.config.hidden), state
+
+    def _step_of(
+        self,
+        params: Tree,
+        optimizer: _optimizers.State,
+        statistics: Array | None,
+        state: State,
+        structure: Tree,
+        inputs_BT: Array,
+        targets_N: Array,
+        weights: BatchWeights | None,
+    ) -> tuple[Tree, _optimizers.State, Array | None, State, Array]:
+        def loss_of(params: Tree) -> tuple[Array, tuple[State, Array | None]]:
+            hidden_ND, new_state = self._hidden_of(params, inputs_BT, state)
+            output = _output(params)
+            if statistics is None:
+                return self.output.loss(output, structure, hidden_ND, targets_N), (new_state, None)
+            assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
+            cluster_N, word_N, log_cluster_NC = self.output.nll_parts(output, structure, hidden_ND, targets_N)
+            return (cluster_N + word_N).mean(), (new_state, log_cluster_NC)
+
+        (loss, (state, log_cluster_NC)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        if statistics is not None:
+            assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
+            assert weights is not None
+            assert log_cluster_NC is not None
+            statistics = self.output.observe(statistics, log_cluster_NC, weights)
+        params, optimizer = _optimizers.update(self.config.optimizer, params, grads, optimizer)
+        return params, optimizer, statistics, state, loss
+
+    def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Array:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            state = self.train_state if carry and self.train_state is not None else self._zero_state(len(inputs_BT))
+            targets_N = targets_BT.ravel()
+            weights = None if self.weights is None else self.weights.batch(targets_N)
+            self.params, self.optimizer, self.statistics, self.train_state, loss = self._step(
+                self.params,
+                self.optimizer,
+                self.statistics,
+                state,
+                self.structure,
+                inputs_BT.astype(np.int32),
+                targets_N.astype(np.int32),
+                weights,
+            )
+            return loss
+
+    def _evaluate_of(
+        self, params: Tree, structure: Tree, state: State, inputs_BT: Array, targets_N: Array
+    ) -> tuple[dict[str, Array], State]:
+        hidden_ND, state = self._hidden_of(params, inputs_BT, state)
+        output = _output(params)
+        if isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
+            cluster_N, word_N, _ = self.output.nll_parts(output, structure, hidden_ND, targets_N)
+            return {"nll": (cluster_N + word_N).sum(), "cluster_nll": cluster_N.sum()}, state
+        return {"nll": self.output.nll(output, structure, hidden_ND, targets_N).sum()}, state
+
+    def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            state = self.eval_state if carry and self.eval_state is not None else self._zero_state(len(inputs_BT))
+            ids = (inputs_BT.astype(np.int32), targets_BT.ravel().astype(np.int32))
+            sums, self.eval_state = self._evaluate(self.params, self.structure, state, *ids)
+            return {name: float(value) for name, value in sums.items()}
+
+    def hidden(self, inputs_BT: NDArray) -> NDArray:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            state = self._zero_state(len(inputs_BT))
+            return adapter.to_numpy(self._hidden(self.params, inputs_BT.astype(np.int32), state)[0])
+
+    def reorganize(self) -> tuple[NDArray, NDArray] | None:
+        if not isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
+            return None
+        self.reorganizations += 1
+        if self.statistics is None:
+            kept_V = np.asarray(self.structure["cluster"], dtype=np.int64)
+            return kept_V, kept_V
+        rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            after, before_V, after_V = self.output.reorganized(self.structure, self.statistics, rng)
+            move = partial(self._moved, before=self.structure, after=after)
+            steps, slots = self.optimizer
+            self.params, self.optimizer = move(self.params), (steps, tuple(move(slot) for slot in slots))
+            self.structure = after
+        return before_V, after_V
+
+    def _moved(self, tree: Tree, before: Tree, after: Tree) -> Tree:
+        assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
+        return self._with_output(tree, self.output.moved(_output(tree), before, after))
+
+    def synchronize(self) -> None:
+        jax.block_until_ready(self.params)
+
+
+def _output(tree: Tree) -> dict[str, Any]:
+    return {n.removeprefix("output."): value for n, value in tree.items() if n.startswith("output.")}
+
+
+MODEL = JaxLanguageModel
