@@ -1,24 +1,21 @@
-"""Where text lies: the cache, the user's own folder, and downloads that are checked before anyone reads them."""
+"""Where text lies: the cache, which holds whole folders or none, and the user's own folder."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import shutil
 import tempfile
-import urllib.error
-import urllib.request
-import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from impls.errors import BadInput
 
 Progress = Callable[[str], None]
 
-_TIMEOUT_SECONDS = 60.0
 _CHUNK = 1 << 20
+_MANIFEST = "manifest.json"
 
 
 def cache_folder() -> Path:
@@ -35,86 +32,94 @@ def local_folder(name: str) -> Path | None:
     return folder if folder and folder.is_dir() else None
 
 
-def sha256_of(*paths: Path) -> str:
-    """Of the files' contents, one after the other, with their lengths between them."""
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.stat().st_size.to_bytes(8, "little"))
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-    return digest.hexdigest()
-
-
-@contextmanager
-def finished_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `target` in one step when it is complete.
-
-    Whoever is killed on the way leaves no half-filled `target`; of two processes that fill it at once, the first wins.
-    """
+def sha256_of_file(path: Path) -> str:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadInput(f"file {path}: {error.strerror}: allowed: a file that can be read") from error
+
+
+def sha256_of(files: Mapping[str, Path]) -> str:
+    """Of the contents of all splits, whatever their files are called."""
+    digests = {split: sha256_of_file(path) for split, path in files.items()}
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def filled(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """`folder`, which `fill` fills unless it is there and whole.
+
+    It appears in one step, with the checksums of its files. Whoever is killed on the way leaves no half-filled folder;
+    of two processes that fill it at once, the first wins; a damaged one is filled again.
+
+    Raises:
+        BadInput: It cannot be written: no permission, or no space.
+    """
+    if is_whole(folder):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+            inner = Path(scratch) / "new"
+            inner.mkdir()
+            fill(inner)
+            checksums = {path.name: sha256_of_file(path) for path in sorted(inner.iterdir())}
+            (inner / _MANIFEST).write_text(json.dumps(checksums), encoding="utf-8")
+            _put(inner, folder)
     except OSError as error:
         raise BadInput(
-            f"cache folder {target.parent}: {error.strerror}: allowed: a place that can be written"
+            f"cache folder {folder}: {error.strerror or error}: allowed: free space in a place that can be written; "
+            "VOCABENCH_CACHE names another"
         ) from error
+    return folder
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether `filled` finished it and nothing has changed since."""
     try:
-        yield scratch
-        try:
-            scratch.rename(target)
-        except OSError:
-            if not target.is_dir():
-                raise
-    except OSError as error:
-        raise BadInput(f"cache folder {target}: {error.strerror or error}: allowed: free space to write in") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        checksums = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        return all(sha256_of_file(folder / name) == expected for name, expected in checksums.items())
+    except (OSError, ValueError):
+        return False
 
 
-def download(url: str, sha256: str, target: Path, progress: Progress) -> Path:
-    """Fetch `url` to `target`, unless it is there, and check it first.
-
-    Raises:
-        BadInput: The server does not answer, or what came is cut short or has another checksum.
-    """
-    if target.is_file():
-        return target
-    with finished_folder(target.parent / f"{target.name}.d") as scratch:
-        got = scratch / target.name
-        try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer, got.open("wb") as file:
-                expected = int(answer.headers.get("Content-Length") or 0)
-                received = 0
-                while chunk := answer.read(_CHUNK):
-                    file.write(chunk)
-                    received += len(chunk)
-                    progress(f"{target.name}: {received / 2**20:.0f} of {expected / 2**20:.0f} MiB")
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-            reason = getattr(error, "reason", error)
-            raise BadInput(
-                f"download of {url}: {reason}: allowed: a network, or the file below VOCABENCH_DATA"
-            ) from error
-        if expected and received != expected:
-            raise BadInput(f"download of {url}: {received} bytes of {expected}: allowed: the whole file; try again")
-        found = hashlib.sha256(got.read_bytes()).hexdigest()
-        if found != sha256:
-            raise BadInput(f"download of {url}: sha256 {found}: allowed: {sha256}")
-        os.replace(got, target)
-    shutil.rmtree(target.parent / f"{target.name}.d", ignore_errors=True)
-    return target
-
-
-def extract(archive: Path, members: dict[str, str], folder: Path) -> None:
-    """Write the named members of a zip file to the given names in `folder`: nothing else, and nowhere else.
-
-    Raises:
-        BadInput: The archive is damaged or lacks a member.
-    """
+def _put(scratch: Path, folder: Path) -> None:
     try:
-        with zipfile.ZipFile(archive) as opened:
-            for member, name in members.items():
-                with opened.open(member) as source, (folder / Path(name).name).open("wb") as target:
-                    shutil.copyfileobj(source, target, _CHUNK)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise BadInput(f"archive {archive}: {error}: allowed: a whole zip file with {', '.join(members)}") from error
+        scratch.rename(folder)
+    except OSError:
+        if is_whole(folder):  # another process was first
+            return
+        # Out of the way before it is removed: another process may have files of the damaged folder open.
+        folder.rename(scratch.with_name("damaged"))
+        scratch.rename(folder)
+
+
+def hold_out(path: Path, ends: Mapping[str, int]) -> dict[str, Path]:
+    """One file cut into splits, in the cache.
+
+    Args:
+        path: The file.
+        ends: Split to the byte where it ends, in order. A cut moves on to the end of the line it falls into, or of the
+            word where that line is endless.
+    """
+
+    def cut(folder: Path) -> None:
+        with path.open("rb") as source:
+            for split, end in ends.items():
+                with (folder / f"{split}.txt").open("wb") as target:
+                    while (missing := end - source.tell()) > 0 and (piece := source.read(min(missing, _CHUNK))):
+                        target.write(piece)
+                    if target.tell():
+                        target.write(_rest_of_line(source))
+
+    key = hashlib.sha256(json.dumps([sha256_of_file(path), ends]).encode()).hexdigest()[:16]
+    folder = filled(cache_folder() / "texts" / f"{path.stem}-{key}", cut)
+    return {split: folder / f"{split}.txt" for split in ends}
+
+
+def _rest_of_line(source: BinaryIO) -> bytes:
+    start = source.tell()
+    ahead = source.read(_CHUNK)
+    length = ahead.find(b"\n") + 1 or ahead.find(b" ") + 1
+    source.seek(start + length)
+    return ahead[:length]

@@ -1,18 +1,14 @@
-"""pydoc: about two million words of technical English, built from the docstrings of the packages installed anyway."""
+"""pydoc: technical English, built from the docstrings of the packages that this project installs anyway."""
 
-from harness.datasets import _pydoc
-from harness.datasets._corpus import Text
-from harness.datasets._files import Progress
+from harness.datasets._pydoc import Docstrings
 
-DESCRIPTION = "docstrings of the standard library and the numerical packages installed here"
+DESCRIPTION = "docstrings of the standard library and of the packages this project pins, as far as installed"
 SOURCE = "built here, without a network"
 LICENCE = "the licence of each package"
-PACKAGES = ("python", "numpy", "scipy", "pandas", "torch", "jax", "keras")
+PACKAGES = (
+    *("python", "numpy", "scipy", "pandas", "torch", "jax", "tensorflow", "keras"),
+    *("asv", "_pytest", "rich", "hypothesis"),
+)
+CORPUS = Docstrings("pydoc", PACKAGES, LICENCE)
 
-
-def text(progress: Progress) -> Text:
-    return _pydoc.text("pydoc", PACKAGES, progress)
-
-
-def is_here() -> bool:
-    return _pydoc.is_here("pydoc", PACKAGES)
+text, is_here = CORPUS.text, CORPUS.is_here

@@ -68,7 +68,7 @@ class OutputLayer(ABC):
         """(N, V) normalised log-probabilities over the whole vocabulary."""
 
     def topk(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
-        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id (as `lax.top_k` has it)."""
+        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id, as `lax.top_k` does."""
         values_NK, ids_NK = jax.lax.top_k(self.log_probs(params, structure, hidden_ND), k)
         return values_NK, ids_NK
 

@@ -50,7 +50,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def nll_parts(
         self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array
     ) -> tuple[Array, Array, Array]:
-        """(N,) of the target's cluster, (N,) of the target given its cluster (equations 5 and 6), and (N, C) log P(c | h)."""
+        """(N,) of the target's cluster, (N,) of it given its cluster (equations 5, 6), and (N, C) log P(c | h)."""
         cluster_N, slot_N = structure["cluster"][targets_N], structure["slot"][targets_N]
         log_cluster_NC = self.cluster_log_probs(params, hidden_ND)
         word_nll_N = _clusters.in_cluster_nll(

@@ -1,0 +1,107 @@
+"""English paragraphs from the docstrings of source files, which are read and never imported.
+
+Run as a program, `python -m harness.datasets._docstrings LIST FIRST STEP`, it prints one JSON list a file, for every
+STEP-th file in LIST from the FIRST on.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.datasets import _text
+
+_ADD_DOCSTRING = {"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all"}  # how extension modules get theirs
+
+_MARKUP = re.compile(r":[a-z:+-]+:(?=`)|<[^<>\n]{3,}>|[`*|]|\\\w*")
+_JOINED = re.compile(r"(?<=\w)[_./](?=\w)")
+_UNDERLINE = re.compile(r"\s*([=~^#*+-])\1{2,}[\s=+-]*$")
+_TABLE = re.compile(r"^\s*(?:[=+-]{2,}[\s=+|-]+[=+-]{2,}|\|.*\|)\s*$", re.MULTILINE)
+_CODE = re.compile(r"^\s*(?:>>>|\.\. |\$ |%|@|#|In \[|from \w+ import|import \w+$|def |class \w+[(:])", re.MULTILINE)
+# "x : array_like" opens the description of a parameter on the lines below it.
+_PARAMETER = re.compile(r"\s*[\w*, .]+\s:(?:\s.*)?$|\s*[\w*]+, \{.*$")
+# "name (type): text", ":param name: text", "- text" and "1. text" open one on the same line.
+_ITEM = re.compile(
+    r"\s*(?:\*{0,2}[\w.`*]+\s?(?:\([^)]*\))?:(?=\s)|:\w+(?:\s[^:]*)?:(?=\s)|[-*\u2022](?=\s)|\(?\d+[.)](?=\s))\s+(?P<text>.*)$"
+)
+
+_FEWEST_WORDS = 6
+# A paragraph without one of these is a list of names, or not English.
+_COMMON = frozenset("the a an of to is in and for that are be this with it as if not by".split())
+
+
+def paragraphs_of_file(path: str) -> list[str]:
+    """The paragraphs of a module's docstrings, words with spaces between; none where it does not parse."""
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other people's invalid escapes
+            tree = ast.parse(source)
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    return [paragraph for docstring in _docstrings(tree) for paragraph in paragraphs(docstring)]
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if docstring := ast.get_docstring(node):
+                yield docstring
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in _ADD_DOCSTRING:
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                    yield inspect.cleandoc(inner.value)
+
+
+def paragraphs(docstring: str) -> list[str]:
+    """The paragraphs that are English: no code, doctest, table, directive, heading, or bare list of names."""
+    found = []
+    literal_indent = -1  # of the paragraph that announced a literal block with "::"
+    for block in re.split(r"\n\s*\n", docstring):
+        indent = len(block) - len(block.lstrip())
+        if 0 <= literal_indent < indent:
+            continue
+        literal_indent = indent if block.rstrip().endswith("::") else -1
+        if _CODE.search(block) or _TABLE.search(block):
+            continue
+        for item in _items(block):
+            words = _text.words_of(_JOINED.sub(" ", _MARKUP.sub("", item)))
+            if _is_english(item, words):
+                found.append(" ".join(words))
+    return found
+
+
+def _items(block: str) -> Iterator[str]:
+    """A block cut where list items, parameters and headings begin, without the names that open them."""
+    lines = block.split("\n")
+    item: list[str] = []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        opened = _ITEM.match(line)
+        if opened or _PARAMETER.match(line) or _UNDERLINE.match(line) or _UNDERLINE.match(below):
+            yield " ".join(item)
+            item = [opened["text"]] if opened else []
+        else:
+            item.append(line.strip())
+    yield " ".join(item)
+
+
+def _is_english(item: str, words: list[str]) -> bool:
+    """Brackets, operators and underscores stand in prose too, but not in every third word."""
+    letters = [word for word in words if word[0].isalpha()]
+    if len(letters) < _FEWEST_WORDS or _COMMON.isdisjoint(letters):
+        return False
+    pieces = item.split()
+    odd = sum(any(sign in piece for sign in "=(){}[]<>_/\\$@|&%+^") for piece in pieces)
+    return odd <= 0.3 * len(pieces) and sum(map(len, letters)) >= 3 * len(letters)
+
+
+if __name__ == "__main__":
+    listed = Path(sys.argv[1]).read_text(encoding="utf-8").split("\n")
+    for source_path in listed[int(sys.argv[2]) :: int(sys.argv[3])]:
+        print(json.dumps(paragraphs_of_file(source_path)), flush=False)

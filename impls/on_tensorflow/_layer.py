@@ -1,0 +1,115 @@
+"""What every native TensorFlow output layer is: a Keras layer from hidden vectors to losses and log-probabilities."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from impls.spec import LayerSpec, Shapes
+
+Tensor = Any  # tf.Tensor, which carries no usable annotations
+Reduction = Literal["mean", "sum", "none"]
+Tensors = dict[str, Tensor]
+
+
+class OutputLayer(keras.layers.Layer):
+    """Base of the native layers: `loss = layer(hidden_ND, targets_N)` inside any model.
+
+    Weights may lie otherwise inside than their canonical form (`impls/spec.py`); `to_canonical` and `from_canonical`
+    map whole dictionaries of weights, gradients or optimizer slots either way.
+    """
+
+    # Whether XLA makes the plain form of the layer faster: measured on two CPU cores at 10k and 44k words.
+    jit_compile = False
+
+    def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
+        super().__init__(dtype=spec.dtype, **keyword)
+        self.spec = spec
+        for name, shape in self.inner_shapes().items():
+            setattr(self, name, self.add_weight(name=name, shape=shape, initializer="zeros", dtype=spec.dtype))
+        self.built = True
+
+    def inner_shapes(self) -> Shapes:
+        """Of the weights as they lie inside."""
+        return self.spec.parameter_shapes()
+
+    def value_of(self, name: str) -> Tensor | None:
+        """The variable behind a weight, or None where the layer has none of that name."""
+        held = getattr(self, name, None)
+        return None if held is None else held.value
+
+    def named_weights(self) -> Tensors:
+        return {name: self.value_of(name) for name in self.inner_shapes()}
+
+    def call(
+        self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int = -100, reduction: Reduction = "mean"
+    ) -> Tensor:
+        """Negative log-likelihood in nats.
+
+        Args:
+            hidden_ND: (N, D), any floating dtype; logits and sums are float32 at least.
+            targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient and
+            does
+                not count in the mean. The mean over padding alone is 0.
+            ignore_index: The number that marks padding.
+            reduction: "mean" over the tokens, "sum", or "none" for (N,).
+        """
+        real_N = tf.not_equal(targets_N, ignore_index)
+        nll_N = self.nll(hidden_ND, tf.where(real_N, targets_N, tf.zeros_like(targets_N)))
+        nll_N = tf.where(real_N, nll_N, tf.zeros_like(nll_N))
+        if reduction == "none":
+            return nll_N
+        total = tf.reduce_sum(nll_N)
+        if reduction == "sum":
+            return total
+        return total / tf.cast(tf.maximum(tf.math.count_nonzero(real_N), 1), total.dtype)
+
+    @abstractmethod
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """(N,) negative log-likelihoods, differentiable."""
+
+    @abstractmethod
+    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """(N, V) normalised log-probabilities over the whole vocabulary."""
+
+    def target_log_probs(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """(N,) exact log-probabilities of the targets."""
+        return -self.nll(hidden_ND, targets_N)
+
+    def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
+        values_NK, ids_NK = tf.math.top_k(self.log_probs(hidden_ND), k)
+        return values_NK, ids_NK
+
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        return dict(tensors)
+
+    def from_canonical(self, tensors: Tensors) -> Tensors:
+        return dict(tensors)
+
+    def load_canonical(self, tensors: Tensors) -> None:
+        own = self.named_weights()
+        cast = {name: tf.cast(value, own[name].dtype) for name, value in tensors.items()}
+        for name, value in self.from_canonical(cast).items():
+            own[name].assign(value)
+
+    def formulation(self) -> str:
+        return "XLA" if self.jit_compile else ""
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Half precision is widened before exponentials are summed; float32 and float64 stay as they are."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.bfloat16, tf.float16) else tensor
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """`left @ right^T` in the dtype of `right`."""
+    return tf.matmul(tf.cast(left, right.dtype), right, transpose_b=True)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """One negative log-likelihood a row."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)

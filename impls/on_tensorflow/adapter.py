@@ -1,0 +1,182 @@
+"""Binds TensorFlow to the contract: devices, precision, synchronisation, memory, NumPy in and out."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from collections.abc import Callable
+from typing import Any
+
+# Read when TensorFlow and Keras are imported: no chatter below errors, and Keras on TensorFlow.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.errors import BadInput, unknown
+from impls.on_tensorflow import _optimizers
+from impls.on_tensorflow._layer import OutputLayer, Tensor
+from impls.optimizers import Optimizer
+from impls.spec import Arrays, LayerSpec
+
+DISTRIBUTION = "tensorflow"  # what pip calls it
+
+tf.get_logger().setLevel("ERROR")
+
+if keras.backend.backend() != "tensorflow":
+    raise BadInput(f"Keras was imported with backend {keras.backend.backend()!r}: allowed: KERAS_BACKEND=tensorflow")
+
+for _device in tf.config.list_physical_devices("GPU"):
+    # Else the first program takes the whole card, and a peak cannot be told from what is merely held.
+    tf.config.experimental.set_memory_growth(_device, True)
+
+
+def devices() -> list[str]:
+    return ["cpu", *(f"cuda:{number}" for number in range(len(tf.config.list_physical_devices("GPU"))))]
+
+
+def describe(device: str) -> dict[str, str]:
+    """Versions and settings that a row keeps as provenance."""
+    facts = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    if not device.startswith("cuda"):
+        threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
+        return facts | {"threads": str(threads), "device_name": platform.processor() or platform.machine()}
+    found = tf.config.list_physical_devices("GPU")[int(device.partition(":")[2] or 0)]
+    build = tf.sysconfig.get_build_info()
+    return facts | {
+        "device_name": str(tf.config.experimental.get_device_details(found).get("device_name", "")),
+        "cuda": str(build.get("cuda_version", "")),
+        "cudnn": str(build.get("cudnn_version", "")),
+        "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+    }
+
+
+def check_device(device: str) -> str:
+    """TensorFlow's own name of a device."""
+    known = devices()
+    if device not in known and not (device == "cuda" and len(known) > 1):
+        raise unknown("device of tensorflow", device, known)
+    return "/CPU:0" if device == "cpu" else f"/GPU:{device.partition(':')[2] or 0}"
+
+
+def native(spec: LayerSpec) -> OutputLayer:
+    """The method's Keras layer with its initial weights, for use in a model of one's own."""
+    layer: OutputLayer = importlib.import_module(f"impls.on_tensorflow.{spec.method}").LAYER(spec)
+    layer.load_canonical({name: tf.constant(value) for name, value in spec.initial_parameters().items()})
+    return layer
+
+
+def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
+    return TensorFlowLayer(spec, check_device(device))
+
+
+def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
+    from impls.on_tensorflow.models.language_model import TensorFlowLanguageModel
+
+    return TensorFlowLanguageModel(spec, config, check_device(device))
+
+
+def to_numpy(tensor: Tensor) -> NDArray:
+    """On the host, with bfloat16 as float32."""
+    return np.array(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor)
+
+
+class TensorFlowLayer(Layer):
+    """Any native layer behind the NumPy contract. Every function is traced once a shape."""
+
+    def __init__(self, spec: LayerSpec, device: str) -> None:
+        super().__init__(spec)
+        self.device, self.dtype = device, tf.as_dtype(spec.dtype)
+        with tf.device(device):
+            self.native = layer = native(spec)
+        compiled: dict[str, Any] = {"jit_compile": layer.jit_compile}
+        self._loss_of = tf.function(lambda hidden, targets: layer(hidden, targets), **compiled)
+        self._grads_of = tf.function(self._gradients, **compiled)
+        self._log_probs_of = tf.function(layer.log_probs, **compiled)
+        self._target_log_probs_of = tf.function(layer.target_log_probs, **compiled)
+        self._topk_of = tf.function(layer.topk)
+
+    def _gradients(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        weights = self.native.named_weights()
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            loss = self.native(hidden, targets)
+        dhidden, grads = tape.gradient(loss, (hidden, weights), unconnected_gradients="zero")
+        return loss, dhidden, grads
+
+    def parameters(self) -> Arrays:
+        tensors = {name: tf.convert_to_tensor(value) for name, value in self.native.named_weights().items()}
+        return {name: to_numpy(value) for name, value in self.native.to_canonical(tensors).items()}
+
+    def _load(self, params: Arrays) -> None:
+        with tf.device(self.device):
+            self.native.load_canonical({name: tf.constant(value) for name, value in params.items()})
+
+    def _on_device(self, *arrays: NDArray) -> list[Tensor]:
+        kinds = (self.dtype, tf.int32)
+        with tf.device(self.device):
+            return [tf.cast(tf.constant(array), kind) for array, kind in zip(arrays, kinds, strict=False)]
+
+    def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
+        return float(self._loss_of(*self._on_device(hidden_ND, targets_N)))
+
+    def _loss_and_grads(
+        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+    ) -> tuple[float, NDArray, Arrays]:
+        loss, dhidden_ND, grads = self._grads_of(*self._on_device(hidden_ND, targets_N))
+        canonical = self.native.to_canonical(grads)
+        return float(loss), to_numpy(dhidden_ND), {name: to_numpy(grad) for name, grad in canonical.items()}
+
+    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+        return to_numpy(self._log_probs_of(*self._on_device(hidden_ND)))
+
+    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
+        return to_numpy(self._target_log_probs_of(*self._on_device(hidden_ND, targets_N)))
+
+    def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        values, ids = self._topk_of(*self._on_device(hidden_ND), tf.constant(k))
+        return to_numpy(values), to_numpy(ids)
+
+    def _prepare(
+        self, work: str, hidden_ND: NDArray, targets_N: NDArray, k: int, optimizer: Optimizer
+    ) -> Callable[[], object]:
+        hidden, targets = self._on_device(hidden_ND, targets_N)
+        if work == "layer_step":
+            updates = _optimizers.Updates(optimizer, self.native.named_weights())
+
+            @tf.function(jit_compile=self.native.jit_compile)
+            def step(hidden: Tensor, targets: Tensor) -> Tensor:
+                _, dhidden, grads = self._gradients(hidden, targets)
+                updates.apply(grads)
+                return dhidden
+
+            return lambda: wait(step(hidden, targets))
+        calls: dict[str, Callable[[], object]] = {
+            "layer": lambda: self._grads_of(hidden, targets),
+            "topk": lambda: self._topk_of(hidden, tf.constant(k)),
+            "log_probs": lambda: self._log_probs_of(hidden),
+        }
+        return lambda: wait(calls[work]())
+
+    def peak_device_bytes(self, run: Callable[[], object]) -> int | None:
+        if self.device.startswith("/CPU"):
+            return super().peak_device_bytes(run)
+        name = self.device.removeprefix("/")
+        tf.config.experimental.reset_memory_stats(name)
+        before = tf.config.experimental.get_memory_info(name)["current"]
+        run()
+        return tf.config.experimental.get_memory_info(name)["peak"] - before
+
+    def formulation(self) -> str:
+        return self.native.formulation()
+
+
+def wait(results: object) -> None:
+    """Until the device has made every tensor of `results`: reading one entry of each is cheap and cannot be early."""
+    for tensor in tf.nest.flatten(results):
+        tf.reshape(tensor, [-1])[:1].numpy()

@@ -1,0 +1,162 @@
+"""The LSTM language model of SOHSM section 4.2 in TensorFlow; on an accelerator the LSTM is cuDNN's, through Keras."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from impls.contract import LanguageModel, LanguageModelConfig
+from impls.on_tensorflow import _optimizers, adapter
+from impls.on_tensorflow._layer import Tensor, Tensors
+from impls.on_tensorflow.sohsm import SelfOrganizedHierarchicalSoftmax
+from impls.spec import Arrays, LayerSpec
+from impls.structures.statistics import BatchWeights, StatisticsWeights
+
+State = tuple[Tensor, Tensor]
+
+
+class TensorFlowLanguageModel(LanguageModel):
+    def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: str) -> None:
+        super().__init__(spec, config)
+        self.device, self.dtype = device, tf.as_dtype(spec.dtype)
+        self.reorganizations = 0
+        self.weights: StatisticsWeights | None = None
+        self.statistics: tf.Variable | None = None
+        with tf.device(device):
+            self.output = adapter.native(spec)
+            self.embedding = tf.Variable(tf.zeros([spec.vocab, config.embedding], self.dtype))
+            # Keras's LSTM has our gate order and one bias; its matrices are ours transposed. Unrolled, a step of known
+            # length needs no loop machinery on the CPU; cuDNN takes whole sequences.
+            on_cpu = device.startswith("/CPU")
+            self.lstm = keras.layers.LSTM(
+                config.hidden,
+                return_sequences=True,
+                return_state=True,
+                dtype=spec.dtype,
+                unroll=on_cpu,
+                use_cudnn=False if on_cpu else "auto",
+            )
+            self.lstm.build((None, None, config.embedding))
+            if isinstance(self.output, SelfOrganizedHierarchicalSoftmax) and spec.options["interval"]:
+                self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
+                self.statistics = self.output.blank_statistics()
+        self._load(self.initial_parameters())
+
+    def _variables(self) -> dict[str, tf.Variable]:
+        cell = self.lstm.cell
+        return {
+            "embedding": self.embedding,
+            "lstm_input_weight": cell.kernel.value,
+            "lstm_hidden_weight": cell.recurrent_kernel.value,
+            "lstm_bias": cell.bias.value,
+            **{f"output.{name}": value for name, value in self.output.named_weights().items()},
+        }
+
+    def parameters(self) -> Arrays:
+        found = {name: tf.convert_to_tensor(value) for name, value in self._variables().items()}
+        found |= {f"output.{name}": value for name, value in self.output.to_canonical(_output(found)).items()}
+        return {
+            name: adapter.to_numpy(tf.transpose(value) if name in _TRANSPOSED else value)
+            for name, value in found.items()
+        }
+
+    def _load(self, params: Arrays) -> None:
+        with tf.device(self.device):
+            tensors = {name: tf.cast(tf.constant(value), self.dtype) for name, value in params.items()}
+            self.output.load_canonical(_output(tensors))
+            for name, variable in self._variables().items():
+                if not name.startswith("output."):
+                    variable.assign(tf.transpose(tensors[name]) if name in _TRANSPOSED else tensors[name])
+            self.optimizer = _optimizers.Updates(self.config.optimizer, self._variables())
+            # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
+            self._step = tf.function(self._step_of)
+            self._evaluate = tf.function(self._evaluate_of)
+            self._hidden = tf.function(self._hidden_of)
+        self.train_state: State | None = None
+        self.eval_state: State | None = None
+
+    def _zero_state(self, batch: int) -> State:
+        zeros = tf.zeros([batch, self.config.hidden], self.dtype)
+        return zeros, zeros
+
+    def _hidden_of(self, inputs_BT: Tensor, state: State) -> tuple[Tensor, State]:
+        outputs_BTH, h_BH, c_BH = self.lstm(tf.gather(self.embedding, inputs_BT), initial_state=list(state))
+        return tf.reshape(outputs_BTH, [-1, self.config.hidden]), (h_BH, c_BH)
+
+    def _step_of(
+        self, inputs_BT: Tensor, targets_N: Tensor, state: State, weights: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, State]:
+        variables = self._variables()
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            for variable in variables.values():
+                tape.watch(variable)
+            hidden_ND, state = self._hidden_of(inputs_BT, state)
+            if weights is None:
+                loss, logits_NC = self.output(hidden_ND, targets_N), None
+            else:
+                assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
+                cluster_N, word_N, logits_NC = self.output.nll_parts(hidden_ND, targets_N)
+                loss = tf.reduce_mean(cluster_N + word_N)
+        grads = tape.gradient(loss, variables, unconnected_gradients="zero")
+        if weights is not None:
+            assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
+            self.output.observe(self.statistics, tf.nn.log_softmax(logits_NC), BatchWeights(*weights))
+        self.optimizer.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()})
+        return loss, state
+
+    def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Tensor:
+        with tf.device(self.device):
+            state = self.train_state if carry and self.train_state is not None else self._zero_state(len(inputs_BT))
+            targets_N = targets_BT.ravel()
+            weights = None
+            if self.weights is not None:
+                batch = self.weights.batch(targets_N)
+                weights = tuple(tf.constant(a) for a in (batch.words, batch.segment, batch.keep, batch.share))
+            ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_N, tf.int32))
+            loss, self.train_state = self._step(*ids, state, weights)
+            return loss
+
+    def _evaluate_of(self, inputs_BT: Tensor, targets_N: Tensor, state: State) -> tuple[Tensors, State]:
+        hidden_ND, state = self._hidden_of(inputs_BT, state)
+        if isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
+            cluster_N, word_N, _ = self.output.nll_parts(hidden_ND, targets_N)
+            return {"nll": tf.reduce_sum(cluster_N + word_N), "cluster_nll": tf.reduce_sum(cluster_N)}, state
+        return {"nll": tf.reduce_sum(self.output.nll(hidden_ND, targets_N))}, state
+
+    def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
+        with tf.device(self.device):
+            state = self.eval_state if carry and self.eval_state is not None else self._zero_state(len(inputs_BT))
+            ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_BT.ravel(), tf.int32))
+            sums, self.eval_state = self._evaluate(*ids, state)
+            return {name: float(value) for name, value in sums.items()}
+
+    def hidden(self, inputs_BT: NDArray) -> NDArray:
+        with tf.device(self.device):
+            ids = tf.constant(inputs_BT, tf.int32)
+            return adapter.to_numpy(self._hidden(ids, self._zero_state(len(inputs_BT)))[0])
+
+    def reorganize(self) -> tuple[NDArray, NDArray] | None:
+        if not isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
+            return None
+        self.reorganizations += 1
+        if self.statistics is None:
+            kept_V = self.output.cluster.numpy().astype(np.int64)
+            return kept_V, kept_V
+        rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
+        with tf.device(self.device):
+            return self.output.reorganize(self.statistics, rng, *(_output(slot) for slot in self.optimizer.slots))
+
+    def synchronize(self) -> None:
+        adapter.wait(self.embedding)
+
+
+_TRANSPOSED = ("lstm_input_weight", "lstm_hidden_weight")
+
+
+def _output(tensors: Tensors) -> Tensors:
+    return {n.removeprefix("output."): value for n, value in tensors.items() if n.startswith("output.")}
+
+
+MODEL = TensorFlowLanguageModel
