@@ -15,7 +15,7 @@ from impls.spec import LayerSpec
 from impls.structures import clusters
 from impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
 
-_FIRST_CLUSTERS = 8  # expanded at once before the certificate is looked at
+_FIRST_CLUSTERS = 8  # expanded before the certificate is looked at
 
 
 class SelfOrganizedHierarchicalSoftmax(OutputLayer):
@@ -99,30 +99,27 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     @torch.no_grad()
     def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Exact by bounds: no word of a cluster is likelier than the cluster, so clusters are expanded by falling P(c)
-        until the next one is below the k-th best word found. In the worst case that is every cluster."""
-        clusters_count = self.limits.clusters
+        until the next one is below the k-th best word found. Rows that the first clusters do not settle, such as those
+        of a flat distribution, are scored whole: that costs what expanding all clusters would, in one product."""
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         word_hidden_ND = self._project(hidden_ND, "word_projection")
         falling_NC, by_rank_NC = torch.sort(log_cluster_NC, dim=1, descending=True)
 
-        values_NK = falling_NC.new_full((len(hidden_ND), k), -torch.inf)
-        ids_NK = by_rank_NC.new_full((len(hidden_ND), k), self.spec.vocab)
-        rows = torch.arange(len(hidden_ND), device=hidden_ND.device)
-        done, more = 0, min(_FIRST_CLUSTERS, clusters_count)
-        while len(rows):
-            chosen = by_rank_NC[rows, done : done + more]  # (R, m)
-            scores = self._joint(word_hidden_ND[rows], log_cluster_NC[rows], chosen)
-            values = torch.cat([values_NK[rows], scores.flatten(1)], dim=1)
-            ids = torch.cat([ids_NK[rows], self.word[chosen].flatten(1)], dim=1)
-            by_id = torch.argsort(ids, dim=1)  # in order of ids, `exact_topk` gives ties to the lower one
-            best, place = exact_topk(values.gather(1, by_id), k)
-            values_NK[rows], ids_NK[rows] = best, ids.gather(1, by_id).gather(1, place)
-            done += more
-            if done >= clusters_count:
-                break
-            # At equality a word of lower id may still come: only a bound strictly below ends a row.
-            rows = rows[falling_NC[rows, done] >= values_NK[rows, -1]]
-            more = min(2 * more, clusters_count - done)
+        first = min(_FIRST_CLUSTERS, self.limits.clusters)
+        chosen_NM = by_rank_NC[:, :first]
+        scores = self._joint(word_hidden_ND, log_cluster_NC, chosen_NM).flatten(1)
+        ids, by_id = torch.sort(self.word[chosen_NM].flatten(1), dim=1)  # in order of ids, ties go to the lower one
+        found = min(k, scores.shape[1])
+        values_NK, place = exact_topk(scores.gather(1, by_id), found)
+        ids_NK = ids.gather(1, place)
+        if first < self.limits.clusters:
+            # At equality a word of lower id may still come: only a bound strictly below settles a row.
+            open_N = (falling_NC[:, first] >= values_NK[:, -1]) | (found < k)
+            rows = open_N.nonzero()[:, 0]
+            if len(rows):
+                best = exact_topk(self.log_probs(hidden_ND[rows]), k)
+                values_NK, ids_NK = (_widened(array, k) for array in (values_NK, ids_NK))
+                values_NK[rows], ids_NK[rows] = best
         return values_NK, ids_NK
 
     def _joint(self, word_hidden_RD: Tensor, log_cluster_RC: Tensor, chosen_RM: Tensor) -> Tensor:
@@ -230,6 +227,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             for name, value in source.items():
                 target[name].copy_(self._to_slots(value))
         return before_V, after_V
+
+
+def _widened(array_NF: Tensor, k: int) -> Tensor:
+    """Room for k columns: with fewer found in the first clusters, every row is scored whole and written over."""
+    return F.pad(array_NF, (0, k - array_NF.shape[1]))
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax
