@@ -28,7 +28,9 @@ class Checkout(Environment):
         # Versions as requirements show in asv's results, and rows over other versions are kept apart.
         found = {name: _version(_SHOWN.get(name, name)) for name in registry.installed_frameworks()}
         requirements = {**requirements, **{name: version for name, version in found.items() if version}}
-        super().__init__(conf, f"{sys.version_info.major}.{sys.version_info.minor}", requirements, tagged_env_vars)
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        self._python, self._requirements = version, requirements  # the base class reads them before it sets them
+        super().__init__(conf, version, requirements, tagged_env_vars)
 
     @classmethod
     def matches(cls, python: str) -> bool:
