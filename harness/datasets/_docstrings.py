@@ -10,6 +10,7 @@ import ast
 import inspect
 import json
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -19,21 +20,24 @@ from harness.datasets import _text
 
 _ADD_DOCSTRING = {"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all"}  # how extension modules get theirs
 
-_MARKUP = re.compile(r":[a-z:+-]+:(?=`)|<[^<>\n]{3,}>|[`*|]|\\\w*")
+_MARKUP = re.compile(r"https?://\S+|:[a-z:+-]+:(?=`)|<[^<>\n]{3,}>|[`*|]|\\\w*")
+_ABBREVIATION = re.compile(r"\b(?:i\.e|e\.g|a\.k\.a)\.", re.IGNORECASE)
 _JOINED = re.compile(r"(?<=\w)[_./](?=\w)")
 _UNDERLINE = re.compile(r"\s*([=~^#*+-])\1{2,}[\s=+-]*$")
-_TABLE = re.compile(r"^\s*(?:[=+-]{2,}[\s=+|-]+[=+-]{2,}|\|.*\|)\s*$", re.MULTILINE)
+_TABLE = re.compile(r"^\s*(?:[=+-]+(?:[ +|]+[=+-]+)+|\|.*\|)\s*$", re.MULTILINE)
 _CODE = re.compile(r"^\s*(?:>>>|\.\. |\$ |%|@|#|In \[|from \w+ import|import \w+$|def |class \w+[(:])", re.MULTILINE)
 # "x : array_like" opens the description of a parameter on the lines below it.
-_PARAMETER = re.compile(r"\s*[\w*, .]+\s:(?:\s.*)?$|\s*[\w*]+, \{.*$")
+_PARAMETER = re.compile(r"\s*\*{0,2}\w+(?:, \*{0,2}\w+)*\s:(?:\s.*)?$")
+_HEADING = re.compile(r"\s*[\w.*`]+(?: \w+)?\s?(?:\([^)]*\))?:\s*$")  # "Returns:", "ValueError:"
 # "name (type): text", ":param name: text", "- text" and "1. text" open one on the same line.
 _ITEM = re.compile(
-    r"\s*(?:\*{0,2}[\w.`*]+\s?(?:\([^)]*\))?:(?=\s)|:\w+(?:\s[^:]*)?:(?=\s)|[-*\u2022](?=\s)|\(?\d+[.)](?=\s))\s+(?P<text>.*)$"
+    r"\s*(?:\*{0,2}[\w.`*]+(?:\s?\([^)]*\))?:(?=\s)|:\w+(?:\s[^:]*)?:(?=\s)|[-*\u2022](?=\s)|\(?\d+[.)](?=\s))\s+(?P<text>.*)$"
 )
 
 _FEWEST_WORDS = 6
+_SHORTEST_MEAN = 2.5  # letters in a word: formulas written out have fewer
 # A paragraph without one of these is a list of names, or not English.
-_COMMON = frozenset("the a an of to is in and for that are be this with it as if not by".split())
+_COMMON = frozenset(("the", "a", "an", "of", "to", "is", "in", "and", "for", "that", "are", "be", "this", "with", "it"))
 
 
 def paragraphs_of_file(path: str) -> list[str]:
@@ -71,7 +75,8 @@ def paragraphs(docstring: str) -> list[str]:
         if _CODE.search(block) or _TABLE.search(block):
             continue
         for item in _items(block):
-            words = _text.words_of(_JOINED.sub(" ", _MARKUP.sub("", item)))
+            plain = _ABBREVIATION.sub(lambda short: short[0].replace(".", ""), _MARKUP.sub("", item.replace("::", ":")))
+            words = _text.words_of(_JOINED.sub(" ", plain))
             if _is_english(item, words):
                 found.append(" ".join(words))
     return found
@@ -82,8 +87,9 @@ def _items(block: str) -> Iterator[str]:
     lines = block.split("\n")
     item: list[str] = []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
-        opened = _ITEM.match(line)
-        if opened or _PARAMETER.match(line) or _UNDERLINE.match(line) or _UNDERLINE.match(below):
+        is_heading = any(mark.match(line) for mark in (_PARAMETER, _HEADING, _UNDERLINE)) or _UNDERLINE.match(below)
+        opened = None if is_heading else _ITEM.match(line)
+        if is_heading or opened:
             yield " ".join(item)
             item = [opened["text"]] if opened else []
         else:
@@ -98,10 +104,11 @@ def _is_english(item: str, words: list[str]) -> bool:
         return False
     pieces = item.split()
     odd = sum(any(sign in piece for sign in "=(){}[]<>_/\\$@|&%+^") for piece in pieces)
-    return odd <= 0.3 * len(pieces) and sum(map(len, letters)) >= 3 * len(letters)
+    return odd <= 0.3 * len(pieces) and sum(map(len, letters)) >= _SHORTEST_MEAN * len(letters)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends without a word when whoever reads is gone
     listed = Path(sys.argv[1]).read_text(encoding="utf-8").split("\n")
     for source_path in listed[int(sys.argv[2]) :: int(sys.argv[3])]:
-        print(json.dumps(paragraphs_of_file(source_path)), flush=False)
+        print(json.dumps(paragraphs_of_file(source_path)))

@@ -60,9 +60,9 @@ class Download:
 
     def _fetch(self, target: Path, progress: Progress) -> None:
         digest = hashlib.sha256()
-        request = urllib.request.Request(self.url, headers={"User-Agent": _AGENT})
         received = 0
         try:
+            request = urllib.request.Request(self.url, headers={"User-Agent": _AGENT})
             answer = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._failed(getattr(error, "reason", None) or error) from error

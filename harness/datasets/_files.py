@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +19,7 @@ Progress = Callable[[str], None]
 
 _CHUNK = 1 << 20
 _MANIFEST = "manifest.json"
+_ABANDONED_SECONDS = 24 * 3600
 
 
 def cache_folder() -> Path:
@@ -59,6 +63,7 @@ def filled(folder: Path, fill: Callable[[Path], None]) -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
             inner = Path(scratch) / "new"
             inner.mkdir()
@@ -81,6 +86,14 @@ def is_whole(folder: Path) -> bool:
         return all(sha256_of_file(folder / name) == expected for name, expected in checksums.items())
     except (OSError, ValueError):
         return False
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes that were killed left of it, but not what others may still be filling."""
+    for scratch in folder.parent.glob(f".{folder.name}-*"):
+        with suppress(FileNotFoundError):  # its owner finished just now
+            if time.time() - scratch.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _put(scratch: Path, folder: Path) -> None:

@@ -19,7 +19,7 @@ from harness.datasets import _files
 from harness.datasets._files import Progress
 from harness.datasets._source import SPLITS, Text
 
-_FORMAT = 2  # raised when the same sources would give other text
+_FORMAT = 4  # raised when the same sources would give other text
 _ROOT = Path(__file__).resolve().parents[2]
 _STANDARD_LIBRARY = "python"
 # Tests, vendored copies, and what belongs to other packages hold no documentation, or somebody else's.
@@ -109,7 +109,8 @@ def _paragraphs(paths: list[str], listing: Path, stack: ExitStack) -> Iterator[l
     """
     listing.write_text("\n".join(paths), encoding="utf-8")
     workers = []
-    for first in range(step := os.cpu_count() or 1):
+    step = os.cpu_count() or 1
+    for first in range(step):
         command = [sys.executable, "-m", "harness.datasets._docstrings", str(listing), str(first), str(step)]
         worker = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, encoding="utf-8")
         # Last in, first out: killed, so that waiting for it ends at once, then waited for.
