@@ -225,9 +225,8 @@ def _expand(
                 if method not in registry.methods(framework):
                     continue
                 options = _options(method, sweep.get("options", {}), selection.options)
-                for precision in selection.precision or sweep.get("precision", ["float32"]):
-                    if framework == ORACLE and precision != "float64":
-                        continue
+                own = ["float64"] if framework == ORACLE else sweep.get("precision", ["float32"])
+                for precision in selection.precision or own:
                     for seed in [selection.seed] if selection.seed is not None else sweep.get("seeds", [0]):
                         yield Cell(
                             **shared,

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from harness import provenance
+from harness import provenance, registry
 from harness.cells import Cell
 from harness.store import Row, Store
 from impls.errors import BadInput
@@ -155,7 +155,7 @@ def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progr
         for cell in cells:
             if cell.key in store:
                 continue
-            if worker is None or worker.framework != cell.framework:
+            if worker is None or worker.framework != cell.framework or _wants_fresh_process(cell):
                 if worker:
                     worker.kill()
                 worker = Worker(cell.framework)
@@ -168,6 +168,11 @@ def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progr
     finally:
         if worker:
             worker.kill()
+
+
+def _wants_fresh_process(cell: Cell) -> bool:
+    """Some tasks would measure what an earlier cell left behind, such as memory that its framework keeps."""
+    return cell.task in registry.tasks() and getattr(registry.task(cell.task), "FRESH_PROCESS", False)
 
 
 def _answer(worker: Worker, cell: Cell, deadline: float, progress: Progress) -> dict[str, Any]:

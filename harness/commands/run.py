@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness import pool, runs
+from harness import pool, registry, runs
 from harness.cells import Cell, Selection, Suite, check_by_hand
 from harness.commands.table import show
 from harness.store import Row, Store, latest, read
@@ -24,7 +24,9 @@ def run(suite_name: str, selection: Selection, *, out: str | None, retry: bool) 
     check_by_hand(suite, selection)
     with console.status("preparing"):
         cells = suite.cells(selection, progress=lambda text: None)
-    pool.check_device({cell.framework for cell in cells} - {"numpy"}, selection.device or "cpu")
+    pool.check_device(
+        {cell.framework for cell in cells if cell.method in registry.methods()}, selection.device or "cpu"
+    )
     path = Path(out) if out else runs.default_path(suite_name)
     with Store(path, again=_FAILED if retry else ()) as store:
         measure(cells, store, suite.deadline_seconds, console)

@@ -23,10 +23,12 @@ from impls.spec import Arrays, LayerSpec
 
 DISTRIBUTION = "jax"  # what pip calls it
 
+Device = Any  # jax.Device, which is no class to annotate with
+
 JAX_DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16}
 
 
-def _accelerators() -> list[jax.Device]:
+def _accelerators() -> list[Device]:
     try:
         return jax.devices("cuda")
     except RuntimeError:  # JAX's way to say that there is none
@@ -50,7 +52,7 @@ def describe(device: str) -> dict[str, str]:
     }
 
 
-def check_device(device: str) -> jax.Device:
+def check_device(device: str) -> Device:
     if device == "cpu":
         return jax.devices("cpu")[0]
     found = _accelerators()
@@ -89,7 +91,7 @@ def to_numpy(array: Any) -> NDArray:
 class JaxLayer(Layer):
     """Any native layer behind the NumPy contract. Every function is compiled once a shape."""
 
-    def __init__(self, spec: LayerSpec, device: jax.Device) -> None:
+    def __init__(self, spec: LayerSpec, device: Device) -> None:
         super().__init__(spec)
         self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
         self.native = layer = native(spec)

@@ -36,7 +36,7 @@ class OutputLayer(keras.layers.Layer):
         """Of the weights as they lie inside."""
         return self.spec.parameter_shapes()
 
-    def value_of(self, name: str) -> Tensor | None:
+    def value_of(self, name: str) -> Tensor:
         """The variable behind a weight, or None where the layer has none of that name."""
         held = getattr(self, name, None)
         return None if held is None else held.value

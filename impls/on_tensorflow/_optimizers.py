@@ -27,7 +27,7 @@ class Updates:
             }
             for _ in range(settings.slots)
         ]
-        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.steps = tf.Variable(tf.zeros([], tf.int64), trainable=False)
 
     def apply(self, grads: Mapping[str, Tensor]) -> None:
         """One step: clip by the global norm, add weight decay, update."""

@@ -106,8 +106,8 @@ class TensorFlowLayer(Layer):
         with tf.GradientTape() as tape:
             tape.watch(hidden)
             loss = self.native(hidden, targets)
-        dhidden, grads = tape.gradient(loss, (hidden, weights), unconnected_gradients="zero")
-        return loss, dhidden, grads
+        grads: Any = tape.gradient(loss, (hidden, weights), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return loss, *grads
 
     def parameters(self) -> Arrays:
         tensors = {name: tf.convert_to_tensor(value) for name, value in self.native.named_weights().items()}

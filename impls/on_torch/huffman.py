@@ -98,6 +98,9 @@ class HuffmanSoftmax(OutputLayer):
     word's path.
     """
 
+    index: Tensor
+    sign: Tensor
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.node_weight = nn.Parameter(torch.empty(spec.vocab - 1, spec.dim, dtype=TORCH_DTYPES[spec.dtype]))

@@ -32,6 +32,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     optimizer state along.
     """
 
+    cluster: Tensor
+    slot: Tensor
+    word: Tensor
+    cluster_weight: Tensor
+    word_weight: Tensor
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         dtype = TORCH_DTYPES[spec.dtype]
@@ -154,7 +160,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     @property
     def _padding_CS(self) -> Tensor:
-        return self.word == self.spec.vocab
+        return torch.eq(self.word, self.spec.vocab)
 
     def formulation(self) -> str:
         return _clusters.formulation(self.word_weight)

@@ -114,4 +114,4 @@ def test_parameters():
 def test_optimizer_settings():
     for wrong in ({"name": "adagrd"}, {"learning_rate": -1.0}, {"epsilon": float("nan")}, {"beta1": 1.0}):
         with pytest.raises(ValueError, match="allowed"):
-            Optimizer(**wrong)
+            Optimizer(**wrong)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def cudnn_lstm(body: Tree, inputs_BT: Array, state: State) -> tuple[Array, State
 
     inputs_BTE = body["embedding"][inputs_BT]
     batch, steps, embedding = inputs_BTE.shape
-    outputs_BTH, h, c = rnn.lstm(
+    results: Any = rnn.lstm(
         inputs_BTE,
         state[0][None],
         state[1][None],
@@ -64,11 +64,12 @@ def cudnn_lstm(body: Tree, inputs_BT: Array, state: State) -> tuple[Array, State
         dropout=0.0,
         bidirectional=False,
     )
+    outputs_BTH, h, c = results
     return outputs_BTH, (h[0], c[0])
 
 
 class JaxLanguageModel(LanguageModel):
-    def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: jax.Device) -> None:
+    def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: adapter.Device) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
         self.output = adapter.native(spec)

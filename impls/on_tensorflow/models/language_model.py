@@ -36,7 +36,6 @@ class TensorFlowLanguageModel(LanguageModel):
                 return_state=True,
                 dtype=spec.dtype,
                 unroll=on_cpu,
-                use_cudnn=False if on_cpu else "auto",
             )
             self.lstm.build((None, None, config.embedding))
             if isinstance(self.output, SelfOrganizedHierarchicalSoftmax) and spec.options["interval"]:
@@ -99,7 +98,7 @@ class TensorFlowLanguageModel(LanguageModel):
                 assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
                 cluster_N, word_N, logits_NC = self.output.nll_parts(hidden_ND, targets_N)
                 loss = tf.reduce_mean(cluster_N + word_N)
-        grads = tape.gradient(loss, variables, unconnected_gradients="zero")
+        grads = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         if weights is not None:
             assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
             self.output.observe(self.statistics, tf.nn.log_softmax(logits_NC), BatchWeights(*weights))

@@ -32,14 +32,14 @@ class Network(nn.Module):
         self.embedding = nn.Embedding(vocab, config.embedding, dtype=dtype)
         self.lstm = nn.LSTM(config.embedding, config.hidden, batch_first=True, dtype=dtype)
         # torch's LSTM has two biases that are only ever added: one stays zero, or Adagrad would move their sum twice.
-        nn.init.zeros_(self.lstm.bias_hh_l0)
-        self.lstm.bias_hh_l0.requires_grad_(False)
+        unused = self.lstm.get_parameter("bias_hh_l0")
+        nn.init.zeros_(unused).requires_grad_(False)
         self.output = output
 
     def forward(self, inputs_BT: Tensor, state: State | None) -> tuple[Tensor, State]:
         """(B*T, D) hidden vectors, batch-major, and the final state."""
-        outputs_BTD, state = self.lstm(self.embedding(inputs_BT), state)
-        return outputs_BTD.flatten(0, 1), state
+        outputs_BTD, final = self.lstm(self.embedding(inputs_BT), state)
+        return outputs_BTD.flatten(0, 1), final
 
 
 class TorchLanguageModel(LanguageModel):

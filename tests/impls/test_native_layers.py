@@ -1,0 +1,208 @@
+"""The native layers as a user lifts them into a model: padding, reductions, mixed precision, outside truths."""
+
+import importlib.util
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import layers, registry
+from harness.workload import batch, zipf_counts
+
+METHODS = registry.methods()
+needs = {
+    name: pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
+    for name in ("torch", "tensorflow", "jax")
+}
+
+
+def torch_form(method, dtype="float32"):
+    import torch
+
+    from impls.on_torch import adapter
+
+    spec = layers.spec(method, counts=zipf_counts(80), dim=16, dtype=dtype)
+    native = adapter.native(spec)
+
+    def loss(hidden_ND, targets_N, **options):
+        return native(torch.tensor(hidden_ND), torch.tensor(targets_N), **options).detach().numpy()
+
+    def grad(hidden_ND, targets_N):
+        hidden: Any = torch.tensor(hidden_ND, requires_grad=True)
+        native(hidden, torch.tensor(targets_N)).backward()
+        return hidden.grad.numpy()
+
+    return SimpleNamespace(spec=spec, native=native, loss=loss, grad=grad)
+
+
+def tensorflow_form(method):
+    from impls.on_tensorflow import adapter
+    from impls.on_tensorflow.adapter import tf
+
+    spec = layers.spec(method, counts=zipf_counts(80), dim=16)
+    native = adapter.native(spec)
+
+    def loss(hidden_ND, targets_N, **options):
+        return native(tf.constant(hidden_ND), tf.constant(targets_N, tf.int32), **options).numpy()
+
+    def grad(hidden_ND, targets_N):
+        hidden = tf.constant(hidden_ND)
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            value = native(hidden, tf.constant(targets_N, tf.int32))
+        return tape.gradient(value, hidden).numpy()
+
+    return SimpleNamespace(spec=spec, native=native, loss=loss, grad=grad)
+
+
+def jax_form(method):
+    import jax
+    import jax.numpy as jnp
+
+    from impls.on_jax import adapter
+
+    spec = layers.spec(method, counts=zipf_counts(80), dim=16)
+    native = adapter.native(spec)
+    structure = native.structure()
+    tree = {name: jnp.asarray(value, jnp.float32) for name, value in spec.initial_parameters().items()}
+    params = native.from_canonical(structure, tree)
+
+    def loss(hidden_ND, targets_N, **options):
+        return np.asarray(native.loss(params, structure, jnp.asarray(hidden_ND), jnp.asarray(targets_N), **options))
+
+    def grad(hidden_ND, targets_N):
+        gradient = jax.grad(native.loss, argnums=2)
+        return np.asarray(gradient(params, structure, jnp.asarray(hidden_ND), jnp.asarray(targets_N)))
+
+    return SimpleNamespace(spec=spec, native=native, loss=loss, grad=grad)
+
+
+FORMS = [
+    pytest.param(torch_form, marks=needs["torch"], id="torch"),
+    pytest.param(tensorflow_form, marks=needs["tensorflow"], id="tensorflow"),
+    pytest.param(jax_form, marks=needs["jax"], id="jax"),
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("form", FORMS)
+def test_padding_has_no_loss_no_gradient_and_no_share_in_the_mean(form, method):
+    made = form(method)
+    inputs = batch(made.spec.counts, tokens=12, dim=16, seed=0)
+    hidden_ND = inputs.hidden_ND.astype(np.float32)
+    padded_N = inputs.targets_N.copy()
+    padded_N[[0, 5, 11]] = -100
+    real_N = padded_N != -100
+    each_N = made.loss(hidden_ND, padded_N, reduction="none")
+    assert each_N.shape == (12,)
+    assert (each_N[~real_N] == 0).all()
+    assert (each_N[real_N] > 0).all()
+    without = made.loss(hidden_ND[real_N], padded_N[real_N])
+    assert made.loss(hidden_ND, padded_N) == pytest.approx(without, rel=1e-5)
+    assert made.loss(hidden_ND, padded_N, reduction="sum") == pytest.approx(9 * without, rel=1e-5)
+    dhidden_ND = made.grad(hidden_ND, padded_N)
+    assert (dhidden_ND[~real_N] == 0).all()
+    assert np.abs(dhidden_ND[real_N]).min(axis=1).min() >= 0
+    assert np.abs(dhidden_ND[real_N]).max() > 0
+    assert made.loss(hidden_ND, np.full(12, -100)) == 0
+    assert (made.grad(hidden_ND, np.full(12, -100)) == 0).all()
+    other = np.where(padded_N == -100, 7, padded_N)
+    assert made.loss(hidden_ND, other, ignore_index=7) != pytest.approx(made.loss(hidden_ND, other), rel=1e-6)
+
+
+@needs["torch"]
+@pytest.mark.parametrize("method", METHODS)
+def test_torch_autocast_sums_in_float32(method):
+    import torch
+
+    made = torch_form(method)
+    inputs = batch(made.spec.counts, tokens=40, dim=16, seed=1)
+    hidden: Any = torch.tensor(inputs.hidden_ND, dtype=torch.float32, requires_grad=True)
+    exact = made.native(hidden, torch.tensor(inputs.targets_N))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = made.native(hidden.bfloat16(), torch.tensor(inputs.targets_N))
+    assert mixed.dtype == torch.float32
+    mixed.backward()
+    assert float(mixed.detach()) == pytest.approx(float(exact.detach()), rel=0.01)
+    assert torch.isfinite(hidden.grad).all()
+
+
+@needs["torch"]
+def test_full_softmax_is_torchs_cross_entropy():
+    import torch
+
+    layer = layers.create("numpy", "full_softmax", counts=zipf_counts(90), dim=12)
+    inputs = batch(layer.spec.counts, tokens=30, dim=12, seed=2)
+    params: Any = {name: torch.tensor(value, requires_grad=True) for name, value in layer.parameters().items()}
+    hidden: Any = torch.tensor(inputs.hidden_ND, requires_grad=True)
+    logits = hidden @ params["weight"].T + params["bias"]
+    truth = torch.nn.functional.cross_entropy(logits, torch.tensor(inputs.targets_N))
+    truth.backward()
+    loss, dhidden_ND, grads = layer.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
+    assert loss == pytest.approx(float(truth.detach()), rel=1e-12)
+    np.testing.assert_allclose(dhidden_ND, hidden.grad.numpy(), atol=1e-14)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(grad, params[name].grad.numpy(), atol=1e-14)
+
+
+@needs["torch"]
+def test_the_oracles_language_model_is_torchs_lstm_and_adagrad():
+    """From outside: nn.LSTM, clip_grad_norm_ and torch.optim.Adagrad on the same batch."""
+    import torch
+    from torch import nn
+
+    from impls.contract import LanguageModelConfig
+
+    config = LanguageModelConfig(embedding=5, hidden=6)
+    spec = layers.spec("full_softmax", counts=zipf_counts(31), dim=6, dtype="float64")
+    oracle = layers.create_language_model("numpy", spec, config)
+    start = {name: torch.tensor(value) for name, value in oracle.parameters().items()}
+    embedding = nn.Embedding.from_pretrained(start["embedding"], freeze=False)
+    lstm: Any = nn.LSTM(5, 6, batch_first=True, dtype=torch.float64)
+    output = nn.Linear(6, 31, dtype=torch.float64)
+    with torch.no_grad():
+        lstm.weight_ih_l0.copy_(start["lstm_input_weight"])
+        lstm.weight_hh_l0.copy_(start["lstm_hidden_weight"])
+        lstm.bias_ih_l0.copy_(start["lstm_bias"])
+        lstm.bias_hh_l0.zero_()
+        output.weight.copy_(start["output.weight"])
+        output.bias.copy_(start["output.bias"])
+    lstm.bias_hh_l0.requires_grad_(False)
+    trained = [p for m in (embedding, lstm, output) for p in m.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adagrad(trained, lr=0.1, eps=1e-10, weight_decay=1e-6)
+    text_BT = np.random.default_rng(0).integers(0, 31, (4, 9))
+    for _ in range(5):
+        outputs, _state = lstm(embedding(torch.tensor(text_BT[:, :-1])))
+        loss = nn.functional.cross_entropy(output(outputs).flatten(0, 1), torch.tensor(text_BT[:, 1:]).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained, 0.25)
+        optimizer.step()
+        ours = float(oracle.step(text_BT[:, :-1], text_BT[:, 1:], carry=False))
+        assert ours == pytest.approx(float(loss.detach()), rel=1e-10)
+
+
+@needs["jax"]
+def test_cudnns_weights_are_packed_as_its_reference_reads_them():
+    """The reference implementation of the call that a GPU makes, on this machine's processor."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import rnn
+
+    from impls.on_jax.models import language_model
+
+    keys = jax.random.split(jax.random.key(0), 6)
+    shapes = {"embedding": (20, 5), "lstm_input_weight": (24, 5), "lstm_hidden_weight": (24, 6), "lstm_bias": (24,)}
+    body = {name: jax.random.normal(key, shape) for key, (name, shape) in zip(keys, shapes.items(), strict=False)}
+    inputs_BT = jax.random.randint(keys[4], (3, 7), 0, 20)
+    state = (jax.random.normal(keys[5], (3, 6)), jnp.ones((3, 6)))
+    ours, (h, c) = language_model.lstm(body, inputs_BT, state)
+    weights = rnn.unpack_lstm_weights(language_model.cudnn_weights(body), 5, 6, 1, False)
+    lengths = jnp.full((3,), 7, jnp.int32)
+    truth, h_n, c_n = rnn.lstm_ref(
+        body["embedding"][inputs_BT], state[0][None], state[1][None], *weights, lengths, 5, 6, 1, 0.0, False
+    )
+    np.testing.assert_allclose(ours, truth, atol=1e-5)
+    np.testing.assert_allclose(h, h_n[0], atol=1e-5)
+    np.testing.assert_allclose(c, c_n[0], atol=1e-5)
