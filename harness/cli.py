@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--run", help="results file (default: the one written last)")
     table.add_argument("--format", default="markdown", help="markdown, latex, csv, json or html")
     table.add_argument("--out", help="write to this file as well as to the screen")
+    table.add_argument("--plot", metavar="FILE", help="draw speed against vocabulary to this svg, png or pdf file")
     table.add_argument("--clusters", type=int, default=0, metavar="N", help="print N learned word clusters too")
     _filters(table)
 
@@ -130,7 +131,9 @@ def _table(arguments: argparse.Namespace) -> int:
     from harness.report.rows import Filter
 
     kept = Filter(frameworks=arguments.framework, methods=arguments.method, vocab=arguments.vocab, tasks=arguments.task)
-    return table(arguments.run, arguments.format, kept, clusters=arguments.clusters, out=arguments.out)
+    return table(
+        arguments.run, arguments.format, kept, clusters=arguments.clusters, out=arguments.out, plot=arguments.plot
+    )
 
 
 def _data(arguments: argparse.Namespace) -> int:

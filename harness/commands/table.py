@@ -11,7 +11,7 @@ from harness.store import Row, latest, read
 from impls.errors import BadInput, unknown
 
 
-def table(run: str | None, form: str, kept: Filter, *, clusters: int, out: str | None) -> int:
+def table(run: str | None, form: str, kept: Filter, *, clusters: int, out: str | None, plot: str | None) -> int:
     from harness.report import table as tables
 
     if form not in tables.FORMATS:
@@ -28,6 +28,10 @@ def table(run: str | None, form: str, kept: Filter, *, clusters: int, out: str |
     print(text, end="" if text.endswith("\n") else "\n")
     if out:
         Path(out).write_text(text, encoding="utf-8")
+    if plot:
+        from harness.report.plot import speed
+
+        speed(records, Path(plot))
     return 0
 
 
