@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Store:
 
     def __init__(self, path: Path, *, again: tuple[str, ...] = ()) -> None:
         self.path = path
+        self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -57,6 +59,10 @@ class Store:
 
     def append(self, row: Row) -> None:
         """Write one row and return when it is on disk. A row that could not be written whole is taken back."""
+        with self._lock:
+            self._append(row)
+
+    def _append(self, row: Row) -> None:
         line = (json.dumps(_finite({"schema": SCHEMA, **row}), allow_nan=False) + "\n").encode()
         end = os.lseek(self._file, 0, os.SEEK_END)
         try:

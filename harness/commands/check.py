@@ -23,7 +23,7 @@ def check(selection: Selection, *, out: str | None) -> int:
     path = Path(out) if out else runs.LOCAL / f"check-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     start = time.perf_counter()
     with Store(path) as store:
-        rows = measure(cells, store, suite.deadline_seconds, console)
+        rows = measure(cells, store, suite.deadline_seconds, console, pool.run_side_by_side)
     show(rows, "markdown")
     failed = [row for row in rows if row["status"] != "ok"]
     for row in failed:

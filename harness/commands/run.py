@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +13,8 @@ from harness import pool, registry, runs
 from harness.cells import Cell, Selection, Suite, check_by_hand
 from harness.commands.table import show
 from harness.store import Row, Store, latest, read
+
+RunCells = Callable[..., Iterator[Row]]
 
 _FAILED = ("error", "timeout", "oom")
 
@@ -37,7 +40,9 @@ def run(suite_name: str, selection: Selection, *, out: str | None, retry: bool) 
     return 0 if all(row["status"] in ("ok", "skipped") for row in rows) else 1
 
 
-def measure(cells: list[Cell], store: Store, deadline: float, console: Console) -> list[Row]:
+def measure(
+    cells: list[Cell], store: Store, deadline: float, console: Console, run_cells: RunCells = pool.run
+) -> list[Row]:
     """The rows of `cells` that were missing in the store, with a progress bar on the way."""
     waiting = [cell for cell in cells if cell.key not in store]
     if len(waiting) < len(cells):
@@ -56,7 +61,7 @@ def measure(cells: list[Cell], store: Store, deadline: float, console: Console) 
                 console.print(f"{cell.label} {text}".strip(), highlight=False)
                 last_line = time.monotonic()
 
-        for row in pool.run(waiting, store, deadline=deadline, progress=progress):
+        for row in run_cells(waiting, store, deadline=deadline, progress=progress):
             rows.append(row)
             bar.advance(task)
             if row["status"] != "ok":
