@@ -31,6 +31,7 @@ def main() -> None:
     if arguments.threads:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
             os.environ[name] = str(arguments.threads)
+    registry.adapter(arguments.framework).prepare_process()
     with open(arguments.answers, "w", encoding="utf-8") as answers:
         for line in sys.stdin:
             request = json.loads(line)

@@ -18,6 +18,10 @@ def devices() -> list[str]:
     return ["cpu"]
 
 
+def prepare_process() -> None:
+    """Nothing to set before measuring."""
+
+
 def describe(device: str) -> dict[str, str]:
     """Versions and settings that a row keeps as provenance."""
     return {"numpy": np.__version__, "device_name": platform.processor() or platform.machine()}

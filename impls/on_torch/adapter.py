@@ -25,9 +25,23 @@ def devices() -> list[str]:
     return ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
 
 
+def prepare_process() -> None:
+    """Flush denormal numbers to zero, as XLA and TensorFlow do by themselves.
+
+    Late in training most in-cluster probabilities are tiny; their products with small gradients are denormal, and a
+    processor that computes with those takes four times as long for a step. Called before PyTorch has started its
+    threads, which take the setting over.
+    """
+    torch.set_flush_denormal(True)
+
+
 def describe(device: str) -> dict[str, str]:
     """Versions and settings that a row keeps as provenance."""
-    facts = {"torch": torch.__version__, "threads": str(torch.get_num_threads())}
+    facts = {
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+        "flush_denormal": str(_flushes_denormals()),
+    }
     if not device.startswith("cuda"):
         return facts | {"device_name": platform.processor() or platform.machine()}
     return facts | {
@@ -36,6 +50,10 @@ def describe(device: str) -> dict[str, str]:
         "cudnn": str(torch.backends.cudnn.version()),
         "tf32": str(torch.backends.cuda.matmul.allow_tf32),
     }
+
+
+def _flushes_denormals() -> bool:
+    return float(torch.tensor(1e-30) * torch.tensor(1e-9)) == 0.0
 
 
 def check_device(device: str) -> torch.device:
