@@ -55,7 +55,7 @@ class ByCluster:
         return [(c, start, end) for c, (start, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > start]
 
 
-def _scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
+def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
     """(N, S) products of each sorted token with the words of its cluster."""
     if formulation(slab_CSD) == GROUPED:
         return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
@@ -81,7 +81,7 @@ class _InClusterNll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_ND, slab_CSD, bias_CS, padding_CS, batch: ByCluster) -> Tensor:  # type: ignore[override]
         hidden_sorted_ND = hidden_ND[batch.order_N].to(slab_CSD.dtype)
-        scores_NS = at_least_float32(_scores(hidden_sorted_ND, slab_CSD, batch))
+        scores_NS = at_least_float32(scores(hidden_sorted_ND, slab_CSD, batch))
         if bias_CS is not None:
             scores_NS = scores_NS + bias_CS[batch.cluster_N]
         scores_NS = scores_NS.masked_fill_(padding_CS[batch.cluster_N], -torch.inf)

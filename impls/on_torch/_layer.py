@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from impls.on_torch._best import exact_topk
 from impls.spec import LayerSpec
 
 Reduction = Literal["mean", "sum", "none"]
@@ -60,7 +61,11 @@ class OutputLayer(nn.Module):
 
     def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
-        return exact_topk(self.log_probs(hidden_ND), k)
+        return self.search(hidden_ND, k)[:2]
+
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """`topk`, and (N,) which share of its clusters or nodes the layer expanded for it: 1 where it has no bounds."""
+        return *exact_topk(self.log_probs(hidden_ND), k), torch.ones(len(hidden_ND), device=hidden_ND.device)
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
         return dict(tensors)
@@ -81,19 +86,3 @@ class OutputLayer(nn.Module):
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Half precision is widened before exponentials are summed; float32 and float64 stay as they are."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-
-
-def exact_topk(scores_NV: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk` with ties by lower id, which `torch.topk` leaves open.
-
-    Only where the k-th value is tied with one that was left out can a wrong id be among the k; those rows are sorted.
-    """
-    vocab = scores_NV.shape[1]
-    wide = min(k + 1, vocab)
-    values_NK, ids_NK = torch.topk(scores_NV, wide, dim=1)
-    tied_N = (values_NK[:, 1:] == values_NK[:, :-1]).any(dim=1)
-    rows = tied_N.nonzero()[:, 0]
-    if len(rows):
-        values, ids = torch.sort(scores_NV[rows], dim=1, descending=True, stable=True)
-        values_NK[rows], ids_NK[rows] = values[:, :wide], ids[:, :wide]
-    return values_NK[:, :k], ids_NK[:, :k]

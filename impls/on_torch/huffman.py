@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from impls.on_torch import _descend
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
 from impls.spec import LayerSpec
 from impls.structures import huffman
@@ -100,6 +101,10 @@ class HuffmanSoftmax(OutputLayer):
 
     index: Tensor
     sign: Tensor
+    tree: Tensor
+    near_words: Tensor
+    near_subtrees: Tensor
+    near_turns: Tensor
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
@@ -107,6 +112,15 @@ class HuffmanSoftmax(OutputLayer):
         self.register_buffer("index", torch.from_numpy(spec.structure["index"]))
         self.register_buffer("sign", torch.from_numpy(spec.structure["sign"]))
         children = spec.structure["children"]
+        near = huffman.near_root(children, _descend.NEAR_NODES)
+        self.first_near = near.first
+        for name, array in (
+            ("tree", children),
+            ("near_words", near.words),
+            ("near_subtrees", near.subtrees),
+            ("near_turns", near.turns),
+        ):
+            self.register_buffer(name, torch.from_numpy(array), persistent=False)
         self._levels = [
             (torch.from_numpy(nodes), *torch.from_numpy(children[nodes].T.copy())) for nodes in huffman.levels(children)
         ]
@@ -126,6 +140,16 @@ class HuffmanSoftmax(OutputLayer):
             prefix[left] = here + F.logsigmoid(scores)
             prefix[right] = here + F.logsigmoid(-scores)
         return prefix[: self.spec.vocab].T
+
+    @torch.no_grad()
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of the inner nodes scored."""
+        cast_ND = hidden_ND.to(self.node_weight.dtype)
+        near = (self.first_near, self.near_words, self.near_subtrees, self.near_turns)
+        try:
+            return _descend.search(cast_ND, self.node_weight, self.tree, *near, k)
+        except _descend.TooMany:
+            return super().search(hidden_ND, k)
 
     def formulation(self) -> str:
         return f"dense product of the {_shared(len(self.node_weight))} nodes nearest the root, pairs for the rest"

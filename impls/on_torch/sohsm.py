@@ -9,13 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from impls.on_numpy import sohsm
-from impls.on_torch import _clusters
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, exact_topk
+from impls.on_torch import _clusters, _expand
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.spec import LayerSpec
 from impls.structures import clusters
 from impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
-
-_FIRST_CLUSTERS = 8  # expanded before the certificate is looked at
 
 
 class SelfOrganizedHierarchicalSoftmax(OutputLayer):
@@ -103,46 +101,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return joint_NCS.flatten(1)[:, self.cluster * self.width + self.slot]
 
     @torch.no_grad()
-    def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Exact by bounds: no word of a cluster is likelier than the cluster, so clusters are expanded by falling P(c)
-        until the next one is below the k-th best word found. Rows that the first clusters do not settle, such as those
-        of a flat distribution, are scored whole: that costs what expanding all clusters would, in one product."""
-        log_cluster_NC = self.cluster_log_probs(hidden_ND)
-        word_hidden_ND = self._project(hidden_ND, "word_projection")
-        falling_NC, by_rank_NC = torch.sort(log_cluster_NC, dim=1, descending=True)
-
-        first = min(_FIRST_CLUSTERS, self.limits.clusters)
-        chosen_NM = by_rank_NC[:, :first]
-        scores = self._joint(word_hidden_ND, log_cluster_NC, chosen_NM).flatten(1)
-        ids, by_id = torch.sort(self.word[chosen_NM].flatten(1), dim=1)  # in order of ids, ties go to the lower one
-        found = min(k, scores.shape[1])
-        values_NK, place = exact_topk(scores.gather(1, by_id), found)
-        ids_NK = ids.gather(1, place)
-        if first < self.limits.clusters:
-            # At equality a word of lower id may still come: only a bound strictly below settles a row.
-            open_N = (falling_NC[:, first] >= values_NK[:, -1]) | (found < k)
-            rows = open_N.nonzero()[:, 0]
-            if len(rows):
-                best = exact_topk(self.log_probs(hidden_ND[rows]), k)
-                values_NK, ids_NK = (_widened(array, k) for array in (values_NK, ids_NK))
-                values_NK[rows], ids_NK[rows] = best
-        return values_NK, ids_NK
-
-    def _joint(self, word_hidden_RD: Tensor, log_cluster_RC: Tensor, chosen_RM: Tensor) -> Tensor:
-        """(R, M, S) log-probabilities of the words of the chosen clusters of each row."""
-        rows, many = chosen_RM.shape
-        flat = chosen_RM.flatten()
-        batch = _clusters.ByCluster.of(flat, torch.zeros_like(flat), self.limits.clusters)
-        repeated = word_hidden_RD.repeat_interleave(many, dim=0)[batch.order_N].to(self.word_weight.dtype)
-        sorted_scores = at_least_float32(_clusters._scores(repeated, self.word_weight, batch))
-        scores = torch.empty_like(sorted_scores)
-        scores[batch.order_N] = sorted_scores
-        if self._word_bias is not None:
-            scores = scores + self._word_bias[flat]
-        scores = scores.masked_fill(self._padding_CS[flat], -torch.inf)
-        shift = log_cluster_RC.gather(1, chosen_RM).flatten() - torch.logsumexp(scores, dim=1)
-        # An empty cluster: -inf for its every slot in place of -inf + inf.
-        return torch.where(torch.isneginf(scores), scores, scores + shift[:, None]).view(rows, many, -1)
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
+        words = _expand.WordsByCluster(self.word_weight, self._word_bias, self.word, self.spec.vocab)
+        word_hidden_ND = self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
+        return _expand.search(word_hidden_ND, self.cluster_log_probs(hidden_ND), words, k)
 
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
         if self.spec.options["projection"] == "none":
@@ -233,11 +196,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             for name, value in source.items():
                 target[name].copy_(self._to_slots(value))
         return before_V, after_V
-
-
-def _widened(array_NF: Tensor, k: int) -> Tensor:
-    """Room for k columns: with fewer found in the first clusters, every row is scored whole and written over."""
-    return F.pad(array_NF, (0, k - array_NF.shape[1]))
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax

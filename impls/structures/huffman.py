@@ -98,3 +98,38 @@ def levels(children: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         below = children[here].ravel()
         here = below[below >= vocab] - vocab
     return found
+
+
+@dataclass(frozen=True)
+class NearRoot:
+    """The M inner nodes nearest the root, those created last, and what hangs below them: words and subtrees.
+
+    Attributes:
+        first: The first of the M nodes; they are numbered from it to the root.
+        words: (A,) ids of the words that hang directly below, rising.
+        subtrees: (B,) inner nodes that hang directly below.
+        turns: (2M, A + B) 1 where the way to a column's word or subtree turns left (first M rows) or right (last M) at
+            a node, else 0; so a prefix's log-probability is a product with the turns' log-probabilities.
+    """
+
+    first: int
+    words: NDArray[np.int64]
+    subtrees: NDArray[np.int64]
+    turns: NDArray[np.float32]
+
+
+def near_root(children: NDArray[np.int64], most: int) -> NearRoot:
+    """`NearRoot` of min(most, V-1) nodes."""
+    nodes = len(children)
+    vocab, count = nodes + 1, min(most, nodes)
+    first = nodes - count
+    way = {vocab + nodes - 1: np.zeros(2 * count, dtype=np.float32)}
+    for node in range(nodes - 1, first - 1, -1):  # parents before children
+        here = way.pop(vocab + node)
+        for side in (0, 1):
+            turned = here.copy()
+            turned[side * count + node - first] = 1.0
+            way[int(children[node, side])] = turned
+    below = sorted(way)
+    ids = np.array(below, dtype=np.int64)
+    return NearRoot(first, ids[ids < vocab], ids[ids >= vocab] - vocab, np.stack([way[b] for b in below], axis=1))

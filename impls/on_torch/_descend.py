@@ -1,0 +1,81 @@
+"""Exact top-k of a binary tree without the whole vocabulary.
+
+A prefix of a word's path is at least as likely as the word. The nodes nearest the root give, in one dense product, the
+words that hang there and a bound for each subtree; the k-th best of those words is a threshold, and all subtrees that
+reach it are descended level by level, for all rows at once, leaving out every prefix that falls below.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from impls.on_torch._best import best, best_of_pairs
+from impls.on_torch._layer import at_least_float32
+
+NEAR_NODES = 512
+_PAIRS_AT_ONCE = 4096  # (row, node) pairs whose vectors are gathered at a time
+
+
+class TooMany(Exception):
+    """Scoring the whole vocabulary is cheaper than the nodes that this search would have to visit."""
+
+
+def search(
+    hidden_ND: Tensor, node_weight: Tensor, children: Tensor, first: int, words_A: Tensor, subtrees_B: Tensor,
+    turns_2MF: Tensor, k: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Values and ids (N, K) of the k likeliest words, and (N,) the share of the inner nodes scored.
+
+    Args:
+        hidden_ND: In the dtype of the weights.
+        node_weight: (V-1, D) inner nodes in order of creation.
+        children: (V-1, 2): a word is its id, inner node j is V + j.
+        first, words_A, subtrees_B, turns_2MF: As in `impls.structures.huffman.NearRoot`.
+        k: From 1 to V.
+
+    Raises:
+        TooMany: The distribution is so flat that most of the tree would be visited.
+    """
+    rows, nodes = len(hidden_ND), len(node_weight)
+    vocab = nodes + 1
+    scores_NM = at_least_float32(hidden_ND @ node_weight[first:].T)
+    left_NM = F.logsigmoid(scores_NM)
+    prefix_NF = torch.cat([left_NM, left_NM - scores_NM], dim=1) @ turns_2MF.to(left_NM.dtype)
+    found_NA, bound_NB = prefix_NF[:, : len(words_A)], prefix_NF[:, len(words_A) :]
+    values_NK, ids_NK = best(found_NA, words_A.expand_as(found_NA), min(k, len(words_A)))
+    if len(subtrees_B) == 0:
+        return values_NK, ids_NK, torch.ones(rows, device=hidden_ND.device)
+    if len(words_A) < k:
+        raise TooMany
+
+    threshold_N = values_NK[:, -1]
+    row_P, tree_P = (bound_NB >= threshold_N[:, None]).nonzero(as_tuple=True)
+    value_P, node_P = bound_NB[row_P, tree_P], subtrees_B[tree_P]
+    visited_N = torch.bincount(row_P, minlength=rows) + (nodes - first)
+    found = [(torch.arange(rows, device=row_P.device).repeat_interleave(k), values_NK.flatten(), ids_NK.flatten())]
+    while len(row_P):
+        if len(row_P) > rows * vocab / 16 + 64:
+            raise TooMany
+        score_P = _products(hidden_ND, node_weight, row_P, node_P)
+        left_P = F.logsigmoid(score_P)
+        value_Q = torch.cat([value_P + left_P, value_P + (left_P - score_P)])
+        row_Q, child_Q = row_P.repeat(2), children[node_P].T.flatten()
+        reaching = value_Q >= threshold_N[row_Q]
+        is_word = child_Q < vocab
+        kept = (reaching & is_word).nonzero()[:, 0]
+        found.append((row_Q[kept], value_Q[kept], child_Q[kept]))
+        deeper = (reaching & ~is_word).nonzero()[:, 0]
+        row_P, value_P, node_P = row_Q[deeper], value_Q[deeper], child_Q[deeper] - vocab
+        visited_N += torch.bincount(row_P, minlength=rows)
+    if len(found) > 1:
+        row_P, value_P, word_P = (torch.cat(parts) for parts in zip(*found, strict=True))
+        values_NK, ids_NK = best_of_pairs(row_P, value_P, word_P, rows, k)
+    return values_NK, ids_NK, visited_N / nodes
+
+
+def _products(hidden_ND: Tensor, node_weight: Tensor, row_P: Tensor, node_P: Tensor) -> Tensor:
+    """(P,) r.h of pairs, so many at a time that their vectors stay in cache."""
+    pieces = zip(row_P.split(_PAIRS_AT_ONCE), node_P.split(_PAIRS_AT_ONCE), strict=True)
+    return torch.cat([at_least_float32((node_weight[n] * hidden_ND[r]).sum(dim=1)) for r, n in pieces])

@@ -1,0 +1,106 @@
+"""Full softmax whose (N, V) logits never exist whole, in PyTorch. See `impls/on_numpy/fused_softmax.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from impls.on_torch._best import exact_topk
+from impls.on_torch._layer import at_least_float32
+from impls.on_torch.full_softmax import FullSoftmax
+
+_LOGITS_AT_ONCE = 2**21  # 8 MiB of float32, which stays in cache between the products that make and use it
+
+
+def _blocks(tokens: int, vocab: int) -> Iterator[slice]:
+    """Ranges of the vocabulary whose logits are held at a time."""
+    width = max(1, _LOGITS_AT_ONCE // tokens)
+    return (slice(start, min(start + width, vocab)) for start in range(0, vocab, width))
+
+
+def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, block: slice) -> Tensor:
+    return at_least_float32(torch.addmm(bias_V[block], hidden_ND, weight_VD[block].T))
+
+
+def _add_block(log_sum_N: Tensor, logits_NB: Tensor) -> Tensor:
+    """The log-sum-exp so far with a block's; overwrites the block."""
+    highest_N1 = logits_NB.amax(dim=1, keepdim=True)
+    block_N = logits_NB.sub_(highest_N1).exp_().sum(dim=1).log_().add_(highest_N1[:, 0])
+    return torch.logaddexp(log_sum_N, block_N)
+
+
+class _FusedNll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N) -> Tensor:  # type: ignore[override]
+        cast_ND = hidden_ND.to(weight_VD.dtype)
+        target_N = at_least_float32(hidden_ND.new_zeros(len(hidden_ND)))
+        log_sum_N = torch.full_like(target_N, -torch.inf)
+        for block in _blocks(len(hidden_ND), len(weight_VD)):
+            logits_NB = _logits(cast_ND, weight_VD, bias_V, block)
+            inside_N, place_N1 = _place(targets_N, block)
+            target_N = torch.where(inside_N, logits_NB.gather(1, place_N1)[:, 0], target_N)
+            log_sum_N = _add_block(log_sum_N, logits_NB)
+        ctx.save_for_backward(cast_ND, weight_VD, bias_V, targets_N, log_sum_N)
+        ctx.hidden_dtype = hidden_ND.dtype
+        return log_sum_N - target_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dnll_N):  # type: ignore[override]
+        hidden_ND, weight_VD, bias_V, targets_N, log_sum_N = ctx.saved_tensors
+        dhidden_ND = torch.zeros_like(hidden_ND, dtype=log_sum_N.dtype)
+        dweight_VD, dbias_V = torch.empty_like(weight_VD), torch.empty_like(bias_V)
+        for block in _blocks(len(hidden_ND), len(weight_VD)):
+            dlogits_NB = _logits(hidden_ND, weight_VD, bias_V, block).sub_(log_sum_N[:, None]).exp_()
+            inside_N, place_N1 = _place(targets_N, block)
+            dlogits_NB.scatter_add_(1, place_N1, -inside_N.to(dlogits_NB.dtype)[:, None])
+            dlogits_NB *= dnll_N[:, None]
+            dbias_V[block] = dlogits_NB.sum(dim=0)
+            dlogits_NB = dlogits_NB.to(weight_VD.dtype)
+            torch.mm(dlogits_NB.T, hidden_ND, out=dweight_VD[block])
+            if dhidden_ND.dtype == weight_VD.dtype:
+                dhidden_ND.addmm_(dlogits_NB, weight_VD[block])
+            else:
+                dhidden_ND += dlogits_NB @ weight_VD[block]
+        return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None
+
+
+def _place(targets_N: Tensor, block: slice) -> tuple[Tensor, Tensor]:
+    """(N,) whether the target lies in the block, and (N, 1) its column there, 0 where it does not."""
+    inside_N = (targets_N >= block.start) & (targets_N < block.stop)
+    return inside_N, (targets_N - block.start).masked_fill(~inside_N, 0)[:, None]
+
+
+class FusedSoftmax(FullSoftmax):
+    """Full softmax by blocks of the vocabulary; each block's logits are made once forward and once backward.
+
+    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    """
+
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N)  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        cast_ND = hidden_ND.to(self.weight.dtype)
+        log_sum_N = at_least_float32(cast_ND.new_full((len(cast_ND),), -torch.inf))
+        values_NK = log_sum_N.new_empty(len(cast_ND), 0)
+        ids_NK = torch.empty(values_NK.shape, dtype=torch.int64, device=cast_ND.device)
+        for block in _blocks(len(cast_ND), len(self.weight)):
+            logits_NB = _logits(cast_ND, self.weight, self.bias, block)
+            values, ids = exact_topk(logits_NB, min(k, logits_NB.shape[1]))
+            # Lower ids come first on either side, so a stable order keeps them first among equals.
+            values_NK, order_NK = torch.cat([values_NK, values], dim=1).sort(dim=1, descending=True, stable=True)
+            ids_NK = torch.cat([ids_NK, ids + block.start], dim=1).gather(1, order_NK[:, :k])
+            values_NK = values_NK[:, :k]
+            log_sum_N = _add_block(log_sum_N, logits_NB)
+        return values_NK - log_sum_N[:, None], ids_NK
+
+    def formulation(self) -> str:
+        return f"blocks of {_LOGITS_AT_ONCE:,} logits, made once forward and once backward"
+
+
+LAYER = FusedSoftmax
