@@ -59,11 +59,16 @@ def create(
     Raises:
         BadInput: (a ValueError) naming the argument, its value and what is allowed.
     """
-    adapter = registry.adapter(framework)
+    registry.check_framework(framework)
     if method not in registry.methods(framework):
         raise unknown(f"method of {framework}", method, registry.methods(framework))
     dtype = dtype or ("float64" if framework == "numpy" else "float32")
-    return adapter.create_layer(spec(method, counts=counts, dim=dim, seed=seed, dtype=dtype, **options), device)
+    return from_spec(framework, spec(method, counts=counts, dim=dim, seed=seed, dtype=dtype, **options), device)
+
+
+def from_spec(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> Layer:
+    """A framework's layer of `layer_spec`, as `create` makes it."""
+    return registry.adapter(framework).create_layer(layer_spec, device)
 
 
 def create_language_model(

@@ -13,6 +13,8 @@ QUANTITIES: dict[str, tuple[str, str, str]] = {
     "layer_step_seconds": ("s", LOWER, "forward, backward and optimizer step of the output layer alone"),
     "step_seconds": ("s", LOWER, "one training step of the whole model"),
     "topk_seconds": ("s", LOWER, "the exact 10 likeliest words for a batch of hidden vectors"),
+    "topk1_seconds": ("s", LOWER, "the same for a single hidden vector"),
+    "expanded_share": ("1", LOWER, "clusters or tree nodes scored for the exact 10 likeliest words, of all there are"),
     "compile_seconds": ("s", LOWER, "first call less a warm one: tracing, compiling, tuning"),
     "peak_bytes": ("B", LOWER, "most extra memory during forward and backward of the layer"),
     "noise_floor": ("ratio", LOWER, "half width of the 95 % interval of an A/A comparison, relative"),

@@ -65,6 +65,9 @@ class Layer(ABC):
         """Most device memory in use during `run` above what was in use before; None where the device has no counter."""
         return None
 
+    def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:
+        return np.ones(len(hidden_ND))
+
     def formulation(self) -> str:
         """Which of the method's fast forms runs, where there are several; goes into the row."""
         return ""
@@ -97,6 +100,11 @@ class Layer(ABC):
         """Values (N, K) and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
         hidden_ND = check_hidden(hidden, self.spec.dim)
         return self._topk(hidden_ND, check_k(k, self.spec.vocab))
+
+    def expanded_share(self, hidden: ArrayLike, k: int) -> NDArray:
+        """(N,) the share of its clusters or nodes that the layer scores for `topk`; 1 where it has no bounds."""
+        hidden_ND = check_hidden(hidden, self.spec.dim)
+        return self._expanded_share(hidden_ND, check_k(k, self.spec.vocab))
 
     def prepare(
         self, work: str, hidden: ArrayLike, targets: ArrayLike, *, k: int = 10, optimizer: Optimizer | None = None

@@ -88,8 +88,9 @@ def test_a_run_and_its_tables(in_empty_folder):
         assert sign in vocabench("table", "--format", form, cwd=in_empty_folder).stdout
     records = json.loads(vocabench("table", "--format", "json", "-m", "huffman", cwd=in_empty_folder).stdout)
     assert {r["method"] for r in records} == {"huffman"}
-    expected = {"layer_seconds", "layer_step_seconds", "topk_seconds", "step_seconds", "peak_bytes", "compile_seconds"}
-    assert {r["quantity"] for r in records} == expected
+    training = {"layer_seconds", "layer_step_seconds", "step_seconds", "peak_bytes", "compile_seconds"}
+    decoding = {"topk_seconds", "topk1_seconds", "expanded_share"}
+    assert {r["quantity"] for r in records} == training | decoding
     (layer,) = [r for r in records if r["quantity"] == "layer_seconds"]
     assert layer["ratio_low"] <= layer["ratio_to_full_softmax"] <= layer["ratio_high"]
     assert (layer["agreement"], layer["status"], layer["unit"], layer["better"]) == ("agree", "ok", "s", "lower")

@@ -69,6 +69,31 @@ def test_the_smallest_vocabularies(framework, method):
 
 
 @pytest.mark.parametrize(("framework", "method"), PAIRS)
+@pytest.mark.parametrize("scale", [0.0, 0.5, 3.0, 30.0])
+def test_topk_is_exact_from_flat_to_peaked(framework, method, scale):
+    """Bounds settle every row of a peaked distribution, no row of a flat one; coarse parameters make ties."""
+    rng = np.random.default_rng(8)
+    layer, oracle = (make(name, method, vocab=600, dim=12) for name in (framework, "numpy"))
+    params = {name: scale * rng.standard_normal(value.shape) for name, value in oracle.parameters().items()}
+    if scale == 0.5:
+        params = {name: np.round(2 * value) / 2 for name, value in params.items()}
+    for one in (layer, oracle):
+        one.load(params)
+    hidden_ND = rng.standard_normal((40, 12))
+    log_probs_NV = oracle.log_probs(hidden_ND)
+    for k in (1, 10, 300, 600):
+        values_NK, ids_NK = layer.topk(hidden_ND, k)
+        expected_NK, _ = oracle.topk(hidden_ND, k)
+        np.testing.assert_allclose(values_NK, expected_NK, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(np.take_along_axis(log_probs_NV, ids_NK, 1), expected_NK, rtol=1e-9, atol=1e-9)
+        assert all(len(np.unique(row)) == k for row in ids_NK)
+        share_N = layer.expanded_share(hidden_ND, k)
+        assert share_N.shape == (40,)
+        assert (share_N > 0).all()
+        assert (share_N <= 1).all()
+
+
+@pytest.mark.parametrize(("framework", "method"), PAIRS)
 def test_prepared_work_runs_and_a_step_learns(framework, method):
     layer = make(framework, method, dtype="float32")
     inputs = batch(layer.spec.counts, tokens=40, dim=24, seed=6)

@@ -104,6 +104,10 @@ def _memory(record: Record) -> str:
     return size(record["value"])
 
 
+def _share(record: Record) -> str:
+    return f"{100 * record['value']:.1f} %"
+
+
 def _speed(record: Record) -> str:
     """The speed-up with its interval; a figure is given only next to its agreement."""
     if record["agreement"] == "disagree":
@@ -117,12 +121,16 @@ _LANGUAGE_MODELLING: Sequence[tuple[str, str, Show]] = (
     ("cluster", "cluster_perplexity", _perplexity),
     ("in cluster", "in_cluster_perplexity", _perplexity),
     ("training", "train_seconds", _duration),
+    ("top-10", "topk_seconds", _speed),
+    ("of one", "topk1_seconds", _speed),
+    ("expanded", "expanded_share", _share),
 )
 _TIMING: Sequence[tuple[str, str, Show]] = (
     ("forward+backward", "layer_seconds", _speed),
     ("with optimizer", "layer_step_seconds", _speed),
     ("whole model", "step_seconds", _speed),
     ("top-10", "topk_seconds", _speed),
+    ("of one", "topk1_seconds", _speed),
     ("time", "layer_seconds", _duration),
     ("compile", "compile_seconds", _duration),
     ("peak memory", "peak_bytes", _memory),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from harness import layers
 from harness.cells import Cell, Setting
 from harness.datasets import _corpus
 from harness.quantities import Measurement
+from harness.tasks._paired import BASELINE, decoding
 from harness.tasks._result import Result
 from impls.contract import LanguageModel, LanguageModelConfig
 from impls.errors import BadInput
@@ -32,6 +34,9 @@ SETTINGS: dict[str, Setting] = {
     "weight_decay": Number(1e-6, 0.0, 1e6, "L2"),
     "clip_norm": Number(0.25, 0.0, 1e6, "largest global gradient norm; 0 clips nothing"),
     "evaluations": Number(1, 1, 10**6, "evaluations an epoch on the validation split"),
+    "decode_rows": Number(128, 0, 10**6, "hidden vectors of the trained model decoded at a time; 0 decodes none"),
+    "rounds": Number(11, 6, 1000, "interleaved rounds of timing that"),
+    "budget": Number(10.0, 0.0, 1e6, "seconds of it after which no round beyond the sixth starts"),
     "figure1_tokens": Number(4000, 0, 10**9, "validation tokens scored just before and after each re-organization"),
 }
 
@@ -52,7 +57,11 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
 
     training = Training(cell, corpus)
     training.run(progress)
-    return Result(training.measurements(), {}, data)
+    measurements = training.measurements()
+    if cell.settings["decode_rows"]:
+        progress("decoding")
+        measurements += training.decoding()
+    return Result(measurements, {}, data)
 
 
 class Training:
@@ -182,6 +191,35 @@ class Training:
         ]
         found.append(Measurement("train_seconds", self.train_seconds, [self.train_seconds]))
         return found
+
+    def decoding(self) -> list[Measurement]:
+        """Exact top-k of the trained layer on hidden vectors of held-out text, against full softmax."""
+        cell, spec = self.cell, self.model.spec
+        if self.cluster_V is not None:
+            spec = dataclasses.replace(spec, structure=spec.structure | {"cluster": self.cluster_V})
+        layer = layers.from_spec(cell.framework, spec, cell.device)
+        params = self.model.parameters()
+        prefix = "output."
+        layer.load({name.removeprefix(prefix): v for name, v in params.items() if name.startswith(prefix)})
+        baseline = layers.create(
+            cell.framework,
+            BASELINE,
+            counts=spec.counts,
+            dim=spec.dim,
+            seed=cell.seed,
+            device=cell.device,
+            dtype=cell.precision,
+        )
+        wanted, pieces = self.settings["decode_rows"], []
+        rows_BT = _rows(self.corpus.splits["valid"], _EVAL_ROWS, 1)
+        for _first, (inputs_BT, _targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
+            pieces.append(self.model.hidden(inputs_BT))
+            if sum(map(len, pieces)) >= 8 * wanted:  # more than wanted, so that they come from many contexts
+                break
+        found_ND = np.concatenate(pieces)
+        chosen = np.random.default_rng([cell.seed, 5]).permutation(len(found_ND))[:wanted]
+        hidden_ND = found_ND[chosen]
+        return decoding(cell, layer, baseline, hidden_ND)
 
     def _clusters(self, cluster_V: NDArray) -> list[list[str]]:
         """The most frequent words of the most frequent clusters, as in table 3 of the paper."""

@@ -11,8 +11,9 @@ from harness import agreement, layers
 from harness.cells import Cell, Names, Setting
 from harness.memory import peak_resident_bytes
 from harness.quantities import Measurement
+from harness.tasks._paired import BASELINE, decoding, timed
 from harness.tasks._result import Result
-from harness.timing import Paired, Work, first_call, paired
+from harness.timing import Work, first_call
 from harness.workload import Batch, batch, zipf_counts
 from impls.contract import LanguageModelConfig, Layer
 from impls.optimizers import Optimizer
@@ -20,7 +21,6 @@ from impls.spec import Number
 
 USES_DATASET = False
 FRESH_PROCESS = True  # frameworks keep memory that they have freed, which would hide the next cell's peak
-BASELINE = "full_softmax"
 
 SETTINGS: dict[str, Setting] = {
     "quantities": Names(
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Setting] = {
     "checked_tokens": Number(48, 1, 10**6, "tokens on which the layer is checked at this size before it is timed"),
 }
 
-_WORK = {"layer_seconds": "layer", "layer_step_seconds": "layer_step", "topk_seconds": "topk"}
+_WORK = {"layer_seconds": "layer", "layer_step_seconds": "layer_step"}
 _SMALL_VOCAB = 512
 _STEPS_BT = 20  # time steps of the whole model's batch
 
@@ -58,11 +58,14 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     for quantity in wanted:
         if quantity in _WORK:
             progress(quantity)
-            rows = cell.settings["decode_rows"] if quantity == "topk_seconds" else cell.tokens
-            pair = [_work(one, quantity, inputs, rows) for one in (baseline, layer)]
+            pair = [_work(one, quantity, inputs) for one in (baseline, layer)]
             measurements += _timed(cell, quantity, pair[0], pair[1], layer.formulation())
             del pair
             gc.collect()
+    if "topk_seconds" in wanted:
+        progress("topk_seconds")
+        hidden_ND = np.resize(inputs.hidden_ND, (cell.settings["decode_rows"], cell.dim))
+        measurements += decoding(cell, layer, baseline, hidden_ND)
     formulation = layer.formulation()
     del layer, baseline
     gc.collect()
@@ -87,12 +90,10 @@ def _layer(cell: Cell, method: str) -> Layer:
     )
 
 
-def _work(layer: Layer, quantity: str, inputs: Batch, rows: int) -> Work:
+def _work(layer: Layer, quantity: str, inputs: Batch) -> Work:
     # Adagrad as in the SOHSM paper, without the clipping that would need the whole model's norm.
     optimizer = Optimizer(clip_norm=0.0)
-    hidden_ND = np.resize(inputs.hidden_ND, (rows, layer.spec.dim))
-    targets_N = np.resize(inputs.targets_N, rows)
-    return layer.prepare(_WORK[quantity], hidden_ND, targets_N, k=min(10, layer.spec.vocab), optimizer=optimizer)
+    return layer.prepare(_WORK[quantity], inputs.hidden_ND, inputs.targets_N, optimizer=optimizer)
 
 
 def _model_step(cell: Cell, method: str) -> Work:
@@ -118,8 +119,8 @@ def _model_step(cell: Cell, method: str) -> Work:
 
 
 def _timed(cell: Cell, quantity: str, baseline: Work, other: Work, formulation: str) -> list[Measurement]:
-    result = paired(baseline, other, rounds=cell.settings["rounds"], budget_seconds=cell.settings["budget"])
-    found = [_measurement(cell, quantity, result, formulation)]
+    result, measurement = timed(cell, quantity, baseline, other, {"formulation": formulation})
+    found = [measurement]
     if quantity == "layer_seconds":
         compile_seconds = result.other.compile_seconds
         found.append(Measurement("compile_seconds", compile_seconds, [compile_seconds]))
@@ -127,26 +128,6 @@ def _timed(cell: Cell, quantity: str, baseline: Work, other: Work, formulation: 
             half_width = (result.ratio.high - result.ratio.low) / 2
             found.append(Measurement("noise_floor", half_width, result.ratios))
     return found
-
-
-def _measurement(cell: Cell, quantity: str, result: Paired, formulation: str) -> Measurement:
-    seconds, ratio = result.other.seconds, result.ratio
-    return Measurement(
-        quantity,
-        seconds.value,
-        samples=result.other.samples,
-        low=seconds.low,
-        high=seconds.high,
-        ratio={
-            # Full softmax over itself is 1 by definition; the interval of the A/A comparison shows the noise.
-            "value": 1.0 if cell.method == BASELINE else ratio.value,
-            "low": ratio.low,
-            "high": ratio.high,
-            "samples": result.ratios,
-            "baseline_samples": result.baseline.samples,
-        },
-        detail={"repeats": result.other.repeats, "formulation": formulation},
-    )
 
 
 def _peak(cell: Cell, layer: Layer, inputs: Batch) -> Measurement:

@@ -8,6 +8,7 @@ best words are looked for in the k clusters of the best bests.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -62,8 +63,22 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         words: The words of each cluster.
         k: From 1 to V.
     """
-    rows, clusters = log_cluster_NC.shape
+    clusters = log_cluster_NC.shape[1]
     first = min(_FIRST_CLUSTERS, clusters)
+    # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
+    # cluster: where many clusters reach that half, the first few cannot settle the row.
+    half_N1 = log_cluster_NC.amax(dim=1, keepdim=True) - math.log(2.0)
+    flat_N = (log_cluster_NC >= half_N1).sum(dim=1) > _WHOLE_SHARE * clusters
+    if k > first and flat_N.all():
+        ones_N = torch.ones(len(hidden_ND), device=hidden_ND.device)
+        return *_best_of_all(hidden_ND, log_cluster_NC, words, k), ones_N
+    return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
+
+
+def _best_by_bounds(
+    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, clusters = log_cluster_NC.shape
     falling_NM, chosen_NM = torch.topk(log_cluster_NC, min(first + 1, clusters), dim=1)
     row_P = torch.arange(rows, device=hidden_ND.device).repeat_interleave(first)
     joint_PS = words.joint(hidden_ND, log_cluster_NC, row_P, chosen_NM[:, :first].flatten())
@@ -76,11 +91,14 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     # At equality a word of lower id may still come: only a bound strictly below settles a row.
     open_R = (falling_NM[:, first] >= values_NK[:, -1]).nonzero()[:, 0]
     if len(open_R):
-        needed_RC = log_cluster_NC[open_R] >= values_NK[open_R, -1:]
-        whole = needed_RC.sum() > _WHOLE_SHARE * needed_RC.numel()
-        find = _best_of_all if whole else _best_of_needed
-        values_NK[open_R], ids_NK[open_R] = find(hidden_ND[open_R], log_cluster_NC[open_R], needed_RC, words, k)
-        share_N[open_R] = 1.0 if whole else needed_RC.float().mean(dim=1)
+        hidden_RD, log_cluster_RC = hidden_ND[open_R], log_cluster_NC[open_R]
+        needed_RC = log_cluster_RC >= values_NK[open_R, -1:]
+        if needed_RC.sum() > _WHOLE_SHARE * needed_RC.numel():
+            found, share_N[open_R] = _best_of_all(hidden_RD, log_cluster_RC, words, k), 1.0
+        else:
+            found = _best_of_needed(hidden_RD, log_cluster_RC, needed_RC, words, k)
+            share_N[open_R] = needed_RC.float().mean(dim=1)
+        values_NK[open_R], ids_NK[open_R] = found
     return values_NK, ids_NK, share_N
 
 
@@ -99,42 +117,72 @@ def _best_of_needed(
     return best(joint_RMS.flatten(1), ids_RMS.flatten(1), k)
 
 
-def _best_of_all(
-    hidden_RD: Tensor, log_cluster_RC: Tensor, needed_RC: Tensor, words: WordsByCluster, k: int
-) -> tuple[Tensor, Tensor]:
-    scores_CSR = at_least_float32(_all_scores(hidden_RD, words))
-    if words.bias_CS is not None:
-        scores_CSR += words.bias_CS[:, :, None]
-    highest_CR = scores_CSR.amax(dim=1)
-    empty_C = highest_CR[:, 0] == -torch.inf
-    log_sum_CR = torch.logsumexp(scores_CSR, dim=1)
-    shift_RC = (log_cluster_RC.T - log_sum_CR).masked_fill_(empty_C[:, None], 0.0).T
+def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
+    # One product a cluster costs a call each, empty slots a third more work: worth it from a few rows on.
+    every = _scored_by_cluster if hidden_RD.device.type == "cpu" and len(hidden_RD) > 4 else _scored_at_once
+    scores_RF, place_CS, highest_RC, log_sum_RC = every(hidden_RD, words)
+    shift_RC = torch.where(torch.isneginf(highest_RC), highest_RC, log_cluster_RC - log_sum_RC)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
-    wide = min(k + 1, len(scores_CSR))
-    bests_RM, chosen_RM = torch.topk(highest_CR.T + shift_RC, wide, dim=1)
-    chosen_RM = chosen_RM[:, :k]
-    rows_R = torch.arange(len(hidden_RD), device=hidden_RD.device)[:, None]
-    found_RMS = scores_CSR[chosen_RM, :, rows_R] + shift_RC[rows_R, chosen_RM][:, :, None]
-    values_RK, ids_RK = best(found_RMS.flatten(1), words.word_CS[chosen_RM].flatten(1), k)
+    wide = min(k + 1, shift_RC.shape[1])
+    bests_RM, chosen_RM = torch.topk(highest_RC + shift_RC, wide, dim=1)
+    values_RK, ids_RK = best(*_joint(scores_RF, shift_RC, chosen_RM[:, :k], words, place_CS), k)
     if wide > k:
         tied = (bests_RM[:, k] >= values_RK[:, -1]).nonzero()[:, 0]
         if len(tied):
-            joint_TF = (scores_CSR[:, :, tied] + shift_RC.T[:, None, tied]).flatten(0, 1).T
-            values_RK[tied], ids_RK[tied] = best(joint_TF, words.word_CS.flatten().expand_as(joint_TF), k)
+            chosen_TC = torch.arange(shift_RC.shape[1], device=tied.device).expand(len(tied), -1)
+            found = _joint(scores_RF[tied], shift_RC[tied], chosen_TC, words, place_CS)
+            values_RK[tied], ids_RK[tied] = best(*found, k)
     return values_RK, ids_RK
 
 
-def _all_scores(hidden_RD: Tensor, words: WordsByCluster) -> Tensor:
-    """(C, S, R) products of every word with every row; -inf in an empty slot."""
-    slab_CSD = words.slab_CSD
-    if slab_CSD.device.type != "cpu":
-        scores_CSR = slab_CSD @ hidden_RD.T
-        return scores_CSR.masked_fill_((words.word_CS == words.vocab)[:, :, None], -torch.inf)
-    # A third of the slots is empty: on the CPU that is more than one call a cluster costs.
-    scores_CSR = hidden_RD.new_full((*slab_CSD.shape[:2], len(hidden_RD)), -torch.inf)
-    for cluster, size in enumerate((words.word_CS != words.vocab).sum(dim=1).tolist()):
-        torch.mm(slab_CSD[cluster, :size], hidden_RD.T, out=scores_CSR[cluster, :size])
-    return scores_CSR
+Scored = tuple[Tensor, Tensor, Tensor, Tensor]  # (R, F) scores, (C, S) columns, (R, C) maximum and log-sum-exp
+
+
+def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
+    """Without the empty slots; a cluster's scores stay in cache from their product to their sum."""
+    sizes_C = (words.word_CS != words.vocab).sum(dim=1)
+    kind = at_least_float32(hidden_RD[:0]).dtype
+    scores_VR = torch.empty(words.vocab, len(hidden_RD), dtype=kind)
+    highest_CR = torch.full((len(sizes_C), len(hidden_RD)), -torch.inf, dtype=kind)
+    sum_CR = torch.zeros_like(highest_CR)
+    hidden_DR = hidden_RD.T.contiguous()
+    for cluster, piece_SR in enumerate(scores_VR.split(sizes_C.tolist())):
+        size = len(piece_SR)
+        if size:
+            if kind == hidden_DR.dtype:
+                torch.mm(words.slab_CSD[cluster, :size], hidden_DR, out=piece_SR)
+            else:
+                piece_SR.copy_(words.slab_CSD[cluster, :size] @ hidden_DR)
+            if words.bias_CS is not None:
+                piece_SR += words.bias_CS[cluster, :size, None]
+            torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
+            torch.sum((piece_SR - highest_CR[cluster]).exp_(), dim=0, out=sum_CR[cluster])
+    slot_S = torch.arange(words.word_CS.shape[1])
+    place_CS = (sizes_C.cumsum(dim=0) - sizes_C)[:, None] + slot_S
+    return scores_VR.T, place_CS, highest_CR.T, sum_CR.log_().add_(highest_CR).T
+
+
+def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
+    clusters, width, dim = words.slab_CSD.shape
+    scores_RF = at_least_float32(hidden_RD @ words.slab_CSD.view(-1, dim).T)
+    if words.bias_CS is not None:
+        scores_RF = scores_RF + words.bias_CS.flatten()
+    scores_RF = scores_RF.masked_fill_(words.word_CS.flatten() == words.vocab, -torch.inf)
+    scores_RCS = scores_RF.view(-1, clusters, width)
+    place_CS = torch.arange(clusters * width, device=scores_RF.device).view(clusters, width)
+    return scores_RF, place_CS, scores_RCS.amax(dim=2), torch.logsumexp(scores_RCS, dim=2)
+
+
+def _joint(
+    scores_RF: Tensor, shift_RC: Tensor, chosen_RM: Tensor, words: WordsByCluster, place_CS: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(R, M S) log P(c, w | h) and ids of the words of chosen clusters; -inf in an empty slot."""
+    ids_RF = words.word_CS[chosen_RM].flatten(1)
+    place_RF = place_CS[chosen_RM].flatten(1).clamp_(max=scores_RF.shape[1] - 1)
+    found_RF = scores_RF.gather(1, place_RF) + shift_RC.gather(1, chosen_RM).repeat_interleave(
+        words.word_CS.shape[1], 1
+    )
+    return found_RF.masked_fill_(ids_RF == words.vocab, -torch.inf), ids_RF
 
 
 def _widened(array_NF: Tensor, k: int, filler: float) -> Tensor:

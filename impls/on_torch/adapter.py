@@ -143,6 +143,10 @@ class TorchLayer(Layer):
         values, ids = self.native.topk(self._on_device(hidden_ND)[0], k)
         return to_numpy(values), to_numpy(ids)
 
+    @torch.no_grad()
+    def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:
+        return to_numpy(self.native.search(self._on_device(hidden_ND)[0], k)[2])
+
     def _prepare(
         self, work: str, hidden_ND: NDArray, targets_N: NDArray, k: int, optimizer: Optimizer
     ) -> Callable[[], object]:
