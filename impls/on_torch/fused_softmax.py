@@ -11,13 +11,12 @@ from torch.autograd.function import once_differentiable
 from impls.on_torch._best import exact_topk
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch.full_softmax import FullSoftmax
-
-_LOGITS_AT_ONCE = 2**21  # 8 MiB of float32, which stays in cache between the products that make and use it
+from impls.structures import blocks
 
 
 def _blocks(tokens: int, vocab: int) -> Iterator[slice]:
     """Ranges of the vocabulary whose logits are held at a time."""
-    width = max(1, _LOGITS_AT_ONCE // tokens)
+    width = blocks.width(tokens, vocab)
     return (slice(start, min(start + width, vocab)) for start in range(0, vocab, width))
 
 
@@ -100,7 +99,7 @@ class FusedSoftmax(FullSoftmax):
         return values_NK - log_sum_N[:, None], ids_NK
 
     def formulation(self) -> str:
-        return f"blocks of {_LOGITS_AT_ONCE:,} logits, made once forward and once backward"
+        return blocks.FORMULATION
 
 
 LAYER = FusedSoftmax

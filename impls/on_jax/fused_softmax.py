@@ -1,0 +1,108 @@
+"""Full softmax whose (N, V) logits never exist whole, in JAX. See `impls/on_numpy/fused_softmax.py`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from impls.on_jax._layer import Array, Tree, product, wide
+from impls.on_jax.full_softmax import FullSoftmax
+from impls.structures import blocks
+
+
+class _Blocks(NamedTuple):
+    """The vocabulary in `count` blocks of `width` words; the last one begins early enough to be whole, and the words
+    that it shares with the one before count there."""
+
+    width: int
+    count: int
+
+    @classmethod
+    def of(cls, tokens: int, vocab: int) -> _Blocks:
+        width = blocks.width(tokens, vocab)
+        return cls(width, -(-vocab // width))
+
+    def start(self, block: Array, vocab: int) -> Array:
+        return jnp.minimum(block * self.width, vocab - self.width)
+
+    def own(self, block: Array, vocab: int) -> Array:
+        """(B,) which of the block's words no block before has had."""
+        return self.start(block, vocab) + jnp.arange(self.width) >= block * self.width
+
+
+def _at(array_V: Array, start: Array, width: int) -> Array:
+    return lax.dynamic_slice_in_dim(array_V, start, width)
+
+
+@jax.custom_vjp
+def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array) -> Array:
+    """(N,) negative log-likelihoods in nats of hidden (N, D) under weight (V, D) and bias (V,)."""
+    return _forward(hidden_ND, weight_VD, bias_V, targets_N)[0]
+
+
+def _forward(hidden_ND, weight_VD, bias_V, targets_N):  # type: ignore[no-untyped-def]
+    (tokens, _), vocab, kind = hidden_ND.shape, len(weight_VD), wide(weight_VD.dtype)
+    cut = _Blocks.of(tokens, vocab)
+
+    def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        highest_N1, sum_N1, target_N1 = carry
+        start = cut.start(block, vocab)
+        logits_NB = product(hidden_ND, _at(weight_VD, start, cut.width)) + _at(bias_V, start, cut.width)
+        logits_NB = jnp.where(cut.own(block, vocab), logits_NB, -jnp.inf)
+        is_target_NB = start + jnp.arange(cut.width) == targets_N[:, None]
+        target_N1 += jnp.where(is_target_NB & cut.own(block, vocab), logits_NB, 0).sum(axis=1, keepdims=True)
+        above_N1 = jnp.maximum(highest_N1, logits_NB.max(axis=1, keepdims=True))
+        sum_N1 = sum_N1 * jnp.exp(highest_N1 - above_N1) + jnp.exp(logits_NB - above_N1).sum(axis=1, keepdims=True)
+        return above_N1, sum_N1, target_N1
+
+    start = (jnp.full((tokens, 1), -jnp.inf, kind), jnp.zeros((tokens, 1), kind), jnp.zeros((tokens, 1), kind))
+    highest_N1, sum_N1, target_N1 = lax.fori_loop(0, cut.count, visit, start)
+    log_sum_N1 = highest_N1 + jnp.log(sum_N1)
+    return (log_sum_N1 - target_N1)[:, 0], (hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1)
+
+
+def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1 = kept
+    vocab, kind = len(weight_VD), wide(weight_VD.dtype)
+    cut = _Blocks.of(len(hidden_ND), vocab)
+    cast_ND = hidden_ND.astype(weight_VD.dtype)
+
+    def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        dhidden_ND, dweight_VD, dbias_V = carry
+        start = cut.start(block, vocab)
+        words_BD = _at(weight_VD, start, cut.width)
+        logits_NB = product(hidden_ND, words_BD) + _at(bias_V, start, cut.width)
+        is_target_NB = start + jnp.arange(cut.width) == targets_N[:, None]
+        dlogits_NB = (jnp.exp(logits_NB - log_sum_N1) - is_target_NB) * dnll_N[:, None]
+        # Words that the block before has had get the same gradient once more, but must not add to hidden's twice.
+        dbias_V = lax.dynamic_update_slice_in_dim(dbias_V, dlogits_NB.sum(axis=0).astype(bias_V.dtype), start, 0)
+        dwords_BD = jnp.matmul(dlogits_NB.astype(weight_VD.dtype).T, cast_ND, preferred_element_type=kind)
+        dweight_VD = lax.dynamic_update_slice_in_dim(dweight_VD, dwords_BD.astype(weight_VD.dtype), start, 0)
+        own_NB = jnp.where(cut.own(block, vocab), dlogits_NB, 0).astype(weight_VD.dtype)
+        return dhidden_ND + jnp.matmul(own_NB, words_BD, preferred_element_type=kind), dweight_VD, dbias_V
+
+    start = (jnp.zeros(hidden_ND.shape, kind), jnp.zeros_like(weight_VD), jnp.zeros_like(bias_V))
+    dhidden_ND, dweight_VD, dbias_V = lax.fori_loop(0, cut.count, visit, start)
+    return dhidden_ND.astype(hidden_ND.dtype), dweight_VD, dbias_V, None
+
+
+fused_nll.defvjp(_forward, _backward)
+
+
+class FusedSoftmax(FullSoftmax):
+    """Full softmax by blocks of the vocabulary; each block's logits are made once forward and once backward.
+
+    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    """
+
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        return fused_nll(hidden_ND, params["weight"], params["bias"], targets_N)
+
+    def formulation(self) -> str:
+        return blocks.FORMULATION
+
+
+LAYER = FusedSoftmax

@@ -1,0 +1,107 @@
+"""Full softmax whose (N, V) logits never exist whole, in TensorFlow. See `impls/on_numpy/fused_softmax.py`."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+from impls.on_tensorflow._layer import Tensor, at_least_float32, product
+from impls.on_tensorflow.full_softmax import FullSoftmax
+from impls.structures import blocks
+
+
+@tf.function(jit_compile=True)
+def _forward(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) log-sum-exp over the vocabulary and (N,) logits of the targets."""
+    tokens, vocab = hidden_ND.shape[0], weight_VD.shape[0]
+    width = blocks.width(tokens, vocab)
+
+    def visit(block: Tensor, highest_N: Tensor, sum_N: Tensor, target_N: Tensor) -> tuple[Tensor, ...]:
+        start, own_B = _place(block, width, vocab)
+        logits_NB = tf.where(own_B, _logits(hidden_ND, weight_VD, bias_V, start, width), -float("inf"))
+        is_target_NB = (start + tf.range(width) == targets_N[:, None]) & own_B
+        target_N += tf.reduce_sum(tf.where(is_target_NB, logits_NB, 0), axis=1)
+        above_N = tf.maximum(highest_N, tf.reduce_max(logits_NB, axis=1))
+        exp_N = tf.reduce_sum(tf.exp(logits_NB - above_N[:, None]), axis=1)
+        return block + 1, above_N, sum_N * tf.exp(highest_N - above_N) + exp_N, target_N
+
+    zeros_N = tf.zeros(tokens, at_least_float32(weight_VD[:0]).dtype)
+    start = (tf.constant(0), zeros_N - float("inf"), zeros_N, zeros_N)
+    count = -(-vocab // width)
+    _, highest_N, sum_N, target_N = tf.while_loop(lambda block, *_: block < count, visit, start)
+    return highest_N + tf.math.log(sum_N), target_N
+
+
+@tf.function(jit_compile=True)
+def _backward(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, log_sum_N: Tensor, dnll_N: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    tokens, vocab = hidden_ND.shape[0], weight_VD.shape[0]
+    width = blocks.width(tokens, vocab)
+    kind, narrow = log_sum_N.dtype, weight_VD.dtype
+
+    def visit(block: Tensor, dhidden_ND: Tensor, dweight_VD: Tensor, dbias_V: Tensor) -> tuple[Tensor, ...]:
+        start, own_B = _place(block, width, vocab)
+        logits_NB = _logits(hidden_ND, weight_VD, bias_V, start, width)
+        is_target_NB = tf.cast(start + tf.range(width) == targets_N[:, None], kind)
+        dlogits_NB = (tf.exp(logits_NB - log_sum_N[:, None]) - is_target_NB) * dnll_N[:, None]
+        # Words that the block before has had get the same gradient once more, but must not add to hidden's twice.
+        dwords_BD = tf.matmul(tf.cast(dlogits_NB, narrow), tf.cast(hidden_ND, narrow), transpose_a=True)
+        dweight_VD = _put(dweight_VD, dwords_BD, [start, 0])
+        dbias_V = _put(dbias_V, tf.cast(tf.reduce_sum(dlogits_NB, axis=0), narrow), [start])
+        own_NB = tf.cast(tf.where(own_B, dlogits_NB, 0), narrow)
+        dhidden_ND += tf.cast(own_NB @ _slice(weight_VD, start, width), kind)
+        return block + 1, dhidden_ND, dweight_VD, dbias_V
+
+    zeros = (tf.zeros(hidden_ND.shape, kind), tf.zeros_like(weight_VD), tf.zeros_like(bias_V))
+    count = -(-vocab // width)
+    _, dhidden_ND, dweight_VD, dbias_V = tf.while_loop(lambda block, *_: block < count, visit, (tf.constant(0), *zeros))
+    return tf.cast(dhidden_ND, hidden_ND.dtype), dweight_VD, dbias_V
+
+
+def _place(block: Tensor, width: int, vocab: int) -> tuple[Tensor, Tensor]:
+    """A block's first word, and (B,) which of its words no block before has had: the last begins early, to be whole."""
+    start = tf.minimum(block * width, vocab - width)
+    return start, start + tf.range(width) >= block * width
+
+
+def _slice(array_V: Tensor, start: Tensor, width: int) -> Tensor:
+    begin = [start] + [0] * (len(array_V.shape) - 1)
+    return tf.slice(array_V, begin, [width, *array_V.shape[1:]])
+
+
+def _put(array: Tensor, piece: Tensor, begin: list[Tensor | int]) -> Tensor:
+    """XLA writes the piece in place inside a loop, where TensorFlow's own scatter goes row by row."""
+    return gen_xla_ops.xla_dynamic_update_slice(array, piece, tf.stack(begin))
+
+
+def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, start: Tensor, width: int) -> Tensor:
+    return at_least_float32(product(hidden_ND, _slice(weight_VD, start, width)) + _slice(bias_V, start, width))
+
+
+class FusedSoftmax(FullSoftmax):
+    """Full softmax by blocks of the vocabulary; each block's logits are made once forward and once backward.
+
+    Weights: `weight` (V, D), `bias` (V,), as of full softmax.
+    """
+
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        targets_N = tf.cast(targets_N, tf.int32)
+
+        @tf.custom_gradient
+        def nll(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
+            log_sum_N, target_N = _forward(hidden_ND, weight_VD, bias_V, targets_N)
+
+            def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                return _backward(hidden_ND, weight_VD, bias_V, targets_N, log_sum_N, dnll_N)
+
+            return log_sum_N - target_N, gradient
+
+        weight_VD, bias_V = (tf.convert_to_tensor(self.value_of(name)) for name in ("weight", "bias"))
+        return nll(hidden_ND, weight_VD, bias_V)
+
+    def formulation(self) -> str:
+        return f"{blocks.FORMULATION}; {super().formulation()}"
+
+
+LAYER = FusedSoftmax
