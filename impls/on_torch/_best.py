@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 
 def exact_topk(scores_NV: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Values and columns (N, K) of the k highest scores, ties by lower column."""
-    columns_NV = torch.arange(scores_NV.shape[1], device=scores_NV.device).expand_as(scores_NV)
-    return best(scores_NV, columns_NV, k)
+    return best(scores_NV, k, lambda rows_R, column_RM: column_RM)
 
 
-def best(scores_NF: Tensor, ids_NF: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def best(scores_NF: Tensor, k: int, ids_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """Values and ids (N, K) of the k highest of F found words a row, ties by lower id.
 
     Only where equal scores meet among the first k + 1 can `torch.topk` have left out or misplaced one: those rows are
-    sorted.
+    sorted, and only for them are the ids of all F needed.
+
+    Args:
+        scores_NF: (N, F).
+        k: At most F.
+        ids_of: From rows (R,) and columns (R, M) to the ids (R, M) found there.
     """
-    wide = min(k + 1, scores_NF.shape[1])
-    values_NK, place_NK = torch.topk(scores_NF, wide, dim=1)
-    ids_NK = ids_NF.gather(1, place_NK)
-    rows = (values_NK[:, 1:] == values_NK[:, :-1]).any(dim=1).nonzero()[:, 0]
-    if len(rows):
-        ids_RF, by_id = ids_NF[rows].sort(dim=1)
-        values_RF, by_value = scores_NF[rows].gather(1, by_id).sort(dim=1, descending=True, stable=True)
-        values_NK[rows], ids_NK[rows] = values_RF[:, :wide], ids_RF.gather(1, by_value)[:, :wide]
+    rows, found = scores_NF.shape
+    wide = min(k + 1, found)
+    values_NK, column_NK = torch.topk(scores_NF, wide, dim=1)
+    ids_NK = ids_of(torch.arange(rows, device=scores_NF.device), column_NK)
+    tied_R = (values_NK[:, 1:] == values_NK[:, :-1]).any(dim=1).nonzero()[:, 0]
+    if len(tied_R):
+        every_RF = torch.arange(found, device=scores_NF.device).expand(len(tied_R), -1)
+        ids_RF, by_id = ids_of(tied_R, every_RF).sort(dim=1)
+        values_RF, by_value = scores_NF[tied_R].gather(1, by_id).sort(dim=1, descending=True, stable=True)
+        values_NK[tied_R], ids_NK[tied_R] = values_RF[:, :wide], ids_RF.gather(1, by_value)[:, :wide]
     return values_NK[:, :k], ids_NK[:, :k]
 
 

@@ -44,7 +44,7 @@ def search(
     left_NM = F.logsigmoid(scores_NM)
     prefix_NF = torch.cat([left_NM, left_NM - scores_NM], dim=1) @ turns_2MF.to(left_NM.dtype)
     found_NA, bound_NB = prefix_NF[:, : len(words_A)], prefix_NF[:, len(words_A) :]
-    values_NK, ids_NK = best(found_NA, words_A.expand_as(found_NA), min(k, len(words_A)))
+    values_NK, ids_NK = best(found_NA, min(k, len(words_A)), lambda rows_R, column_RM: words_A[column_RM])
     if len(subtrees_B) == 0:
         return values_NK, ids_NK, torch.ones(rows, device=hidden_ND.device)
     if len(words_A) < k:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from impls.on_torch import _clusters
-from impls.on_torch._best import best
+from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._layer import at_least_float32
 
-_FIRST_CLUSTERS = 8  # expanded before the certificate is looked at
-_WHOLE_SHARE = 0.3  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
+_FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
+_WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
 
 
 @dataclass(frozen=True)
@@ -28,30 +28,30 @@ class WordsByCluster:
 
     Attributes:
         slab_CSD: Word vectors by cluster and slot.
-        bias_CS: Word biases, or None.
+        added_CS: Word biases, zero where there are none; -inf in an empty slot.
         word_CS: The word in each slot; V where the slot is empty.
         vocab: V.
     """
 
     slab_CSD: Tensor
-    bias_CS: Tensor | None
+    added_CS: Tensor
     word_CS: Tensor
     vocab: int
+
+    @classmethod
+    def of(cls, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, vocab: int) -> WordsByCluster:
+        kind = at_least_float32(slab_CSD[:0]).dtype
+        added_CS = torch.zeros_like(word_CS, dtype=kind) if bias_CS is None else bias_CS.to(kind)
+        return cls(slab_CSD, added_CS.masked_fill(word_CS == vocab, -torch.inf), word_CS, vocab)
 
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, cluster_P: Tensor) -> Tensor:
         """(P, S) log P(c, w | h) of the words of chosen (row, cluster) pairs; -inf in an empty slot."""
         batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), len(self.slab_CSD))
-        sorted_PS = _clusters.scores(hidden_RD[row_P[batch.order_N]], self.slab_CSD, batch)
-        scores_PS = torch.empty_like(sorted_PS).index_copy_(0, batch.order_N, sorted_PS)
-        return self._normalised(at_least_float32(scores_PS), log_cluster_RC[row_P, cluster_P], cluster_P)
-
-    def _normalised(self, scores_PS: Tensor, log_cluster_P: Tensor, cluster_P: Tensor) -> Tensor:
-        if self.bias_CS is not None:
-            scores_PS = scores_PS + self.bias_CS[cluster_P]
-        scores_PS = scores_PS.masked_fill_(self.word_CS[cluster_P] == self.vocab, -torch.inf)
+        sorted_PS = at_least_float32(_clusters.scores(hidden_RD[row_P[batch.order_N]], self.slab_CSD, batch, few=True))
+        scores_PS = self.added_CS[cluster_P].index_add_(0, batch.order_N, sorted_PS)
         # An empty cluster's sum is -inf; its slots must stay -inf in place of becoming -inf + inf.
-        log_sum_P = torch.logsumexp(scores_PS, dim=1)
-        return scores_PS.add_((log_cluster_P - log_sum_P).nan_to_num_(posinf=0.0)[:, None])
+        shift_P = (log_cluster_RC[row_P, cluster_P] - torch.logsumexp(scores_PS, dim=1)).nan_to_num_(posinf=0.0)
+        return scores_PS.add_(shift_P[:, None])
 
 
 def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,8 +63,8 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         words: The words of each cluster.
         k: From 1 to V.
     """
-    clusters = log_cluster_NC.shape[1]
-    first = min(_FIRST_CLUSTERS, clusters)
+    clusters, width = words.word_CS.shape
+    first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
     # cluster: where many clusters reach that half, the first few cannot settle the row.
     half_N1 = log_cluster_NC.amax(dim=1, keepdim=True) - math.log(2.0)
@@ -78,12 +78,16 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
 def _best_by_bounds(
     hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows, clusters = log_cluster_NC.shape
+    (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
     falling_NM, chosen_NM = torch.topk(log_cluster_NC, min(first + 1, clusters), dim=1)
+    chosen_NM = chosen_NM[:, :first]
     row_P = torch.arange(rows, device=hidden_ND.device).repeat_interleave(first)
-    joint_PS = words.joint(hidden_ND, log_cluster_NC, row_P, chosen_NM[:, :first].flatten())
-    ids_NF = words.word_CS[chosen_NM[:, :first]].flatten(1)
-    values_NK, ids_NK = best(_widened(joint_PS.view(rows, -1), k, -torch.inf), _widened(ids_NF, k, words.vocab), k)
+    joint_NF = words.joint(hidden_ND, log_cluster_NC, row_P, chosen_NM.flatten()).view(rows, -1)
+
+    def ids_of(rows_R: Tensor, column_RM: Tensor) -> Tensor:
+        return words.word_CS[chosen_NM[rows_R].gather(1, column_RM // width), column_RM % width]
+
+    values_NK, ids_NK = best(joint_NF, k, ids_of)
     share_N = torch.full((rows,), first / clusters, device=hidden_ND.device)
     if first == clusters:
         return values_NK, ids_NK, share_N
@@ -93,28 +97,34 @@ def _best_by_bounds(
     if len(open_R):
         hidden_RD, log_cluster_RC = hidden_ND[open_R], log_cluster_NC[open_R]
         needed_RC = log_cluster_RC >= values_NK[open_R, -1:]
-        if needed_RC.sum() > _WHOLE_SHARE * needed_RC.numel():
+        share_R = needed_RC.float().mean(dim=1)
+        if share_R.mean() > _WHOLE_SHARE:
             found, share_N[open_R] = _best_of_all(hidden_RD, log_cluster_RC, words, k), 1.0
         else:
-            found = _best_of_needed(hidden_RD, log_cluster_RC, needed_RC, words, k)
-            share_N[open_R] = needed_RC.float().mean(dim=1)
+            needed_RC.scatter_(1, chosen_NM[open_R], False)
+            found = _joined_by_needed(values_NK[open_R], ids_NK[open_R], hidden_RD, log_cluster_RC, needed_RC, words)
+            share_N[open_R] = share_R.clamp(min=first / clusters)
         values_NK[open_R], ids_NK[open_R] = found
     return values_NK, ids_NK, share_N
 
 
-def _best_of_needed(
-    hidden_RD: Tensor, log_cluster_RC: Tensor, needed_RC: Tensor, words: WordsByCluster, k: int
-) -> tuple[Tensor, Tensor]:
-    """Rows need different numbers of clusters: each has room for the most that one needs."""
+def _joined_by_needed(
+    values_RK: Tensor, ids_RK: Tensor, hidden_RD: Tensor, log_cluster_RC: Tensor, needed_RC: Tensor,
+    words: WordsByCluster,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The best so far with the words of the needed clusters, of which only those that reach the k-th best count."""
+    rows, k = values_RK.shape
     row_P, cluster_P = needed_RC.nonzero(as_tuple=True)
-    place_P = (needed_RC.cumsum(dim=1) - 1)[row_P, cluster_P]
-    size = (len(hidden_RD), int(place_P.max()) + 1, words.word_CS.shape[1])
     joint_PS = words.joint(hidden_RD, log_cluster_RC, row_P, cluster_P)
-    joint_RMS = joint_PS.new_full(size, -torch.inf)
-    joint_RMS[row_P, place_P] = joint_PS
-    ids_RMS = words.word_CS.new_full(size, words.vocab)
-    ids_RMS[row_P, place_P] = words.word_CS[cluster_P]
-    return best(joint_RMS.flatten(1), ids_RMS.flatten(1), k)
+    pair_Q, slot_Q = (joint_PS >= values_RK[row_P, -1:]).nonzero(as_tuple=True)
+    every_R = torch.arange(rows, device=row_P.device).repeat_interleave(k)
+    return best_of_pairs(
+        torch.cat([every_R, row_P[pair_Q]]),
+        torch.cat([values_RK.flatten(), joint_PS[pair_Q, slot_Q]]),
+        torch.cat([ids_RK.flatten(), words.word_CS[cluster_P[pair_Q], slot_Q]]),
+        rows,
+        k,
+    )
 
 
 def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
@@ -125,14 +135,28 @@ def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluste
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
     wide = min(k + 1, shift_RC.shape[1])
     bests_RM, chosen_RM = torch.topk(highest_RC + shift_RC, wide, dim=1)
-    values_RK, ids_RK = best(*_joint(scores_RF, shift_RC, chosen_RM[:, :k], words, place_CS), k)
+    values_RK, ids_RK = _best_of_chosen(scores_RF, shift_RC, chosen_RM[:, :k], words, place_CS, k)
     if wide > k:
         tied = (bests_RM[:, k] >= values_RK[:, -1]).nonzero()[:, 0]
         if len(tied):
             chosen_TC = torch.arange(shift_RC.shape[1], device=tied.device).expand(len(tied), -1)
-            found = _joint(scores_RF[tied], shift_RC[tied], chosen_TC, words, place_CS)
-            values_RK[tied], ids_RK[tied] = best(*found, k)
+            found = _best_of_chosen(scores_RF[tied], shift_RC[tied], chosen_TC, words, place_CS, k)
+            values_RK[tied], ids_RK[tied] = found
     return values_RK, ids_RK
+
+
+def _best_of_chosen(
+    scores_RF: Tensor, shift_RC: Tensor, chosen_RM: Tensor, words: WordsByCluster, place_CS: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    width = words.word_CS.shape[1]
+    place_RF = place_CS[chosen_RM].flatten(1).clamp_(max=scores_RF.shape[1] - 1)
+    joint_RF = scores_RF.gather(1, place_RF) + shift_RC.gather(1, chosen_RM).repeat_interleave(width, 1)
+    joint_RF = joint_RF.masked_fill_((words.word_CS == words.vocab)[chosen_RM].flatten(1), -torch.inf)
+
+    def ids_of(rows_R: Tensor, column_RM: Tensor) -> Tensor:
+        return words.word_CS[chosen_RM[rows_R].gather(1, column_RM // width), column_RM % width]
+
+    return best(joint_RF, k, ids_of)
 
 
 Scored = tuple[Tensor, Tensor, Tensor, Tensor]  # (R, F) scores, (C, S) columns, (R, C) maximum and log-sum-exp
@@ -153,8 +177,7 @@ def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
                 torch.mm(words.slab_CSD[cluster, :size], hidden_DR, out=piece_SR)
             else:
                 piece_SR.copy_(words.slab_CSD[cluster, :size] @ hidden_DR)
-            if words.bias_CS is not None:
-                piece_SR += words.bias_CS[cluster, :size, None]
+            piece_SR += words.added_CS[cluster, :size, None]
             torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
             torch.sum((piece_SR - highest_CR[cluster]).exp_(), dim=0, out=sum_CR[cluster])
     slot_S = torch.arange(words.word_CS.shape[1])
@@ -165,27 +188,7 @@ def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
 def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
     clusters, width, dim = words.slab_CSD.shape
     scores_RF = at_least_float32(hidden_RD @ words.slab_CSD.view(-1, dim).T)
-    if words.bias_CS is not None:
-        scores_RF = scores_RF + words.bias_CS.flatten()
-    scores_RF = scores_RF.masked_fill_(words.word_CS.flatten() == words.vocab, -torch.inf)
+    scores_RF += words.added_CS.flatten()
     scores_RCS = scores_RF.view(-1, clusters, width)
     place_CS = torch.arange(clusters * width, device=scores_RF.device).view(clusters, width)
     return scores_RF, place_CS, scores_RCS.amax(dim=2), torch.logsumexp(scores_RCS, dim=2)
-
-
-def _joint(
-    scores_RF: Tensor, shift_RC: Tensor, chosen_RM: Tensor, words: WordsByCluster, place_CS: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(R, M S) log P(c, w | h) and ids of the words of chosen clusters; -inf in an empty slot."""
-    ids_RF = words.word_CS[chosen_RM].flatten(1)
-    place_RF = place_CS[chosen_RM].flatten(1).clamp_(max=scores_RF.shape[1] - 1)
-    found_RF = scores_RF.gather(1, place_RF) + shift_RC.gather(1, chosen_RM).repeat_interleave(
-        words.word_CS.shape[1], 1
-    )
-    return found_RF.masked_fill_(ids_RF == words.vocab, -torch.inf), ids_RF
-
-
-def _widened(array_NF: Tensor, k: int, filler: float) -> Tensor:
-    """Room for k columns where the first clusters hold fewer words; such a row is always open."""
-    missing = max(0, k - array_NF.shape[1])
-    return torch.nn.functional.pad(array_NF, (0, missing), value=filler) if missing else array_NF
