@@ -27,8 +27,9 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     # bfloat16's loss curve would say nothing: its rounding moves a parameter by more than one optimizer step does.
     training = cell.settings["training"] and cell.precision != "bfloat16"
     for number, options in enumerate(_variants(cell)):
-        # The plain form at every size; its variants, which share most of its code, at one.
-        sizes = ((cell.vocab, cell.dim, cell.tokens),) if cell.vocab else SIZES if number == 0 else SIZES[1:2]
+        # The plain form at every size; its variants and half precision, which share most of its code, at one.
+        every = number == 0 and cell.precision != "bfloat16"
+        sizes = ((cell.vocab, cell.dim, cell.tokens),) if cell.vocab else SIZES if every else SIZES[1:2]
         for vocab, dim, tokens in sizes:
             progress(f"V={vocab} N={tokens} {options or ''}")
             counts_V = zipf_counts(vocab)

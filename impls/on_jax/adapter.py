@@ -99,10 +99,9 @@ class JaxLayer(Layer):
         super().__init__(spec)
         self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
         self.native = layer = native(spec)
-        self._loss_of = jax.jit(layer.loss)
+        self._nll_of = jax.jit(layer.nll)
         self._grads_of = jax.jit(jax.value_and_grad(layer.loss, argnums=(0, 2)))
         self._log_probs_of = jax.jit(layer.log_probs)
-        self._target_log_probs_of = jax.jit(lambda *arguments: -layer.nll(*arguments))
         self._topk_of = jax.jit(layer.topk, static_argnums=3)
         with precision(spec.dtype), jax.default_device(device):
             self._structure = jax.device_put(layer.structure(), device)
@@ -124,7 +123,7 @@ class JaxLayer(Layer):
 
     def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
         with precision(self.spec.dtype):
-            return float(self._loss_of(self._params, self._structure, *self._on_device(hidden_ND, targets_N)))
+            return float(self._nll_of(self._params, self._structure, *self._on_device(hidden_ND, targets_N)).mean())
 
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
@@ -142,7 +141,7 @@ class JaxLayer(Layer):
     def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
         with precision(self.spec.dtype):
             inputs = self._on_device(hidden_ND, targets_N)
-            return to_numpy(self._target_log_probs_of(self._params, self._structure, *inputs))
+            return -to_numpy(self._nll_of(self._params, self._structure, *inputs))
 
     def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
         with precision(self.spec.dtype):
