@@ -1,0 +1,88 @@
+"""The language modelling task from text to row, on a small language that a model can learn."""
+
+import numpy as np
+import pytest
+
+from harness import registry
+from harness.cells import Selection, Suite
+from harness.tasks import language_modelling
+from impls.errors import BadInput
+
+FRAMEWORKS = registry.installed_frameworks()
+SMALL = {"batch": "4", "steps": "10", "embedding": "16", "rounds": "6", "budget": "0", "decode_rows": "8"}
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Each of 40 words has two words that may follow it."""
+    rng = np.random.default_rng(0)
+    names = [f"{first}{second}" for first in "abcdefgh" for second in "aeiou"]
+    follows = np.stack([rng.permutation(40), rng.permutation(40)])
+    here, words = 0, []
+    for _ in range(6000):
+        here = follows[rng.integers(0, 2), here]
+        words.append(names[here])
+    for name, piece in (("train", words[:5000]), ("valid", words[5000:5500]), ("test", words[5500:])):
+        (tmp_path / f"{name}.txt").write_text(" ".join(piece) + "\n")
+    return str(tmp_path)
+
+
+def result_of(framework, method, text, precision=None, options=None, **settings):
+    cells = Suite.load("pydoc").cells(
+        Selection(
+            frameworks=[framework],
+            methods=None if method == "unigram" else [method],
+            tasks=["language_modelling"],
+            dataset=text,
+            precision=[precision or ("float64" if framework == "numpy" else "float32")],
+            options=options or {},
+            settings=SMALL | settings,
+        )
+    )
+    cell = next(cell for cell in cells if cell.method == method)
+    return language_modelling.run(cell, lambda progress: None)
+
+
+def by_quantity(result):
+    return {m.quantity: m for m in result.measurements}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("method", ["full_softmax", "sohsm", "huffman"])
+def test_a_trained_model_beats_word_counts_and_is_decoded(framework, method, text):
+    options = {"interval": "40", "projection": "none", "bias": "True"} if method == "sohsm" else {}
+    found = by_quantity(result_of(framework, method, text, options=options))
+    unigram = by_quantity(result_of("numpy", "unigram", text))["perplexity"].value
+    perplexity = found["perplexity"]
+    assert 2.0 < perplexity.value < 0.6 * unigram  # two choices a word: no model can get below 2
+    assert perplexity.detail["split"] == "test"
+    assert [point["step"] for point in perplexity.detail["curve"]] == [124, 248]
+    assert found["topk_seconds"].detail["rows"] == 8
+    assert found["topk1_seconds"].ratio is not None
+    assert 0 < found["expanded_share"].value <= 1
+    if method != "sohsm":
+        return
+    product = found["cluster_perplexity"].value * found["in_cluster_perplexity"].value
+    assert product == pytest.approx(perplexity.value)
+    changes = perplexity.detail["reorganizations"]
+    assert [change["step"] for change in changes] == [40, 80, 120, 160, 200, 240]
+    assert changes[0]["changed_words"] > 0
+    assert {"perplexity_before", "perplexity_after", "changed_frequency"} <= changes[0].keys()
+    shown = [word for cluster in perplexity.detail["clusters"] for word in cluster]
+    assert len(shown) == len(set(shown))
+
+
+def test_frameworks_end_at_the_same_perplexity(text):
+    """The whole path, not only the layer: the same batches in the same order from the same start.
+
+    In float64: a hundred steps of Adagrad grow float32's rounding to a per cent.
+    """
+    settings = {"epochs": "1", "decode_rows": "0"}
+    rows = [by_quantity(result_of(f, "sohsm", text, "float64", {"interval": "40"}, **settings)) for f in FRAMEWORKS]
+    found = [row["perplexity"].value for row in rows]
+    assert found == pytest.approx([found[0]] * len(found), rel=1e-6)
+
+
+def test_a_text_that_is_too_short_is_refused(text):
+    with pytest.raises(BadInput, match="too short for 500 rows of 10 steps"):
+        result_of("numpy", "full_softmax", text, batch="500")
