@@ -178,18 +178,37 @@ class Suite:
         """
         selection.check()
         cells: list[Cell] = []
-        for sweep in self.sweeps:
+        for number, sweep in enumerate(self.sweeps):
             if selection.tasks is None or sweep["task"] in selection.tasks:
-                cells.extend(_expand(self.name, sweep, selection, progress))
+                vocabularies = self._vocabularies(number, selection.vocab)
+                cells.extend(_expand(self.name, sweep, selection, vocabularies, progress))
         unique = list({cell.key: cell for cell in cells}.values())
         if not unique:
             raise BadInput(f"suite {self.name!r} has no cell left under these filters: allowed: fewer or other filters")
         order = [ORACLE, *registry.frameworks()]
         return sorted(unique, key=lambda cell: order.index(cell.framework))
 
+    def _vocabularies(self, number: int, selected: Sequence[int] | None) -> Sequence[int]:
+        """What sweep `number` measures of the sizes selected.
+
+        A sweep that lists sizes takes its own; a size that no sweep of the task lists goes to the first of them. A
+        sweep that lists none, such as one over a text, takes all.
+        """
+        sweep = self.sweeps[number]
+        if selected is None or "vocab" not in sweep:
+            return selected or sweep.get("vocab", [0])
+        listing = [i for i, s in enumerate(self.sweeps) if s["task"] == sweep["task"] and "vocab" in s]
+        listed = {vocab for i in listing for vocab in self.sweeps[i]["vocab"]}
+        first = number == listing[0]
+        return [v for v in selected if v in sweep["vocab"] or (first and v not in listed)]
+
 
 def _expand(
-    suite: str, sweep: Mapping[str, Any], selection: Selection, progress: Callable[[str], None]
+    suite: str,
+    sweep: Mapping[str, Any],
+    selection: Selection,
+    vocabularies: Sequence[int],
+    progress: Callable[[str], None],
 ) -> Iterable[Cell]:
     task = registry.task(sweep["task"])
     settings = _settings(task.SETTINGS, sweep.get("settings", {}), selection.settings, sweep["task"])
@@ -198,7 +217,6 @@ def _expand(
         or sweep.get("frameworks")
         or [name for name in registry.installed_frameworks() if name != ORACLE]
     )
-    vocabularies: Sequence[int] = selection.vocab or sweep.get("vocab", [0])
     dataset_name = (selection.dataset or sweep.get("dataset", "")) if task.USES_DATASET else ""
 
     for vocab in vocabularies:

@@ -30,7 +30,13 @@ def test_every_suite_loads_and_names_known_tasks():
 
 def test_filters_narrow_and_vocabularies_are_taken_as_given():
     found = cells("cpu", frameworks=["numpy"], precision=["float64"], methods=["sohsm"], vocab=[128_000, 500])
-    assert {(c.method, c.vocab) for c in found} == {("sohsm", 128_000), ("sohsm", 500)}
+    assert [(c.method, c.vocab, c.settings["rounds"]) for c in found] == [("sohsm", 500, 11), ("sohsm", 128_000, 6)]
+
+
+def test_a_size_is_measured_by_the_sweep_that_lists_it_and_a_new_one_by_the_first():
+    for vocab, rounds in ((44_000, [11]), (256_000, [6]), (77, [11])):
+        found = cells("cpu", frameworks=["numpy"], precision=["float64"], methods=["huffman"], vocab=[vocab])
+        assert [c.settings["rounds"] for c in found] == rounds
 
 
 def test_options_go_to_the_methods_that_have_them():
@@ -38,7 +44,7 @@ def test_options_go_to_the_methods_that_have_them():
         c.method: c.options
         for c in cells("cpu", frameworks=["numpy"], precision=["float64"], options={"projection": "none"})
     }
-    assert by_method == {"full_softmax": {}, "huffman": {}, "sohsm": {"projection": "none"}}
+    assert by_method == {"full_softmax": {}, "fused_softmax": {}, "huffman": {}, "sohsm": {"projection": "none"}}
 
 
 def test_an_option_at_its_default_is_no_variant():
