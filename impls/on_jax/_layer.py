@@ -47,9 +47,8 @@ class OutputLayer(ABC):
 
         Args:
             hidden_ND: (N, D), any floating dtype; logits and sums are float32 at least.
-            targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient and
-            does
-                not count in the mean. The mean over padding alone is 0.
+            targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient
+                and does not count in the mean. The mean over padding alone is 0.
             reduction: "mean" over the tokens, "sum", or "none" for (N,).
         """
         real_N = targets_N != ignore_index
