@@ -55,12 +55,9 @@ class ByCluster:
         return [(c, start, end) for c, (start, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > start]
 
 
-def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster, *, few: bool = False) -> Tensor:
-    """(N, S) products of each sorted token with the words of its cluster.
-
-    On the CPU a grouped product visits clusters without a token too: where tokens are `few`, the loop is faster.
-    """
-    if formulation(slab_CSD) == GROUPED and not (few and hidden_ND.device.type == "cpu"):
+def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
+    """(N, S) products of each sorted token with the words of its cluster."""
+    if formulation(slab_CSD) == GROUPED:
         return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
     scores_NS = hidden_ND.new_empty(len(hidden_ND), slab_CSD.shape[1])
     for cluster, first, end in batch.pieces():

@@ -19,6 +19,7 @@ from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._layer import at_least_float32
 
 _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
+_FEW_PAIRS = 32  # (row, cluster) pairs up to which one product each is cheaper than sorting them
 _WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
 
 
@@ -28,30 +29,37 @@ class WordsByCluster:
 
     Attributes:
         slab_CSD: Word vectors by cluster and slot.
-        added_CS: Word biases, zero where there are none; -inf in an empty slot.
+        bias_CS: Word biases, or None.
         word_CS: The word in each slot; V where the slot is empty.
         vocab: V.
     """
 
     slab_CSD: Tensor
-    added_CS: Tensor
+    bias_CS: Tensor | None
     word_CS: Tensor
     vocab: int
 
-    @classmethod
-    def of(cls, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, vocab: int) -> WordsByCluster:
-        kind = at_least_float32(slab_CSD[:0]).dtype
-        added_CS = torch.zeros_like(word_CS, dtype=kind) if bias_CS is None else bias_CS.to(kind)
-        return cls(slab_CSD, added_CS.masked_fill(word_CS == vocab, -torch.inf), word_CS, vocab)
-
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, cluster_P: Tensor) -> Tensor:
         """(P, S) log P(c, w | h) of the words of chosen (row, cluster) pairs; -inf in an empty slot."""
-        batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), len(self.slab_CSD))
-        sorted_PS = at_least_float32(_clusters.scores(hidden_RD[row_P[batch.order_N]], self.slab_CSD, batch, few=True))
-        scores_PS = self.added_CS[cluster_P].index_add_(0, batch.order_N, sorted_PS)
+        scores_PS = self.added(cluster_P)
+        if len(row_P) <= _FEW_PAIRS:
+            pairs = zip(row_P.tolist(), cluster_P.tolist(), strict=True)
+            scores_PS += torch.stack([self.slab_CSD[cluster] @ hidden_RD[row] for row, cluster in pairs])
+        else:
+            batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), len(self.slab_CSD))
+            sorted_PS = _clusters.scores(hidden_RD[row_P[batch.order_N]], self.slab_CSD, batch)
+            scores_PS.index_add_(0, batch.order_N, at_least_float32(sorted_PS))
         # An empty cluster's sum is -inf; its slots must stay -inf in place of becoming -inf + inf.
         shift_P = (log_cluster_RC[row_P, cluster_P] - torch.logsumexp(scores_PS, dim=1)).nan_to_num_(posinf=0.0)
         return scores_PS.add_(shift_P[:, None])
+
+    def added(self, cluster_P: Tensor | slice) -> Tensor:
+        """(P, S) what a word's score gets on top: its bias, or -inf in an empty slot."""
+        empty_PS = self.word_CS[cluster_P] == self.vocab
+        kind = at_least_float32(self.slab_CSD[:0]).dtype
+        if self.bias_CS is None:
+            return torch.zeros(empty_PS.shape, dtype=kind, device=empty_PS.device).masked_fill_(empty_PS, -torch.inf)
+        return self.bias_CS[cluster_P].to(kind).masked_fill(empty_PS, -torch.inf)
 
 
 def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,6 +178,7 @@ def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
     highest_CR = torch.full((len(sizes_C), len(hidden_RD)), -torch.inf, dtype=kind)
     sum_CR = torch.zeros_like(highest_CR)
     hidden_DR = hidden_RD.T.contiguous()
+    added_CS = words.added(slice(None))
     for cluster, piece_SR in enumerate(scores_VR.split(sizes_C.tolist())):
         size = len(piece_SR)
         if size:
@@ -177,7 +186,7 @@ def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
                 torch.mm(words.slab_CSD[cluster, :size], hidden_DR, out=piece_SR)
             else:
                 piece_SR.copy_(words.slab_CSD[cluster, :size] @ hidden_DR)
-            piece_SR += words.added_CS[cluster, :size, None]
+            piece_SR += added_CS[cluster, :size, None]
             torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
             torch.sum((piece_SR - highest_CR[cluster]).exp_(), dim=0, out=sum_CR[cluster])
     slot_S = torch.arange(words.word_CS.shape[1])
@@ -188,7 +197,7 @@ def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
 def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
     clusters, width, dim = words.slab_CSD.shape
     scores_RF = at_least_float32(hidden_RD @ words.slab_CSD.view(-1, dim).T)
-    scores_RF += words.added_CS.flatten()
+    scores_RF += words.added(slice(None)).flatten()
     scores_RCS = scores_RF.view(-1, clusters, width)
     place_CS = torch.arange(clusters * width, device=scores_RF.device).view(clusters, width)
     return scores_RF, place_CS, scores_RCS.amax(dim=2), torch.logsumexp(scores_RCS, dim=2)

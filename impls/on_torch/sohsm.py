@@ -103,7 +103,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
-        words = _expand.WordsByCluster.of(self.word_weight, self._word_bias, self.word, self.spec.vocab)
+        words = _expand.WordsByCluster(self.word_weight, self._word_bias, self.word, self.spec.vocab)
         word_hidden_ND = self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
         return _expand.search(word_hidden_ND, self.cluster_log_probs(hidden_ND), words, k)
 
