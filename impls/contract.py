@@ -65,6 +65,11 @@ class Layer(ABC):
         """Most device memory in use during `run` above what was in use before; None where the device has no counter."""
         return None
 
+    def ballast(self, size: int) -> object | None:
+        """An array of `size` bytes on the host, written to, where the framework keeps memory that it has freed; else
+        None."""
+        return None
+
     def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:
         return np.ones(len(hidden_ND))
 

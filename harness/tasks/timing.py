@@ -150,7 +150,9 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> Measurement:
 
     work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
     if cell.device == "cpu":
-        return Measurement("peak_bytes", value := float(peak_resident_bytes(work)), [value], detail={"device": False})
+        return Measurement(
+            "peak_bytes", value := float(peak_resident_bytes(work, layer.ballast)), [value], detail={"device": False}
+        )
     first_call(work)  # on a device the framework counts, and what compiling needs is on the host
     value = float(layer.peak_device_bytes(work) or 0)
     return Measurement("peak_bytes", value, [value], detail={"device": True})

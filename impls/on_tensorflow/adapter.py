@@ -167,6 +167,10 @@ class TensorFlowLayer(Layer):
         }
         return lambda: wait(calls[work]())
 
+    def ballast(self, size: int) -> object | None:
+        with tf.device("CPU:0"):
+            return tf.ones([size // 4])
+
     def peak_device_bytes(self, run: Callable[[], object]) -> int | None:
         if self.device.startswith("/CPU"):
             return super().peak_device_bytes(run)
