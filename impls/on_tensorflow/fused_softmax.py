@@ -90,7 +90,9 @@ class FusedSoftmax(FullSoftmax):
 
         @tf.custom_gradient
         def nll(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
-            log_sum_N, target_N = _forward(hidden_ND, weight_VD, bias_V, targets_N)
+            # No tape must follow the loop inside: it would keep every block for a gradient that is written out here.
+            untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
+            log_sum_N, target_N = _forward(untaped[0], untaped[1], untaped[2], targets_N)
 
             def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
                 return _backward(hidden_ND, weight_VD, bias_V, targets_N, log_sum_N, dnll_N)
