@@ -1,18 +1,24 @@
 """The softmax within a word's cluster, for tokens of many clusters at once: the costly half of a two-level layer.
 
-Tokens are sorted by cluster, words are stored by cluster in a (C, S, D) slab, and the sorted tokens are cut into tiles
-of at most T tokens of one cluster: one batched product scores all tiles against their clusters' words. A cluster's
-matrix is gathered once a tile, never once a token. The gradient is written out, so that the exponentials of the
-forward pass serve it too.
+Words are stored by cluster in a (C, S, D) slab. Every cluster has one tile of T places for the first of its tokens, so
+that one batched product takes the slab as it lies, and writes its gradient as it lies: no cluster matrix is copied.
+Tokens beyond the T-th, which frequent words bring to a few clusters, go into further tiles; these alone gather their
+cluster's matrix, and their gradients are added to it. The gradient is written out, from the exponentials of the forward
+pass.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from impls.on_tensorflow._layer import Tensor, at_least_float32
 
-TILE = 32  # tokens; measured fastest of 16 and 32 on two CPU cores, where a tile's gather costs what its padding saves
+# Tokens of a further tile. Measured on two CPU cores with 32, 64 and 128 of them, which came out alike.
+_FURTHER = 32
+# The bias of an empty slot: its exponential is zero, and finite so that a cluster without any word has no NaN either.
+_CLOSED = -1e30
 
 
 def in_cluster_nll(
@@ -28,57 +34,98 @@ def in_cluster_nll(
         cluster_N, slot_N: int32: where the target words stand.
     """
     clusters, width = word_CS.shape
-    order_N = tf.argsort(cluster_N, stable=True)
-    place_N = tf.math.invert_permutation(order_N)
-    tile_index_MT, own_MT, cluster_M = _cut(tf.gather(cluster_N, order_N), clusters)
-    target_MTS = tf.one_hot(tf.gather(tf.gather(slot_N, order_N), tile_index_MT), width, dtype=tf.bool, on_value=True,
-                            off_value=False)  # fmt: skip
-    position_N = tf.boolean_mask(tf.reshape(tf.range(tf.size(own_MT)), tf.shape(own_MT)), own_MT)
+    first, further, place_N = _cut(cluster_N, clusters)
 
     @tf.custom_gradient
     def nll(hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor) -> tuple[Tensor, object]:
-        hidden_MTD = tf.gather(tf.gather(tf.cast(hidden_ND, slab_CSD.dtype), order_N), tile_index_MT)
-        words_MSD = tf.gather(slab_CSD, cluster_M)
-        scores_MTS = at_least_float32(tf.matmul(hidden_MTD, words_MSD, transpose_b=True))
-        scores_MTS += tf.cast(tf.gather(bias_CS, cluster_M), scores_MTS.dtype)[:, None, :]
-        highest_MT1 = tf.reduce_max(scores_MTS, axis=2, keepdims=True)
-        exp_MTS = tf.exp(scores_MTS - highest_MT1)
-        sum_MT1 = tf.reduce_sum(exp_MTS, axis=2, keepdims=True)
-        picked_MT = tf.reduce_sum(tf.where(target_MTS, scores_MTS, tf.zeros_like(scores_MTS)), axis=2)
-        nll_MT = (highest_MT1 + tf.math.log(sum_MT1))[:, :, 0] - picked_MT
-        nll_N = tf.gather(tf.gather(tf.reshape(nll_MT, [-1]), position_N), place_N)
+        def forward(tiles: _Tiles, words_MSD: Tensor, bias_MS: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            hidden_MTD = tf.cast(tf.gather(hidden_ND, tiles.token_MT), words_MSD.dtype)
+            scores_MTS = at_least_float32(tf.matmul(hidden_MTD, words_MSD, transpose_b=True))
+            scores_MTS += tf.cast(bias_MS, scores_MTS.dtype)[:, None, :]
+            nll_R, excess_RS = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+                features=tf.reshape(scores_MTS, [-1, width]),
+                labels=tf.reshape(tf.gather(slot_N, tiles.token_MT), [-1]),
+            )
+            return hidden_MTD, nll_R, tf.reshape(excess_RS, tf.shape(scores_MTS))  # P - one-hot
+
+        gathered_MSD = tf.gather(slab_CSD, further.cluster_M)
+        hidden_CTD, nll_P, excess_CTS = forward(first, slab_CSD, bias_CS)
+        hidden_MTD, nll_Q, excess_MTS = forward(further, gathered_MSD, tf.gather(bias_CS, further.cluster_M))
 
         def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            scale_MT = tf.where(own_MT, tf.gather(tf.gather(dnll_N, order_N), tile_index_MT), tf.zeros_like(nll_MT))
-            dscores_MTS = (exp_MTS / sum_MT1 - tf.cast(target_MTS, exp_MTS.dtype)) * scale_MT[:, :, None]
-            dbias_CS = _by_cluster(tf.reduce_sum(dscores_MTS, axis=1), cluster_M, clusters)
-            dscores_MTS = tf.cast(dscores_MTS, slab_CSD.dtype)
-            dhidden_MTD = tf.matmul(dscores_MTS, words_MSD)
-            dhidden_ND = tf.gather(tf.reshape(dhidden_MTD, [-1, dhidden_MTD.shape[2]]), tf.gather(position_N, place_N))
-            dslab_CSD = _by_cluster(tf.matmul(dscores_MTS, hidden_MTD, transpose_a=True), cluster_M, clusters)
-            return tf.cast(dhidden_ND, hidden_ND.dtype), dslab_CSD, tf.cast(dbias_CS, bias_CS.dtype)
+            def backward(
+                tiles: _Tiles, words_MSD: Tensor, hidden_MTD: Tensor, excess_MTS: Tensor
+            ) -> tuple[Tensor, Tensor, Tensor]:
+                dnll_MT = tf.where(tiles.own_MT, tf.gather(dnll_N, tiles.token_MT), tf.zeros([], dnll_N.dtype))
+                dscores_MTS = excess_MTS * dnll_MT[:, :, None]
+                dbias_MS = tf.cast(tf.reduce_sum(dscores_MTS, axis=1), bias_CS.dtype)
+                dscores_MTS = tf.cast(dscores_MTS, words_MSD.dtype)
+                dhidden_MTD = tf.matmul(dscores_MTS, words_MSD)
+                dwords_MSD = tf.matmul(dscores_MTS, hidden_MTD, transpose_a=True)
+                return tf.reshape(dhidden_MTD, [-1, hidden_ND.shape[1]]), dwords_MSD, dbias_MS
 
-        return nll_N, gradient
+            dhidden_PD, dslab_CSD, dbias_CS = backward(first, slab_CSD, hidden_CTD, excess_CTS)
+            dhidden_QD, dwords_MSD, dbias_MS = backward(further, gathered_MSD, hidden_MTD, excess_MTS)
+            dhidden_ND = tf.cast(tf.gather(tf.concat([dhidden_PD, dhidden_QD], axis=0), place_N), hidden_ND.dtype)
+            dslab_CSD = _add_rows(dslab_CSD, further.cluster_M, dwords_MSD)
+            return dhidden_ND, dslab_CSD, _add_rows(dbias_CS, further.cluster_M, dbias_MS)
 
-    # An empty slot has a bias that no exponential survives; where there are no biases, that is all there is.
-    closed_CS = tf.where(word_CS < 0, -tf.cast(float("inf"), slab_CSD.dtype), tf.zeros([], slab_CSD.dtype))
+        return tf.gather(tf.concat([nll_P, nll_Q], axis=0), place_N), gradient
+
+    closed_CS = tf.where(word_CS < 0, tf.constant(_CLOSED, slab_CSD.dtype), tf.zeros([], slab_CSD.dtype))
     return nll(hidden_ND, tf.convert_to_tensor(slab_CSD), closed_CS if bias_CS is None else bias_CS + closed_CS)
 
 
-def _cut(cluster_sorted_N: Tensor, clusters: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(M, T) sorted tokens of each tile, (M, T) which of them are its own, and (M,) its cluster."""
-    end_C = tf.searchsorted(cluster_sorted_N, tf.range(clusters), side="right")
+class _Tiles(NamedTuple):
+    """M tiles of T places.
+
+    Attributes:
+        token_MT: The token in each place; any token where the place is empty.
+        own_MT: False where it is.
+        cluster_M: Of the tokens of each tile.
+    """
+
+    token_MT: Tensor
+    own_MT: Tensor
+    cluster_M: Tensor
+
+
+def _cut(cluster_N: Tensor, clusters: int) -> tuple[_Tiles, _Tiles, Tensor]:
+    """The first tile of each cluster, the further tiles, and (N,) the place of each token in both laid end to end."""
+    first = _first_places(cluster_N.shape[0], clusters)
+    order_N = tf.argsort(cluster_N, stable=True)
+    cluster_sorted_N = tf.gather(cluster_N, order_N)
+    every_C = tf.range(clusters)
+    end_C = tf.searchsorted(cluster_sorted_N, every_C, side="right")
     begin_C = tf.concat([[0], end_C[:-1]], axis=0)
-    tiles_C = (end_C - begin_C + TILE - 1) // TILE
-    last_C = tf.cumsum(tiles_C)
+    further_C = (tf.maximum(end_C - begin_C - first, 0) + _FURTHER - 1) // _FURTHER
+    last_C = tf.cumsum(further_C)
     tile_M = tf.range(last_C[-1])
     cluster_M = tf.searchsorted(last_C, tile_M, side="right")
-    start_M = tf.gather(begin_C, cluster_M) + (tile_M - tf.gather(last_C - tiles_C, cluster_M)) * TILE
-    index_MT = start_M[:, None] + tf.range(TILE)
-    own_MT = index_MT < tf.gather(end_C, cluster_M)[:, None]
-    return tf.minimum(index_MT, tf.size(cluster_sorted_N) - 1), own_MT, cluster_M
+    start_M = tf.gather(begin_C + first, cluster_M) + (tile_M - tf.gather(last_C - further_C, cluster_M)) * _FURTHER
+
+    def tiles(start_M: Tensor, cluster_M: Tensor, places: int) -> _Tiles:
+        index_MT = start_M[:, None] + tf.range(places)
+        own_MT = index_MT < tf.gather(end_C, cluster_M)[:, None]
+        return _Tiles(tf.gather(order_N, tf.minimum(index_MT, tf.size(order_N) - 1)), own_MT, cluster_M)
+
+    rank_N = tf.range(tf.size(order_N)) - tf.gather(begin_C, cluster_sorted_N)
+    beyond_N = tf.gather(clusters * first + (last_C - further_C) * _FURTHER, cluster_sorted_N) + rank_N - first
+    place_sorted_N = tf.where(rank_N < first, cluster_sorted_N * first + rank_N, beyond_N)
+    place_N = tf.gather(place_sorted_N, tf.math.invert_permutation(order_N))
+    return tiles(begin_C, every_C, first), tiles(start_M, cluster_M, _FURTHER), place_N
 
 
-def _by_cluster(by_tile: Tensor, cluster_M: Tensor, clusters: int) -> Tensor:
-    """Sums over the tiles of each cluster."""
-    return tf.math.unsorted_segment_sum(by_tile, cluster_M, clusters)
+def _first_places(tokens: int | None, clusters: int) -> int:
+    """T: the tokens of an average cluster, as the next power of two."""
+    if tokens is None:  # not known while tracing
+        return _FURTHER
+    return max(8, 1 << (-(-tokens // clusters) - 1).bit_length())
+
+
+def _add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:
+    """`array` with `added` at its rows, in place: nothing else may read `array`.
+
+    `tensor_scatter_nd_add` would copy it, which costs more than the products that made it.
+    """
+    return tf.raw_ops.InplaceAdd(x=array, i=rows_M, v=added)

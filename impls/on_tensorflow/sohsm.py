@@ -96,7 +96,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return at_least_float32(logits_NC)
 
     def formulation(self) -> str:
-        return f"batched tiles of {_clusters.TILE} tokens"
+        return "a batched product over all clusters, further tiles for full ones"
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = ("word_weight", "word_bias")
