@@ -134,7 +134,7 @@ def test_info_says_how_to_install_what_is_missing(in_empty_folder, monkeypatch, 
     monkeypatch.setattr(registry, "is_installed", lambda name: name == "numpy")
     assert cli.main(["info"]) == 0
     printed = capsys.readouterr().out
-    assert "numpy     cpu: numpy" in printed
+    assert "numpy       cpu: numpy" in printed
     for framework in set(registry.frameworks()) - {"numpy"}:
         assert f"missing: {registry.install_line(framework)}" in printed
 
