@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import layers, registry
-from harness.tolerances import tolerance
+from harness.tolerances import FLIPS, tolerance
 from harness.workload import Batch
 from impls.contract import LanguageModelConfig, Layer
 from impls.optimizers import Optimizer
@@ -111,6 +111,19 @@ def check_layer(layer: Layer, batch: Batch, *, k: int, whole_vocabulary: bool = 
     hold("topk_values", values_NK, oracle_values_NK, reduction=spec.dim)
     margin = tolerance("topk_values", spec.dtype, spec.dim) * float(np.abs(oracle_log_probs_NV).max())
     found.append(_compare_ids(ids_NK, oracle_ids_NK, oracle_log_probs_NV, margin, case))
+    width = min(3 * k, spec.vocab)
+    values_NK, ids_NK = layer.beam(hidden_ND, k, width)
+    at_ids_NK = np.take_along_axis(oracle_log_probs_NV, np.asarray(ids_NK), 1)
+    hold("beam_values", values_NK, at_ids_NK, reduction=spec.dim)
+    flips = FLIPS[spec.dtype].value
+    oracle_beam_NK = oracle.beam(hidden_ND, k, width)[0]
+    # A prefix lost to rounding shows as another word of the beam; equal words in another order do not.
+    other_N = np.abs(np.asarray(at_ids_NK) - oracle_beam_NK).max(axis=1) > 2 * margin
+    found.append(Comparison("beam_ids", other_N.mean(), other_N.mean(), flips, case))
+    uniforms_NU = np.random.default_rng([spec.seed, 5]).random((len(hidden_ND), spec.draws))
+    drawn_N, oracle_drawn_N = (one.sample(hidden_ND, uniforms_NU) for one in (layer, oracle))
+    other = float((np.asarray(drawn_N) != oracle_drawn_N).mean())
+    found.append(Comparison("sampled words", other, other, flips, case))
     if whole_vocabulary:
         log_probs_NV = layer.log_probs(hidden_ND)
         hold("log_probs", log_probs_NV, oracle_log_probs_NV, reduction=spec.dim)

@@ -44,11 +44,19 @@ FACTORS: dict[str, Factor] = {
     "grad_hidden": Factor(32, "softmax probabilities times weights: two chained products"),
     "grad_parameter": Factor(32, "softmax probabilities times hidden vectors, summed over tokens in another order"),
     "topk_values": Factor(16, "entries of log_probs"),
+    "beam_values": Factor(16, "entries of log_probs"),
     "training_loss": Factor(
         4096,
         "20 optimizer steps: Adagrad's first steps divide a gradient by its own size, so that rounding of a gradient "
         "near zero moves a parameter by up to the learning rate, and each step feeds the next",
     ),
+}
+
+# Of discrete choices made with rounded numbers, the share of rows that may come out otherwise than the oracle's.
+FLIPS: dict[str, Factor] = {
+    "float64": Factor(1e-6, "a number would have to lie within rounding of a boundary"),
+    "float32": Factor(0.02, "probabilities and sums are off by some 1e-6, at each of up to 20 choices a word"),
+    "bfloat16": Factor(0.5, "probabilities are off by about a hundredth, at each of up to 20 choices a word"),
 }
 
 

@@ -18,7 +18,29 @@ from impls.errors import BadInput, unknown
 from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec, Shapes, check_parameters
 
-WORK = ("layer", "layer_step", "topk", "log_probs")
+WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a prepared function does once a call, all of it checked.
+
+    Attributes:
+        work: One of `WORK`.
+        hidden_ND, targets_N: Its inputs.
+        k: For "topk" and "beam".
+        width: For "beam".
+        uniforms_NU: For "sample".
+        optimizer: For "layer_step".
+    """
+
+    work: str
+    hidden_ND: NDArray
+    targets_N: NDArray[np.int64]
+    k: int
+    width: int
+    uniforms_NU: NDArray[np.float64]
+    optimizer: Optimizer
 
 
 class Layer(ABC):
@@ -53,9 +75,13 @@ class Layer(ABC):
     def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]: ...
 
     @abstractmethod
-    def _prepare(
-        self, work: str, hidden_ND: NDArray, targets_N: NDArray, k: int, optimizer: Optimizer
-    ) -> Callable[[], object]: ...
+    def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]: ...
+
+    @abstractmethod
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray: ...
+
+    @abstractmethod
+    def _prepare(self, job: Job) -> Callable[[], object]: ...
 
     def structure(self) -> Arrays:
         """The arrays that shape the layer, such as the cluster of each word; empty for full softmax."""
@@ -106,27 +132,80 @@ class Layer(ABC):
         hidden_ND = check_hidden(hidden, self.spec.dim)
         return self._topk(hidden_ND, check_k(k, self.spec.vocab))
 
+    def beam(self, hidden: ArrayLike, k: int, width: int) -> tuple[NDArray, NDArray]:
+        """Values and ids (N, K) of k likely words by layer-wise search, which is not exact.
+
+        Of the clusters of a two-level layer, or of the prefixes at each level of a tree, only the `width` likeliest
+        are followed (Liu et al. 2022, section 3.3). A layer of one level gives its exact top-k.
+
+        Args:
+            hidden: (N, D).
+            k: Words asked for.
+            width: From k to V.
+        """
+        hidden_ND = check_hidden(hidden, self.spec.dim)
+        k = check_k(k, self.spec.vocab)
+        return self._beam(hidden_ND, k, check_width(width, k, self.spec.vocab))
+
+    def sample(self, hidden: ArrayLike, uniforms: ArrayLike) -> NDArray[np.int64]:
+        """(N,) words drawn from the layer's distribution, exactly: from the root down, each choice given those before.
+
+        Args:
+            hidden: (N, D).
+            uniforms: (N, U) numbers from 0, below 1, one for each choice, with U = `spec.draws`. A choice among
+                several is the first whose cumulative probability exceeds its number, words and clusters in order of
+                their ids; a turn in a binary tree goes left where its number lies below the probability.
+        """
+        hidden_ND = check_hidden(hidden, self.spec.dim)
+        return self._sample(hidden_ND, check_uniforms(uniforms, (len(hidden_ND), self.spec.draws)))
+
     def expanded_share(self, hidden: ArrayLike, k: int) -> NDArray:
         """(N,) the share of its clusters or nodes that the layer scores for `topk`; 1 where it has no bounds."""
         hidden_ND = check_hidden(hidden, self.spec.dim)
         return self._expanded_share(hidden_ND, check_k(k, self.spec.vocab))
 
     def prepare(
-        self, work: str, hidden: ArrayLike, targets: ArrayLike, *, k: int = 10, optimizer: Optimizer | None = None
+        self,
+        work: str,
+        hidden: ArrayLike,
+        targets: ArrayLike | None = None,
+        *,
+        k: int | None = None,
+        width: int | None = None,
+        uniforms: ArrayLike | None = None,
+        optimizer: Optimizer | None = None,
     ) -> Callable[[], object]:
         """Place the inputs on the device and return a function that does `work` once and waits until it is done.
 
         Args:
-            work: "layer" (forward and backward), "layer_step" (and the optimizer), "topk" or "log_probs".
+            work: "layer" (forward and backward), "layer_step" (and the optimizer), "topk", "beam", "sample" or
+                "log_probs".
             hidden: (N, D).
-            targets: (N,).
-            k: For "topk".
+            targets: (N,) for the first two; the others need none.
+            k: For "topk" and "beam"; 10, or V where that is less, where left out.
+            width: For "beam"; k where left out.
+            uniforms: (N, U) for "sample"; drawn with seed 0 where left out.
             optimizer: For "layer_step"; Adagrad as in the SOHSM paper where left out.
         """
         if work not in WORK:
             raise unknown("work", work, WORK)
-        hidden_ND, targets_N = self._check(hidden, targets)
-        return self._prepare(work, hidden_ND, targets_N, check_k(k, self.spec.vocab), optimizer or Optimizer())
+        hidden_ND = check_hidden(hidden, self.spec.dim)
+        if targets is None:
+            if work in ("layer", "layer_step"):
+                raise BadInput(f"targets is missing: allowed: ({len(hidden_ND)},) word ids for work={work!r}")
+            targets = np.zeros(len(hidden_ND), dtype=np.int64)
+        k = min(10, self.spec.vocab) if k is None else check_k(k, self.spec.vocab)
+        size = (len(hidden_ND), self.spec.draws)
+        job = Job(
+            work=work,
+            hidden_ND=hidden_ND,
+            targets_N=check_targets(targets, self.spec.vocab, (len(hidden_ND),)),
+            k=k,
+            width=k if width is None else check_width(width, k, self.spec.vocab),
+            uniforms_NU=check_uniforms(np.random.default_rng(0).random(size) if uniforms is None else uniforms, size),
+            optimizer=optimizer or Optimizer(),
+        )
+        return self._prepare(job)
 
     def _check(self, hidden: ArrayLike, targets: ArrayLike) -> tuple[NDArray, NDArray[np.int64]]:
         hidden_ND = check_hidden(hidden, self.spec.dim)
@@ -269,3 +348,19 @@ def check_k(k: object, vocab: int) -> int:
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= vocab:
         raise BadInput(f"k={k!r}: allowed: a whole number from 1 to {vocab}, the vocabulary")
     return int(k)
+
+
+def check_width(width: object, k: int, vocab: int) -> int:
+    if isinstance(width, bool) or not isinstance(width, int | np.integer) or not k <= width <= vocab:
+        raise BadInput(f"width={width!r}: allowed: a whole number from k={k} to {vocab}, the vocabulary")
+    return int(width)
+
+
+def check_uniforms(uniforms: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """`uniforms` as float64 of the given shape, each below 1 in float32 too, where 1 - 1e-9 would round to it."""
+    array = np.asarray(uniforms)
+    if array.shape != shape or array.dtype.kind != "f":
+        raise BadInput(f"uniforms has shape {array.shape} and dtype {array.dtype}: allowed: {shape} floating point")
+    if not ((array >= 0) & (array < 1)).all():
+        raise BadInput("uniforms holds a number outside its range: allowed: from 0, below 1")
+    return np.minimum(array.astype(np.float64), float(np.nextafter(np.float32(1), np.float32(0))))

@@ -1,7 +1,8 @@
 """What a layer is before any framework: its method, word counts, size, options, structure and parameter shapes.
 
 Shape letters used in every module: N tokens, V words of the vocabulary, D width of the hidden vector, C clusters,
-S slots of a cluster, L longest code, B sequences of a batch, T time steps, K best words asked for.
+S slots of a cluster, L longest code, B sequences of a batch, T time steps, K best words asked for, U uniform numbers
+that a sampled word takes.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Definition:
         shapes: Canonical parameter names to shapes.
         initial: Draws the initial parameters, float64, under those names.
         train_only_loss: True where the training loss is not the negative log-likelihood.
+        draws: How many uniform numbers `Layer.sample` takes for a word.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Definition:
     shapes: Callable[[LayerSpec], Shapes]
     initial: Callable[[LayerSpec, np.random.Generator], Arrays]
     train_only_loss: bool = False
+    draws: Callable[[LayerSpec], int] = lambda spec: 1
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,11 @@ class LayerSpec:
     @property
     def vocab(self) -> int:
         return len(self.counts)
+
+    @property
+    def draws(self) -> int:
+        """How many uniform numbers `Layer.sample` takes for a word: one for each choice on the way to it."""
+        return self.definition.draws(self)
 
     def parameter_shapes(self) -> Shapes:
         return self.definition.shapes(self)

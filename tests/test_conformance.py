@@ -94,6 +94,28 @@ def test_topk_is_exact_from_flat_to_peaked(framework, method, scale):
 
 
 @pytest.mark.parametrize(("framework", "method"), PAIRS)
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
+def test_samples_and_beams_are_the_oracles(framework, method, scale):
+    """The same words from the same uniform numbers, the extreme ones among them; the same beams of any width."""
+    rng = np.random.default_rng(9)
+    layer, oracle = (make(name, method, vocab=300, dim=12) for name in (framework, "numpy"))
+    params = {name: scale * rng.standard_normal(value.shape) for name, value in oracle.parameters().items()}
+    for one in (layer, oracle):
+        one.load(params)
+    hidden_ND = rng.standard_normal((200, 12))
+    uniforms_NU = rng.random((200, layer.spec.draws))
+    uniforms_NU[:2] = [[0.0], [1 - 1e-12]]
+    assert layer.sample(hidden_ND, uniforms_NU).tolist() == oracle.sample(hidden_ND, uniforms_NU).tolist()
+    if not scale:
+        return  # every choice of a beam is a tie
+    for k, width in ((1, 1), (5, 5), (5, 20), (10, 300), (300, 300)):
+        values_NK, ids_NK = layer.beam(hidden_ND, k, width)
+        expected_NK, expected_ids_NK = oracle.beam(hidden_ND, k, width)
+        np.testing.assert_allclose(values_NK, expected_NK, rtol=1e-9, atol=1e-9)
+        assert ids_NK.tolist() == expected_ids_NK.tolist()
+
+
+@pytest.mark.parametrize(("framework", "method"), PAIRS)
 def test_prepared_work_runs_and_a_step_learns(framework, method):
     layer = make(framework, method, dtype="float32")
     inputs = batch(layer.spec.counts, tokens=40, dim=24, seed=6)

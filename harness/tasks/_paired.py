@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from harness.cells import Cell
@@ -50,8 +49,7 @@ def decoding(cell: Cell, layer: Layer, baseline: Layer, hidden_ND: NDArray) -> l
     share_N = layer.expanded_share(hidden_ND, k)
     found = []
     for quantity, rows in (("topk_seconds", hidden_ND), ("topk1_seconds", hidden_ND[:1])):
-        no_targets = np.zeros(len(rows), dtype=np.int64)
-        works = [one.prepare("topk", rows, no_targets, k=k) for one in (baseline, layer)]
+        works = [one.prepare("topk", rows, k=k) for one in (baseline, layer)]
         found.append(timed(cell, quantity, works[0], works[1], {"rows": len(rows), "k": k})[1])
     found.append(Measurement("expanded_share", float(share_N.mean()), share_N.tolist()))
     return found

@@ -71,6 +71,15 @@ class OutputLayer(ABC):
         values_NK, ids_NK = jax.lax.top_k(self.log_probs(params, structure, hidden_ND), k)
         return values_NK, ids_NK
 
+    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+        """Values and ids (N, K) of k likely words, following the `width` likeliest clusters or prefixes of a level; not
+        exact where there are several levels."""
+        return self.topk(params, structure, hidden_ND, k)
+
+    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        """(N,) words drawn exactly from the distribution, by the uniform numbers that `Layer.sample` describes."""
+        return draw(jnp.exp(self.log_probs(params, structure, hidden_ND)), uniforms_NU[:, 0])
+
     def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
         return dict(tree)
 
@@ -90,6 +99,12 @@ def product(left: Array, right: Array) -> Array:
     """`left @ right.T` in the narrower operands' dtype, summed and returned in at least float32."""
     left = left.astype(right.dtype)
     return jnp.matmul(left, right.T, preferred_element_type=wide(right.dtype))
+
+
+def draw(probabilities_NV: Array, uniforms_N: Array) -> Array:
+    """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum."""
+    cumulative_NV = jnp.cumsum(probabilities_NV, axis=1)
+    return jnp.argmax(cumulative_NV > uniforms_N[:, None] * cumulative_NV[:, -1:], axis=1)
 
 
 def pick(scores_NV: Array, index_N: Array) -> Array:

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import unknown
 from impls.on_jax import _optimizers
-from impls.on_jax._layer import OutputLayer, Tree
+from impls.on_jax._layer import OutputLayer, Tree, wide
 from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec
 
@@ -103,6 +103,8 @@ class JaxLayer(Layer):
         self._grads_of = jax.jit(jax.value_and_grad(layer.loss, argnums=(0, 2)))
         self._log_probs_of = jax.jit(layer.log_probs)
         self._topk_of = jax.jit(layer.topk, static_argnums=3)
+        self._beam_of = jax.jit(layer.beam, static_argnums=(3, 4))
+        self._sample_of = jax.jit(layer.sample)
         with precision(spec.dtype), jax.default_device(device):
             self._structure = jax.device_put(layer.structure(), device)
         self._load(spec.initial_parameters())
@@ -148,22 +150,36 @@ class JaxLayer(Layer):
             values, ids = self._topk_of(self._params, self._structure, *self._on_device(hidden_ND), k)
             return to_numpy(values), to_numpy(ids)
 
-    def _prepare(
-        self, work: str, hidden_ND: NDArray, targets_N: NDArray, k: int, optimizer: Optimizer
-    ) -> Callable[[], object]:
+    def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
         with precision(self.spec.dtype):
-            hidden, targets = self._on_device(hidden_ND, targets_N)
-        if work == "layer_step":
-            return self._prepare_step(hidden, targets, optimizer)
+            values, ids = self._beam_of(self._params, self._structure, *self._on_device(hidden_ND), k, width)
+            return to_numpy(values), to_numpy(ids)
+
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+        with precision(self.spec.dtype):
+            hidden, uniforms = *self._on_device(hidden_ND), self._uniforms(uniforms_NU)
+            return to_numpy(self._sample_of(self._params, self._structure, hidden, uniforms))
+
+    def _uniforms(self, uniforms_NU: NDArray) -> jax.Array:
+        return jax.device_put(jnp.asarray(uniforms_NU, wide(self.dtype)), self.device)
+
+    def _prepare(self, job: Job) -> Callable[[], object]:
+        with precision(self.spec.dtype):
+            hidden, targets = self._on_device(job.hidden_ND, job.targets_N)
+            uniforms = self._uniforms(job.uniforms_NU)
+        if job.work == "layer_step":
+            return self._prepare_step(hidden, targets, job.optimizer)
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(self._params, self._structure, hidden, targets),
-            "topk": lambda: self._topk_of(self._params, self._structure, hidden, k),
+            "topk": lambda: self._topk_of(self._params, self._structure, hidden, job.k),
+            "beam": lambda: self._beam_of(self._params, self._structure, hidden, job.k, job.width),
+            "sample": lambda: self._sample_of(self._params, self._structure, hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(self._params, self._structure, hidden),
         }
 
         def run() -> None:
             with precision(self.spec.dtype):
-                jax.block_until_ready(calls[work]())
+                jax.block_until_ready(calls[job.work]())
 
         return run
 

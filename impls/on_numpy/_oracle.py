@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.contract import Layer
-from impls.optimizers import Optimizer
+from impls.contract import Job, Layer
 from impls.spec import Arrays, Definition, LayerSpec
 
 
@@ -25,8 +24,21 @@ def log_sigmoid(scores: NDArray) -> NDArray:
     return np.minimum(scores, 0) - np.log1p(np.exp(-np.abs(scores)))
 
 
+def draw(probabilities_NV: NDArray, uniforms_N: NDArray) -> NDArray[np.int64]:
+    """(N,) the first column of each row whose cumulative probability exceeds the uniform number's share of the sum."""
+    cumulative_NV = probabilities_NV.cumsum(axis=1)
+    return (cumulative_NV > uniforms_N[:, None] * cumulative_NV[:, -1:]).argmax(axis=1)
+
+
+def best(scores_NV: NDArray, k: int) -> tuple[NDArray, NDArray]:
+    """Values and columns (N, K) of the k highest scores, ties by lower column."""
+    ids_NK = np.argsort(-scores_NV, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores_NV, ids_NK, axis=1), ids_NK
+
+
 class OracleLayer(Layer):
-    """A layer in float64. A method's file gives its formulas: `_loss_and_grads`, `_log_probs`, `_target_log_probs`."""
+    """A layer in float64. A method's file gives its formulas: `_loss_and_grads`, `_log_probs`, `_target_log_probs`, and
+    where it has more than one level also `_beam` and `_sample`."""
 
     DEFINITION: ClassVar[Definition]
 
@@ -50,21 +62,26 @@ class OracleLayer(Layer):
         return self._loss_and_grads(hidden_ND, targets_N, **extra)[0]
 
     def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        log_probs_NV = self._log_probs(hidden_ND)
-        ids_NK = np.argsort(-log_probs_NV, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(log_probs_NV, ids_NK, axis=1), ids_NK
+        return best(self._log_probs(hidden_ND), k)
 
-    def _prepare(
-        self, work: str, hidden_ND: NDArray, targets_N: NDArray, k: int, optimizer: Optimizer
-    ) -> Callable[[], object]:
+    def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
+        return self._topk(hidden_ND, k)
+
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+        return draw(np.exp(self._log_probs(hidden_ND)), uniforms_NU[:, 0])
+
+    def _prepare(self, job: Job) -> Callable[[], object]:
         from impls.on_numpy._optimizers import Updates
 
-        hidden_ND = hidden_ND.astype(np.float64)
-        if work == "topk":
-            return lambda: self._topk(hidden_ND, k)
-        if work == "log_probs":
-            return lambda: self._log_probs(hidden_ND)
-        if work == "layer":
-            return lambda: self._loss_and_grads(hidden_ND, targets_N)
-        updates = Updates(optimizer, self.params)
-        return lambda: updates.apply(self.params, self._loss_and_grads(hidden_ND, targets_N)[2])
+        hidden_ND = job.hidden_ND.astype(np.float64)
+        calls: dict[str, Callable[[], object]] = {
+            "layer": lambda: self._loss_and_grads(hidden_ND, job.targets_N),
+            "topk": lambda: self._topk(hidden_ND, job.k),
+            "beam": lambda: self._beam(hidden_ND, job.k, job.width),
+            "sample": lambda: self._sample(hidden_ND, job.uniforms_NU),
+            "log_probs": lambda: self._log_probs(hidden_ND),
+        }
+        if job.work != "layer_step":
+            return calls[job.work]
+        updates = Updates(job.optimizer, self.params)
+        return lambda: updates.apply(self.params, self._loss_and_grads(hidden_ND, job.targets_N)[2])

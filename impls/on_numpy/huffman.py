@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy._oracle import OracleLayer, log_sigmoid
+from impls.on_numpy._oracle import OracleLayer, best, log_sigmoid
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import huffman
 
@@ -41,6 +41,7 @@ DEFINITION = Definition(
     structure=structure,
     shapes=shapes,
     initial=initial,
+    draws=lambda spec: spec.structure["index"].shape[1],
 )
 
 
@@ -64,6 +65,37 @@ class HuffmanSoftmax(OracleLayer):
             prefix[:, left] = prefix[:, vocab + nodes] + log_sigmoid(scores_NM[:, nodes])
             prefix[:, right] = prefix[:, vocab + nodes] + log_sigmoid(-scores_NM[:, nodes])
         return prefix[:, :vocab]
+
+    def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
+        # Level by level: children of the prefixes followed, and words reached before, compete for `width` places.
+        vocab, children = self.spec.vocab, self.spec.structure["children"]
+        scores_NM = hidden_ND.astype(np.float64) @ self.params["node_weight"].T
+        value_NW, node_NW = np.zeros((len(hidden_ND), 1)), np.full((len(hidden_ND), 1), 2 * vocab - 2)  # the root
+        while (inner_NW := (node_NW >= vocab) & np.isfinite(value_NW)).any():
+            at_NW = np.where(inner_NW, node_NW - vocab, 0)
+            score_NW = np.take_along_axis(scores_NM, at_NW, axis=1)
+            values = (
+                np.where(inner_NW, -np.inf, value_NW),
+                np.where(inner_NW, value_NW + log_sigmoid(score_NW), -np.inf),
+                np.where(inner_NW, value_NW + log_sigmoid(-score_NW), -np.inf),
+            )
+            nodes = (node_NW, children[at_NW, 0], children[at_NW, 1])
+            value_NW, place_NW = best(np.concatenate(values, axis=1), width)
+            node_NW = np.take_along_axis(np.concatenate(nodes, axis=1), place_NW, axis=1)
+        by_id_NW = np.argsort(node_NW, axis=1)
+        value_NK, place_NK = best(np.take_along_axis(value_NW, by_id_NW, axis=1), k)
+        return value_NK, np.take_along_axis(np.take_along_axis(node_NW, by_id_NW, axis=1), place_NK, axis=1)
+
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+        vocab, children = self.spec.vocab, self.spec.structure["children"]
+        node_N = np.full(len(hidden_ND), 2 * vocab - 2)
+        for turn in range(uniforms_NU.shape[1]):
+            inner_N = node_N >= vocab
+            at_N = np.where(inner_N, node_N - vocab, 0)
+            score_N = np.einsum("nd,nd->n", hidden_ND, self.params["node_weight"][at_N])
+            right_N = uniforms_NU[:, turn] >= np.exp(log_sigmoid(score_N))
+            node_N = np.where(inner_N, children[at_N, right_N.astype(np.int64)], node_N)
+        return node_N
 
     def _path(self, hidden_ND: NDArray, targets_N: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         index_NL, sign_NL = self.index_VL[targets_N], self.sign_VL[targets_N]

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy._oracle import OracleLayer, log_softmax
+from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
 from impls.spec import Arrays, Choice, Definition, LayerSpec, Number, Shapes
 from impls.structures import clusters
 from impls.structures.statistics import SMOOTHINGS
@@ -83,6 +83,7 @@ DEFINITION = Definition(
     structure=structure,
     shapes=shapes,
     initial=initial,
+    draws=lambda spec: 2,
 )
 
 
@@ -115,6 +116,18 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
             if len(words):
                 log_probs_NV[:, words] += log_softmax(scores_NV[:, words])
         return log_probs_NV
+
+    def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
+        # The words of the likeliest clusters alone.
+        _, chosen_NW = best(self.cluster_log_probs(hidden_ND), min(width, self.clusters))
+        followed_NC = np.zeros((len(hidden_ND), self.clusters), dtype=bool)
+        np.put_along_axis(followed_NC, chosen_NW, True, axis=1)
+        return best(np.where(followed_NC[:, self.cluster_V], self._log_probs(hidden_ND), -np.inf), k)
+
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+        cluster_N = draw(np.exp(self.cluster_log_probs(hidden_ND)), uniforms_NU[:, 0])
+        inside_NV = self.cluster_V == cluster_N[:, None]
+        return draw(np.exp(np.where(inside_NV, self._log_probs(hidden_ND), -np.inf)), uniforms_NU[:, 1])
 
     def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
         return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]

@@ -83,6 +83,15 @@ class OutputLayer(keras.layers.Layer):
         values_NK, ids_NK = tf.math.top_k(self.log_probs(hidden_ND), k)
         return values_NK, ids_NK
 
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of k likely words, following the `width` likeliest clusters or prefixes of a level; not
+        exact where there are several levels."""
+        return self.topk(hidden_ND, k)
+
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words drawn exactly from the distribution, by the uniform numbers that `Layer.sample` describes."""
+        return draw(tf.exp(self.log_probs(hidden_ND)), uniforms_NU[:, 0])
+
     def to_canonical(self, tensors: Tensors) -> Tensors:
         return dict(tensors)
 
@@ -102,6 +111,13 @@ class OutputLayer(keras.layers.Layer):
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Half precision is widened before exponentials are summed; float32 and float64 stay as they are."""
     return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.bfloat16, tf.float16) else tensor
+
+
+def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
+    """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum."""
+    cumulative_NV = tf.cumsum(probabilities_NV, axis=1)
+    share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
+    return tf.searchsorted(cumulative_NV, share_N1, side="right")[:, 0]
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

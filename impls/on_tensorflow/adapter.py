@@ -17,11 +17,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import BadInput, unknown
 from impls.on_tensorflow import _optimizers
 from impls.on_tensorflow._layer import OutputLayer, Tensor
-from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec
 
 DISTRIBUTION = "tensorflow"  # what pip calls it
@@ -104,6 +103,8 @@ class TensorFlowLayer(Layer):
         self._log_probs_of = tf.function(layer.log_probs, **compiled)
         self._target_log_probs_of = tf.function(layer.target_log_probs, **compiled)
         self._topk_of = tf.function(layer.topk)
+        self._beam_of = tf.function(layer.beam)
+        self._sample_of = tf.function(layer.sample)
 
     def _gradients(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         weights = self.native.named_weights()
@@ -146,12 +147,22 @@ class TensorFlowLayer(Layer):
         values, ids = self._topk_of(*self._on_device(hidden_ND), tf.constant(k))
         return to_numpy(values), to_numpy(ids)
 
-    def _prepare(
-        self, work: str, hidden_ND: NDArray, targets_N: NDArray, k: int, optimizer: Optimizer
-    ) -> Callable[[], object]:
-        hidden, targets = self._on_device(hidden_ND, targets_N)
-        if work == "layer_step":
-            updates = _optimizers.Updates(optimizer, self.native.named_weights())
+    def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
+        values, ids = self._beam_of(*self._on_device(hidden_ND), k, width)
+        return to_numpy(values), to_numpy(ids)
+
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+        return to_numpy(self._sample_of(*self._on_device(hidden_ND), self._uniforms(uniforms_NU)))
+
+    def _uniforms(self, uniforms_NU: NDArray) -> Tensor:
+        with tf.device(self.device):
+            return tf.constant(uniforms_NU, tf.float64 if self.dtype == tf.float64 else tf.float32)
+
+    def _prepare(self, job: Job) -> Callable[[], object]:
+        hidden, targets = self._on_device(job.hidden_ND, job.targets_N)
+        uniforms = self._uniforms(job.uniforms_NU)
+        if job.work == "layer_step":
+            updates = _optimizers.Updates(job.optimizer, self.native.named_weights())
 
             @tf.function(jit_compile=self.native.jit_compile)
             def step(hidden: Tensor, targets: Tensor) -> Tensor:
@@ -162,10 +173,12 @@ class TensorFlowLayer(Layer):
             return lambda: wait(step(hidden, targets))
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets),
-            "topk": lambda: self._topk_of(hidden, tf.constant(k)),
+            "topk": lambda: self._topk_of(hidden, tf.constant(job.k)),
+            "beam": lambda: self._beam_of(hidden, job.k, job.width),
+            "sample": lambda: self._sample_of(hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(hidden),
         }
-        return lambda: wait(calls[work]())
+        return lambda: wait(calls[job.work]())
 
     def ballast(self, size: int) -> object | None:
         with tf.device("CPU:0"):

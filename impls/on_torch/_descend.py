@@ -1,8 +1,8 @@
-"""Exact top-k of a binary tree without the whole vocabulary.
+"""Decoding of a binary tree without the whole vocabulary: exact top-k, beam, sample.
 
-A prefix of a word's path is at least as likely as the word. The nodes nearest the root give, in one dense product, the
-words that hang there and a bound for each subtree; the k-th best of those words is a threshold, and all subtrees that
-reach it are descended level by level, for all rows at once, leaving out every prefix that falls below.
+For top-k, a prefix of a word's path is at least as likely as the word. The nodes nearest the root give, in one dense
+product, the words that hang there and a bound for each subtree; the k-th best of those words is a threshold, and all
+subtrees that reach it are descended level by level, for all rows at once, leaving out every prefix that falls below.
 """
 
 from __future__ import annotations
@@ -73,6 +73,37 @@ def search(
         row_P, value_P, word_P = (torch.cat(parts) for parts in zip(*found, strict=True))
         values_NK, ids_NK = best_of_pairs(row_P, value_P, word_P, rows, k)
     return values_NK, ids_NK, visited_N / nodes
+
+
+def beam(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    """Values and ids (N, K) of k likely words: at each level the `width` likeliest prefixes and words are kept."""
+    rows, vocab = len(hidden_ND), len(node_weight) + 1
+    row_N1 = torch.arange(rows, device=hidden_ND.device)[:, None]
+    value_NW = at_least_float32(hidden_ND.new_zeros(rows, 1))
+    node_NW = torch.full((rows, 1), 2 * vocab - 2, device=hidden_ND.device)  # the root
+    while (inner_NW := (node_NW >= vocab) & value_NW.isfinite()).any():
+        at_NW = (node_NW - vocab).masked_fill_(~inner_NW, 0)
+        row_P = row_N1.expand_as(at_NW).flatten()
+        score_NW = _products(hidden_ND, node_weight, row_P, at_NW.flatten()).view(rows, -1)
+        left_NW = F.logsigmoid(score_NW).masked_fill_(~inner_NW, -torch.inf)
+        stay_NW = value_NW.masked_fill(inner_NW, -torch.inf)
+        every_NX = torch.cat([stay_NW, value_NW + left_NW, value_NW + (left_NW - score_NW)], dim=1)
+        value_NW, place_NW = torch.topk(every_NX, min(width, every_NX.shape[1]), dim=1)
+        node_NW = torch.cat([node_NW, children[at_NW, 0], children[at_NW, 1]], dim=1).gather(1, place_NW)
+    return best(value_NW, k, lambda rows_R, column_RM: node_NW[rows_R].gather(1, column_RM))
+
+
+def sample(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, uniforms_NL: Tensor) -> Tensor:
+    """(N,) words: from the root down, left where the uniform number lies below sigma(r.h)."""
+    vocab = len(node_weight) + 1
+    node_N = torch.full((len(hidden_ND),), 2 * vocab - 2, device=hidden_ND.device)
+    for uniform_N in uniforms_NL.unbind(dim=1):
+        inner_N = node_N >= vocab
+        at_N = (node_N - vocab).clamp_(min=0)
+        score_N = at_least_float32((node_weight[at_N] * hidden_ND).sum(dim=1))
+        right_N = (uniform_N >= torch.sigmoid(score_N)).to(torch.int64)
+        node_N = torch.where(inner_N, children[at_N, right_N], node_N)
+    return node_N
 
 
 def _products(hidden_ND: Tensor, node_weight: Tensor, row_P: Tensor, node_P: Tensor) -> Tensor:

@@ -83,19 +83,34 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
 
 
-def _best_by_bounds(
-    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
-    falling_NM, chosen_NM = torch.topk(log_cluster_NC, min(first + 1, clusters), dim=1)
-    chosen_NM = chosen_NM[:, :first]
-    row_P = torch.arange(rows, device=hidden_ND.device).repeat_interleave(first)
+def likeliest_of_clusters(
+    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, width: int
+) -> tuple[Tensor, Tensor]:
+    """Values and ids (N, K) of the k likeliest words of each row's `width` likeliest clusters."""
+    chosen_NW = torch.topk(log_cluster_NC, min(width, log_cluster_NC.shape[1]), dim=1).indices
+    return _best_of_expanded(hidden_ND, log_cluster_NC, words, chosen_NW, k)
+
+
+def _best_of_expanded(
+    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, chosen_NM: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    (rows, expanded), width = chosen_NM.shape, words.word_CS.shape[1]
+    row_P = torch.arange(rows, device=hidden_ND.device).repeat_interleave(expanded)
     joint_NF = words.joint(hidden_ND, log_cluster_NC, row_P, chosen_NM.flatten()).view(rows, -1)
 
     def ids_of(rows_R: Tensor, column_RM: Tensor) -> Tensor:
         return words.word_CS[chosen_NM[rows_R].gather(1, column_RM // width), column_RM % width]
 
-    values_NK, ids_NK = best(joint_NF, k, ids_of)
+    return best(joint_NF, k, ids_of)
+
+
+def _best_by_bounds(
+    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, clusters = log_cluster_NC.shape
+    falling_NM, chosen_NM = torch.topk(log_cluster_NC, min(first + 1, clusters), dim=1)
+    chosen_NM = chosen_NM[:, :first]
+    values_NK, ids_NK = _best_of_expanded(hidden_ND, log_cluster_NC, words, chosen_NM, k)
     share_N = torch.full((rows,), first / clusters, device=hidden_ND.device)
     if first == clusters:
         return values_NK, ids_NK, share_N

@@ -66,6 +66,15 @@ class OutputLayer(nn.Module):
         """`topk`, and (N,) which share of its clusters or nodes the layer expanded for it: 1 where it has no bounds."""
         return *exact_topk(self.log_probs(hidden_ND), k), torch.ones(len(hidden_ND), device=hidden_ND.device)
 
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of k likely words, following the `width` likeliest clusters or prefixes of a level; not
+        exact where there are several levels."""
+        return self.topk(hidden_ND, k)
+
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words drawn exactly from the distribution, by the uniform numbers that `Layer.sample` describes."""
+        return draw(self.log_probs(hidden_ND).exp_(), uniforms_NU[:, 0])
+
     def to_canonical(self, tensors: Tensors) -> Tensors:
         return dict(tensors)
 
@@ -80,6 +89,13 @@ class OutputLayer(nn.Module):
         own = dict(self.named_parameters())
         for name, value in self.from_canonical({n: v.to(own[n]) for n, v in tensors.items()}).items():
             own[name].copy_(value)
+
+
+def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
+    """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum."""
+    cumulative_NV = probabilities_NV.cumsum(dim=1)
+    share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
+    return torch.searchsorted(cumulative_NV, share_N1, right=True)[:, 0]
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

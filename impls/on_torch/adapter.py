@@ -11,11 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import unknown
 from impls.on_torch import _optimizers
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer
-from impls.optimizers import Optimizer
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
 from impls.spec import Arrays, LayerSpec
 
 DISTRIBUTION = "torch"  # what pip calls it
@@ -147,23 +146,38 @@ class TorchLayer(Layer):
     def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:
         return to_numpy(self.native.search(self._on_device(hidden_ND)[0], k)[2])
 
-    def _prepare(
-        self, work: str, hidden_ND: NDArray, targets_N: NDArray, k: int, optimizer: Optimizer
-    ) -> Callable[[], object]:
-        hidden, targets = self._on_device(hidden_ND, targets_N)
-        if work in ("topk", "log_probs"):
-            decode = (
-                (lambda: self.native.topk(hidden, k)) if work == "topk" else (lambda: self.native.log_probs(hidden))
-            )
+    @torch.no_grad()
+    def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
+        values, ids = self.native.beam(self._on_device(hidden_ND)[0], k, width)
+        return to_numpy(values), to_numpy(ids)
+
+    @torch.no_grad()
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+        return to_numpy(self.native.sample(self._on_device(hidden_ND)[0], self._uniforms(uniforms_NU)))
+
+    def _uniforms(self, uniforms_NU: NDArray) -> Tensor:
+        return torch.from_numpy(uniforms_NU).to(self.device, at_least_float32(torch.empty(0, dtype=self.dtype)).dtype)
+
+    def _prepare(self, job: Job) -> Callable[[], object]:
+        hidden, targets = self._on_device(job.hidden_ND, job.targets_N)
+        uniforms = self._uniforms(job.uniforms_NU)
+        decode: dict[str, Callable[[], object]] = {
+            "topk": lambda: self.native.topk(hidden, job.k),
+            "beam": lambda: self.native.beam(hidden, job.k, job.width),
+            "sample": lambda: self.native.sample(hidden, uniforms),
+            "log_probs": lambda: self.native.log_probs(hidden),
+        }
+        if job.work in decode:
 
             @torch.no_grad()
             def run_decode() -> None:
-                decode()
+                decode[job.work]()
                 synchronize(self.device)
 
             return run_decode
         hidden.requires_grad_()
-        stepper = _optimizers.build(optimizer, self.native.parameters()) if work == "layer_step" else None
+        optimizer = job.optimizer
+        stepper = _optimizers.build(optimizer, self.native.parameters()) if job.work == "layer_step" else None
 
         def run() -> None:
             hidden.grad = None

@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from impls.on_torch._best import exact_topk
-from impls.on_torch._layer import at_least_float32
+from impls.on_torch._layer import at_least_float32, draw
 from impls.on_torch.full_softmax import FullSoftmax
 from impls.structures import blocks
+
+_BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 def _blocks(tokens: int, vocab: int) -> Iterator[slice]:
@@ -24,11 +26,15 @@ def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, block: slice) 
     return at_least_float32(torch.addmm(bias_V[block], hidden_ND, weight_VD[block].T))
 
 
-def _add_block(log_sum_N: Tensor, logits_NB: Tensor) -> Tensor:
-    """The log-sum-exp so far with a block's; overwrites the block."""
+def _log_sum(logits_NB: Tensor) -> Tensor:
+    """(N,) log-sum-exp of a block, which it overwrites."""
     highest_N1 = logits_NB.amax(dim=1, keepdim=True)
-    block_N = logits_NB.sub_(highest_N1).exp_().sum(dim=1).log_().add_(highest_N1[:, 0])
-    return torch.logaddexp(log_sum_N, block_N)
+    return logits_NB.sub_(highest_N1).exp_().sum(dim=1).log_().add_(highest_N1[:, 0])
+
+
+def _add_block(log_sum_N: Tensor, logits_NB: Tensor) -> Tensor:
+    """The log-sum-exp so far with a block's, which it overwrites."""
+    return torch.logaddexp(log_sum_N, _log_sum(logits_NB))
 
 
 class _FusedNll(torch.autograd.Function):
@@ -97,6 +103,23 @@ class FusedSoftmax(FullSoftmax):
             values_NK = values_NK[:, :k]
             log_sum_N = _add_block(log_sum_N, logits_NB)
         return values_NK - log_sum_N[:, None], ids_NK
+
+    @torch.no_grad()
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
+        cast_ND, uniforms_N = hidden_ND.to(self.weight.dtype), uniforms_NU[:, 0]
+        ranges = list(_blocks(len(cast_ND), len(self.weight)))
+        log_sum_NB = torch.stack([_log_sum(_logits(cast_ND, self.weight, self.bias, b)) for b in ranges], dim=1)
+        share_NB = log_sum_NB.softmax(dim=1)
+        block_N = draw(share_NB, uniforms_N)
+        before_N = (share_NB.cumsum(dim=1) - share_NB).gather(1, block_N[:, None])[:, 0]
+        left_N = ((uniforms_N - before_N) / share_NB.gather(1, block_N[:, None])[:, 0]).clamp_(0, _BELOW_ONE)
+        word_N = torch.empty_like(block_N)
+        for number, block in enumerate(ranges):
+            rows_R = (block_N == number).nonzero()[:, 0]
+            logits_RB = _logits(cast_ND[rows_R], self.weight, self.bias, block)
+            word_N[rows_R] = block.start + draw(logits_RB.softmax(dim=1), left_N[rows_R])
+        return word_N
 
     def formulation(self) -> str:
         return blocks.FORMULATION

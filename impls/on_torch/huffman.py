@@ -151,6 +151,16 @@ class HuffmanSoftmax(OutputLayer):
         except _descend.TooMany:
             return super().search(hidden_ND, k)
 
+    @torch.no_grad()
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level."""
+        return _descend.beam(hidden_ND.to(self.node_weight.dtype), self.node_weight, self.tree, k, width)
+
+    @torch.no_grad()
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words, one number for each turn."""
+        return _descend.sample(hidden_ND.to(self.node_weight.dtype), self.node_weight, self.tree, uniforms_NU)
+
     def formulation(self) -> str:
         return f"dense product of the {_shared(len(self.node_weight))} nodes nearest the root, pairs for the rest"
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from impls.on_numpy import sohsm
 from impls.on_torch import _clusters, _expand
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
 from impls.spec import LayerSpec
 from impls.structures import clusters
 from impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
@@ -103,9 +103,30 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
-        words = _expand.WordsByCluster(self.word_weight, self._word_bias, self.word, self.spec.vocab)
-        word_hidden_ND = self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
-        return _expand.search(word_hidden_ND, self.cluster_log_probs(hidden_ND), words, k)
+        return _expand.search(self._word_hidden(hidden_ND), self.cluster_log_probs(hidden_ND), self._words, k)
+
+    @torch.no_grad()
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
+        return _expand.likeliest_of_clusters(
+            self._word_hidden(hidden_ND), self.cluster_log_probs(hidden_ND), self._words, k, width
+        )
+
+    @torch.no_grad()
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words: a cluster by the first number, one of its words by the second."""
+        log_cluster_NC = self.cluster_log_probs(hidden_ND)
+        cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
+        every_N = torch.arange(len(hidden_ND), device=cluster_N.device)
+        joint_NS = self._words.joint(self._word_hidden(hidden_ND), log_cluster_NC, every_N, cluster_N)
+        return self.word[cluster_N, draw(joint_NS.softmax(dim=1), uniforms_NU[:, 1])]
+
+    @property
+    def _words(self) -> _expand.WordsByCluster:
+        return _expand.WordsByCluster(self.word_weight, self._word_bias, self.word, self.spec.vocab)
+
+    def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
+        return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
 
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
         if self.spec.options["projection"] == "none":

@@ -47,7 +47,8 @@ def organize(
 
     A cluster has room while its size is below the cap and its share of the tokens is below the budget, both before
     the word is added. Where the budget has closed every cluster (a small vocabulary), size alone decides. Equal scores
-    are broken at random, or words not seen yet would pile up in the first clusters.
+    are broken at random, or words not seen yet would pile up in the first clusters. When only as many words are left as
+    there are empty clusters, each of these gets one: the probability of an empty cluster would be lost to all words.
 
     Words are taken in blocks: within a block the best clusters are found at once, and found anew for the rest of it
     only when a cluster closes, which happens at most once a cluster.
@@ -60,6 +61,7 @@ def organize(
     frequency_C = np.zeros(clusters)
     open_C = np.ones(clusters, dtype=bool)
     by_size_only = False
+    empty = clusters
 
     block = max(1, _BLOCK_FLOATS // clusters)
     start = 0
@@ -69,9 +71,13 @@ def organize(
         taken = 0
         for word, cluster in zip(words.tolist(), choice.tolist(), strict=True):
             cluster_V[word] = cluster
+            empty -= int(size_C[cluster] == 0)
             size_C[cluster] += 1
             frequency_C[cluster] += share_V[word]
             taken += 1
+            if empty and vocab - start - taken <= empty:
+                open_C = size_C == 0
+                break
             full = size_C[cluster] >= bounds.words
             if full or (not by_size_only and frequency_C[cluster] >= bounds.frequency):
                 open_C[cluster] = False
@@ -98,7 +104,7 @@ def _best(scores_RC: NDArray[np.floating], open_C: NDArray[np.bool_], rng: np.ra
 
 
 def random_clusters(counts_V: NDArray[np.int64], bounds: Limits, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Clusters that keep the limits and are random otherwise: where self-organization starts."""
+    """Clusters that keep the limits, none of them empty, and are random otherwise: where self-organization starts."""
     vocab = len(counts_V)
     share_V = counts_V / counts_V.sum()
     # Drawing one cluster a word and falling back along a random ring needs no (V, C) scores.
@@ -106,15 +112,19 @@ def random_clusters(counts_V: NDArray[np.int64], bounds: Limits, rng: np.random.
     frequency_C = np.zeros(bounds.clusters)
     open_clusters = list(range(bounds.clusters))
     by_size_only = False
+    empty = bounds.clusters
     cluster_V = np.empty(vocab, dtype=np.int64)
     draws = rng.random(vocab)
-    for word in np.argsort(-counts_V, kind="stable").tolist():
-        if not open_clusters:
+    for taken, word in enumerate(np.argsort(-counts_V, kind="stable").tolist()):
+        if empty and vocab - taken == empty:
+            open_clusters = np.flatnonzero(size_C == 0).tolist()
+        elif not open_clusters:
             by_size_only = True
             open_clusters = np.flatnonzero(size_C < bounds.words).tolist()
         position = int(draws[word] * len(open_clusters))
         cluster = open_clusters[position]
         cluster_V[word] = cluster
+        empty -= int(size_C[cluster] == 0)
         size_C[cluster] += 1
         frequency_C[cluster] += share_V[word]
         if size_C[cluster] >= bounds.words or (not by_size_only and frequency_C[cluster] >= bounds.frequency):

@@ -10,14 +10,16 @@ from impls.structures import clusters
 
 
 def plain_algorithm_1(scores_VC, counts_V, bounds):
-    """The paper's loop, for scores without ties."""
+    """The paper's loop, for scores without ties; the last words go to the clusters that are still empty."""
     share_V = counts_V / counts_V.sum()
     size, frequency = np.zeros(bounds.clusters, int), np.zeros(bounds.clusters)
     found = np.empty(len(counts_V), int)
-    for word in np.argsort(-counts_V, kind="stable"):
+    for taken, word in enumerate(np.argsort(-counts_V, kind="stable")):
         room = (size < bounds.words) & (frequency < bounds.frequency)
         if not room.any():
             room = size < bounds.words
+        if (size == 0).sum() == len(counts_V) - taken:
+            room = size == 0
         best = max(np.flatnonzero(room), key=lambda c, word=word: scores_VC[word, c])
         found[word] = best
         size[best] += 1
@@ -31,9 +33,11 @@ def test_organize_is_algorithm_1(vocab, seed, budget):
     rng = np.random.default_rng(seed)
     counts_V = rng.zipf(1.2, vocab).clip(max=10**9)
     bounds = clusters.limits(vocab, gamma=1.5, budget=budget)
-    scores_VC = rng.standard_normal((vocab, bounds.clusters))
+    # Some clusters that all words like and some that none does, which would stay empty.
+    scores_VC = rng.standard_normal((vocab, bounds.clusters)) + 10 * rng.standard_normal(bounds.clusters)
     ours = clusters.organize(scores_VC, counts_V, bounds, np.random.default_rng(0))
     assert ours.tolist() == plain_algorithm_1(scores_VC, counts_V, bounds).tolist()
+    assert np.bincount(ours, minlength=bounds.clusters).min() > 0
 
 
 @given(st.integers(2, 3000), st.integers(0, 2**32))
@@ -45,6 +49,7 @@ def test_random_clusters_keep_the_cap(vocab, seed):
     sizes = np.bincount(cluster_V, minlength=bounds.clusters)
     assert len(sizes) == bounds.clusters
     assert sizes.max() <= bounds.words
+    assert sizes.min() > 0
 
 
 def test_words_not_seen_yet_are_spread_by_seeded_ties():

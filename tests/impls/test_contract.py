@@ -99,6 +99,34 @@ def test_k(k):
         layer().topk(HIDDEN, k)
 
 
+@pytest.mark.parametrize("width", [2, 6, 3.0, True])
+def test_width(width):
+    with pytest.raises(ValueError, match="from k=3 to 5, the vocabulary"):
+        layer().beam(HIDDEN, 3, width)
+
+
+@pytest.mark.parametrize(
+    ("uniforms", "message"),
+    [
+        ([0.5, 0.5], r"uniforms has shape \(2,\).*allowed: \(2, 1\)"),
+        ([[0], [0]], "floating point"),
+        ([[0.5], [1.0]], "from 0, below 1"),
+        ([[0.5], [np.nan]], "from 0, below 1"),
+        ([[-0.1], [0.5]], "from 0, below 1"),
+    ],
+)
+def test_uniforms(uniforms, message):
+    with pytest.raises(ValueError, match=message):
+        layer().sample(HIDDEN, np.array(uniforms))
+
+
+def test_prepared_work():
+    with pytest.raises(ValueError, match="unknown work 'top'"):
+        layer().prepare("top", HIDDEN)
+    with pytest.raises(ValueError, match=r"targets is missing: allowed: \(2,\) word ids"):
+        layer().prepare("layer", HIDDEN)
+
+
 def test_parameters():
     right = layer().parameters()
     for wrong, message in (

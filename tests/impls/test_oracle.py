@@ -8,6 +8,7 @@ from harness.workload import batch, zipf_counts
 from impls.contract import LanguageModelConfig
 from impls.optimizers import Optimizer
 
+METHODS = registry.methods()
 CASES = [(method, {}) for method in registry.methods()] + [
     ("sohsm", {"projection": projection, "bias": bias})
     for projection in ("relu", "linear", "none")
@@ -68,3 +69,30 @@ def test_the_language_models_gradients_by_one_small_step_of_sgd():
         second = float(model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False))
         squared = sum(float(((before[name] - after[name]) ** 2).sum()) for name in before) / rate**2
         assert (first - second) / rate == pytest.approx(squared, rel=1e-3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_words_are_drawn_as_often_as_they_are_likely(method):
+    from scipy import stats
+
+    counts_V = zipf_counts(24)
+    layer = layers.create("numpy", method, counts=counts_V, dim=6, seed=1)
+    layer.load({name: 2 * value for name, value in layer.parameters().items()})
+    hidden_D = np.random.default_rng(2).standard_normal(6)
+    uniforms_NU = np.random.default_rng(3).random((20_000, layer.spec.draws))
+    drawn_N = layer.sample(np.tile(hidden_D, (20_000, 1)), uniforms_NU)
+    expected_V = 20_000 * np.exp(layer.log_probs(hidden_D[None])[0])
+    assert stats.chisquare(np.bincount(drawn_N, minlength=24), expected_V).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_beam_as_wide_as_the_vocabulary_is_exact_and_a_narrow_one_never_better(method):
+    layer = layers.create("numpy", method, counts=zipf_counts(60), dim=6, seed=1)
+    hidden_ND = np.random.default_rng(4).standard_normal((50, 6))
+    exact_NK, ids_NK = layer.topk(hidden_ND, 7)
+    wide_NK, wide_ids_NK = layer.beam(hidden_ND, 7, 60)
+    np.testing.assert_allclose(wide_NK, exact_NK)
+    assert wide_ids_NK.tolist() == ids_NK.tolist()
+    narrow_NK, narrow_ids_NK = layer.beam(hidden_ND, 7, 7)
+    assert (narrow_NK <= exact_NK + 1e-12).all()
+    np.testing.assert_allclose(narrow_NK, np.take_along_axis(layer.log_probs(hidden_ND), narrow_ids_NK, 1))
