@@ -118,11 +118,11 @@ def check_layer(layer: Layer, batch: Batch, *, k: int, whole_vocabulary: bool = 
     flips = FLIPS[spec.dtype].value
     oracle_beam_NK = oracle.beam(hidden_ND, k, width)[0]
     # A prefix lost to rounding shows as another word of the beam; equal words in another order do not.
-    other_N = np.abs(np.asarray(at_ids_NK) - oracle_beam_NK).max(axis=1) > 2 * margin
-    found.append(Comparison("beam_ids", other_N.mean(), other_N.mean(), flips, case))
+    other = float((np.abs(at_ids_NK - oracle_beam_NK).max(axis=1) > 2 * margin).mean())
+    found.append(Comparison("beam_ids", other, other, flips, case))
     uniforms_NU = np.random.default_rng([spec.seed, 5]).random((len(hidden_ND), spec.draws))
     drawn_N, oracle_drawn_N = (one.sample(hidden_ND, uniforms_NU) for one in (layer, oracle))
-    other = float((np.asarray(drawn_N) != oracle_drawn_N).mean())
+    other = float((drawn_N != oracle_drawn_N).mean())
     found.append(Comparison("sampled words", other, other, flips, case))
     if whole_vocabulary:
         log_probs_NV = layer.log_probs(hidden_ND)

@@ -29,10 +29,6 @@ class Timed:
     repeats: int
     first_call: float
 
-    @property
-    def compile_seconds(self) -> float:
-        return max(0.0, self.first_call - self.seconds.value)
-
 
 @dataclass(frozen=True)
 class Paired:

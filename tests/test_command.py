@@ -75,7 +75,10 @@ def test_a_mistake_is_one_line_and_exit_2(arguments, message, in_empty_folder):
 
 def test_a_run_and_its_tables(in_empty_folder):
     small = ["-f", "numpy", "--precision", "float64", "-v", "50", "-t", "timing", "-s", "budget=0"]
-    small += ["-s", "quantities=layer_seconds,layer_step_seconds,topk_seconds,step_seconds,peak_bytes"]
+    small += [
+        "-s",
+        "quantities=layer_seconds,layer_step_seconds,topk_seconds,beam_seconds,sample_seconds,step_seconds,peak_bytes",
+    ]
     done = vocabench("run", "quick", *small, cwd=in_empty_folder)
     assert done.returncode == 0, done.stderr
     assert "| full_softmax | numpy" in done.stdout
@@ -89,7 +92,7 @@ def test_a_run_and_its_tables(in_empty_folder):
     records = json.loads(vocabench("table", "--format", "json", "-m", "huffman", cwd=in_empty_folder).stdout)
     assert {r["method"] for r in records} == {"huffman"}
     training = {"layer_seconds", "layer_step_seconds", "step_seconds", "peak_bytes", "compile_seconds"}
-    decoding = {"topk_seconds", "topk1_seconds", "expanded_share"}
+    decoding = {"topk_seconds", "topk1_seconds", "expanded_share", "beam_seconds", "beam_recall", "sample_seconds"}
     assert {r["quantity"] for r in records} == training | decoding
     (layer,) = [r for r in records if r["quantity"] == "layer_seconds"]
     assert layer["ratio_low"] <= layer["ratio_to_full_softmax"] <= layer["ratio_high"]

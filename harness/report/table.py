@@ -31,12 +31,16 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
     modelling = [r for r in records if r["task"] == "language_modelling" and r["quantity"]]
     for (dataset, vocab), part in _groups(modelling, "dataset", "vocab"):
         found.append((f"Language modelling on {dataset}, {vocab:,} words", _table(part, _LANGUAGE_MODELLING)))
+        title = f"Decoding at {vocab:,} words, hidden vectors of the models trained on {dataset}, full softmax = 1"
+        found.append((title, _table(part, _DECODING)))
     timing = [r for r in records if r["task"] == "timing" and r["quantity"]]
     for (vocab, dim, tokens, precision, device), part in sorted(
         _groups(timing, "vocab", "dim", "tokens", "precision", "device"), key=lambda group: group[0]
     ):
         title = f"Speed at {vocab:,} words (N={tokens:,}, D={dim}, {precision}, {device}), full softmax = 1"
         found.append((title, _table(part, _TIMING)))
+        title = f"Decoding at {vocab:,} words, random hidden vectors (D={dim}, {precision}, {device}), full softmax = 1"
+        found.append((title, _table(part, _DECODING)))
     agreement = [r for r in records if r["task"] == "agreement" and r["quantity"]]
     if agreement:
         found.append(("Agreement with the float64 oracle: largest error, 1 = the tolerance", _agreement(agreement)))
@@ -44,7 +48,7 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
     if failed:
         columns = ["task", "framework", "method", "vocab", "precision", "status", "message"]
         found.append(("Not measured", pd.DataFrame([[_short(r[c]) for c in columns] for r in failed], columns=columns)))
-    return found
+    return [(title, table) for title, table in found if len(table)]
 
 
 def _name(record: Record) -> str:
@@ -60,6 +64,8 @@ def _groups(records: Iterable[Record], *keys: str) -> list[tuple[tuple[Any, ...]
 
 def _table(records: Sequence[Record], columns: Sequence[tuple[str, str, Show]]) -> pd.DataFrame:
     """A line for each method and framework, a column for each quantity that was measured at all."""
+    shown = {quantity for _, quantity, _ in columns}
+    records = [record for record in records if record["quantity"] in shown]
     lines: dict[tuple[str, str], dict[str, Record]] = {}
     for record in records:
         lines.setdefault((_name(record), record["framework"]), {})[record["quantity"]] = record
@@ -121,19 +127,22 @@ _LANGUAGE_MODELLING: Sequence[tuple[str, str, Show]] = (
     ("cluster", "cluster_perplexity", _perplexity),
     ("in cluster", "in_cluster_perplexity", _perplexity),
     ("training", "train_seconds", _duration),
-    ("top-10", "topk_seconds", _speed),
-    ("of one", "topk1_seconds", _speed),
-    ("expanded", "expanded_share", _share),
 )
 _TIMING: Sequence[tuple[str, str, Show]] = (
     ("forward+backward", "layer_seconds", _speed),
     ("with optimizer", "layer_step_seconds", _speed),
     ("whole model", "step_seconds", _speed),
-    ("top-10", "topk_seconds", _speed),
-    ("of one", "topk1_seconds", _speed),
     ("time", "layer_seconds", _duration),
     ("compile", "compile_seconds", _duration),
     ("peak memory", "peak_bytes", _memory),
+)
+_DECODING: Sequence[tuple[str, str, Show]] = (
+    ("top-10", "topk_seconds", _speed),
+    ("of one row", "topk1_seconds", _speed),
+    ("expanded", "expanded_share", _share),
+    ("beam of 10", "beam_seconds", _speed),
+    ("its recall", "beam_recall", _share),
+    ("sample", "sample_seconds", _speed),
 )
 
 

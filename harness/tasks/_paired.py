@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -37,19 +38,46 @@ def timed(cell: Cell, quantity: str, baseline: Work, other: Work, detail: dict[s
     )
 
 
-def decoding(cell: Cell, layer: Layer, baseline: Layer, hidden_ND: NDArray) -> list[Measurement]:
-    """Exact top-k of `hidden_ND`, all at once and one alone, and what share of the layer it took.
+DECODING = ("topk_seconds", "beam_seconds", "sample_seconds")
+
+
+def decoding(
+    cell: Cell, layer: Layer, baseline: Layer, hidden_ND: NDArray, wanted: Sequence[str] = DECODING
+) -> list[Measurement]:
+    """What it takes to find or draw words for `hidden_ND`, turn by turn with full softmax.
+
+    Exact top-k of all rows at once and of one alone, and what share of the layer it scored; a beam as wide as k, and
+    how much of the exact top-k it found; one drawn word a row.
 
     Args:
+        cell: Whose `rounds` and `budget` hold.
         layer: What is measured.
         baseline: Full softmax of the same size; what its weights are does not change its time.
         hidden_ND: How far bounds reach depends on them: those of a trained model are peaked, random ones flat.
+        wanted: Some of `DECODING`.
     """
     k = min(K, layer.spec.vocab)
-    share_N = layer.expanded_share(hidden_ND, k)
-    found = []
-    for quantity, rows in (("topk_seconds", hidden_ND), ("topk1_seconds", hidden_ND[:1])):
-        works = [one.prepare("topk", rows, k=k) for one in (baseline, layer)]
-        found.append(timed(cell, quantity, works[0], works[1], {"rows": len(rows), "k": k})[1])
-    found.append(Measurement("expanded_share", float(share_N.mean()), share_N.tolist()))
+    found: list[Measurement] = []
+
+    def time(quantity: str, work: str, rows: NDArray, against: str) -> None:
+        works = (baseline.prepare(against, rows, k=k), layer.prepare(work, rows, k=k))
+        detail = {"rows": len(rows)} | ({} if work == "sample" else {"k": k})
+        found.append(timed(cell, quantity, works[0], works[1], detail)[1])
+
+    if "topk_seconds" in wanted:
+        share_N = layer.expanded_share(hidden_ND, k)
+        time("topk_seconds", "topk", hidden_ND, "topk")
+        time("topk1_seconds", "topk", hidden_ND[:1], "topk")
+        found.append(Measurement("expanded_share", float(share_N.mean()), share_N.tolist()))
+    if "beam_seconds" in wanted:
+        time("beam_seconds", "beam", hidden_ND, "topk")
+        recall_N = _recall(layer.beam(hidden_ND, k, k)[1], layer.topk(hidden_ND, k)[1])
+        found.append(Measurement("beam_recall", float(recall_N.mean()), recall_N.tolist(), detail={"width": k}))
+    if "sample_seconds" in wanted:
+        time("sample_seconds", "sample", hidden_ND, "sample")
     return found
+
+
+def _recall(found_NK: NDArray, exact_NK: NDArray) -> NDArray:
+    """(N,) the share of each row's exact words that were found."""
+    return (exact_NK[:, :, None] == found_NK[:, None, :]).any(axis=2).mean(axis=1)

@@ -2,8 +2,8 @@
 
 No word of a cluster is likelier than the cluster, so clusters are expanded by falling P(c): the first few of each row
 in one batch, then those whose P(c) reaches the k-th best word found, which are all that can still matter. Rows for
-which these are most of the clusters, as of a flat distribution, are scored whole: one product a cluster, and the k
-best words are looked for in the k clusters of the best bests.
+which these are most of the clusters, as of a flat distribution, are scored whole, by one product a cluster
+or one for all, and the k best words are looked for in the k clusters of the best bests.
 """
 
 from __future__ import annotations

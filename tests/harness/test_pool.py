@@ -30,7 +30,7 @@ def test_finished_cells_are_not_measured_again(tmp_path):
     with Store(path) as store:
         (second,) = pool.run(cells, store, deadline=120, progress=quiet)
     assert [r["key"] for r in read(path)] == [c.key for c in cells] == [first["key"], second["key"]]
-    assert first["status"] == "ok"
+    assert first["status"] == "ok", first["message"]
     assert first["agreement"]["verdict"] == "agree"
     assert first["provenance"]["code"]["fingerprint"]
     assert first["provenance"]["framework"]["numpy"]
