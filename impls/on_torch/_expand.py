@@ -9,6 +9,8 @@ or one for all, and the k best words are looked for in the k clusters of the bes
 from __future__ import annotations
 
 import math
+import operator
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +21,10 @@ from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._layer import at_least_float32
 
 _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
-_FEW_PAIRS = 32  # (row, cluster) pairs up to which one product each is cheaper than sorting them
+_FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
 _WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
+
+Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
 
 @dataclass(frozen=True)
@@ -29,58 +33,103 @@ class WordsByCluster:
 
     Attributes:
         slab_CSD: Word vectors by cluster and slot.
-        bias_CS: Word biases, or None.
-        word_CS: The word in each slot; V where the slot is empty.
-        vocab: V.
+        added_CS: What a word's score gets on top, its bias or 0; -inf in an empty slot.
+        word_CS: The word in each slot.
     """
 
     slab_CSD: Tensor
-    bias_CS: Tensor | None
+    added_CS: Tensor
     word_CS: Tensor
-    vocab: int
 
-    def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, cluster_P: Tensor) -> Tensor:
-        """(P, S) log P(c, w | h) of the words of chosen (row, cluster) pairs; -inf in an empty slot."""
-        scores_PS = self.added(cluster_P)
-        if len(row_P) <= _FEW_PAIRS:
-            pairs = zip(row_P.tolist(), cluster_P.tolist(), strict=True)
-            scores_PS += torch.stack([self.slab_CSD[cluster] @ hidden_RD[row] for row, cluster in pairs])
-        else:
-            batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), len(self.slab_CSD))
-            sorted_PS = _clusters.scores(hidden_RD[row_P[batch.order_N]], self.slab_CSD, batch)
-            scores_PS.index_add_(0, batch.order_N, at_least_float32(sorted_PS))
-        # An empty cluster's sum is -inf; its slots must stay -inf in place of becoming -inf + inf.
-        shift_P = (log_cluster_RC[row_P, cluster_P] - torch.logsumexp(scores_PS, dim=1)).nan_to_num_(posinf=0.0)
-        return scores_PS.add_(shift_P[:, None])
+    def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
+        """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
+        scores_PS = at_least_float32(_clusters.scores(hidden_RD[row_P], self.slab_CSD, batch))
+        scores_PS += self.added_CS[batch.cluster_N]
+        return _joint(scores_PS, log_cluster_RC[row_P, batch.cluster_N])
 
-    def added(self, cluster_P: Tensor | slice) -> Tensor:
-        """(P, S) what a word's score gets on top: its bias, or -inf in an empty slot."""
-        empty_PS = self.word_CS[cluster_P] == self.vocab
-        kind = at_least_float32(self.slab_CSD[:0]).dtype
-        if self.bias_CS is None:
-            return torch.zeros(empty_PS.shape, dtype=kind, device=empty_PS.device).masked_fill_(empty_PS, -torch.inf)
-        return self.bias_CS[cluster_P].to(kind).masked_fill(empty_PS, -torch.inf)
+    def joint_of_row(self, hidden_D: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
+        """(M, S) log P(c, w | h) of the words of some clusters of one row."""
+        scores_MS = self.added_CS[cluster_M]
+        for scores_S, cluster in zip(scores_MS, cluster_M.tolist(), strict=True):
+            scores_S += self.slab_CSD[cluster] @ hidden_D
+        return _joint(scores_MS, log_cluster_M)
+
+    def scores_of_all(self, hidden_RD: Tensor) -> Tensor:
+        """(R, C, S) scores of all words, by one product that reads the slab as it lies; -inf in an empty slot."""
+        scores_RF = at_least_float32(hidden_RD @ self.slab_CSD.flatten(0, 1).T)
+        scores_RF += self.added_CS.flatten()
+        return scores_RF.view(-1, *self.added_CS.shape)
 
 
-def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def _joint(scores: Tensor, log_cluster: Tensor) -> Tensor:
+    """log P(c, w | h) from the scores of a cluster's words, along the last axis, and log P(c | h)."""
+    return torch.log_softmax(scores, dim=-1).add_(log_cluster[..., None])
+
+
+def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> Found:
     """Values and ids (N, K) of the k likeliest words, and (N,) the share of clusters expanded.
 
     Args:
         hidden_ND: What the word vectors are multiplied with, in their dtype.
         log_cluster_NC: log P(c | h).
-        words: The words of each cluster.
+        words: The words of each cluster, none of which is empty.
         k: From 1 to V.
     """
     clusters, width = words.word_CS.shape
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
+    if len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu":
+        rows = zip(hidden_ND, log_cluster_NC, strict=True)
+        values, ids, shares = zip(*(_best_of_row(hidden_D, log_C, words, k, first) for hidden_D, log_C in rows))
+        return torch.cat(values), torch.cat(ids), torch.tensor(shares)
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
     # cluster: where many clusters reach that half, the first few cannot settle the row.
     half_N1 = log_cluster_NC.amax(dim=1, keepdim=True) - math.log(2.0)
     flat_N = (log_cluster_NC >= half_N1).sum(dim=1) > _WHOLE_SHARE * clusters
-    if k > first and flat_N.all():
-        ones_N = torch.ones(len(hidden_ND), device=hidden_ND.device)
-        return *_best_of_all(hidden_ND, log_cluster_NC, words, k), ones_N
-    return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
+    if k <= first or not flat_N.any():
+        return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
+    values_NK, ids_NK = (
+        hidden_ND.new_empty(len(flat_N), k, dtype=log_cluster_NC.dtype),
+        flat_N.new_empty(len(flat_N), k, dtype=torch.int64),
+    )
+    share_N = torch.ones(len(flat_N), device=hidden_ND.device)
+    rows_R = flat_N.nonzero()[:, 0]
+    values_NK[rows_R], ids_NK[rows_R] = _best_of_all(hidden_ND[rows_R], log_cluster_NC[rows_R], words, k)
+    rows_R = (~flat_N).nonzero()[:, 0]
+    if len(rows_R):
+        found = _best_by_bounds(hidden_ND[rows_R], log_cluster_NC[rows_R], words, k, first)
+        values_NK[rows_R], ids_NK[rows_R], share_N[rows_R] = found
+    return values_NK, ids_NK, share_N
+
+
+def _best_of_row(
+    hidden_D: Tensor, log_cluster_C: Tensor, words: WordsByCluster, k: int, first: int
+) -> tuple[Tensor, Tensor, float]:
+    """Values and ids (1, K) of one row, its clusters expanded by falling probability; and their share."""
+    bound_C, order_C = log_cluster_C.sort(descending=True)
+    bounds, clusters = bound_C.tolist(), len(bound_C)
+    joint_MS = words.added_CS[:0]
+    # As for many rows: where the first few cannot settle the row, all are wanted at once.
+    reaching = bisect_right(bounds, math.log(2.0) - bounds[0], key=operator.neg)
+    wanted = clusters if k > first and reaching > _WHOLE_SHARE * clusters else first
+    while True:
+        done = len(joint_MS)
+        if wanted - done > _WHOLE_SHARE * clusters:
+            joint_MS = _joint(words.scores_of_all(hidden_D[None])[0], log_cluster_C)
+            order_C, wanted = None, clusters
+        else:
+            more_MS = words.joint_of_row(hidden_D, bound_C[done:wanted], order_C[done:wanted])
+            joint_MS = torch.cat([joint_MS, more_MS]) if done else more_MS
+        values_M, column_M = torch.topk(joint_MS.flatten(), min(k + 1, joint_MS.numel()))
+        values = values_M.tolist()
+        # At equality a word of lower id may still come: only a bound strictly below settles a row.
+        if wanted == clusters or bounds[wanted] < values[k - 1]:
+            break
+        wanted = bisect_right(bounds, -values[k - 1], key=operator.neg)
+    word_F = (words.word_CS if order_C is None else words.word_CS[order_C[:wanted]]).flatten()
+    if len(set(values)) == len(values):
+        return values_M[None, :k], word_F[column_M[:k]][None], wanted / clusters
+    values_1K, ids_1K = best(joint_MS.view(1, -1), k, lambda rows_R, column_RM: word_F[column_RM])
+    return values_1K, ids_1K, wanted / clusters
 
 
 def likeliest_of_clusters(
@@ -95,8 +144,12 @@ def _best_of_expanded(
     hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, chosen_NM: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
     (rows, expanded), width = chosen_NM.shape, words.word_CS.shape[1]
-    row_P = torch.arange(rows, device=hidden_ND.device).repeat_interleave(expanded)
-    joint_NF = words.joint(hidden_ND, log_cluster_NC, row_P, chosen_NM.flatten()).view(rows, -1)
+    every_P = torch.arange(rows * expanded, device=hidden_ND.device)
+    batch = _clusters.ByCluster.of(chosen_NM.flatten(), every_P, len(words.slab_CSD))
+    sorted_PS = words.joint(hidden_ND, log_cluster_NC, batch.order_N // expanded, batch)
+    place_P = torch.empty_like(every_P)
+    place_P[batch.order_N] = every_P
+    joint_NF = sorted_PS.index_select(0, place_P).view(rows, -1)
 
     def ids_of(rows_R: Tensor, column_RM: Tensor) -> Tensor:
         return words.word_CS[chosen_NM[rows_R].gather(1, column_RM // width), column_RM % width]
@@ -104,9 +157,7 @@ def _best_of_expanded(
     return best(joint_NF, k, ids_of)
 
 
-def _best_by_bounds(
-    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _best_by_bounds(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int) -> Found:
     rows, clusters = log_cluster_NC.shape
     falling_NM, chosen_NM = torch.topk(log_cluster_NC, min(first + 1, clusters), dim=1)
     chosen_NM = chosen_NM[:, :first]
@@ -115,7 +166,6 @@ def _best_by_bounds(
     if first == clusters:
         return values_NK, ids_NK, share_N
 
-    # At equality a word of lower id may still come: only a bound strictly below settles a row.
     open_R = (falling_NM[:, first] >= values_NK[:, -1]).nonzero()[:, 0]
     if len(open_R):
         hidden_RD, log_cluster_RC = hidden_ND[open_R], log_cluster_NC[open_R]
@@ -137,8 +187,9 @@ def _joined_by_needed(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The best so far with the words of the needed clusters, of which only those that reach the k-th best count."""
     rows, k = values_RK.shape
-    row_P, cluster_P = needed_RC.nonzero(as_tuple=True)
-    joint_PS = words.joint(hidden_RD, log_cluster_RC, row_P, cluster_P)
+    cluster_P, row_P = needed_RC.T.nonzero(as_tuple=True)  # sorted by cluster
+    batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), len(words.slab_CSD))
+    joint_PS = words.joint(hidden_RD, log_cluster_RC, row_P, batch)
     pair_Q, slot_Q = (joint_PS >= values_RK[row_P, -1:]).nonzero(as_tuple=True)
     every_R = torch.arange(rows, device=row_P.device).repeat_interleave(k)
     return best_of_pairs(
@@ -151,68 +202,74 @@ def _joined_by_needed(
 
 
 def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
-    # One product a cluster costs a call each, empty slots a third more work: worth it from a few rows on.
-    every = _scored_by_cluster if hidden_RD.device.type == "cpu" and len(hidden_RD) > 4 else _scored_at_once
-    scores_RF, place_CS, highest_RC, log_sum_RC = every(hidden_RD, words)
-    shift_RC = torch.where(torch.isneginf(highest_RC), highest_RC, log_cluster_RC - log_sum_RC)
+    """Values and ids (R, K), every cluster scored."""
+    sizes_C = words.added_CS.isfinite().sum(dim=1)
+    # On a CPU one product a cluster, whose scores stay in cache, beats one product for all from a few rows on.
+    by_cluster = hidden_RD.device.type == "cpu" and len(hidden_RD) > _FEW_ROWS
+    scored = _scored_by_cluster(hidden_RD, words, sizes_C) if by_cluster else _scored_at_once(hidden_RD, words)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
-    wide = min(k + 1, shift_RC.shape[1])
-    bests_RM, chosen_RM = torch.topk(highest_RC + shift_RC, wide, dim=1)
-    values_RK, ids_RK = _best_of_chosen(scores_RF, shift_RC, chosen_RM[:, :k], words, place_CS, k)
+    wide = min(k + 1, len(sizes_C))
+    bests_RM, chosen_RM = torch.topk(scored.highest_RC + log_cluster_RC, wide, dim=1)
+    values_RK, ids_RK = _best_of_scored(scored, log_cluster_RC, chosen_RM[:, :k], words, sizes_C, k)
     if wide > k:
         tied = (bests_RM[:, k] >= values_RK[:, -1]).nonzero()[:, 0]
         if len(tied):
-            chosen_TC = torch.arange(shift_RC.shape[1], device=tied.device).expand(len(tied), -1)
-            found = _best_of_chosen(scores_RF[tied], shift_RC[tied], chosen_TC, words, place_CS, k)
+            chosen_TC = torch.arange(len(sizes_C), device=tied.device).expand(len(tied), -1)
+            some = _Scored(scored.in_cluster_RF[tied], scored.start_C, scored.highest_RC[tied])
+            found = _best_of_scored(some, log_cluster_RC[tied], chosen_TC, words, sizes_C, k)
             values_RK[tied], ids_RK[tied] = found
     return values_RK, ids_RK
 
 
-def _best_of_chosen(
-    scores_RF: Tensor, shift_RC: Tensor, chosen_RM: Tensor, words: WordsByCluster, place_CS: Tensor, k: int
+@dataclass(frozen=True)
+class _Scored:
+    """All words of some rows.
+
+    Attributes:
+        in_cluster_RF: log P(w | c, h), clusters side by side.
+        start_C: Where each cluster's words begin.
+        highest_RC: The highest of each cluster.
+    """
+
+    in_cluster_RF: Tensor
+    start_C: Tensor
+    highest_RC: Tensor
+
+
+def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster, sizes_C: Tensor) -> _Scored:
+    """Without the empty slots; a cluster's scores stay in cache from their product to their highest."""
+    hidden_DR = hidden_RD.T.contiguous()
+    in_cluster_VR = words.added_CS.new_empty(int(sizes_C.sum()), len(hidden_RD))
+    highest_CR = words.added_CS.new_empty(len(sizes_C), len(hidden_RD))
+    for cluster, piece_SR in enumerate(in_cluster_VR.split(sizes_C.tolist())):
+        size = len(piece_SR)
+        scores_SR = at_least_float32(words.slab_CSD[cluster, :size] @ hidden_DR)
+        scores_SR += words.added_CS[cluster, :size, None]
+        torch.log_softmax(scores_SR, dim=0, out=piece_SR)
+        torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
+    return _Scored(in_cluster_VR.T, sizes_C.cumsum(dim=0) - sizes_C, highest_CR.T)
+
+
+def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
+    clusters, width = words.word_CS.shape
+    in_cluster_RCS = words.scores_of_all(hidden_RD).log_softmax(dim=2)
+    start_C = width * torch.arange(clusters, device=hidden_RD.device)
+    return _Scored(in_cluster_RCS.flatten(1), start_C, in_cluster_RCS.amax(dim=2))
+
+
+def _best_of_scored(
+    scored: _Scored, log_cluster_RC: Tensor, chosen_RM: Tensor, words: WordsByCluster, sizes_C: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
+    """The k best words of each row's chosen clusters."""
     width = words.word_CS.shape[1]
-    place_RF = place_CS[chosen_RM].flatten(1).clamp_(max=scores_RF.shape[1] - 1)
-    joint_RF = scores_RF.gather(1, place_RF) + shift_RC.gather(1, chosen_RM).repeat_interleave(width, 1)
-    joint_RF = joint_RF.masked_fill_((words.word_CS == words.vocab)[chosen_RM].flatten(1), -torch.inf)
+    slot_S = torch.arange(width, device=chosen_RM.device)
+    # A cluster's empty slots are read as its last word's neighbours and made -inf.
+    place_RMS = (scored.start_C[chosen_RM][:, :, None] + slot_S).clamp_(max=scored.in_cluster_RF.shape[1] - 1)
+    joint_RMS = scored.in_cluster_RF.gather(1, place_RMS.flatten(1)).view(place_RMS.shape)
+    joint_RMS += log_cluster_RC.gather(1, chosen_RM)[:, :, None]
+    joint_RMS.masked_fill_(slot_S >= sizes_C[chosen_RM][:, :, None], -torch.inf)
 
     def ids_of(rows_R: Tensor, column_RM: Tensor) -> Tensor:
         return words.word_CS[chosen_RM[rows_R].gather(1, column_RM // width), column_RM % width]
 
-    return best(joint_RF, k, ids_of)
-
-
-Scored = tuple[Tensor, Tensor, Tensor, Tensor]  # (R, F) scores, (C, S) columns, (R, C) maximum and log-sum-exp
-
-
-def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
-    """Without the empty slots; a cluster's scores stay in cache from their product to their sum."""
-    sizes_C = (words.word_CS != words.vocab).sum(dim=1)
-    kind = at_least_float32(hidden_RD[:0]).dtype
-    scores_VR = torch.empty(words.vocab, len(hidden_RD), dtype=kind)
-    highest_CR = torch.full((len(sizes_C), len(hidden_RD)), -torch.inf, dtype=kind)
-    sum_CR = torch.zeros_like(highest_CR)
-    hidden_DR = hidden_RD.T.contiguous()
-    added_CS = words.added(slice(None))
-    for cluster, piece_SR in enumerate(scores_VR.split(sizes_C.tolist())):
-        size = len(piece_SR)
-        if size:
-            if kind == hidden_DR.dtype:
-                torch.mm(words.slab_CSD[cluster, :size], hidden_DR, out=piece_SR)
-            else:
-                piece_SR.copy_(words.slab_CSD[cluster, :size] @ hidden_DR)
-            piece_SR += added_CS[cluster, :size, None]
-            torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
-            torch.sum((piece_SR - highest_CR[cluster]).exp_(), dim=0, out=sum_CR[cluster])
-    slot_S = torch.arange(words.word_CS.shape[1])
-    place_CS = (sizes_C.cumsum(dim=0) - sizes_C)[:, None] + slot_S
-    return scores_VR.T, place_CS, highest_CR.T, sum_CR.log_().add_(highest_CR).T
-
-
-def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> Scored:
-    clusters, width, dim = words.slab_CSD.shape
-    scores_RF = at_least_float32(hidden_RD @ words.slab_CSD.view(-1, dim).T)
-    scores_RF += words.added(slice(None)).flatten()
-    scores_RCS = scores_RF.view(-1, clusters, width)
-    place_CS = torch.arange(clusters * width, device=scores_RF.device).view(clusters, width)
-    return scores_RF, place_CS, scores_RCS.amax(dim=2), torch.logsumexp(scores_RCS, dim=2)
+    return best(joint_RMS.flatten(1), k, ids_of)

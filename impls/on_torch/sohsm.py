@@ -23,7 +23,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     Parameters: `cluster_projection`, `word_projection` (D, D) unless `projection` is "none"; `cluster_weight` (C, D);
     `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over; with `bias` also
     `cluster_bias` (C,) and `word_bias` (C, S). Buffers: `cluster`, `slot` (V,) of each word, `word` (C, S) of each
-    slot.
+    slot, `blank` (C, S) 0 where there is a word, else -inf.
 
     In training call `observe(hidden_ND, targets_N)` at each batch, and every so often
     `reorganize(rng, optimizer.state)`, which gives each word a new cluster and moves its vector, its bias and their
@@ -33,6 +33,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     cluster: Tensor
     slot: Tensor
     word: Tensor
+    blank: Tensor
     cluster_weight: Tensor
     word_weight: Tensor
 
@@ -50,6 +51,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.register_buffer("cluster", torch.empty(spec.vocab, dtype=torch.int64))
         self.register_buffer("slot", torch.empty(spec.vocab, dtype=torch.int64))
         self.register_buffer("word", torch.empty(self.limits.clusters, self.width, dtype=torch.int64))
+        self.register_buffer("blank", torch.empty(self.limits.clusters, self.width), persistent=False)
         self._weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
         self._statistics_VC: Tensor | None = None  # made at the first `observe`: a fixed layer needs none
         self._place(spec.structure["cluster"])
@@ -117,13 +119,18 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """(N,) words: a cluster by the first number, one of its words by the second."""
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
-        every_N = torch.arange(len(hidden_ND), device=cluster_N.device)
-        joint_NS = self._words.joint(self._word_hidden(hidden_ND), log_cluster_NC, every_N, cluster_N)
-        return self.word[cluster_N, draw(joint_NS.softmax(dim=1), uniforms_NU[:, 1])]
+        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self.limits.clusters)
+        joint_NS = self._words.joint(self._word_hidden(hidden_ND), log_cluster_NC, batch.order_N, batch)
+        slot_N = draw(joint_NS.softmax(dim=1), uniforms_NU[batch.order_N, 1])
+        word_N = torch.empty_like(cluster_N)
+        word_N[batch.order_N] = self.word[batch.cluster_N, slot_N]
+        return word_N
 
     @property
     def _words(self) -> _expand.WordsByCluster:
-        return _expand.WordsByCluster(self.word_weight, self._word_bias, self.word, self.spec.vocab)
+        kind = at_least_float32(self.word_weight[:0]).dtype
+        added_CS = self.blank.to(kind) if self._word_bias is None else self._word_bias.to(kind) + self.blank
+        return _expand.WordsByCluster(self.word_weight, added_CS, self.word)
 
     def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
         return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
@@ -170,6 +177,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width)
         for buffer, array in ((self.cluster, cluster_V), (self.slot, slot_V), (self.word, word_CS)):
             buffer.copy_(torch.from_numpy(array))
+        self.blank.zero_().masked_fill_(self._padding_CS, -torch.inf)
 
     @torch.no_grad()
     def observe(self, log_cluster_NC: Tensor, targets_N: NDArray[np.integer]) -> None:
