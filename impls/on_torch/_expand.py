@@ -79,7 +79,9 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
     if len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu":
         rows = zip(hidden_ND, log_cluster_NC, strict=True)
-        values, ids, shares = zip(*(_best_of_row(hidden_D, log_C, words, k, first) for hidden_D, log_C in rows))
+        values, ids, shares = zip(
+            *(_best_of_row(hidden_D, log_C, words, k, first) for hidden_D, log_C in rows), strict=True
+        )
         return torch.cat(values), torch.cat(ids), torch.tensor(shares)
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
     # cluster: where many clusters reach that half, the first few cannot settle the row.
@@ -114,18 +116,19 @@ def _best_of_row(
     while True:
         done = len(joint_MS)
         if wanted - done > _WHOLE_SHARE * clusters:
-            joint_MS = _joint(words.scores_of_all(hidden_D[None])[0], log_cluster_C)
-            order_C, wanted = None, clusters
+            joint_MS, word_MS = _joint(words.scores_of_all(hidden_D[None])[0], log_cluster_C), words.word_CS
+            wanted = clusters
         else:
             more_MS = words.joint_of_row(hidden_D, bound_C[done:wanted], order_C[done:wanted])
             joint_MS = torch.cat([joint_MS, more_MS]) if done else more_MS
+            word_MS = words.word_CS[order_C[:wanted]]
         values_M, column_M = torch.topk(joint_MS.flatten(), min(k + 1, joint_MS.numel()))
         values = values_M.tolist()
         # At equality a word of lower id may still come: only a bound strictly below settles a row.
         if wanted == clusters or bounds[wanted] < values[k - 1]:
             break
         wanted = bisect_right(bounds, -values[k - 1], key=operator.neg)
-    word_F = (words.word_CS if order_C is None else words.word_CS[order_C[:wanted]]).flatten()
+    word_F = word_MS.flatten()
     if len(set(values)) == len(values):
         return values_M[None, :k], word_F[column_M[:k]][None], wanted / clusters
     values_1K, ids_1K = best(joint_MS.view(1, -1), k, lambda rows_R, column_RM: word_F[column_RM])
