@@ -25,6 +25,8 @@ class Optimizer:
         beta1, beta2: Adam's decay rates.
         weight_decay: Times the parameter, added to its clipped gradient.
         clip_norm: Largest global gradient norm, scaled by min(1, clip_norm / (norm + 1e-6)); 0 clips nothing.
+        row_sparse: Update only the rows that a gradient reaches, where a layer or an embedding reaches few: the same
+            result as the dense step, and the rows' missed steps cost nothing where `idle_without_gradient`.
     """
 
     name: str = "adagrad"
@@ -35,6 +37,7 @@ class Optimizer:
     beta2: float = 0.999
     weight_decay: float = 1e-6
     clip_norm: float = 0.25
+    row_sparse: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -47,6 +50,11 @@ class Optimizer:
             value = getattr(self, setting)
             if not 0 <= value < 1:
                 raise BadInput(f"optimizer {setting}={value!r}: allowed: from 0, below 1")
+
+    @property
+    def idle_without_gradient(self) -> bool:
+        """Whether a step whose gradient is zero leaves a parameter and its slots as they are."""
+        return self.weight_decay == 0 and self.name != "adam"
 
     @property
     def slots(self) -> int:

@@ -1,5 +1,7 @@
 """Every method of every installed framework against the oracle; a new file below impls/ is met here as it is."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from impls.optimizers import Optimizer
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 PAIRS = [(framework, method) for framework in FRAMEWORKS for method in registry.methods(framework)]
+ROW_SPARSE = ("torch",)
 CELLS = [c for c in Suite.load("check").cells(Selection(frameworks=FRAMEWORKS))] if FRAMEWORKS else []
 
 
@@ -153,6 +156,45 @@ def test_the_optimizer_means_the_same_in_parameters_too(framework, method, name)
     for key, value in sums[1].items():
         assert sums[0][key] == pytest.approx(value, rel=1e-9)
     np.testing.assert_allclose(models[0].hidden(text_BT[:, :4]), models[1].hidden(text_BT[:, :4]), atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["sohsm", "huffman"])
+@pytest.mark.parametrize("name", ["adagrad", "adam", "sgd"])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f in ROW_SPARSE])
+def test_row_sparse_updates_give_what_dense_ones_give(framework, method, name, decay):
+    """In the whole model, weight decay, clipping, slots and a re-organization included."""
+    dense = Optimizer(name=name, learning_rate=0.02, weight_decay=decay, clip_norm=0.1, epsilon=1e-8)
+    counts_V = zipf_counts(70)
+    spec = layers.spec(method, counts=counts_V, dim=9, dtype="float64")
+    models = [
+        layers.create_language_model(f, spec, LanguageModelConfig(embedding=7, hidden=9, optimizer=o, seed=1))
+        for f, o in ((framework, dataclasses.replace(dense, row_sparse=True)), ("numpy", dense))
+    ]
+    text_BT = np.random.default_rng(0).integers(0, 70, (2, 33)).astype(np.int32)
+    for model in models:
+        for step in range(8):
+            if step == 4:
+                model.reorganize()
+            window = (text_BT[:, 4 * step : 4 * step + 4], text_BT[:, 4 * step + 1 : 4 * step + 5])
+            model.step(*window, carry=step > 0)
+    ours, oracle = (model.parameters() for model in models)
+    for key, value in oracle.items():
+        np.testing.assert_allclose(ours[key], value, rtol=0, atol=1e-9, err_msg=key)
+
+
+@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f in ROW_SPARSE])
+def test_a_row_sparse_step_of_the_layer_alone(framework):
+    for decay in (0.0, 0.01):
+        dense = Optimizer(clip_norm=0.0, weight_decay=decay)
+        ours, oracle = make(framework, "huffman", vocab=300), make("numpy", "huffman", vocab=300)
+        inputs = batch(ours.spec.counts, tokens=40, dim=24, seed=6)
+        for layer, optimizer in ((ours, dataclasses.replace(dense, row_sparse=True)), (oracle, dense)):
+            step = layer.prepare("layer_step", inputs.hidden_ND, inputs.targets_N, optimizer=optimizer)
+            for _ in range(4):
+                step()
+        np.testing.assert_allclose(ours.parameters()["node_weight"], oracle.parameters()["node_weight"], atol=1e-9)
+        assert ours.loss_and_grads(inputs.hidden_ND, inputs.targets_N)[2]["node_weight"].shape == (299, 24)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -131,6 +131,7 @@ _LANGUAGE_MODELLING: Sequence[tuple[str, str, Show]] = (
 _TIMING: Sequence[tuple[str, str, Show]] = (
     ("forward+backward", "layer_seconds", _speed),
     ("with optimizer", "layer_step_seconds", _speed),
+    ("touched rows only", "row_sparse_step_seconds", _speed),
     ("whole model", "step_seconds", _speed),
     ("time", "layer_seconds", _duration),
     ("compile", "compile_seconds", _duration),

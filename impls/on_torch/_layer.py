@@ -24,6 +24,10 @@ class OutputLayer(nn.Module):
     map whole dictionaries of parameters, gradients or optimizer slots either way.
     """
 
+    # Whether gradients that reach few rows of a parameter are sparse tensors, as those of `nn.Embedding(sparse=True)`;
+    # a layer that reaches most rows gives dense ones all the same.
+    row_sparse = False
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__()
         self.spec = spec
@@ -74,6 +78,10 @@ class OutputLayer(nn.Module):
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """(N,) words drawn exactly from the distribution, by the uniform numbers that `Layer.sample` describes."""
         return draw(self.log_probs(hidden_ND).exp_(), uniforms_NU[:, 0])
+
+    def rows_read(self, targets_N: Tensor) -> dict[str, Tensor]:
+        """The rows that the loss of these targets reads, of each parameter that has `row_sparse` gradients."""
+        return {}
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
         return dict(tensors)

@@ -7,12 +7,19 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from impls.on_torch._row_sparse import RowSparse
 from impls.optimizers import Optimizer
 
 
-def build(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Adagrad, Adam or SGD; the fused kernels read and write each array once."""
+def build(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | RowSparse:
+    """Adagrad, Adam or SGD, over rows where the settings say so."""
     parameters = list(parameters)
+    dense = _dense(settings, parameters)
+    return RowSparse(settings, parameters, dense) if settings.row_sparse else dense
+
+
+def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """PyTorch's own; the fused kernels read and write each array once."""
     rate, decay = settings.learning_rate, settings.weight_decay
     fused = all(p.dtype in (torch.float32, torch.float64, torch.bfloat16) for p in parameters)
     if settings.name == "adagrad":
@@ -35,5 +42,14 @@ def build(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.opti
 @torch.no_grad()
 def clip(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
     """Scale all gradients by min(1, clip_norm / (norm + 1e-6)), without waiting for the device."""
-    if settings.clip_norm:
-        torch.nn.utils.clip_grad_norm_(parameters, settings.clip_norm, foreach=True)
+    if not settings.clip_norm:
+        return
+    values = []
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()  # rows that meet must be summed before they are squared
+            values.append(parameter.grad.values())
+        elif parameter.grad is not None:
+            values.append(parameter.grad)
+    norm = torch.nn.utils.get_total_norm(values, foreach=True)
+    torch._foreach_mul_(values, (settings.clip_norm / (norm + 1e-6)).clamp(max=1.0))

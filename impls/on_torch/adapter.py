@@ -15,6 +15,7 @@ from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import unknown
 from impls.on_torch import _optimizers
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from impls.on_torch._row_sparse import RowSparse
 from impls.spec import Arrays, LayerSpec
 
 DISTRIBUTION = "torch"  # what pip calls it
@@ -98,6 +99,7 @@ class TorchLayer(Layer):
         super().__init__(spec)
         self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]
         self.native = native(spec).to(device)
+        self._stepper: torch.optim.Optimizer | RowSparse | None = None
 
     def _on_device(self, hidden_ND: NDArray, targets_N: NDArray | None = None) -> tuple[Tensor, Tensor]:
         hidden = torch.from_numpy(np.ascontiguousarray(hidden_ND)).to(self.device, self.dtype)
@@ -105,6 +107,8 @@ class TorchLayer(Layer):
         return hidden, targets
 
     def parameters(self) -> Arrays:
+        if isinstance(self._stepper, RowSparse):
+            self._stepper.catch_up()
         own = {name: value.detach() for name, value in self.native.named_parameters()}
         return {name: np.array(to_numpy(value)) for name, value in self.native.to_canonical(own).items()}
 
@@ -121,6 +125,7 @@ class TorchLayer(Layer):
         hidden, targets = self._on_device(hidden_ND, targets_N)
         hidden.requires_grad_()
         self.native.zero_grad(set_to_none=True)
+        self.native.row_sparse = False
         loss = self.native(hidden, targets)
         loss.backward()
         grads = {n: p.grad if p.grad is not None else torch.zeros_like(p) for n, p in self.native.named_parameters()}
@@ -178,10 +183,14 @@ class TorchLayer(Layer):
         hidden.requires_grad_()
         optimizer = job.optimizer
         stepper = _optimizers.build(optimizer, self.native.parameters()) if job.work == "layer_step" else None
+        self._stepper = stepper or self._stepper
 
         def run() -> None:
             hidden.grad = None
             self.native.zero_grad(set_to_none=True)
+            self.native.row_sparse = isinstance(stepper, RowSparse)
+            if isinstance(stepper, RowSparse):
+                stepper.make_up_for(self.native, targets)
             self.native(hidden, targets).backward()
             if stepper is not None:
                 _optimizers.clip(optimizer, self.native.parameters())

@@ -27,7 +27,7 @@ class _PathNll(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_ND, node_weight, index_NL, sign_NL, shared: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx, hidden_ND, node_weight, index_NL, sign_NL, shared: int, row_sparse: bool) -> Tensor:  # type: ignore[override]
         first = len(node_weight) - shared  # nodes are in order of creation, so the last ones are nearest the root
         hidden_ND_cast = hidden_ND.to(node_weight.dtype)
         on_path_NL, near_NL = sign_NL != 0, index_NL >= first
@@ -50,6 +50,7 @@ class _PathNll(torch.autograd.Function):
         # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the path's end.
         dscores_NL = -sign_NL * torch.sigmoid(-turns_NL)
         near_NL &= on_path_NL
+        ctx.row_sparse = row_sparse
         ctx.save_for_backward(hidden_ND, node_weight, dscores_NL, near_NL, near_place_NL, token_P, step_P, node_P)
         return nll_N
 
@@ -66,8 +67,8 @@ class _PathNll(torch.autograd.Function):
         dnear_NH.scatter_add_(1, near_place_NL, dscores_NL * near_NL)
         dnear_NH = dnear_NH.to(node_weight.dtype)
         dhidden_ND = dnear_NH @ node_weight[first:]
-        dnode = torch.zeros_like(node_weight)
-        torch.mm(dnear_NH.T, hidden_cast_ND, out=dnode[first:])
+        dnear_HD = dnear_NH.T @ hidden_cast_ND
+        nodes_U, dnode_UD = node_P, node_weight[:0]
 
         if len(node_P):
             dscores_P = dscores_NL[token_P, step_P].to(node_weight.dtype)
@@ -78,8 +79,23 @@ class _PathNll(torch.autograd.Function):
             by_node_P = torch.argsort(node_P)
             nodes_U, counts_U = torch.unique_consecutive(node_P[by_node_P], return_counts=True)
             begins_U = counts_U.cumsum(0) - counts_U
-            dnode[nodes_U] = _weighted_sums(hidden_cast_ND, token_P[by_node_P], begins_U, dscores_P[by_node_P])
-        return dhidden_ND.to(hidden_ND.dtype), dnode, None, None, None
+            dnode_UD = _weighted_sums(hidden_cast_ND, token_P[by_node_P], begins_U, dscores_P[by_node_P])
+        dnode = (_sparse if ctx.row_sparse else _dense)(node_weight, nodes_U, dnode_UD, dnear_HD)
+        return dhidden_ND.to(hidden_ND.dtype), dnode, None, None, None, None
+
+
+def _dense(node_weight: Tensor, nodes_U: Tensor, dnode_UD: Tensor, dnear_HD: Tensor) -> Tensor:
+    """The gradient of all nodes from that of the nodes reached and of those nearest the root."""
+    dnode = torch.zeros_like(node_weight)
+    dnode[nodes_U] = dnode_UD
+    dnode[len(dnode) - len(dnear_HD) :] = dnear_HD
+    return dnode
+
+
+def _sparse(node_weight: Tensor, nodes_U: Tensor, dnode_UD: Tensor, dnear_HD: Tensor) -> Tensor:
+    near_H = torch.arange(len(node_weight) - len(dnear_HD), len(node_weight), device=nodes_U.device)
+    rows, values = torch.cat([nodes_U, near_H]), torch.cat([dnode_UD, dnear_HD])
+    return torch.sparse_coo_tensor(rows[None], values, node_weight.shape, is_coalesced=True, check_invariants=False)
 
 
 def _weighted_sums(rows_RD: Tensor, picked_P: Tensor, begins_B: Tensor, weight_P: Tensor) -> Tensor:
@@ -128,7 +144,13 @@ class HuffmanSoftmax(OutputLayer):
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         shared = _shared(len(self.node_weight))
         index_NL, sign_NL = self.index[targets_N], self.sign[targets_N]
-        return _PathNll.apply(hidden_ND, self.node_weight, index_NL, sign_NL, shared)  # type: ignore[return-value]
+        return _PathNll.apply(hidden_ND, self.node_weight, index_NL, sign_NL, shared, self.row_sparse)  # type: ignore[return-value]
+
+    def rows_read(self, targets_N: Tensor) -> dict[str, Tensor]:
+        nodes = len(self.node_weight)
+        near_H = torch.arange(nodes - _shared(nodes), nodes, device=targets_N.device)
+        on_path_P = self.index[targets_N][self.sign[targets_N] != 0]
+        return {"node_weight": torch.cat([on_path_P, near_H])}
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         # Level by level, nodes as rows so that a level is read and written in whole rows: O(V D + V) a token.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from impls.contract import LanguageModel, LanguageModelConfig
 from impls.on_torch import _optimizers, adapter
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors
+from impls.on_torch._row_sparse import RowSparse
 from impls.on_torch.sohsm import SelfOrganizedHierarchicalSoftmax
 from impls.spec import Arrays, LayerSpec
 
@@ -29,7 +30,7 @@ class Network(nn.Module):
 
     def __init__(self, vocab: int, config: LanguageModelConfig, output: OutputLayer, dtype: torch.dtype) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab, config.embedding, dtype=dtype)
+        self.embedding = nn.Embedding(vocab, config.embedding, dtype=dtype, sparse=config.optimizer.row_sparse)
         self.lstm = nn.LSTM(config.embedding, config.hidden, batch_first=True, dtype=dtype)
         # torch's LSTM has two biases that are only ever added: one stays zero, or Adagrad would move their sum twice.
         unused = self.lstm.get_parameter("bias_hh_l0")
@@ -47,6 +48,7 @@ class TorchLanguageModel(LanguageModel):
         super().__init__(spec, config)
         self.device = device
         output: OutputLayer = adapter.native(spec)
+        output.row_sparse = config.optimizer.row_sparse
         self.network = Network(spec.vocab, config, output, TORCH_DTYPES[spec.dtype]).to(device)
         self.organizes = isinstance(output, SelfOrganizedHierarchicalSoftmax) and int(spec.options["interval"]) > 0  # type: ignore[call-overload]
         self.reorganizations = 0
@@ -55,7 +57,12 @@ class TorchLanguageModel(LanguageModel):
     def _trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
 
+    def _catch_up(self) -> None:
+        if isinstance(self.optimizer, RowSparse):
+            self.optimizer.catch_up()
+
     def parameters(self) -> Arrays:
+        self._catch_up()
         own = {name: p.detach() for name, p in self._trained().items()}
         output = self.network.output.to_canonical(
             {name.removeprefix("output."): value for name, value in own.items() if name.startswith("output.")}
@@ -81,14 +88,17 @@ class TorchLanguageModel(LanguageModel):
         return torch.from_numpy(np.ascontiguousarray(ids_BT, dtype=np.int64)).to(self.device, non_blocking=True)
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Tensor:
-        hidden_ND, state = self.network(self._ids(inputs_BT), self.train_state if carry else None)
+        output, inputs, targets_N = self.network.output, self._ids(inputs_BT), self._ids(targets_BT).flatten()
+        if isinstance(self.optimizer, RowSparse):
+            self.optimizer.make_up(self.network.get_parameter("embedding.weight"), inputs)
+            self.optimizer.make_up_for(output, targets_N)
+        hidden_ND, state = self.network(inputs, self.train_state if carry else None)
         self.train_state = (state[0].detach(), state[1].detach())
-        output = self.network.output
         if self.organizes:
             assert isinstance(output, SelfOrganizedHierarchicalSoftmax)
-            loss = output.training_loss(hidden_ND, self._ids(targets_BT).flatten(), targets_BT.ravel())
+            loss = output.training_loss(hidden_ND, targets_N, targets_BT.ravel())
         else:
-            loss = output(hidden_ND, self._ids(targets_BT).flatten())
+            loss = output(hidden_ND, targets_N)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         _optimizers.clip(self.config.optimizer, self._trained().values())
@@ -97,6 +107,7 @@ class TorchLanguageModel(LanguageModel):
 
     @torch.no_grad()
     def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
+        self._catch_up()
         hidden_ND, self.eval_state = self.network(self._ids(inputs_BT), self.eval_state if carry else None)
         targets_N = self._ids(targets_BT).flatten()
         output = self.network.output
@@ -107,12 +118,14 @@ class TorchLanguageModel(LanguageModel):
 
     @torch.no_grad()
     def hidden(self, inputs_BT: NDArray) -> NDArray:
+        self._catch_up()
         return adapter.to_numpy(self.network(self._ids(inputs_BT), None)[0])
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         output = self.network.output
         if not isinstance(output, SelfOrganizedHierarchicalSoftmax):
             return None
+        self._catch_up()
         self.reorganizations += 1
         rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
         return output.reorganize(rng, *self._optimizer_slots())
