@@ -17,6 +17,8 @@ from impls.on_tensorflow._layer import Tensor, at_least_float32
 
 # Tokens of a further tile. Measured on two CPU cores with 32, 64 and 128 of them, which came out alike.
 _FURTHER = 32
+# Pairs of a row and a cluster in a tile, when decoding.
+_PAIRS = 16
 # The bias of an empty slot: its exponential is zero, and finite so that a cluster without any word has no NaN either.
 _CLOSED = -1e30
 
@@ -34,7 +36,7 @@ def in_cluster_nll(
         cluster_N, slot_N: int32: where the target words stand.
     """
     clusters, width = word_CS.shape
-    first, further, place_N = _cut(cluster_N, clusters)
+    first, further, place_N = _cut(cluster_N, clusters, _first_places(cluster_N.shape[0], clusters), _FURTHER)
 
     @tf.custom_gradient
     def nll(hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor) -> tuple[Tensor, object]:
@@ -72,8 +74,40 @@ def in_cluster_nll(
 
         return tf.gather(tf.concat([nll_P, nll_Q], axis=0), place_N), gradient
 
-    closed_CS = tf.where(word_CS < 0, tf.constant(_CLOSED, slab_CSD.dtype), tf.zeros([], slab_CSD.dtype))
-    return nll(hidden_ND, tf.convert_to_tensor(slab_CSD), closed_CS if bias_CS is None else bias_CS + closed_CS)
+    return nll(hidden_ND, tf.convert_to_tensor(slab_CSD), _closing(bias_CS, word_CS, slab_CSD.dtype))
+
+
+def pair_scores(
+    hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, row_P: Tensor, cluster_P: Tensor
+) -> Tensor:
+    """(P, S) scores of the words of cluster c, for pairs of a row and a cluster; so low that its exponential is zero in
+    an empty slot."""
+    clusters, width = word_CS.shape
+    hidden_ND = tf.cast(hidden_ND, slab_CSD.dtype)
+    if hidden_ND.shape[0] == 1:  # every pair has another cluster
+        words_PD = tf.reshape(tf.gather(slab_CSD, cluster_P), [-1, hidden_ND.shape[1]])
+        scores_PS = tf.reshape(tf.linalg.matvec(words_PD, hidden_ND[0]), [-1, width])
+    else:
+        _, tiles, place_P = _cut(cluster_P, clusters, 0, _PAIRS)
+        hidden_MTD = tf.gather(hidden_ND, tf.gather(row_P, tiles.token_MT))
+        scores_MTS = tf.matmul(hidden_MTD, tf.gather(slab_CSD, tiles.cluster_M), transpose_b=True)
+        scores_PS = tf.gather(tf.reshape(scores_MTS, [-1, width]), place_P)
+    scores_PS = at_least_float32(scores_PS)
+    return scores_PS + tf.cast(tf.gather(_closing(bias_CS, word_CS, slab_CSD.dtype), cluster_P), scores_PS.dtype)
+
+
+def all_scores(hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor) -> Tensor:
+    """(N, C, S) scores of all words by one product; as `pair_scores` in an empty slot."""
+    flat_FD = tf.reshape(slab_CSD, [-1, slab_CSD.shape[2]])
+    scores_NF = at_least_float32(tf.matmul(tf.cast(hidden_ND, slab_CSD.dtype), flat_FD, transpose_b=True))
+    closing_F = tf.reshape(_closing(bias_CS, word_CS, slab_CSD.dtype), [-1])
+    return tf.reshape(scores_NF + tf.cast(closing_F, scores_NF.dtype), [-1, *word_CS.shape])
+
+
+def _closing(bias_CS: Tensor | None, word_CS: Tensor, dtype: tf.DType) -> Tensor:
+    """The biases, or zeros, with those of empty slots so low that they count for nothing."""
+    closed_CS = tf.where(word_CS < 0, tf.constant(_CLOSED, dtype), tf.zeros([], dtype))
+    return closed_CS if bias_CS is None else bias_CS + closed_CS
 
 
 class _Tiles(NamedTuple):
@@ -90,19 +124,19 @@ class _Tiles(NamedTuple):
     cluster_M: Tensor
 
 
-def _cut(cluster_N: Tensor, clusters: int) -> tuple[_Tiles, _Tiles, Tensor]:
-    """The first tile of each cluster, the further tiles, and (N,) the place of each token in both laid end to end."""
-    first = _first_places(cluster_N.shape[0], clusters)
+def _cut(cluster_N: Tensor, clusters: int, first: int, further: int) -> tuple[_Tiles, _Tiles, Tensor]:
+    """A tile of `first` places for each cluster, tiles of `further` places for what is left, and (N,) the place of each
+    token in both laid end to end."""
     order_N = tf.argsort(cluster_N, stable=True)
     cluster_sorted_N = tf.gather(cluster_N, order_N)
     every_C = tf.range(clusters)
     end_C = tf.searchsorted(cluster_sorted_N, every_C, side="right")
     begin_C = tf.concat([[0], end_C[:-1]], axis=0)
-    further_C = (tf.maximum(end_C - begin_C - first, 0) + _FURTHER - 1) // _FURTHER
+    further_C = (tf.maximum(end_C - begin_C - first, 0) + further - 1) // further
     last_C = tf.cumsum(further_C)
     tile_M = tf.range(last_C[-1])
     cluster_M = tf.searchsorted(last_C, tile_M, side="right")
-    start_M = tf.gather(begin_C + first, cluster_M) + (tile_M - tf.gather(last_C - further_C, cluster_M)) * _FURTHER
+    start_M = tf.gather(begin_C + first, cluster_M) + (tile_M - tf.gather(last_C - further_C, cluster_M)) * further
 
     def tiles(start_M: Tensor, cluster_M: Tensor, places: int) -> _Tiles:
         index_MT = start_M[:, None] + tf.range(places)
@@ -110,10 +144,10 @@ def _cut(cluster_N: Tensor, clusters: int) -> tuple[_Tiles, _Tiles, Tensor]:
         return _Tiles(tf.gather(order_N, tf.minimum(index_MT, tf.size(order_N) - 1)), own_MT, cluster_M)
 
     rank_N = tf.range(tf.size(order_N)) - tf.gather(begin_C, cluster_sorted_N)
-    beyond_N = tf.gather(clusters * first + (last_C - further_C) * _FURTHER, cluster_sorted_N) + rank_N - first
+    beyond_N = tf.gather(clusters * first + (last_C - further_C) * further, cluster_sorted_N) + rank_N - first
     place_sorted_N = tf.where(rank_N < first, cluster_sorted_N * first + rank_N, beyond_N)
     place_N = tf.gather(place_sorted_N, tf.math.invert_permutation(order_N))
-    return tiles(begin_C, every_C, first), tiles(start_M, cluster_M, _FURTHER), place_N
+    return tiles(begin_C, every_C, first), tiles(start_M, cluster_M, further), place_N
 
 
 def _first_places(tokens: int | None, clusters: int) -> int:
@@ -124,8 +158,11 @@ def _first_places(tokens: int | None, clusters: int) -> int:
 
 
 def _add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:
-    """`array` with `added` at its rows, in place: nothing else may read `array`.
+    """`array` with `added` at its rows; on a CPU in place: nothing else may read `array`.
 
-    `tensor_scatter_nd_add` would copy it, which costs more than the products that made it.
+    `tensor_scatter_nd_add` copies it, which on a CPU costs more than the products that made it. On a GPU the addition
+    in place is not atomic, so that rows that occur twice would be lost.
     """
+    if tf.config.list_logical_devices("GPU"):
+        return tf.tensor_scatter_nd_add(array, rows_M[:, None], added)
     return tf.raw_ops.InplaceAdd(x=array, i=rows_M, v=added)

@@ -80,8 +80,11 @@ class OutputLayer(keras.layers.Layer):
 
     def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
-        values_NK, ids_NK = tf.math.top_k(self.log_probs(hidden_ND), k)
-        return values_NK, ids_NK
+        return self.search(hidden_ND, k)[:2]
+
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """`topk`, and (N,) which share of its clusters or nodes the layer expanded for it: 1 where it has no bounds."""
+        return *tf.math.top_k(self.log_probs(hidden_ND), k), tf.ones(tf.shape(hidden_ND)[:1])
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Values and ids (N, K) of k likely words, following the `width` likeliest clusters or prefixes of a level; not
@@ -128,3 +131,22 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """One negative log-likelihood a row."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
+
+
+def best_by_id(values: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of each row's candidates (N, X), in any order, with their ids: best first, ties by lower id.
+
+    `top_k` prefers the first of equals, so only where some are equal must the candidates be sorted by id.
+    """
+
+    def best(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        best_NK, place_NK = tf.math.top_k(values, k)
+        return best_NK, tf.gather(ids, place_NK, batch_dims=1)
+
+    def sorted_best() -> tuple[Tensor, Tensor]:
+        order = tf.argsort(ids, axis=1)
+        return best(tf.gather(values, order, batch_dims=1), tf.gather(ids, order, batch_dims=1))
+
+    further_NK = tf.math.top_k(values, tf.minimum(k + 1, tf.shape(values)[1]))[0]
+    tied = tf.reduce_any(tf.equal(further_NK[:, 1:], further_NK[:, :-1]))
+    return tf.cond(tied, sorted_best, lambda: best(values, ids))

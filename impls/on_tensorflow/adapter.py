@@ -103,6 +103,7 @@ class TensorFlowLayer(Layer):
         self._log_probs_of = tf.function(layer.log_probs, **compiled)
         self._target_log_probs_of = tf.function(layer.target_log_probs, **compiled)
         self._topk_of = tf.function(layer.topk)
+        self._search_of = tf.function(layer.search)
         self._beam_of = tf.function(layer.beam)
         self._sample_of = tf.function(layer.sample)
 
@@ -144,8 +145,11 @@ class TensorFlowLayer(Layer):
         return to_numpy(self._target_log_probs_of(*self._on_device(hidden_ND, targets_N)))
 
     def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        values, ids = self._topk_of(*self._on_device(hidden_ND), tf.constant(k))
+        values, ids = self._topk_of(*self._on_device(hidden_ND), k)
         return to_numpy(values), to_numpy(ids)
+
+    def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:
+        return to_numpy(self._search_of(*self._on_device(hidden_ND), k)[2])
 
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
         values, ids = self._beam_of(*self._on_device(hidden_ND), k, width)
@@ -173,7 +177,7 @@ class TensorFlowLayer(Layer):
             return lambda: wait(step(hidden, targets))
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets),
-            "topk": lambda: self._topk_of(hidden, tf.constant(job.k)),
+            "topk": lambda: self._topk_of(hidden, job.k),
             "beam": lambda: self._beam_of(hidden, job.k, job.width),
             "sample": lambda: self._sample_of(hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(hidden),
@@ -198,6 +202,5 @@ class TensorFlowLayer(Layer):
 
 
 def wait(results: object) -> None:
-    """Until the device has made every tensor of `results`: reading one entry of each is cheap and cannot be early."""
-    for tensor in tf.nest.flatten(results):
-        tf.reshape(tensor, [-1])[:1].numpy()
+    """Until the devices have made `results`."""
+    tf.test.experimental.sync_devices()

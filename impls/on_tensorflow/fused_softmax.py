@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from impls.on_tensorflow._layer import Tensor, at_least_float32, product
+from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product
 from impls.on_tensorflow.full_softmax import FullSoftmax
 from impls.structures import blocks
 
@@ -75,6 +77,10 @@ def _put(array: Tensor, piece: Tensor, begin: list[Tensor | int]) -> Tensor:
     return gen_xla_ops.xla_dynamic_update_slice(array, piece, tf.stack(begin))
 
 
+def _log_add(left: Tensor, right: Tensor) -> Tensor:
+    return tf.reduce_logsumexp(tf.stack([left, right]), axis=0)
+
+
 def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, start: Tensor, width: int) -> Tensor:
     return at_least_float32(product(hidden_ND, _slice(weight_VD, start, width)) + _slice(bias_V, start, width))
 
@@ -99,8 +105,66 @@ class FusedSoftmax(FullSoftmax):
 
             return log_sum_N - target_N, gradient
 
-        weight_VD, bias_V = (tf.convert_to_tensor(self.value_of(name)) for name in ("weight", "bias"))
-        return nll(hidden_ND, weight_VD, bias_V)
+        return nll(hidden_ND, *self._weights())
+
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
+        weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
+        cast_ND = tf.cast(hidden_ND, weight_VD.dtype)
+        width = blocks.width(hidden_ND.shape[0] or 1, vocab)
+
+        def visit(block: Tensor, best_NK: Tensor, ids_NK: Tensor, log_sum_N: Tensor) -> tuple[Tensor, ...]:
+            start, own_B = _place(block, width, vocab)
+            logits_NB = tf.where(own_B, _logits(cast_ND, weight_VD, bias_V, start, width), -math.inf)
+            ids_NB = tf.broadcast_to(start + tf.range(width), tf.shape(logits_NB))
+            best_NK, place_NK = tf.math.top_k(tf.concat([best_NK, logits_NB], axis=1), k)
+            ids_NK = tf.gather(tf.concat([ids_NK, ids_NB], axis=1), place_NK, batch_dims=1)
+            return block + 1, best_NK, ids_NK, _log_add(log_sum_N, tf.reduce_logsumexp(logits_NB, axis=1))
+
+        shape, kind = [tf.shape(hidden_ND)[0], k], at_least_float32(weight_VD[:0]).dtype
+        none = tf.cast(-math.inf, kind)
+        start = tf.constant(0), tf.fill(shape, none), tf.zeros(shape, tf.int32), tf.fill(shape[:1], none)
+        count = -(-vocab // width)
+        # One block at a time: blocks in parallel would be in memory together.
+        found = tf.while_loop(lambda block, *_: block < count, visit, start, parallel_iterations=1)
+        _, best_NK, ids_NK, log_sum_N = found
+        return best_NK - log_sum_N[:, None], ids_NK, tf.ones(shape[:1])
+
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
+        weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
+        cast_ND, uniforms_N = tf.cast(hidden_ND, weight_VD.dtype), uniforms_NU[:, 0]
+        width = blocks.width(hidden_ND.shape[0] or 1, vocab)
+        count = -(-vocab // width)
+
+        def logits(rows_RD: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
+            start, own_B = _place(block, width, vocab)
+            return start, tf.where(own_B, _logits(rows_RD, weight_VD, bias_V, start, width), -math.inf)
+
+        def add(block: Tensor, log_sums: tf.TensorArray) -> tuple[Tensor, tf.TensorArray]:
+            return block + 1, log_sums.write(block, tf.reduce_logsumexp(logits(cast_ND, block)[1], axis=1))
+
+        sums = tf.TensorArray(at_least_float32(weight_VD[:0]).dtype, size=count)
+        _, sums = tf.while_loop(lambda block, _: block < count, add, (tf.constant(0), sums), parallel_iterations=1)
+        share_NB = tf.nn.softmax(tf.transpose(sums.stack()))
+        block_N = draw(share_NB, uniforms_N)
+        at_N1 = block_N[:, None]
+        before_N, own_N = (
+            tf.gather(array, at_N1, batch_dims=1)[:, 0] for array in (tf.cumsum(share_NB, 1, exclusive=True), share_NB)
+        )
+        left_N = tf.clip_by_value((uniforms_N - before_N) / own_N, 0, 1 - 2.0**-24)  # below 1 in float32 too
+
+        def pick(block: Tensor, word_N: Tensor) -> tuple[Tensor, Tensor]:
+            rows_R1 = tf.where(block_N == block)
+            start, logits_RB = logits(tf.gather(cast_ND, rows_R1[:, 0]), block)
+            place_R = draw(tf.nn.softmax(logits_RB), tf.gather(left_N, rows_R1[:, 0]))
+            return block + 1, tf.tensor_scatter_nd_update(word_N, rows_R1, start + place_R)
+
+        start = tf.constant(0), tf.zeros_like(block_N)
+        return tf.while_loop(lambda block, _: block < count, pick, start, parallel_iterations=1)[1]
+
+    def _weights(self) -> tuple[Tensor, Tensor]:
+        return tf.convert_to_tensor(self.value_of("weight")), tf.convert_to_tensor(self.value_of("bias"))
 
     def formulation(self) -> str:
         return f"{blocks.FORMULATION}; {super().formulation()}"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import OutputLayer, Tensor, at_least_float32
+from impls.on_tensorflow._layer import OutputLayer, Tensor, at_least_float32, best_by_id
 from impls.spec import LayerSpec
 from impls.structures import huffman
 
 # The inner nodes nearest the root, which most paths share, are scored for all tokens by one dense product.
 _SHARED_NODES = 256
+# Decoding: the nodes nearest the root that are scored for every row, and how many subtrees a row follows at a time:
+# first a few, then, for the rows that these do not settle, many.
+_NEAR_NODES = 512
+_BEAMS = (16, 64)
 
 
 def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL: Tensor) -> Tensor:
@@ -81,6 +86,10 @@ class HuffmanSoftmax(OutputLayer):
         # Where each word and inner node stands when prefixes are stacked level by level, the root first.
         order = np.concatenate([[2 * spec.vocab - 2], *(side for _, *sides in self._levels for side in sides)])
         self._stacked = np.argsort(order)
+        self.children = tf.constant(children, tf.int32)
+        near = huffman.near_root(children, _NEAR_NODES)
+        self._first_near, self._turns = near.first, near.turns
+        self._exits = np.concatenate([near.words, near.subtrees + spec.vocab]).astype(np.int32)
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         index_NL, sign_NL = tf.gather(self.index, targets_N), tf.gather(self.sign, targets_N)
@@ -100,6 +109,117 @@ class HuffmanSoftmax(OutputLayer):
             ids = np.concatenate([left, right])
             levels.append(level)
         return tf.transpose(tf.gather(tf.concat(levels, axis=0), self._stacked[:vocab]))
+
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of the inner nodes scored.
+
+        No word is likelier than the turns that lead to its subtree. The nodes nearest the root are one dense product;
+        below them each row follows its likeliest subtrees, until none is as likely as the k-th best word found. A row
+        that had to let go of a subtree as likely as that, or that has equals among its best, is scored whole.
+        """
+        values_NK, ids_NK, nodes_N = self._settle(hidden_ND, k, _BEAMS)
+        return values_NK, ids_NK, tf.cast(nodes_N, tf.float32) / (self.spec.vocab - 1)
+
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level."""
+        node_weight, vocab = tf.convert_to_tensor(self.value_of("node_weight")), self.spec.vocab
+        cast_ND, kind = tf.cast(hidden_ND, node_weight.dtype), at_least_float32(node_weight[:0]).dtype
+        none = tf.cast(-math.inf, kind)
+
+        def is_inner(value_NW: Tensor, node_NW: Tensor) -> Tensor:
+            return (node_NW >= vocab) & (value_NW > none)
+
+        def descend(value_NW: Tensor, node_NW: Tensor) -> tuple[Tensor, Tensor]:
+            inner_NW, at_NW = is_inner(value_NW, node_NW), tf.maximum(node_NW - vocab, 0)
+            score_NW = at_least_float32(tf.linalg.matvec(tf.gather(node_weight, at_NW), cast_ND))
+            left_NW, right_NW = (value_NW + tf.math.log_sigmoid(each) for each in (score_NW, -score_NW))
+            stay_NW = tf.where(inner_NW, none, value_NW)
+            values = tf.concat([stay_NW, tf.where(inner_NW, left_NW, none), tf.where(inner_NW, right_NW, none)], axis=1)
+            child_NW2 = tf.gather(self.children, at_NW)
+            nodes = tf.concat([node_NW, child_NW2[:, :, 0], child_NW2[:, :, 1]], axis=1)
+            value_NW, place_NW = tf.math.top_k(values, width)
+            return value_NW, tf.gather(nodes, place_NW, batch_dims=1)
+
+        rows = tf.shape(hidden_ND)[0]
+        value_NW = tf.concat([tf.zeros([rows, 1], kind), tf.fill([rows, width - 1], none)], axis=1)
+        start = value_NW, tf.fill([rows, width], 2 * vocab - 2)  # the root
+        value_NW, node_NW = tf.while_loop(lambda *held: tf.reduce_any(is_inner(*held)), descend, start)
+        return best_by_id(value_NW, node_NW, k)
+
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words, from the root down, one number for each turn: left where it lies below sigma(r.h)."""
+        node_weight, vocab = tf.convert_to_tensor(self.value_of("node_weight")), self.spec.vocab
+        cast_ND = tf.cast(hidden_ND, node_weight.dtype)
+
+        def descend(turn: Tensor, node_N: Tensor) -> tuple[Tensor, Tensor]:
+            at_N = tf.maximum(node_N - vocab, 0)
+            score_N = at_least_float32(tf.reduce_sum(tf.gather(node_weight, at_N) * cast_ND, axis=1))
+            right_N = tf.cast(tf.gather(uniforms_NU, turn, axis=1) >= tf.sigmoid(score_N), tf.int32)
+            child_N = tf.gather_nd(self.children, tf.stack([at_N, right_N], axis=1))
+            return turn + 1, tf.where(node_N >= vocab, child_N, node_N)
+
+        start = 0, tf.fill(tf.shape(hidden_ND)[:1], 2 * vocab - 2)  # the root
+        return tf.while_loop(lambda turn, _: turn < uniforms_NU.shape[1], descend, start)[1]
+
+    def _settle(self, hidden_ND: Tensor, k: int, beams: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """`search` with the first of `beams`, and with the next for the rows that it leaves open."""
+        if not beams:
+            return *super().search(hidden_ND, k)[:2], tf.fill(tf.shape(hidden_ND)[:1], self.spec.vocab - 1)
+        best_NJ, ids_NJ, lost_N1, nodes_N = self._follow(hidden_ND, k, beams[0])
+        tied_N = tf.reduce_any(tf.equal(best_NJ[:, 1:], best_NJ[:, :-1]), axis=1)
+        open_N = tied_N | (lost_N1[:, 0] >= best_NJ[:, k - 1])
+        found = best_NJ[:, :k], ids_NJ[:, :k], nodes_N
+
+        def again() -> tuple[Tensor, ...]:
+            rows = tf.where(open_N)
+            better = self._settle(tf.gather(hidden_ND, rows[:, 0]), k, beams[1:])
+            return tuple(tf.tensor_scatter_nd_update(old, rows, new) for old, new in zip(found, better, strict=True))
+
+        return tf.cond(tf.reduce_any(open_N), again, lambda: found)
+
+    def _follow(self, hidden_ND: Tensor, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The k + 1 best words that were met, (N, J) values and ids, (N, 1) the likeliest subtree let go, and (N,) how
+        many nodes were scored."""
+        node_weight, vocab = tf.convert_to_tensor(self.value_of("node_weight")), self.spec.vocab
+        cast_ND = tf.cast(hidden_ND, node_weight.dtype)
+        scores_NH = at_least_float32(tf.matmul(cast_ND, node_weight[self._first_near :], transpose_b=True))
+        turns = tf.concat([tf.math.log_sigmoid(scores_NH), tf.math.log_sigmoid(-scores_NH)], axis=1)
+        exits_NE = tf.matmul(turns, tf.cast(self._turns, turns.dtype))
+        none = -tf.cast(float("inf"), turns.dtype)
+        rows = tf.shape(hidden_ND)[0]
+
+        def split(prefix: Tensor, child: Tensor, *best: Tensor) -> tuple[Tensor, ...]:
+            """Of children with their prefixes: the best words with `best`'s, the likeliest inner nodes, the next."""
+            is_word = child < vocab
+            words = tf.concat([*best[:1], tf.where(is_word, prefix, none)], axis=1)
+            ids = tf.concat([*best[1:], child], axis=1)
+            best_NJ, place = tf.math.top_k(words, k + 1)
+            inner_NB, at = tf.math.top_k(tf.where(is_word, none, prefix), beam + 1)
+            node_NB = tf.maximum(tf.gather(child, at, batch_dims=1) - vocab, 0)
+            return (best_NJ, tf.gather(ids, place, batch_dims=1), inner_NB[:, :-1], node_NB[:, :-1], inner_NB[:, -1:])
+
+        def going(best_NJ: Tensor, ids: Tensor, prefix_NB: Tensor, *_: Tensor) -> Tensor:
+            return tf.reduce_any((prefix_NB[:, 0] >= best_NJ[:, k - 1]) & (prefix_NB[:, 0] > none))
+
+        def descend(
+            best_NJ: Tensor, ids_NJ: Tensor, prefix_NB: Tensor, node_NB: Tensor, lost_N1: Tensor, nodes_N: Tensor
+        ) -> tuple[Tensor, ...]:
+            reach_NB = (prefix_NB >= best_NJ[:, k - 1 : k]) & (prefix_NB > none)
+            nodes_N += tf.math.count_nonzero(reach_NB, axis=1, dtype=tf.int32)
+            scores_NB = at_least_float32(tf.linalg.matvec(tf.gather(node_weight, node_NB), cast_ND))
+            left_NB, right_NB = (prefix_NB + tf.math.log_sigmoid(each) for each in (scores_NB, -scores_NB))
+            below = tf.reshape(tf.gather(self.children, node_NB), [rows, 2 * beam])
+            prefix = tf.reshape(tf.stack([left_NB, right_NB], axis=2), [rows, 2 * beam])
+            *found, lower_N1 = split(prefix, below, best_NJ, ids_NJ)
+            return *found, tf.maximum(lost_N1, lower_N1), nodes_N
+
+        # Room for the first k + 1 words and the first subtrees, whatever hangs below the near nodes.
+        best = tf.fill([rows, k + 1], none), tf.zeros([rows, k + 1], tf.int32)
+        exits_NE = tf.pad(exits_NE, [[0, 0], [0, beam + 1]], constant_values=none)
+        child_NE = tf.broadcast_to(np.pad(self._exits, (0, beam + 1)), tf.shape(exits_NE))
+        start = *split(exits_NE, child_NE, *best), tf.fill([rows], len(self._turns) // 2)
+        best_NJ, ids_NJ, _, _, lost_N1, nodes_N = tf.while_loop(going, descend, start)
+        return best_NJ, ids_NJ, lost_N1, nodes_N
 
     def formulation(self) -> str:
         shared = min(_SHARED_NODES, self.spec.vocab - 1)

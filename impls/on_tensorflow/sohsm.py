@@ -9,8 +9,15 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from impls.on_numpy import sohsm
-from impls.on_tensorflow import _clusters
-from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, at_least_float32, cross_entropy, product
+from impls.on_tensorflow import _clusters, _expand
+from impls.on_tensorflow._layer import (
+    OutputLayer,
+    Tensor,
+    Tensors,
+    at_least_float32,
+    cross_entropy,
+    product,
+)
 from impls.spec import LayerSpec, Shapes
 from impls.structures import clusters
 from impls.structures.statistics import BatchWeights, statistics_dtype
@@ -81,6 +88,25 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         joint_NCS = scores_NCS + shift_NC[:, :, None]
         joint = tf.reshape(joint_NCS, [-1, self.limits.clusters * self.width])
         return tf.gather(joint, self.cluster * self.width + self.slot, axis=1)
+
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
+        return _expand.search(*self._levels(hidden_ND), k)
+
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
+        return _expand.beam(*self._levels(hidden_ND), k, width)
+
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words: a cluster by the first number, one of its words by the second."""
+        return _expand.sample(*self._levels(hidden_ND), uniforms_NU)
+
+    def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor, _expand.WordsByCluster]:
+        """What decoding reads: hidden vectors for words, (N, C) log P(c | h), the words of the clusters."""
+        words = _expand.WordsByCluster(
+            tf.convert_to_tensor(self.value_of("word_weight")), self.value_of("word_bias"), self.word
+        )
+        return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND), words
 
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
         if self.spec.options["projection"] == "none":

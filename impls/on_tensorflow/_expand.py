@@ -1,0 +1,154 @@
+"""Decoding of a two-level layer without the whole vocabulary: exact top-k, beam, sample.
+
+For top-k, no word of a cluster is likelier than the cluster. The likeliest clusters of each row give a k-th best word;
+then every cluster as likely as that is expanded, and no other can hold one of the k best. Where these are most of the
+clusters, as of flat distributions, all words are scored by one product, and the k best are looked for in the k clusters
+of the best bests.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from impls.on_tensorflow import _clusters
+from impls.on_tensorflow._layer import Tensor, best_by_id, draw
+
+_FIRST_CLUSTERS = 4  # of each row, expanded to find what the others must reach
+_WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
+
+Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
+
+
+class WordsByCluster(NamedTuple):
+    """The lower level of a two-level layer.
+
+    Attributes:
+        slab_CSD: Word vectors by cluster and slot.
+        bias_CS: Word biases, or None.
+        word_CS: int32, the word in each slot, -1 where it is empty.
+    """
+
+    slab_CSD: Tensor
+    bias_CS: Tensor | None
+    word_CS: Tensor
+
+    def in_cluster(self, hidden_ND: Tensor, row_P: Tensor, cluster_P: Tensor) -> Tensor:
+        """(P, S) log P(w | c, h) for pairs of a row and a cluster; hugely negative in an empty slot."""
+        return tf.nn.log_softmax(_clusters.pair_scores(hidden_ND, *self, row_P, cluster_P))
+
+
+def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> Found:
+    """Values and ids (N, K) of the k likeliest words, and (N,) the share of clusters expanded.
+
+    Args:
+        hidden_ND: What the word vectors are multiplied with.
+        log_cluster_NC: log P(c | h).
+        words: The words of each cluster, none of which is empty.
+        k: From 1 to V.
+    """
+    clusters, width = words.word_CS.shape
+    first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
+
+    def whole() -> Found:
+        ones_N = tf.ones(tf.shape(log_cluster_NC)[:1])
+        return *_best_of_all(hidden_ND, log_cluster_NC, words, k), ones_N
+
+    def by_bounds() -> Found:
+        return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first, whole)
+
+    if k <= first:
+        return by_bounds()
+    # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
+    # cluster: where many clusters reach that half, the first few cannot settle the row.
+    half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
+    reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
+    return tf.cond(_is_most(reaching, log_cluster_NC), whole, by_bounds)
+
+
+def _is_most(pairs: Tensor, log_cluster_NC: Tensor) -> Tensor:
+    return tf.cast(pairs, tf.float32) > _WHOLE_SHARE * tf.cast(tf.size(log_cluster_NC), tf.float32)
+
+
+def _best_by_bounds(
+    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int, whole
+) -> Found:  # type: ignore[no-untyped-def]
+    rows, (clusters, width) = tf.shape(log_cluster_NC)[0], words.word_CS.shape
+    each = min(k, width)  # the most that a cluster can hold of the k best
+
+    def expand(row_P: Tensor, cluster_P: Tensor) -> tuple[Tensor, Tensor]:
+        """(P, each) the best words of pairs, equals in order of their slots."""
+        best, slot = tf.math.top_k(words.in_cluster(hidden_ND, row_P, cluster_P), each)
+        word = tf.gather(tf.reshape(words.word_CS, [-1]), cluster_P[:, None] * width + slot)
+        joint = best + tf.gather_nd(log_cluster_NC, tf.stack([row_P, cluster_P], axis=1))[:, None]
+        return tf.where(word < 0, -tf.cast(math.inf, best.dtype), joint), word
+
+    chosen_NM = tf.math.top_k(log_cluster_NC, first)[1]
+    values, ids = expand(tf.repeat(tf.range(rows), first), tf.reshape(chosen_NM, [-1]))
+    values, ids = (tf.reshape(array, [rows, first * each]) for array in (values, ids))
+    lowest_N1 = tf.math.top_k(values, k)[0][:, -1:]
+
+    # At equality a word of lower id may still come: only a cluster strictly below is left out.
+    expanded_NC = tf.reduce_any(tf.one_hot(chosen_NM, clusters, True, False, dtype=tf.bool), axis=1)
+    open_NC = (log_cluster_NC >= lowest_N1) & ~expanded_NC
+    count_N = tf.math.count_nonzero(open_NC, axis=1, dtype=tf.int32)
+
+    def with_open() -> Found:
+        row_P, cluster_P = tf.unstack(tf.cast(tf.where(open_NC), tf.int32), axis=1)
+        more_values, more_ids = expand(row_P, cluster_P)
+        rank_P = tf.range(tf.size(row_P)) - tf.gather(tf.cumsum(count_N, exclusive=True), row_P)
+        place_P2, shape = tf.stack([row_P, rank_P], 1), [rows, tf.reduce_max(count_N), each]
+        none = -tf.cast(math.inf, values.dtype)
+        more_values = tf.tensor_scatter_nd_update(tf.fill(shape, none), place_P2, more_values)
+        more_ids = tf.tensor_scatter_nd_update(tf.fill(shape, -1), place_P2, more_ids)
+        flat = [rows, shape[1] * each]
+        every = tf.concat([values, tf.reshape(more_values, flat)], 1), tf.concat([ids, tf.reshape(more_ids, flat)], 1)
+        return *best_by_id(*every, k), tf.cast(count_N + first, tf.float32) / clusters
+
+    return tf.cond(_is_most(tf.reduce_sum(count_N), log_cluster_NC), whole, with_open)
+
+
+def _best_of_all(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
+    clusters, width = words.word_CS.shape
+    scores_NCS = _clusters.all_scores(hidden_ND, *words)
+    highest_NC = tf.reduce_max(scores_NCS, axis=2)
+    sum_NC = tf.reduce_sum(tf.exp(scores_NCS - highest_NC[:, :, None]), axis=2)
+    shift_NC = log_cluster_NC - highest_NC - tf.math.log(sum_NC)
+    # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
+    wide = min(k + 1, clusters)
+    bests_NM, chosen_NM = tf.math.top_k(highest_NC + shift_NC, wide)
+
+    def of_clusters(chosen_NM: Tensor) -> tuple[Tensor, Tensor]:
+        joint_NMS = tf.gather(scores_NCS, chosen_NM, batch_dims=1)
+        joint_NMS += tf.gather(shift_NC, chosen_NM, batch_dims=1)[:, :, None]
+        flat = [-1, chosen_NM.shape[1] * width]
+        return best_by_id(tf.reshape(joint_NMS, flat), tf.reshape(tf.gather(words.word_CS, chosen_NM), flat), k)
+
+    values_NK, ids_NK = of_clusters(chosen_NM[:, : min(k, clusters)])
+    if wide <= k:
+        return values_NK, ids_NK
+    every_NC = tf.broadcast_to(tf.range(clusters), tf.shape(log_cluster_NC))
+    every_NC = tf.ensure_shape(every_NC, [None, clusters])
+    tied = tf.reduce_any(bests_NM[:, k] >= values_NK[:, -1])
+    return tf.cond(tied, lambda: of_clusters(every_NC), lambda: (values_NK, ids_NK))
+
+
+def beam(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, width: int) -> tuple[Tensor, Tensor]:
+    """Values and ids (N, K) of the k likeliest words of each row's `width` likeliest clusters."""
+    (clusters, slots), rows = words.word_CS.shape, tf.shape(log_cluster_NC)[0]
+    followed = min(width, clusters)
+    log_cluster_NW, chosen_NW = tf.math.top_k(log_cluster_NC, followed)
+    in_cluster_PS = words.in_cluster(hidden_ND, tf.repeat(tf.range(rows), followed), tf.reshape(chosen_NW, [-1]))
+    joint_NWS = tf.reshape(in_cluster_PS, [rows, followed, slots]) + log_cluster_NW[:, :, None]
+    flat = [rows, followed * slots]
+    return best_by_id(tf.reshape(joint_NWS, flat), tf.reshape(tf.gather(words.word_CS, chosen_NW), flat), k)
+
+
+def sample(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, uniforms_N2: Tensor) -> Tensor:
+    """(N,) words: a cluster by the first number, one of its words by the second."""
+    cluster_N = draw(tf.exp(log_cluster_NC), uniforms_N2[:, 0])
+    in_cluster_NS = words.in_cluster(hidden_ND, tf.range(tf.shape(cluster_N)[0]), cluster_N)
+    slot_N = draw(tf.exp(in_cluster_NS), uniforms_N2[:, 1])
+    return tf.gather_nd(words.word_CS, tf.stack([cluster_N, slot_N], axis=1))
