@@ -1,10 +1,10 @@
 """The softmax within a word's cluster, for tokens of many clusters at once: the costly half of a two-level layer.
 
-Tokens are sorted by cluster, words are stored by cluster in a (C, S, D) slab, and the sorted tokens are cut into tiles
-of at most T tokens of one cluster. There are at most N/T + min(C, N) tiles whatever the clusters are, so that shapes
-are static, and a loop visits those that hold tokens: each is one small dense product with a slice of the slab. The
-gradient is written out; d loss / d logits is made in the forward pass, where the exponentials are at hand, so that the
-slab is read once in each direction and no cluster matrix is copied for a token.
+Words are stored by cluster in a (C, S, D) slab. The first T tokens of every cluster are one batched product over the
+slab as it lies, which XLA runs on all cores; the tokens that full clusters have beyond are cut into further tiles of
+one cluster each, and a loop visits those that hold tokens, a few at a time. There are at most N / T + min(C, N) of them
+whatever the clusters are, so that shapes are static. The gradient is written out; d loss / d logits is made in the
+forward pass, where the exponentials are at hand, so that the slab is read once in each direction.
 """
 
 from __future__ import annotations
@@ -17,48 +17,72 @@ from jax import lax
 
 from impls.on_jax._layer import Array, wide
 
-TILE = 16  # tokens; measured fastest among 16 to 128 on two CPU cores at 10k and 44k words
+# Tokens of a further tile, and tiles visited together: products of single tiles in a loop run at a third of the speed.
+_FURTHER, _TOGETHER = 32, 8
+
+
+def _first_places(tokens: int, clusters: int) -> int:
+    """T: the tokens of an average cluster, as the next power of two."""
+    return max(8, 1 << (-(-tokens // clusters) - 1).bit_length())
+
+
+class _Sorted(NamedTuple):
+    """A batch sorted by cluster.
+
+    Attributes:
+        order_N: Positions in the batch.
+        begin_C, end_C: The range of each cluster among the sorted tokens.
+    """
+
+    order_N: Array
+    begin_C: Array
+    end_C: Array
+
+    @classmethod
+    def of(cls, cluster_N: Array, clusters: int) -> _Sorted:
+        order_N = jnp.argsort(cluster_N)
+        end_C = jnp.searchsorted(cluster_N[order_N], jnp.arange(clusters), side="right").astype(jnp.int32)
+        return cls(order_N, jnp.concatenate([jnp.zeros(1, jnp.int32), end_C[:-1]]), end_C)
+
+    def tokens(self, start_M: Array, cluster_M: Array, places: int) -> Array:
+        """(M, T) the tokens of tiles that start at these places of the sorted batch; N where a tile has none left."""
+        index_MT = start_M[:, None] + jnp.arange(places)
+        tokens = len(self.order_N)
+        token_MT = self.order_N[jnp.minimum(index_MT, tokens - 1)]
+        return jnp.where(index_MT < self.end_C[cluster_M][:, None], token_MT, tokens)
+
+    def first(self, places: int) -> Array:
+        """(C, T) the tokens in the first `places` of each cluster; N where there is none."""
+        return self.tokens(self.begin_C, jnp.arange(len(self.end_C)), places)
+
+    def further(self, places: int, size: int = _FURTHER) -> _Tiles:
+        """Tiles of `size` tokens for what the clusters hold beyond `places`."""
+        tokens, clusters = len(self.order_N), len(self.end_C)
+        bound = -(-tokens // size) + min(clusters, tokens) + _TOGETHER
+        begin_C = self.begin_C + places
+        tiles_C = (jnp.maximum(self.end_C - begin_C, 0) + size - 1) // size
+        last_C = jnp.cumsum(tiles_C)
+        tile_M = jnp.arange(bound, dtype=jnp.int32)
+        cluster_M = jnp.searchsorted(last_C, tile_M, side="right").astype(jnp.int32)
+        known_M = jnp.minimum(cluster_M, clusters - 1)
+        start_M = begin_C[known_M] + (tile_M - (last_C - tiles_C)[known_M]) * size
+        token_MT = self.tokens(start_M, known_M, size)
+        return _Tiles(jnp.where((tile_M < last_C[-1])[:, None], token_MT, tokens), cluster_M, last_C[-1])
 
 
 class _Tiles(NamedTuple):
-    """Where each tile lies among the sorted tokens; only the first `count` are real."""
+    """The tokens and the cluster of each tile: N and C where there is none, as in all but the first `count` tiles."""
 
-    start_M: Array
+    token_MT: Array
     cluster_M: Array
-    tokens_M: Array
     count: Array
 
+    @property
+    def visits(self) -> Array:
+        return (self.count + _TOGETHER - 1) // _TOGETHER
 
-def _cut(cluster_sorted_N: Array, clusters: int) -> _Tiles:
-    tokens = cluster_sorted_N.shape[0]
-    bound = -(-tokens // TILE) + min(clusters, tokens)
-    end_C = jnp.searchsorted(cluster_sorted_N, jnp.arange(clusters), side="right").astype(jnp.int32)
-    begin_C = jnp.concatenate([jnp.zeros(1, jnp.int32), end_C[:-1]])
-    tiles_C = (end_C - begin_C + TILE - 1) // TILE
-    last_C = jnp.cumsum(tiles_C)
-    tile_M = jnp.arange(bound, dtype=jnp.int32)
-    cluster_M = jnp.minimum(jnp.searchsorted(last_C, tile_M, side="right"), clusters - 1).astype(jnp.int32)
-    start_M = begin_C[cluster_M] + (tile_M - (last_C - tiles_C)[cluster_M]) * TILE
-    return _Tiles(start_M, cluster_M, jnp.minimum(end_C[cluster_M] - start_M, TILE), last_C[-1])
-
-
-def _slice(array: Array, start: Array) -> Array:
-    return lax.dynamic_slice_in_dim(array, start, TILE)
-
-
-def _put(array: Array, piece: Array, start: Array) -> Array:
-    # A tile writes TILE rows; those beyond its own tokens are written again by the tile they belong to, which comes
-    # later.
-    return lax.dynamic_update_slice_in_dim(array, piece, start, 0)
-
-
-def _at(array: Array, index: Array) -> Array:
-    return lax.dynamic_index_in_dim(array, index, keepdims=False)
-
-
-def _padded(array_N: Array) -> Array:
-    """Room for the last tile to read and write beyond the tokens."""
-    return jnp.concatenate([array_N, jnp.zeros((TILE, *array_N.shape[1:]), array_N.dtype)])
+    def at(self, visit: Array) -> tuple[Array, Array]:
+        return tuple(lax.dynamic_slice_in_dim(a, visit * _TOGETHER, _TOGETHER) for a in self[:2])  # type: ignore[return-value]
 
 
 @jax.custom_vjp
@@ -77,66 +101,103 @@ def in_cluster_nll(
     return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N)[0]
 
 
+def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Array) -> Array:
+    """(P, S) products of rows with the words of clusters, for pairs of both; 0 for a cluster beyond the last.
+
+    Only the clusters that occur are read.
+    """
+    pairs, (clusters, width, _), kind = len(row_P), slab_CSD.shape, wide(slab_CSD.dtype)
+    size = max(1, min(_FURTHER, pairs // _TOGETHER))
+    tiles = _Sorted.of(cluster_P, clusters).further(0, size)
+    cast_ND = hidden_ND.astype(slab_CSD.dtype)
+
+    def visit(number: Array, scores_PS: Array) -> Array:
+        pair_BT, cluster_B = tiles.at(number)
+        products = "btd,bsd->bts"
+        scores_BTS = jnp.einsum(products, cast_ND[row_P[pair_BT]], slab_CSD[cluster_B], preferred_element_type=kind)
+        return scores_PS.at[pair_BT].set(scores_BTS, mode="drop")
+
+    return lax.fori_loop(0, tiles.visits, visit, jnp.zeros((pairs, width), kind))
+
+
+def added_scores(bias_CS: Array | None, word_CS: Array, kind: jnp.dtype) -> Array:
+    """(C, S) what a word's score gets on top: its bias or 0, and -inf in an empty slot."""
+    return jnp.where(word_CS < 0, -jnp.inf, jnp.zeros((), kind) if bias_CS is None else bias_CS.astype(kind))
+
+
+def _nll(scores_CST: Array, slot_CT: Array) -> tuple[Array, Array]:
+    """(C, T) nll of the words at `slot_CT` among those of their cluster, and d nll / d scores (C, S, T)."""
+    highest_C1T = scores_CST.max(axis=1, keepdims=True)
+    exp_CST = jnp.exp(scores_CST - highest_C1T)
+    sum_C1T = exp_CST.sum(axis=1, keepdims=True)
+    is_target_CST = lax.broadcasted_iota(jnp.int32, scores_CST.shape, 1) == slot_CT[:, None]
+    target_C1T = jnp.where(is_target_CST, scores_CST, 0).sum(axis=1, keepdims=True)
+    return (highest_C1T + jnp.log(sum_C1T) - target_C1T)[:, 0], exp_CST / sum_C1T - is_target_CST
+
+
 def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
     clusters, width, _ = slab_CSD.shape
-    kind = wide(slab_CSD.dtype)
-    order_N = jnp.argsort(cluster_N)
-    tiles = _cut(cluster_N[order_N], clusters)
-    hidden_sorted = _padded(hidden_ND[order_N].astype(slab_CSD.dtype))
-    slot_sorted = _padded(slot_N[order_N])
+    tokens, kind = len(hidden_ND), wide(slab_CSD.dtype)
+    cast_ND = hidden_ND.astype(slab_CSD.dtype)
+    batch = _Sorted.of(cluster_N, clusters)
+    places = _first_places(tokens, clusters)
+    added_CS = added_scores(bias_CS, word_CS, kind)
 
-    def visit(tile: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        dscores, nll = carry
-        start, cluster = tiles.start_M[tile], tiles.cluster_M[tile]
-        rows_TD, words_SD = _slice(hidden_sorted, start), _at(slab_CSD, cluster)
-        scores_TS = jnp.matmul(rows_TD, words_SD.T, preferred_element_type=kind)
-        if bias_CS is not None:
-            scores_TS = scores_TS + _at(bias_CS, cluster)
-        scores_TS = jnp.where(_at(word_CS, cluster) < 0, -jnp.inf, scores_TS)
-        highest_T1 = scores_TS.max(axis=1, keepdims=True)
-        exp_TS = jnp.exp(scores_TS - highest_T1)
-        sum_T1 = exp_TS.sum(axis=1, keepdims=True)
-        target_TS = jnp.arange(width) == _slice(slot_sorted, start)[:, None]
-        target_T1 = jnp.where(target_TS, scores_TS, 0).sum(axis=1, keepdims=True)
-        dscores = _put(dscores, exp_TS / sum_T1 - target_TS, start)
-        return dscores, _put(nll, (highest_T1 + jnp.log(sum_T1) - target_T1)[:, 0], start)
+    def of_tiles(words_CSD: Array, added_CS: Array, token_CT: Array) -> tuple[Array, Array]:
+        # A place without a token reads the last one; what comes out is dropped.
+        hidden_CTD, slot_CT = cast_ND[token_CT], slot_N[token_CT]
+        scores_CST = jnp.einsum("csd,ctd->cst", words_CSD, hidden_CTD, preferred_element_type=kind)
+        return _nll(scores_CST + added_CS[:, :, None], slot_CT)
 
-    tokens = hidden_ND.shape[0]
-    start = (jnp.zeros((tokens + TILE, width), kind), jnp.zeros(tokens + TILE, kind))
-    dscores, nll = lax.fori_loop(0, tiles.count, visit, start)
-    nll_N = jnp.zeros(tokens, kind).at[order_N].set(nll[:tokens], unique_indices=True)
-    dtypes = jnp.zeros(0, hidden_ND.dtype)  # carries the input's dtype to the backward pass
-    return nll_N, (hidden_sorted, slab_CSD, bias_CS, dscores, order_N, tiles, dtypes)
+    token_CT = batch.first(places)
+    nll_CT, dscores_CST = of_tiles(slab_CSD, added_CS, token_CT)
+    tiles = batch.further(places)
+
+    def visit(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        dscores_NS, nll_N = carry
+        token_BT, cluster_B = tiles.at(number)
+        nll_BT, dscores_BST = of_tiles(slab_CSD[cluster_B], added_CS[cluster_B], token_BT)
+        dscores_NS = dscores_NS.at[token_BT].set(jnp.swapaxes(dscores_BST, 1, 2), mode="drop")
+        return dscores_NS, nll_N.at[token_BT].set(nll_BT, mode="drop")
+
+    start = (jnp.zeros((tokens, width), kind), jnp.zeros(tokens, kind).at[token_CT].set(nll_CT, mode="drop"))
+    dscores_NS, nll_N = lax.fori_loop(0, tiles.visits, visit, start)
+    return nll_N, (hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles)
 
 
 def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
-    hidden_sorted, slab_CSD, bias_CS, dscores, order_N, tiles, dtypes = kept
-    dscores = (dscores * _padded(dnll_N[order_N])[:, None]).astype(slab_CSD.dtype)
-    kind = wide(slab_CSD.dtype)
+    hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles = kept
+    tokens, kind, narrow = len(dnll_N), wide(slab_CSD.dtype), slab_CSD.dtype
+    cast_ND = hidden_ND.astype(narrow)
 
-    def visit(tile: Array, carry: tuple[Array, Array, Array | None]) -> tuple[Array, Array, Array | None]:
-        dhidden, dslab, dbias = carry
-        start, cluster = tiles.start_M[tile], tiles.cluster_M[tile]
-        own_T1 = (jnp.arange(TILE) < tiles.tokens_M[tile])[:, None]
-        dscores_TS = jnp.where(own_T1, _slice(dscores, start), 0)
-        dhidden = _put(dhidden, dscores_TS @ _at(slab_CSD, cluster), start)
-        dwords_SD = jnp.matmul(dscores_TS.T, _slice(hidden_sorted, start), preferred_element_type=kind)
-        dwords_SD = (_at(dslab, cluster) + dwords_SD).astype(dslab.dtype)
-        dslab = lax.dynamic_update_index_in_dim(dslab, dwords_SD, cluster, 0)
-        if dbias is not None:
-            added_S = (_at(dbias, cluster) + dscores_TS.sum(axis=0, dtype=kind)).astype(dbias.dtype)
-            dbias = lax.dynamic_update_index_in_dim(dbias, added_S, cluster, 0)
-        return dhidden, dslab, dbias
+    def weights(token_CT: Array) -> Array:
+        return jnp.where(token_CT < tokens, dnll_N[token_CT], 0)
 
-    zeros = (
-        jnp.zeros_like(hidden_sorted),
-        jnp.zeros_like(slab_CSD),
-        None if bias_CS is None else jnp.zeros_like(bias_CS),
-    )
-    dhidden, dslab_CSD, dbias_CS = lax.fori_loop(0, tiles.count, visit, zeros)
-    tokens = dnll_N.shape[0]
-    dhidden_ND = jnp.zeros_like(dhidden[:tokens]).at[order_N].set(dhidden[:tokens], unique_indices=True)
-    return dhidden_ND.astype(dtypes.dtype), dslab_CSD, dbias_CS, None, None, None
+    dscores_CST = jnp.where((token_CT < tokens)[:, None], dscores_CST * weights(token_CT)[:, None], 0)
+    dbias_CS = None if bias_CS is None else dscores_CST.sum(axis=2)
+    dscores_CST = dscores_CST.astype(narrow)
+    # Laid out anew: XLA would rather read it transposed within the product, which takes twice as long.
+    dscores_CTS = lax.optimization_barrier(jnp.swapaxes(dscores_CST, 1, 2))
+    dhidden_CTD = jnp.einsum("cts,csd->ctd", dscores_CTS, slab_CSD)
+    dhidden_ND = jnp.zeros_like(cast_ND).at[token_CT].set(dhidden_CTD, mode="drop")
+    dslab_CSD = jnp.einsum("cst,ctd->csd", dscores_CST, cast_ND[token_CT], preferred_element_type=kind).astype(narrow)
+
+    def visit(number: Array, carry: tuple[Array, Array, Array | None]) -> tuple[Array, Array, Array | None]:
+        dhidden_ND, dslab_CSD, dbias_CS = carry
+        token_BT, cluster_B = tiles.at(number)
+        dscores_BTS = dscores_NS[token_BT] * weights(token_BT)[:, :, None]
+        if dbias_CS is not None:
+            dbias_CS = dbias_CS.at[cluster_B].add(dscores_BTS.sum(axis=1), mode="drop")
+        dscores_BTS = dscores_BTS.astype(narrow)
+        dhidden_BTD = jnp.einsum("bts,bsd->btd", dscores_BTS, slab_CSD[cluster_B])
+        dwords_BSD = jnp.einsum("bts,btd->bsd", dscores_BTS, cast_ND[token_BT], preferred_element_type=kind)
+        dslab_CSD = dslab_CSD.at[cluster_B].add(dwords_BSD.astype(narrow), mode="drop")
+        return dhidden_ND.at[token_BT].set(dhidden_BTD, mode="drop"), dslab_CSD, dbias_CS
+
+    start = (dhidden_ND, dslab_CSD, dbias_CS)
+    dhidden_ND, dslab_CSD, dbias_CS = lax.fori_loop(0, tiles.visits, visit, start)
+    dbias_CS = None if bias_CS is None else dbias_CS.astype(bias_CS.dtype)
+    return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias_CS, None, None, None
 
 
 in_cluster_nll.defvjp(_forward, _backward)

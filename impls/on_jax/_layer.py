@@ -67,9 +67,13 @@ class OutputLayer(ABC):
         """(N, V) normalised log-probabilities over the whole vocabulary."""
 
     def topk(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
-        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id, as `lax.top_k` does."""
-        values_NK, ids_NK = jax.lax.top_k(self.log_probs(params, structure, hidden_ND), k)
-        return values_NK, ids_NK
+        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
+        return self.search(params, structure, hidden_ND, k)[:2]
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        """`topk`, and (N,) which share of its clusters or nodes the layer expanded for it: 1 where it has no bounds."""
+        values_NK, ids_NK = jax.lax.top_k(self.log_probs(params, structure, hidden_ND), k)  # ties by lower id
+        return values_NK, ids_NK, jnp.ones(len(hidden_ND), jnp.float32)
 
     def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         """Values and ids (N, K) of k likely words, following the `width` likeliest clusters or prefixes of a level; not

@@ -103,6 +103,7 @@ class JaxLayer(Layer):
         self._grads_of = jax.jit(jax.value_and_grad(layer.loss, argnums=(0, 2)))
         self._log_probs_of = jax.jit(layer.log_probs)
         self._topk_of = jax.jit(layer.topk, static_argnums=3)
+        self._search_of = jax.jit(layer.search, static_argnums=3)
         self._beam_of = jax.jit(layer.beam, static_argnums=(3, 4))
         self._sample_of = jax.jit(layer.sample)
         with precision(spec.dtype), jax.default_device(device):
@@ -149,6 +150,10 @@ class JaxLayer(Layer):
         with precision(self.spec.dtype):
             values, ids = self._topk_of(self._params, self._structure, *self._on_device(hidden_ND), k)
             return to_numpy(values), to_numpy(ids)
+
+    def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:
+        with precision(self.spec.dtype):
+            return to_numpy(self._search_of(self._params, self._structure, *self._on_device(hidden_ND), k)[2])
 
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
         with precision(self.spec.dtype):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_jax import _clusters
+from impls.on_jax import _clusters, _expand
 from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, wide
 from impls.on_numpy import sohsm
 from impls.spec import LayerSpec
@@ -84,6 +84,29 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         place_V = structure["cluster"] * self.width + structure["slot"]
         return joint_NCS.reshape(len(hidden_ND), -1)[:, place_V]
 
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
+        return _expand.search(*self._levels(params, structure, hidden_ND), k)
+
+    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+        """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
+        return _expand.beam(*self._levels(params, structure, hidden_ND), k, width)
+
+    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        """(N,) words: a cluster by the first number, one of its words by the second."""
+        return _expand.sample(*self._levels(params, structure, hidden_ND), uniforms_NU)
+
+    def _levels(self, params: Tree, structure: Tree, hidden_ND: Array) -> tuple[Array, Array, _expand.WordsByCluster]:
+        """What decoding reads: hidden vectors for words, (N, C) log P(c | h), the words of the clusters."""
+        slab_CSD, word_CS = params["word_weight"], structure["word"]
+        added_CS = _clusters.added_scores(params.get("word_bias"), word_CS, wide(slab_CSD.dtype))
+        word_hidden_ND = self._project(params, hidden_ND, "word_projection")
+        return (
+            word_hidden_ND,
+            self.cluster_log_probs(params, hidden_ND),
+            _expand.WordsByCluster(slab_CSD, added_CS, word_CS),
+        )
+
     def _project(self, params: Tree, hidden_ND: Array, name: str) -> Array:
         if self.spec.options["projection"] == "none":
             return hidden_ND
@@ -91,7 +114,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return jax.nn.relu(projected_ND) if self.spec.options["projection"] == "relu" else projected_ND
 
     def formulation(self) -> str:
-        return f"tiles of {_clusters.TILE} tokens in a loop"
+        return "a batched product over the slab, further tiles of full clusters in a loop"
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = ("word_weight", "word_bias")
