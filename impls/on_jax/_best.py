@@ -16,22 +16,26 @@ Found = TypeVar("Found", bound=tuple[Array, ...])
 _GROUP = 8  # rows solved at a time
 
 
+def top_k(values_NX: Array, k: int) -> tuple[Array, Array]:
+    """`lax.top_k`, kept from being merged with another or with a slice of it: XLA would make one full sort of them."""
+    best_NK, place_NK = lax.optimization_barrier(lax.top_k(values_NX, k))
+    return best_NK, place_NK
+
+
 def best_by_id(values_NX: Array, ids_NX: Array, k: int) -> tuple[Array, Array]:
     """The k best of each row's candidates, in any order, with their ids: best first, ties by lower id.
 
-    `top_k` prefers the first of equals, so only where some are equal must the candidates be sorted by id.
+    `top_k` prefers the first of equals, so only the rows where some are equal must be sorted by id.
     """
+    best_NJ, place_NJ = top_k(values_NX, min(k + 1, values_NX.shape[1]))
 
-    def best(values_NX: Array, ids_NX: Array) -> tuple[Array, Array]:
-        best_NK, place_NK = lax.top_k(values_NX, k)
-        return best_NK, jnp.take_along_axis(ids_NX, place_NK, axis=1)
+    def by_id(rows_R: Array) -> tuple[Array, Array]:
+        ids_RX, values_RX = lax.sort((ids_NX[rows_R], values_NX[rows_R]), dimension=1, num_keys=1)
+        best_RK, place_RK = top_k(values_RX, k)
+        return best_RK, jnp.take_along_axis(ids_RX, place_RK, axis=1)
 
-    def sorted_best(values_NX: Array, ids_NX: Array) -> tuple[Array, Array]:
-        ids_NX, values_NX = lax.sort((ids_NX, values_NX), dimension=1, num_keys=1)
-        return best(values_NX, ids_NX)
-
-    further = lax.top_k(values_NX, min(k + 1, values_NX.shape[1]))[0]
-    return lax.cond((further[:, 1:] == further[:, :-1]).any(), sorted_best, best, values_NX, ids_NX)
+    found = best_NJ[:, :k], jnp.take_along_axis(ids_NX, place_NJ[:, :k], axis=1)
+    return settle(found, (best_NJ[:, 1:] == best_NJ[:, :-1]).any(axis=1), by_id)
 
 
 def settle(found: Found, open_N: Array, solve: Callable[[Array], Found]) -> Found:
@@ -44,6 +48,15 @@ def settle(found: Found, open_N: Array, solve: Callable[[Array], Found]) -> Foun
     """
     rows = len(open_N)
     group = min(_GROUP, rows)
+    if rows == group:  # in a loop XLA would see that there is but one group, and solve it before it knows whether to
+
+        def all_solved() -> Found:
+            better = solve(jnp.arange(rows))
+            return jax.tree.map(
+                lambda old, new: jnp.where(_like(open_N, old), new.astype(old.dtype), old), found, better
+            )
+
+        return lax.cond(open_N.any(), all_solved, lambda: found)
 
     def body(state: tuple[Found, Array]) -> tuple[Found, Array]:
         found, open_N = state
@@ -53,3 +66,8 @@ def settle(found: Found, open_N: Array, solve: Callable[[Array], Found]) -> Foun
         return merged, open_N.at[rows_R].set(False, mode="drop")
 
     return lax.while_loop(lambda state: state[1].any(), body, (found, open_N))[0]
+
+
+def _like(open_N: Array, array: Array) -> Array:
+    """`open_N` with the dimensions of `array`."""
+    return open_N.reshape(-1, *[1] * (array.ndim - 1))

@@ -107,15 +107,15 @@ def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Arra
     Only the clusters that occur are read.
     """
     pairs, (clusters, width, _), kind = len(row_P), slab_CSD.shape, wide(slab_CSD.dtype)
-    size = max(1, min(_FURTHER, pairs // _TOGETHER))
+    size = max(1, min(32, pairs // _TOGETHER))
     tiles = _Sorted.of(cluster_P, clusters).further(0, size)
     cast_ND = hidden_ND.astype(slab_CSD.dtype)
 
     def visit(number: Array, scores_PS: Array) -> Array:
         pair_BT, cluster_B = tiles.at(number)
-        products = "btd,bsd->bts"
-        scores_BTS = jnp.einsum(products, cast_ND[row_P[pair_BT]], slab_CSD[cluster_B], preferred_element_type=kind)
-        return scores_PS.at[pair_BT].set(scores_BTS, mode="drop")
+        hidden_BTD, products = cast_ND[row_P[pair_BT]], "bsd,btd->bst"  # words first: half the time of tokens first
+        scores_BST = jnp.einsum(products, slab_CSD[cluster_B], hidden_BTD, preferred_element_type=kind)
+        return scores_PS.at[pair_BT].set(jnp.swapaxes(scores_BST, 1, 2), mode="drop")
 
     return lax.fori_loop(0, tiles.visits, visit, jnp.zeros((pairs, width), kind))
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from impls.on_jax import _clusters
-from impls.on_jax._best import best_by_id, settle
+from impls.on_jax._best import best_by_id, settle, top_k
 from impls.on_jax._layer import Array, draw, product
 
 _TOGETHER = 8  # clusters of a row expanded at a time
@@ -87,7 +87,7 @@ def _expanded(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k:
     """The best words of the likeliest clusters of each row, and (N,) whether another cluster may hold one of them."""
     rows, clusters = log_cluster_NC.shape
     most = min(clusters, step * math.ceil(max(step, _WHOLE_SHARE * clusters) / step))
-    bound_NM, order_NM = lax.top_k(log_cluster_NC, min(most + 1, clusters))
+    bound_NM, order_NM = top_k(log_cluster_NC, min(most + 1, clusters))
     nothing_N1 = jnp.full((rows, 1), -jnp.inf, bound_NM.dtype)
     bound_NM = jnp.concatenate([bound_NM] + [nothing_N1] * (most + step + 1 - bound_NM.shape[1]), axis=1)
     order_NM = jnp.pad(order_NM, ((0, 0), (0, most + step - order_NM.shape[1])), constant_values=clusters)
@@ -125,7 +125,7 @@ def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster,
     shift_NC = log_cluster_NC - highest_NC - jnp.log(sum_NC)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
     wide = min(k + 1, clusters)
-    bests_NM, chosen_NM = lax.top_k(highest_NC + shift_NC, wide)
+    bests_NM, chosen_NM = top_k(highest_NC + shift_NC, wide)
 
     def of_clusters(chosen_NM: Array) -> tuple[Array, Array]:
         joint_NMS = jnp.take_along_axis(scores_NCS, chosen_NM[:, :, None], axis=1)
@@ -142,7 +142,7 @@ def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster,
 
 def beam(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, width: int) -> tuple[Array, Array]:
     """Values and ids (N, K) of the k likeliest words of each row's `width` likeliest clusters."""
-    _, chosen_NW = lax.top_k(log_cluster_NC, min(width, log_cluster_NC.shape[1]))
+    _, chosen_NW = top_k(log_cluster_NC, min(width, log_cluster_NC.shape[1]))
     return best_by_id(*words.joint(hidden_ND, log_cluster_NC, chosen_NW), k)
 
 

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax._layer import Array, Tree, product, wide
+from impls.on_jax._best import top_k
+from impls.on_jax._layer import Array, Tree, draw, pick, product, wide
 from impls.on_jax.full_softmax import FullSoftmax
 from impls.structures import blocks
 
@@ -92,6 +93,13 @@ def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
 fused_nll.defvjp(_forward, _backward)
 
 
+def _own_logits(params: Tree, hidden_ND: Array, cut: _Blocks, block: Array) -> Array:
+    """(N, B) logits of a block; -inf for words that the block before has had."""
+    vocab = len(params["weight"])
+    weight_BD, bias_B = (_at(params[name], cut.start(block, vocab), cut.width) for name in ("weight", "bias"))
+    return jnp.where(cut.own(block, vocab), product(hidden_ND, weight_BD) + bias_B, -jnp.inf)
+
+
 class FusedSoftmax(FullSoftmax):
     """Full softmax by blocks of the vocabulary; each block's logits are made once forward and once backward.
 
@@ -100,6 +108,43 @@ class FusedSoftmax(FullSoftmax):
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         return fused_nll(hidden_ND, params["weight"], params["bias"], targets_N)
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
+        (rows, _), vocab, kind = hidden_ND.shape, self.spec.vocab, wide(params["weight"].dtype)
+        cut = _Blocks.of(rows, vocab)
+
+        def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            values_NK, ids_NK, log_sum_N = carry
+            logits_NB = _own_logits(params, hidden_ND, cut, block)
+            ids_B = cut.start(block, vocab) + jnp.arange(cut.width)
+            ids_NB = jnp.broadcast_to(ids_B.astype(jnp.int32), logits_NB.shape)
+            values_NK, place_NK = top_k(jnp.concatenate([values_NK, logits_NB], axis=1), k)
+            ids_NK = jnp.take_along_axis(jnp.concatenate([ids_NK, ids_NB], axis=1), place_NK, axis=1)
+            return values_NK, ids_NK, jnp.logaddexp(log_sum_N, jax.nn.logsumexp(logits_NB, axis=1))
+
+        start = jnp.full((rows, k), -jnp.inf, kind), jnp.zeros((rows, k), jnp.int32), jnp.full(rows, -jnp.inf, kind)
+        values_NK, ids_NK, log_sum_N = lax.fori_loop(0, cut.count, visit, start)
+        return values_NK - log_sum_N[:, None], ids_NK, jnp.ones(rows, jnp.float32)
+
+    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        """(N,) words: a block by its share of the sum, then a word of it; every block is scored twice."""
+        vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab)
+
+        def logits(block: Array) -> Array:
+            return _own_logits(params, hidden_ND, cut, block)
+
+        log_sum_BN = lax.map(lambda block: jax.nn.logsumexp(logits(block), axis=1), jnp.arange(cut.count))
+        share_NB = jax.nn.softmax(log_sum_BN.T, axis=1)
+        block_N = draw(share_NB, uniforms_NU[:, 0])
+        before_N, own_N = pick(jnp.cumsum(share_NB, axis=1) - share_NB, block_N), pick(share_NB, block_N)
+        left_N = jnp.clip((uniforms_NU[:, 0] - before_N) / own_N, 0, 1 - 2.0**-24)  # below 1 in float32 too
+
+        def visit(block: Array, word_N: Array) -> Array:
+            place_N = draw(jax.nn.softmax(logits(block), axis=1), left_N)
+            return jnp.where(block_N == block, (cut.start(block, vocab) + place_N).astype(word_N.dtype), word_N)
+
+        return lax.fori_loop(0, cut.count, visit, jnp.zeros_like(block_N))
 
     def formulation(self) -> str:
         return blocks.FORMULATION

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from impls.on_jax import _descend
+from impls.on_jax._best import settle, top_k
 from impls.on_jax._layer import Array, OutputLayer, Tree, product, wide
 from impls.spec import LayerSpec
 from impls.structures import huffman
@@ -15,6 +17,8 @@ from impls.structures import huffman
 _SHARED_NODES = 256
 # The rest of the paths are (token, node) pairs, taken so many at a time that their vectors stay in cache.
 _PAIRS_AT_ONCE = 256
+# Decoding: how many subtrees a row follows at a time; first a few, then, for the rows that these do not settle, many.
+_BEAMS = (16, 64)
 
 
 def _cold_pairs(index_NL: Array, cold_NL: Array) -> tuple[Array, Array, Array]:
@@ -109,7 +113,7 @@ class HuffmanSoftmax(OutputLayer):
     2022).
 
     Parameters: `node_weight` (V-1, D), inner nodes in order of creation. Structure: `index`, `sign` (V, L) of each
-    word's path.
+    word's path; `children`, `exits` and `turns` as in `_descend.Tree`.
     """
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -118,7 +122,11 @@ class HuffmanSoftmax(OutputLayer):
         self._levels = huffman.levels(spec.structure["children"])
 
     def structure(self) -> Tree:
-        return {name: jnp.asarray(self.spec.structure[name], dtype=jnp.int32) for name in ("index", "sign")}
+        near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)
+        exits = np.concatenate([near.words, near.subtrees + self.spec.vocab])
+        whole = {name: self.spec.structure[name] for name in ("index", "sign", "children")} | {"exits": exits}
+        arrays = {name: jnp.asarray(array, dtype=jnp.int32) for name, array in whole.items()}
+        return arrays | {"turns": jnp.asarray(near.turns)}
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         return _path_nll(hidden_ND, params["node_weight"], structure["index"][targets_N], structure["sign"][targets_N])
@@ -135,6 +143,36 @@ class HuffmanSoftmax(OutputLayer):
             prefix = prefix.at[self._children[nodes, 0]].set(here + jax.nn.log_sigmoid(scores), unique_indices=True)
             prefix = prefix.at[self._children[nodes, 1]].set(here + jax.nn.log_sigmoid(-scores), unique_indices=True)
         return prefix[:vocab].T
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of the inner nodes scored."""
+        nodes = self.spec.vocab - 1
+        tree, cast_ND = self._tree(params, structure), hidden_ND.astype(params["node_weight"].dtype)
+
+        def solve(rows_R: Array, beams: tuple[int, ...]) -> tuple[Array, Array, Array]:
+            hidden_RD = cast_ND[rows_R]
+            if not beams:
+                values_RK, ids_RK = top_k(self.log_probs(params, structure, hidden_RD), k)
+                return values_RK, ids_RK.astype(jnp.int32), jnp.full(len(rows_R), nodes, jnp.int32)
+            found = _descend.follow(hidden_RD, tree, k, beams[0])
+            first = found.values_NJ[:, :k], found.ids_NJ[:, :k], found.nodes_N
+            return settle(first, found.open(k), lambda some: solve(rows_R[some], beams[1:]))
+
+        values_NK, ids_NK, nodes_N = solve(jnp.arange(len(hidden_ND)), _BEAMS)
+        return values_NK, ids_NK, nodes_N.astype(jnp.float32) / nodes
+
+    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+        """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level."""
+        cast_ND = hidden_ND.astype(params["node_weight"].dtype)
+        return _descend.beam(cast_ND, self._tree(params, structure), k, width)
+
+    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        """(N,) words, one number for each turn."""
+        cast_ND = hidden_ND.astype(params["node_weight"].dtype)
+        return _descend.sample(cast_ND, self._tree(params, structure), uniforms_NU)
+
+    def _tree(self, params: Tree, structure: Tree) -> _descend.Tree:
+        return _descend.Tree(params["node_weight"], *(structure[name] for name in ("children", "exits", "turns")))
 
     def formulation(self) -> str:
         shared = min(_SHARED_NODES, self.spec.vocab - 1)
