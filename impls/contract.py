@@ -99,6 +99,10 @@ class Layer(ABC):
     def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:
         return np.ones(len(hidden_ND))
 
+    def reaches_few_rows(self) -> bool:
+        """Whether a batch reaches few rows of a parameter, so that `Optimizer.row_sparse` saves work here."""
+        return False
+
     def formulation(self) -> str:
         """Which of the method's fast forms runs, where there are several; goes into the row."""
         return ""
@@ -304,6 +308,15 @@ class LanguageModel(ABC):
     @abstractmethod
     def hidden(self, inputs_BT: NDArray) -> NDArray:
         """(B*T, D) hidden vectors from zero state, batch-major: what a trained layer meets when it decodes."""
+
+    @abstractmethod
+    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        """Read prompts (B, T) from zero state, and keep the states after them: log-probabilities and ids (B, K) of the
+        exact k likeliest next words. With `extend`, what `impls.decoding` searches with."""
+
+    @abstractmethod
+    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        """Go on from the kept states of `rows_R` with a word each, and keep what follows: as `prime`, (R, K)."""
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         """Give a self-organizing layer new clusters from its statistics, moving word vectors and optimizer state.

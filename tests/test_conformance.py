@@ -197,6 +197,15 @@ def test_a_row_sparse_step_of_the_layer_alone(framework):
         assert ours.loss_and_grads(inputs.hidden_ND, inputs.targets_N)[2]["node_weight"].shape == (299, 24)
 
 
+@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f not in ROW_SPARSE])
+def test_row_sparse_updates_are_refused_where_there_are_none(framework):
+    layer = make(framework, "huffman")
+    inputs = batch(layer.spec.counts, tokens=9, dim=24, seed=6)
+    with pytest.raises(ValueError, match=f"row_sparse=True in {framework}: allowed: False"):
+        layer.prepare("layer_step", inputs.hidden_ND, inputs.targets_N, optimizer=Optimizer(row_sparse=True))
+    assert not layer.reaches_few_rows()
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_reorganizing_leaves_what_the_layer_computes_for_a_word(framework):
     """Word vectors follow their words: the in-cluster scores move with them, parameters in vocabulary order stay."""

@@ -11,6 +11,7 @@ State = tuple[Array, tuple[Tree, ...]]  # steps taken, and the slots: dictionari
 
 
 def init(settings: Optimizer, params: Tree) -> State:
+    settings.check_dense("jax")
     start = settings.initial_accumulator if settings.name == "adagrad" else 0.0
     slots = tuple({name: jnp.full_like(value, start) for name, value in params.items()} for _ in range(settings.slots))
     return jnp.zeros((), jnp.int32), slots

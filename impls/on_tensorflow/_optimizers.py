@@ -17,6 +17,7 @@ class Updates:
     """State of one optimizer over named variables. `apply` is traced into the step that calls it."""
 
     def __init__(self, settings: Optimizer, variables: Variables) -> None:
+        settings.check_dense("tensorflow")
         self.settings = settings
         self.variables = dict(variables)
         start = settings.initial_accumulator if settings.name == "adagrad" else 0.0

@@ -209,5 +209,8 @@ class TorchLayer(Layer):
         run()
         return torch.cuda.max_memory_allocated(self.device) - before
 
+    def reaches_few_rows(self) -> bool:
+        return bool(self.native.rows_read(torch.zeros(1, dtype=torch.int64, device=self.device)))
+
     def formulation(self) -> str:
         return self.native.formulation()

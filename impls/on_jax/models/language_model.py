@@ -86,6 +86,7 @@ class JaxLanguageModel(LanguageModel):
         self._step = jax.jit(self._step_of, donate_argnums=(0, 1, 2, 3))
         self._evaluate = jax.jit(self._evaluate_of)
         self._hidden = jax.jit(self._hidden_of)
+        self._next = jax.jit(self._next_of, static_argnums=4)
         self._load(self.initial_parameters())
 
     def _load(self, params: Arrays) -> None:
@@ -95,6 +96,7 @@ class JaxLanguageModel(LanguageModel):
             self.optimizer = _optimizers.init(self.config.optimizer, self.params)
         self.train_state: State | None = None
         self.eval_state: State | None = None
+        self.decode_state: State | None = None
 
     def parameters(self) -> Arrays:
         with adapter.precision(self.spec.dtype):
@@ -179,6 +181,28 @@ class JaxLanguageModel(LanguageModel):
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             state = self._zero_state(len(inputs_BT))
             return adapter.to_numpy(self._hidden(self.params, inputs_BT.astype(np.int32), state)[0])
+
+    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            return self._next_words(prompts_BT, self._zero_state(len(prompts_BT)), k)
+
+    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.decode_state is not None
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            h_BH, c_BH = self.decode_state
+            return self._next_words(ids_R[:, None], (h_BH[rows_R], c_BH[rows_R]), k)
+
+    def _next_words(self, inputs_BT: NDArray, state: State, k: int) -> tuple[NDArray, NDArray]:
+        found = self._next(self.params, self.structure, inputs_BT.astype(np.int32), state, k)
+        values, ids, self.decode_state = found
+        return adapter.to_numpy(values), adapter.to_numpy(ids)
+
+    def _next_of(
+        self, params: Tree, structure: Tree, inputs_BT: Array, state: State, k: int
+    ) -> tuple[Array, Array, State]:
+        _, state = self._hidden_of(params, inputs_BT, state)
+        # The LSTM's output is its hidden state.
+        return *self.output.topk(_output(params), structure, state[0], k), state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         if not isinstance(self.output, SelfOrganizedHierarchicalSoftmax):

@@ -35,6 +35,7 @@ class NumpyLanguageModel(LanguageModel):
         self._share_output()
         self.updates = Updates(self.config.optimizer, self.params)
         self.train_state = self.eval_state = None
+        self.decode_state: tuple[NDArray, NDArray] | None = None
 
     def _share_output(self) -> None:
         """The layer reads the very arrays that the optimizer changes in place."""
@@ -66,6 +67,18 @@ class NumpyLanguageModel(LanguageModel):
 
     def hidden(self, inputs_BT: NDArray) -> NDArray:
         return self._forward(inputs_BT, None)[0]
+
+    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        return self._next_words(prompts_BT, None, k)
+
+    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.decode_state is not None
+        h_BH, c_BH = self.decode_state
+        return self._next_words(ids_R[:, None], (h_BH[rows_R], c_BH[rows_R]), k)
+
+    def _next_words(self, inputs_BT: NDArray, state: tuple[NDArray, NDArray] | None, k: int) -> tuple[NDArray, NDArray]:
+        _, _, self.decode_state = self._forward(inputs_BT, state)
+        return self.layer._topk(self.decode_state[0], k)  # the LSTM's output is its hidden state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         if not isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):

@@ -73,8 +73,10 @@ class TensorFlowLanguageModel(LanguageModel):
             self._step = tf.function(self._step_of)
             self._evaluate = tf.function(self._evaluate_of)
             self._hidden = tf.function(self._hidden_of)
+            self._next = tf.function(self._next_of)
         self.train_state: State | None = None
         self.eval_state: State | None = None
+        self.decode_state: State | None = None
 
     def _zero_state(self, batch: int) -> State:
         zeros = tf.zeros([batch, self.config.hidden], self.dtype)
@@ -135,6 +137,23 @@ class TensorFlowLanguageModel(LanguageModel):
         with tf.device(self.device):
             ids = tf.constant(inputs_BT, tf.int32)
             return adapter.to_numpy(self._hidden(ids, self._zero_state(len(inputs_BT)))[0])
+
+    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        return self._next_words(prompts_BT, self._zero_state(len(prompts_BT)), k)
+
+    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.decode_state is not None
+        h_RH, c_RH = (tf.gather(state, rows_R) for state in self.decode_state)
+        return self._next_words(ids_R[:, None], (h_RH, c_RH), k)
+
+    def _next_words(self, inputs_BT: NDArray, state: State, k: int) -> tuple[NDArray, NDArray]:
+        with tf.device(self.device):
+            values, ids, self.decode_state = self._next(tf.constant(inputs_BT, tf.int32), state, k)
+            return adapter.to_numpy(values), adapter.to_numpy(ids)
+
+    def _next_of(self, inputs_BT: Tensor, state: State, k: int) -> tuple[Tensor, Tensor, State]:
+        _, state = self._hidden_of(inputs_BT, state)
+        return *self.output.topk(state[0], k), state  # the LSTM's output is its hidden state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         if not isinstance(self.output, SelfOrganizedHierarchicalSoftmax):

@@ -83,6 +83,7 @@ class TorchLanguageModel(LanguageModel):
         self.optimizer = _optimizers.build(self.config.optimizer, self._trained().values())
         self.train_state: State | None = None
         self.eval_state: State | None = None
+        self.decode_state: State | None = None
 
     def _ids(self, ids_BT: NDArray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids_BT, dtype=np.int64)).to(self.device, non_blocking=True)
@@ -120,6 +121,22 @@ class TorchLanguageModel(LanguageModel):
     def hidden(self, inputs_BT: NDArray) -> NDArray:
         self._catch_up()
         return adapter.to_numpy(self.network(self._ids(inputs_BT), None)[0])
+
+    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        self._catch_up()
+        return self._next_words(prompts_BT, None, k)
+
+    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.decode_state is not None
+        h_LBH, c_LBH = self.decode_state
+        rows = self._ids(rows_R)
+        return self._next_words(ids_R[:, None], (h_LBH[:, rows], c_LBH[:, rows]), k)
+
+    @torch.no_grad()
+    def _next_words(self, inputs_BT: NDArray, state: State | None, k: int) -> tuple[NDArray, NDArray]:
+        _, self.decode_state = self.network(self._ids(inputs_BT), state)
+        values, ids = self.network.output.topk(self.decode_state[0][-1], k)  # the LSTM's output is its hidden state
+        return adapter.to_numpy(values), adapter.to_numpy(ids)
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         output = self.network.output
