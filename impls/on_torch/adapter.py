@@ -64,9 +64,14 @@ def check_device(device: str) -> torch.device:
     return torch.device(device)
 
 
+def blank(spec: LayerSpec) -> OutputLayer:
+    """The method's `nn.Module`, whose parameters are still to be loaded."""
+    return importlib.import_module(f"impls.on_torch.{spec.method}").LAYER(spec)
+
+
 def native(spec: LayerSpec) -> OutputLayer:
     """The method's `nn.Module` with its initial parameters, for use in a model of one's own."""
-    layer: OutputLayer = importlib.import_module(f"impls.on_torch.{spec.method}").LAYER(spec)
+    layer = blank(spec)
     layer.load_canonical({name: torch.from_numpy(value) for name, value in spec.initial_parameters().items()})
     return layer
 

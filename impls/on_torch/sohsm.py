@@ -157,7 +157,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return _clusters.formulation(self.word_weight)
 
     # Words by slot inside, in vocabulary order outside.
-    _BY_SLOT = ("word_weight", "word_bias")
+    _BY_SLOT = frozenset({"word_weight", "word_bias"})
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
         return {
@@ -215,15 +215,15 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         before_V = self.cluster.cpu().numpy().copy()
         if self._statistics_VC is None:
             return before_V, before_V
-        scores_VC = self._statistics_VC.float().cpu().numpy()
+        scores_VC = self._statistics_VC.cpu().numpy()
         after_V = clusters.organize(scores_VC, self.spec.counts, self.limits, rng)
-        kept = [self.to_canonical({n: s[n].detach() for n in self._BY_SLOT if n in s}) for s in slots]
-        own = {name: value.detach() for name, value in self.named_parameters() if name in self._BY_SLOT}
-        own_kept = self.to_canonical(own)
+        old_place = self.cluster.clone(), self.slot.clone()
         self._place(after_V)
-        for target, source in [(own, own_kept), *zip(slots, kept, strict=True)]:
-            for name, value in source.items():
-                target[name].copy_(self._to_slots(value))
+        own = {name: value.detach() for name, value in self.named_parameters()}
+        for arrays in (own, *slots):
+            for name in self._BY_SLOT & arrays.keys():
+                by_word_V = arrays[name][old_place]
+                arrays[name].zero_()[self.cluster, self.slot] = by_word_V
         return before_V, after_V
 
 

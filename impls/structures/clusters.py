@@ -94,7 +94,7 @@ def organize(
 def _best(scores_RC: NDArray[np.floating], open_C: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
     """The open cluster with the highest score in each row, one of the highest at random where several are equal."""
     candidates = np.flatnonzero(open_C)
-    scores = scores_RC[:, candidates]
+    scores = scores_RC[:, candidates].astype(np.float64 if scores_RC.dtype == np.float64 else np.float32)
     top = scores == scores.max(axis=1, keepdims=True)
     best = top.argmax(axis=1)
     tied = np.flatnonzero(top.sum(axis=1) > 1)

@@ -10,7 +10,7 @@ import pytest
 from harness import layers, registry
 from harness.workload import batch, zipf_counts
 
-METHODS = registry.methods()
+METHODS = registry.methods("torch")
 needs = {
     name: pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
     for name in ("torch", "tensorflow", "jax")
@@ -78,15 +78,15 @@ def jax_form(method):
     return SimpleNamespace(spec=spec, native=native, loss=loss, grad=grad)
 
 
-FORMS = [
-    pytest.param(torch_form, marks=needs["torch"], id="torch"),
-    pytest.param(tensorflow_form, marks=needs["tensorflow"], id="tensorflow"),
-    pytest.param(jax_form, marks=needs["jax"], id="jax"),
+FORMS = {"torch": torch_form, "tensorflow": tensorflow_form, "jax": jax_form}
+CASES = [
+    pytest.param(form, method, marks=needs[framework], id=f"{framework}-{method}")
+    for framework, form in FORMS.items()
+    for method in registry.methods(framework)
 ]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "method"), CASES)
 def test_padding_has_no_loss_no_gradient_and_no_share_in_the_mean(form, method):
     made = form(method)
     inputs = batch(made.spec.counts, tokens=12, dim=16, seed=0)

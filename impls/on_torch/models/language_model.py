@@ -47,7 +47,7 @@ class TorchLanguageModel(LanguageModel):
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device = device
-        output: OutputLayer = adapter.native(spec)
+        output = adapter.blank(spec)
         output.row_sparse = config.optimizer.row_sparse
         self.network = Network(spec.vocab, config, output, TORCH_DTYPES[spec.dtype]).to(device)
         self.organizes = isinstance(output, SelfOrganizedHierarchicalSoftmax) and int(spec.options["interval"]) > 0  # type: ignore[call-overload]
@@ -74,12 +74,16 @@ class TorchLanguageModel(LanguageModel):
     @torch.no_grad()
     def _load(self, params: Arrays) -> None:
         own = self._trained()
-        tensors = {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
+
+        def taken(name: str) -> Tensor:
+            # Out of `params`, so that a million words' float64 arrays go as they are read.
+            return torch.from_numpy(np.require(params.pop(name), requirements=["C", "W"]))
+
         for name, ours in _BODY.items():
-            own[ours].copy_(tensors[name])
-        self.network.output.load_canonical(
-            {name.removeprefix("output."): value for name, value in tensors.items() if name.startswith("output.")}
-        )
+            own[ours].copy_(taken(name))
+        kind = next(iter(own.values())).dtype
+        output = {name: taken(name).to(kind) for name in list(params)}
+        self.network.output.load_canonical({name.removeprefix("output."): value for name, value in output.items()})
         self.optimizer = _optimizers.build(self.config.optimizer, self._trained().values())
         self.train_state: State | None = None
         self.eval_state: State | None = None
@@ -100,10 +104,10 @@ class TorchLanguageModel(LanguageModel):
             loss = output.training_loss(hidden_ND, targets_N, targets_BT.ravel())
         else:
             loss = output(hidden_ND, targets_N)
-        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         _optimizers.clip(self.config.optimizer, self._trained().values())
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # gradients are as large as the parameters: gone between steps
         return loss.detach()
 
     @torch.no_grad()
@@ -134,8 +138,9 @@ class TorchLanguageModel(LanguageModel):
 
     @torch.no_grad()
     def _next_words(self, inputs_BT: NDArray, state: State | None, k: int) -> tuple[NDArray, NDArray]:
-        _, self.decode_state = self.network(self._ids(inputs_BT), state)
-        values, ids = self.network.output.topk(self.decode_state[0][-1], k)  # the LSTM's output is its hidden state
+        _, (h_LBH, c_LBH) = self.network(self._ids(inputs_BT), state)
+        self.decode_state = h_LBH, c_LBH
+        values, ids = self.network.output.topk(h_LBH[-1], k)  # the LSTM's output is its hidden state
         return adapter.to_numpy(values), adapter.to_numpy(ids)
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:

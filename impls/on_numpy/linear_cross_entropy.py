@@ -1,0 +1,24 @@
+"""Full softmax as PyTorch's own `linear_cross_entropy` computes it, by chunks of the batch: a peer of `fused_softmax`.
+
+The very function of `full_softmax`, so that PyTorch's implementation is held against the same definition, and timed
+next to ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from impls.on_numpy import full_softmax
+
+DEFINITION = dataclasses.replace(
+    full_softmax.DEFINITION,
+    name="linear_cross_entropy",
+    paper="PyTorch 2.13, torch.nn.functional.linear_cross_entropy with LinearCrossEntropyOptions()",
+)
+
+
+class LinearCrossEntropy(full_softmax.FullSoftmax):
+    DEFINITION = DEFINITION
+
+
+LAYER = LinearCrossEntropy
