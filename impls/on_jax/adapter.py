@@ -148,7 +148,7 @@ class JaxLayer(Layer):
 
     def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
         with precision(self.spec.dtype):
-            values, ids = self._topk_of(self._params, self._structure, *self._on_device(hidden_ND), k)
+            values, ids, _ = self._search_of(self._params, self._structure, *self._on_device(hidden_ND), k)
             return to_numpy(values), to_numpy(ids)
 
     def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:

@@ -145,7 +145,7 @@ class TensorFlowLayer(Layer):
         return to_numpy(self._target_log_probs_of(*self._on_device(hidden_ND, targets_N)))
 
     def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        values, ids = self._topk_of(*self._on_device(hidden_ND), k)
+        values, ids, _ = self._search_of(*self._on_device(hidden_ND), k)
         return to_numpy(values), to_numpy(ids)
 
     def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:

@@ -44,7 +44,9 @@ def test_options_go_to_the_methods_that_have_them():
         c.method: c.options
         for c in cells("cpu", frameworks=["numpy"], precision=["float64"], options={"projection": "none"})
     }
-    assert by_method == {"full_softmax": {}, "fused_softmax": {}, "huffman": {}, "sohsm": {"projection": "none"}}
+    assert by_method.pop("sohsm") == {"projection": "none"}
+    assert {"full_softmax", "fused_softmax", "huffman"} <= by_method.keys()
+    assert not any(by_method.values())
 
 
 def test_an_option_at_its_default_is_no_variant():
