@@ -60,6 +60,16 @@ FLIPS: dict[str, Factor] = {
 }
 
 
+def samples_compare(dtype: str, vocab: int) -> bool:
+    """Whether the same uniform numbers must give the same words.
+
+    A cumulative sum of V probabilities is off by about a rounding times sqrt V, and 1 / V is the distance to the next
+    word: beyond a few thousand words in float32 a neighbour comes out as rightly as the word itself.
+    """
+    summed = "float64" if dtype == "float64" else "float32"
+    return UNITS[summed].value * vocab**1.5 < FLIPS[summed].value
+
+
 def tolerance(quantity: str, dtype: str, reduction: int) -> float:
     """Largest relative error allowed for `quantity`, computed in `dtype` by sums of `reduction` terms."""
     return UNITS[dtype].value * sqrt(reduction) * FACTORS[quantity].value
