@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import registry
 from impls.errors import BadInput, unknown
-from impls.spec import DTYPES, Choice, Number, check_options
+from impls.spec import DTYPES, Choice, Number, Option, Rising, check_options
 
 DEVICES = ("cpu", "cuda")
 
@@ -94,7 +94,10 @@ class Cell:
 
 
 def variant(options: Mapping[str, Any]) -> str:
-    return f"[{','.join(f'{name}={value}' for name, value in sorted(options.items()))}]" if options else ""
+    def text(value: object) -> str:
+        return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+    return f"[{','.join(f'{name}={text(value)}' for name, value in sorted(options.items()))}]" if options else ""
 
 
 @dataclass(frozen=True)
@@ -265,7 +268,8 @@ def _options(method: str, by_sweep: Mapping[str, Any], by_hand: Mapping[str, str
         name: _parse(definition.options[name], text) for name, text in by_hand.items() if name in definition.options
     }
     checked = check_options(definition, given)
-    return {name: value for name, value in checked.items() if value != definition.options[name].default}
+    different = {name: value for name, value in checked.items() if value != definition.options[name].default}
+    return _as_json(different)
 
 
 def _settings(
@@ -279,8 +283,12 @@ def _settings(
         name: setting.check(name, given[name]) if name in given else setting.default
         for name, setting in allowed.items()
     }
-    # Lists, not tuples, so that a cell equals the one read back from JSON.
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in checked.items()}
+    return _as_json(checked)
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists, not tuples, so that a cell equals the one read back from JSON."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def check_by_hand(suite: Suite, selection: Selection) -> None:
@@ -297,13 +305,15 @@ def check_by_hand(suite: Suite, selection: Selection) -> None:
             raise unknown("option", name, sorted(options))
 
 
-def _parse(setting: Setting, text: str) -> object:
+def _parse(setting: Setting | Option, text: str) -> object:
     """A command line's text as the kind of value that `setting` takes; what is wrong is left to its `check`."""
     if isinstance(setting, Names):
         return text.split(",")
     if isinstance(setting, Choice):
         by_text = {str(value).lower(): value for value in setting.values}
         return by_text.get(text.lower(), text)
+    if isinstance(setting, Rising):
+        return text
     try:
         return int(text) if isinstance(setting.default, int) else float(text)
     except ValueError:

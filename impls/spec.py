@@ -7,6 +7,7 @@ that a sampled word takes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -56,7 +57,29 @@ class Number:
         return int(value) if whole else float(value)  # type: ignore[call-overload]
 
 
-Option = Choice | Number
+@dataclass(frozen=True)
+class Rising:
+    """An option that takes rising whole numbers from 1, as a list or as text: "2000,10000". Empty is the default, and
+    leaves them to the method."""
+
+    help: str
+    default: tuple[int, ...] = ()
+
+    def check(self, name: str, value: object) -> tuple[int, ...]:
+        given = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        wrong = BadInput(f"option {name}={value!r}: allowed: rising whole numbers from 1, such as 2000,10000")
+        if not isinstance(given, list | tuple) or any(isinstance(part, bool | float) for part in given):
+            raise wrong
+        try:
+            numbers = tuple(int(part) for part in given)
+        except (TypeError, ValueError):
+            raise wrong from None
+        if any(low >= high for low, high in itertools.pairwise((0, *numbers))):
+            raise wrong
+        return numbers
+
+
+Option = Choice | Number | Rising
 
 
 @dataclass(frozen=True)
@@ -66,7 +89,7 @@ class Definition:
     Attributes:
         name: The method's name in the registry.
         paper: Where the method comes from.
-        options: Name to `Choice` or `Number`.
+        options: Name to `Choice`, `Number` or `Rising`.
         structure: Builds the arrays of `layer.structure()` from the counts, options and seed.
         shapes: Canonical parameter names to shapes.
         initial: Draws the initial parameters, float64, under those names.
