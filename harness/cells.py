@@ -12,7 +12,8 @@ from typing import Any
 
 from harness import registry
 from impls.errors import BadInput, unknown
-from impls.spec import DTYPES, Choice, Number, Option, Rising, check_options
+from impls.options import Choice, Matrix, Number, Option, Rising
+from impls.spec import DTYPES, check_options
 
 DEVICES = ("cpu", "cuda")
 
@@ -312,7 +313,7 @@ def _parse(setting: Setting | Option, text: str) -> object:
     if isinstance(setting, Choice):
         by_text = {str(value).lower(): value for value in setting.values}
         return by_text.get(text.lower(), text)
-    if isinstance(setting, Rising):
+    if isinstance(setting, Rising | Matrix):
         return text
     try:
         return int(text) if isinstance(setting.default, int) else float(text)

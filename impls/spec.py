@@ -7,9 +7,8 @@ that a sampled word takes.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -17,69 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from impls.errors import BadInput, unknown
+from impls.options import Option
 
 Arrays = dict[str, NDArray]
 Shapes = dict[str, tuple[int, ...]]
 
 DTYPES = ("float32", "float64", "bfloat16")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """An option that takes one of a few values."""
-
-    default: object
-    values: tuple[object, ...]
-    help: str
-
-    def check(self, name: str, value: object) -> object:
-        for allowed in self.values:
-            if value == allowed and type(value) is type(allowed):
-                return value
-        raise BadInput(f"option {name}={value!r}: allowed: {', '.join(map(repr, self.values))}")
-
-
-@dataclass(frozen=True)
-class Number:
-    """An option that takes a finite number from `low` to `high`, both allowed; whole where the default is an int."""
-
-    default: float
-    low: float
-    high: float
-    help: str
-
-    def check(self, name: str, value: object) -> object:
-        whole = isinstance(self.default, int)
-        right_type = isinstance(value, int | np.integer) if whole else isinstance(value, int | float | np.number)
-        if isinstance(value, bool) or not right_type or not self.low <= float(value) <= self.high:  # type: ignore[arg-type]
-            kind = "whole number" if whole else "number"
-            raise BadInput(f"option {name}={value!r}: allowed: a {kind} from {self.low} to {self.high}")
-        return int(value) if whole else float(value)  # type: ignore[call-overload]
-
-
-@dataclass(frozen=True)
-class Rising:
-    """An option that takes rising whole numbers from 1, as a list or as text: "2000,10000". Empty is the default, and
-    leaves them to the method."""
-
-    help: str
-    default: tuple[int, ...] = ()
-
-    def check(self, name: str, value: object) -> tuple[int, ...]:
-        given = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-        wrong = BadInput(f"option {name}={value!r}: allowed: rising whole numbers from 1, such as 2000,10000")
-        if not isinstance(given, list | tuple) or any(isinstance(part, bool | float) for part in given):
-            raise wrong
-        try:
-            numbers = tuple(int(part) for part in given)
-        except (TypeError, ValueError):
-            raise wrong from None
-        if any(low >= high for low, high in itertools.pairwise((0, *numbers))):
-            raise wrong
-        return numbers
-
-
-Option = Choice | Number | Rising
 
 
 @dataclass(frozen=True)
@@ -89,12 +31,14 @@ class Definition:
     Attributes:
         name: The method's name in the registry.
         paper: Where the method comes from.
-        options: Name to `Choice`, `Number` or `Rising`.
+        options: Name to one of the kinds of `impls/options.py`.
         structure: Builds the arrays of `layer.structure()` from the counts, options and seed.
         shapes: Canonical parameter names to shapes.
         initial: Draws the initial parameters, float64, under those names.
         train_only_loss: True where the training loss is not the negative log-likelihood.
         draws: How many uniform numbers `Layer.sample` takes for a word.
+        variants: Options that change what the layer computes, and not only its structure or start: agreement is checked
+            with each of these too.
     """
 
     name: str
@@ -105,6 +49,7 @@ class Definition:
     initial: Callable[[LayerSpec, np.random.Generator], Arrays]
     train_only_loss: bool = False
     draws: Callable[[LayerSpec], int] = lambda spec: 1
+    variants: Sequence[Mapping[str, object]] = ()
 
 
 @dataclass(frozen=True)

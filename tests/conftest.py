@@ -1,8 +1,30 @@
 """Fixtures that several tests share."""
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
+
+_COMPILED = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What JAX compiles in one test is there for the others, in every worker of this run."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    config.stash[_COMPILED] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
+    os.environ |= {
+        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _COMPILED in config.stash:
+        shutil.rmtree(config.stash[_COMPILED], ignore_errors=True)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 
 from harness import agreement, layers, registry
@@ -11,7 +10,7 @@ from harness.quantities import Measurement
 from harness.tasks._result import Result
 from harness.workload import batch, zipf_counts
 from impls.contract import LanguageModelConfig
-from impls.spec import Choice
+from impls.options import Choice
 
 USES_DATASET = False
 SETTINGS: dict[str, Setting] = {
@@ -27,8 +26,8 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     # bfloat16's loss curve would say nothing: its rounding moves a parameter by more than one optimizer step does.
     training = cell.settings["training"] and cell.precision != "bfloat16"
     for number, options in enumerate(_variants(cell)):
-        # The plain form at every size; its variants and half precision, which share most of its code, at one.
-        every = number == 0 and cell.precision != "bfloat16"
+        # The plain form in float32 at every size; variants and other precisions, which share its code, at one.
+        every = number == 0 and cell.precision == "float32"
         sizes = ((cell.vocab, cell.dim, cell.tokens),) if cell.vocab else SIZES if every else SIZES[1:2]
         for vocab, dim, tokens in sizes:
             progress(f"V={vocab} N={tokens} {options or ''}")
@@ -62,16 +61,7 @@ def _training(cell: Cell, options: dict[str, object], optimizer: str) -> agreeme
 
 
 def _variants(cell: Cell) -> Iterator[dict[str, object]]:
-    """The cell's own options; where it has none, each option's every choice that changes the arithmetic, once."""
+    """The cell's own options; in float32 and where it has none, the method's variants too."""
     yield dict(cell.options)
-    if cell.options:
-        return
-    options = registry.definition(cell.method).options
-    for names in ARITHMETIC_OPTIONS.get(cell.method, ()):
-        others = [[v for v in options[n].values if v != options[n].default] for n in names]  # type: ignore[union-attr]
-        for values in itertools.product(*others):
-            yield dict(zip(names, values, strict=True))
-
-
-# Options that change what a layer computes, not only its structure or start, taken together where they interact.
-ARITHMETIC_OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {"sohsm": (("projection", "bias"),)}
+    if not cell.options and cell.precision == "float32":
+        yield from map(dict, registry.definition(cell.method).variants)

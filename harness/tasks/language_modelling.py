@@ -19,7 +19,7 @@ from harness.tasks._result import Result
 from impls.contract import LanguageModel, LanguageModelConfig
 from impls.errors import BadInput
 from impls.optimizers import NAMES, Optimizer
-from impls.spec import Choice, Number
+from impls.options import Choice, Number
 
 USES_DATASET = True
 EXTRA_METHODS = ("unigram",)  # no layer at all: what a model that learned nothing but word counts would score

@@ -18,7 +18,7 @@ from harness.timing import Work, first_call
 from harness.workload import Batch, batch, zipf_counts
 from impls.contract import LanguageModelConfig, Layer
 from impls.optimizers import Optimizer
-from impls.spec import Number
+from impls.options import Number
 
 USES_DATASET = False
 FRESH_PROCESS = True  # frameworks keep memory that they have freed, which would hide the next cell's peak

@@ -9,6 +9,8 @@ forward pass, where the exponentials are at hand, so that the slab is read once 
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,9 +23,9 @@ from impls.on_jax._layer import Array, wide
 _FURTHER, _TOGETHER = 32, 8
 
 
-def _first_places(tokens: int, clusters: int) -> int:
-    """T: the tokens of an average cluster, as the next power of two."""
-    return max(8, 1 << (-(-tokens // clusters) - 1).bit_length())
+def _first_places(tokens: int, clusters: int, share: float) -> int:
+    """T: the tokens that an average cluster of these has of a batch, as the next power of two."""
+    return max(8, 1 << (math.ceil(share * tokens / clusters) - 1).bit_length())
 
 
 class _Sorted(NamedTuple):
@@ -85,20 +87,28 @@ class _Tiles(NamedTuple):
         return tuple(lax.dynamic_slice_in_dim(a, visit * _TOGETHER, _TOGETHER) for a in self[:2])  # type: ignore[return-value]
 
 
-@jax.custom_vjp
+@partial(jax.custom_vjp, nondiff_argnums=(6,))
 def in_cluster_nll(
-    hidden_ND: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, cluster_N: Array, slot_N: Array
+    hidden_ND: Array,
+    slab_CSD: Array,
+    bias_CS: Array | None,
+    word_CS: Array,
+    cluster_N: Array,
+    slot_N: Array,
+    share: float = 1.0,
 ) -> Array:
-    """(N,) negative log-likelihood of each target among the words of its cluster, in nats.
+    """(N,) negative log-likelihood of each target among the words of its cluster, in nats; 0 where that is none of
+    these.
 
     Args:
         hidden_ND: (N, D).
         slab_CSD: Word vectors by cluster and slot.
         bias_CS: Word biases, or None.
         word_CS: The word in each slot; a number that is negative where the slot is empty.
-        cluster_N, slot_N: Where the target words stand.
+        cluster_N, slot_N: Where the target words stand; cluster C where the target is in none of them.
+        share: Of the tokens that is expected in these clusters, for which the layout is made.
     """
-    return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N)[0]
+    return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share)[0]
 
 
 def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Array) -> Array:
@@ -135,12 +145,12 @@ def _nll(scores_CST: Array, slot_CT: Array) -> tuple[Array, Array]:
     return (highest_C1T + jnp.log(sum_C1T) - target_C1T)[:, 0], exp_CST / sum_C1T - is_target_CST
 
 
-def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
+def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share):  # type: ignore[no-untyped-def]
     clusters, width, _ = slab_CSD.shape
     tokens, kind = len(hidden_ND), wide(slab_CSD.dtype)
     cast_ND = hidden_ND.astype(slab_CSD.dtype)
     batch = _Sorted.of(cluster_N, clusters)
-    places = _first_places(tokens, clusters)
+    places = _first_places(tokens, clusters, share)
     added_CS = added_scores(bias_CS, word_CS, kind)
 
     def of_tiles(words_CSD: Array, added_CS: Array, token_CT: Array) -> tuple[Array, Array]:
@@ -165,7 +175,7 @@ def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type:
     return nll_N, (hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles)
 
 
-def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
+def _backward(share, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles = kept
     tokens, kind, narrow = len(dnll_N), wide(slab_CSD.dtype), slab_CSD.dtype
     cast_ND = hidden_ND.astype(narrow)

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
-from impls.spec import Arrays, Definition, LayerSpec, Number, Rising, Shapes
+from impls.options import Number, Rising
+from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import cutoffs
 
 OPTIONS = {

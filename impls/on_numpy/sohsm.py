@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
-from impls.spec import Arrays, Choice, Definition, LayerSpec, Number, Shapes
+from impls.options import Choice, Number
+from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import clusters
 from impls.structures.statistics import SMOOTHINGS
 
@@ -84,6 +85,7 @@ DEFINITION = Definition(
     shapes=shapes,
     initial=initial,
     draws=lambda spec: 2,
+    variants=({"projection": "linear", "bias": True}, {"projection": "none", "bias": True}),
 )
 
 

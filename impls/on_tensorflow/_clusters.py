@@ -9,6 +9,7 @@ pass.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -24,7 +25,13 @@ _CLOSED = -1e30
 
 
 def in_cluster_nll(
-    hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, cluster_N: Tensor, slot_N: Tensor
+    hidden_ND: Tensor,
+    slab_CSD: Tensor,
+    bias_CS: Tensor | None,
+    word_CS: Tensor,
+    cluster_N: Tensor,
+    slot_N: Tensor,
+    tokens: float | None = None,
 ) -> Tensor:
     """(N,) negative log-likelihood of each target among the words of its cluster, in nats.
 
@@ -34,9 +41,11 @@ def in_cluster_nll(
         bias_CS: Word biases, or None.
         word_CS: The word in each slot; negative where the slot is empty.
         cluster_N, slot_N: int32: where the target words stand.
+        tokens: How many are expected, for which the layout is made; N where that is known while tracing.
     """
     clusters, width = word_CS.shape
-    first, further, place_N = _cut(cluster_N, clusters, _first_places(cluster_N.shape[0], clusters), _FURTHER)
+    expected = cluster_N.shape[0] if tokens is None else tokens
+    first, further, place_N = _cut(cluster_N, clusters, _first_places(expected, clusters), _FURTHER)
 
     @tf.custom_gradient
     def nll(hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor) -> tuple[Tensor, object]:
@@ -150,11 +159,11 @@ def _cut(cluster_N: Tensor, clusters: int, first: int, further: int) -> tuple[_T
     return tiles(begin_C, every_C, first), tiles(start_M, cluster_M, further), place_N
 
 
-def _first_places(tokens: int | None, clusters: int) -> int:
+def _first_places(tokens: float | None, clusters: int) -> int:
     """T: the tokens of an average cluster, as the next power of two."""
     if tokens is None:  # not known while tracing
         return _FURTHER
-    return max(8, 1 << (-(-tokens // clusters) - 1).bit_length())
+    return max(8, 1 << (math.ceil(tokens / clusters) - 1).bit_length())
 
 
 def _add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:

@@ -103,7 +103,8 @@ class OutputLayer(keras.layers.Layer):
 
     def load_canonical(self, tensors: Tensors) -> None:
         own = self.named_weights()
-        cast = {name: tf.cast(value, own[name].dtype) for name, value in tensors.items()}
+        dtype = next(iter(own.values())).dtype  # one for all
+        cast = {name: tf.cast(value, dtype) for name, value in tensors.items()}
         for name, value in self.from_canonical(cast).items():
             own[name].assign(value)
 

@@ -95,7 +95,8 @@ class OutputLayer(nn.Module):
     @torch.no_grad()
     def load_canonical(self, tensors: Tensors) -> None:
         own = dict(self.named_parameters())
-        for name, value in self.from_canonical({n: v.to(own[n]) for n, v in tensors.items()}).items():
+        like = next(iter(own.values()))  # one dtype and device for all
+        for name, value in self.from_canonical({n: v.to(like) for n, v in tensors.items()}).items():
             own[name].copy_(value)
 
 

@@ -1,0 +1,166 @@
+"""One level of a class-based layer: a softmax within each group, for groups of very different size.
+
+Groups of about the same size share a slab (`impls/structures/shelves.py`), and each slab is a two-level layer's lower
+half: `_clusters.py` for training, `_expand.py` for decoding.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from impls.on_torch import _clusters, _expand
+from impls.on_torch._best import best
+from impls.on_torch._layer import Tensors, at_least_float32, draw
+from impls.structures.shelves import Shelves
+
+
+class Level(nn.Module):
+    """log P(member | group, h) of M members.
+
+    Parameters: for each shelf b `weight{b}` (G, S, D) and `bias{b}` (G, S), zero in the slots left over. Buffers:
+    `group`, `shelf`, `row`, `slot` (M,) of each member; for each shelf `member{b}` (G, S), M where the slot is empty,
+    and `groups{b}` (G,).
+    """
+
+    group: Tensor
+    shelf: Tensor
+    row: Tensor
+    slot: Tensor
+
+    def __init__(self, shelves: Shelves, dim: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.shelves, self.members = shelves.shelves, len(shelves.group_M)
+        for name, array in (
+            ("group", shelves.group_M), ("shelf", shelves.shelf_M), ("row", shelves.row_M), ("slot", shelves.slot_M),
+        ):  # fmt: skip
+            self.register_buffer(name, torch.from_numpy(array), persistent=False)
+        for number, shelf in enumerate(self.shelves):
+            member_GS = torch.from_numpy(shelf.member_GS)
+            self.register_buffer(f"member{number}", member_GS.where(member_GS >= 0, self.members), persistent=False)
+            self.register_buffer(f"groups{number}", torch.from_numpy(shelf.groups_G), persistent=False)
+            size = shelf.member_GS.shape
+            self.register_parameter(f"weight{number}", nn.Parameter(torch.zeros(*size, dim, dtype=dtype)))
+            self.register_parameter(f"bias{number}", nn.Parameter(torch.zeros(*size, dtype=dtype)))
+
+    def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
+        """(N,) -log P(member | its group, h)."""
+        row_N, slot_N = self.row[member_N], self.slot[member_N]
+        if len(self.shelves) == 1:
+            return self._nll_on_shelf(hidden_ND, row_N, slot_N, 0)
+        shelf_sorted_N, order_N = torch.sort(self.shelf[member_N], stable=True)
+        every = torch.arange(-1, len(self.shelves), device=member_N.device)
+        ends = torch.searchsorted(shelf_sorted_N, every, right=True).tolist()
+        parts = []
+        for number, (start, end) in enumerate(pairwise(ends)):
+            # A shelf that no token meets is computed too: its gradient is zero, which an optimizer tells from none.
+            rows_R = order_N[start:end]
+            parts.append(self._nll_on_shelf(hidden_ND.index_select(0, rows_R), row_N[rows_R], slot_N[rows_R], number))
+        sorted_N = torch.cat(parts)
+        return torch.empty_like(sorted_N).index_copy(0, order_N, sorted_N)
+
+    def _nll_on_shelf(self, hidden_RD: Tensor, row_R: Tensor, slot_R: Tensor, number: int) -> Tensor:
+        weight_GSD, bias_GS, member_GS = (
+            self._of(number, "weight"),
+            self._of(number, "bias"),
+            self._of(number, "member"),
+        )
+        batch = _clusters.ByCluster.of(row_R, slot_R, len(weight_GSD))
+        return _clusters.in_cluster_nll(hidden_RD, weight_GSD, bias_GS, torch.eq(member_GS, self.members), batch)
+
+    def log_within(self, hidden_ND: Tensor) -> Tensor:
+        """(N, M) log P(member | its group, h)."""
+        cast_ND = hidden_ND.to(self._of(0, "weight").dtype)
+        parts, members = [], []
+        for number in range(len(self.shelves)):
+            words = self._words(number)
+            member_F = words.word_CS.flatten()
+            real_F = (member_F < self.members).nonzero()[:, 0]
+            parts.append(words.scores_of_all(cast_ND).log_softmax(dim=2).flatten(1)[:, real_F])
+            members.append(member_F[real_F])
+        return torch.cat(parts, dim=1)[:, torch.argsort(torch.cat(members))]
+
+    def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and members (N, K) of the k highest log P(group, member | h), and (N,) the share of groups expanded."""
+        found = []
+        for number, shelf in enumerate(self.shelves):
+            log_group_NG = log_group_NC[:, self._of(number, "groups")]
+            found.append(
+                _expand.search(self._cast(hidden_ND), log_group_NG, self._words(number), min(k, shelf.members))
+            )
+        expanded = [share_N * len(shelf.groups_G) for shelf, (*_, share_N) in zip(self.shelves, found, strict=True)]
+        groups = sum(len(shelf.groups_G) for shelf in self.shelves)
+        return *_best_of([pair[:2] for pair in found], k), torch.stack(expanded).sum(dim=0) / groups
+
+    def beam(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and members (N, K) of the k highest among the members of the `width` likeliest groups."""
+        log_group_NC = followed(log_group_NC, width)
+        found = []
+        for number, shelf in enumerate(self.shelves):
+            log_group_NG = log_group_NC[:, self._of(number, "groups")]
+            words, most = self._words(number), min(k, shelf.members)
+            found.append(_expand.likeliest_of_clusters(self._cast(hidden_ND), log_group_NG, words, most, width))
+        return _best_of(found, k)
+
+    def sample(self, hidden_ND: Tensor, group_N: Tensor, uniforms_N: Tensor) -> Tensor:
+        """(N,) a member of each token's group."""
+        member_N = torch.empty_like(group_N)
+        cast_ND = self._cast(hidden_ND)
+        for number in range(len(self.shelves)):
+            words, groups_G = self._words(number), self._of(number, "groups")
+            place_N = torch.searchsorted(groups_G, group_N).clamp_(max=len(groups_G) - 1)
+            rows_R = (groups_G[place_N] == group_N).nonzero()[:, 0]
+            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, len(groups_G))
+            rows_R, nothing_RC = batch.slot_N, cast_ND.new_zeros(len(rows_R), len(groups_G))
+            joint_RS = words.joint(cast_ND[rows_R], nothing_RC, torch.arange(len(rows_R), device=rows_R.device), batch)
+            member_N[rows_R] = words.word_CS[batch.cluster_N, draw(joint_RS.exp(), uniforms_N[rows_R])]
+        return member_N
+
+    def to_canonical(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        """(M, D) weights and (M,) biases, or their gradients or slots, in the order of the members."""
+        weights = [self._by_member(tensors, "weight"), self._by_member(tensors, "bias")]
+        return weights[0], weights[1]
+
+    def _by_member(self, tensors: Tensors, name: str) -> Tensor:
+        first = tensors[f"{name}0"]
+        by_member = first.new_empty(self.members, *first.shape[2:])
+        for number in range(len(self.shelves)):
+            here = self.shelf == number
+            by_member[here] = tensors[f"{name}{number}"][self.row[here], self.slot[here]]
+        return by_member
+
+    def from_canonical(self, weight_MD: Tensor, bias_M: Tensor) -> Tensors:
+        found: Tensors = {}
+        for name, by_member in (("weight", weight_MD), ("bias", bias_M)):
+            for number, shelf in enumerate(self.shelves):
+                here = self.shelf == number
+                slab = by_member.new_zeros(*shelf.member_GS.shape, *by_member.shape[1:])
+                slab[self.row[here], self.slot[here]] = by_member[here]
+                found[f"{name}{number}"] = slab
+        return found
+
+    def _of(self, number: int, name: str) -> Tensor:
+        return getattr(self, f"{name}{number}")
+
+    def _cast(self, hidden_ND: Tensor) -> Tensor:
+        return hidden_ND.to(self._of(0, "weight").dtype)
+
+    def _words(self, number: int) -> _expand.WordsByCluster:
+        member_GS, bias_GS = self._of(number, "member"), at_least_float32(self._of(number, "bias").detach())
+        added_GS = bias_GS.masked_fill(torch.eq(member_GS, self.members), -torch.inf)
+        return _expand.WordsByCluster(self._of(number, "weight"), added_GS, member_GS)
+
+
+def followed(log_group_NC: Tensor, width: int) -> Tensor:
+    """`log_group_NC` with -inf for all but the `width` likeliest groups of each row."""
+    values_NW, chosen_NW = torch.topk(log_group_NC, min(width, log_group_NC.shape[1]), dim=1)
+    return torch.full_like(log_group_NC, -torch.inf).scatter_(1, chosen_NW, values_NW)
+
+
+def _best_of(found: list[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
+    if len(found) == 1:
+        return found[0]
+    values_NX, ids_NX = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+    return best(values_NX, k, lambda rows_R, column_RM: ids_NX[rows_R].gather(1, column_RM))

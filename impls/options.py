@@ -1,0 +1,140 @@
+"""The kinds of option that a method takes: what is allowed, and one clear line for what is not."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An option that takes one of a few values."""
+
+    default: object
+    values: tuple[object, ...]
+    help: str
+
+    def check(self, name: str, value: object) -> object:
+        for allowed in self.values:
+            if value == allowed and type(value) is type(allowed):
+                return value
+        raise BadInput(f"option {name}={value!r}: allowed: {', '.join(map(repr, self.values))}")
+
+
+@dataclass(frozen=True)
+class Number:
+    """An option that takes a finite number from `low` to `high`, both allowed; whole where the default is an int."""
+
+    default: float
+    low: float
+    high: float
+    help: str
+
+    def check(self, name: str, value: object) -> object:
+        whole = isinstance(self.default, int)
+        right_type = isinstance(value, int | np.integer) if whole else isinstance(value, int | float | np.number)
+        if isinstance(value, bool) or not right_type or not self.low <= float(value) <= self.high:  # type: ignore[arg-type]
+            kind = "whole number" if whole else "number"
+            raise BadInput(f"option {name}={value!r}: allowed: a {kind} from {self.low} to {self.high}")
+        return int(value) if whole else float(value)  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Rising:
+    """An option that takes rising whole numbers from 1, as a list or as text: "2000,10000". Empty is the default, and
+    leaves them to the method."""
+
+    help: str
+    default: tuple[int, ...] = ()
+
+    def check(self, name: str, value: object) -> tuple[int, ...]:
+        given = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        wrong = BadInput(f"option {name}={value!r}: allowed: rising whole numbers from 1, such as 2000,10000")
+        if not isinstance(given, list | tuple) or any(isinstance(part, bool | float) for part in given):
+            raise wrong
+        try:
+            numbers = tuple(int(part) for part in given)
+        except (TypeError, ValueError):
+            raise wrong from None
+        if any(low >= high for low, high in itertools.pairwise((0, *numbers))):
+            raise wrong
+        return numbers
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """An option that takes a two-dimensional array, a row for each word or node, or the path of a .npy file with one;
+    None is the default. A path is kept with the start of the file's sha256, so that other content is another option."""
+
+    help: str
+    default: None = None
+
+    def check(self, name: str, value: object) -> object:
+        if value is None or isinstance(value, Given):
+            return value
+        if isinstance(value, str):
+            path, sha256 = _file(name, value)
+            return f"{path}@{sha256}"
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise BadInput(f"option {name}: {error}: allowed: a two-dimensional array") from None
+        return Given(_matrix(name, array))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Given:
+    """An array given as an option."""
+
+    array: NDArray
+
+    def __repr__(self) -> str:
+        return f"array of shape {self.array.shape}"
+
+
+Option = Choice | Number | Rising | Matrix
+
+
+def read_matrix(name: str, checked: object) -> NDArray | None:
+    """The array behind a checked `Matrix` option, or None where it was left out."""
+    if checked is None:
+        return None
+    if isinstance(checked, Given):
+        return checked.array
+    path, _ = _file(name, str(checked))
+    try:
+        return _matrix(name, np.load(path, allow_pickle=False))
+    except (ValueError, EOFError, OSError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"option {name}: {path} is no .npy file of numbers: {error}") from None
+
+
+def _file(name: str, text: str) -> tuple[Path, str]:
+    """The file behind `path` or `path@sha256`, and the first 12 digits of its sha256, which must be those named."""
+    path, _, named = text.rpartition("@")
+    whole = Path(text)
+    file, named = (whole, "") if whole.is_file() or not path else (Path(path), named)
+    if not file.is_file():
+        raise BadInput(f"option {name}={text!r}: no such file: allowed: the path of a .npy file")
+    found = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    if named and named != found:
+        raise BadInput(f"option {name}={text!r}: the file's sha256 begins {found}: allowed: the file as it was named")
+    return file, found
+
+
+def _matrix(name: str, array: NDArray) -> NDArray:
+    if array.ndim != 2 or array.dtype.kind not in "iuf":
+        raise BadInput(
+            f"option {name} has shape {array.shape} and dtype {array.dtype}: allowed: a two-dimensional array of numbers"
+        )
+    if not np.isfinite(array).all():
+        raise BadInput(f"option {name} holds NaN or infinity: allowed: finite numbers")
+    return array
