@@ -60,11 +60,11 @@ def mixture_tree(
 ) -> Tree:
     """Split the words again and again by a mixture of two spherical Gaussians fitted to their vectors.
 
-    After Mnih and Hinton 2009, "Hierarchical clustering of words". At most ten steps of EM start from the two sides of
-    the mean along the direction in which the words spread most, as a few power iterations find it from a random one
-    (the paper starts from random means). What becomes of the responsibilities:
+    After Mnih and Hinton 2009. At most ten steps of EM start from the two sides of the mean along the direction in
+    which the words spread most, as a few power iterations find it from a random one. Words are then split by the
+    responsibilities of the first component:
 
-        balanced      the half with the larger ones goes left: sizes differ by one at most
+        balanced      the half with the larger ones against the rest: sizes differ by one at most
         adaptive      each word goes to the component that is likelier to have made it
         adaptive_eps  as `adaptive`, but to both where the responsibility is within `eps` of 1/2
 
