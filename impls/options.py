@@ -132,9 +132,8 @@ def _file(name: str, text: str) -> tuple[Path, str]:
 
 def _matrix(name: str, array: NDArray) -> NDArray:
     if array.ndim != 2 or array.dtype.kind not in "iuf":
-        raise BadInput(
-            f"option {name} has shape {array.shape} and dtype {array.dtype}: allowed: a two-dimensional array of numbers"
-        )
+        what = f"shape {array.shape} and dtype {array.dtype}"
+        raise BadInput(f"option {name} has {what}: allowed: a two-dimensional array of numbers")
     if not np.isfinite(array).all():
         raise BadInput(f"option {name} holds NaN or infinity: allowed: finite numbers")
     return array

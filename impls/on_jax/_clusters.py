@@ -87,7 +87,6 @@ class _Tiles(NamedTuple):
         return tuple(lax.dynamic_slice_in_dim(a, visit * _TOGETHER, _TOGETHER) for a in self[:2])  # type: ignore[return-value]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(6,))
 def in_cluster_nll(
     hidden_ND: Array,
     slab_CSD: Array,
@@ -108,6 +107,11 @@ def in_cluster_nll(
         cluster_N, slot_N: Where the target words stand; cluster C where the target is in none of them.
         share: Of the tokens that is expected in these clusters, for which the layout is made.
     """
+    return _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(6,))
+def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share):  # type: ignore[no-untyped-def]
     return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share)[0]
 
 
@@ -210,4 +214,4 @@ def _backward(share, kept, dnll_N):  # type: ignore[no-untyped-def]
     return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias_CS, None, None, None
 
 
-in_cluster_nll.defvjp(_forward, _backward)
+_in_cluster_nll.defvjp(_forward, _backward)

@@ -77,7 +77,7 @@ class Level:
     def search(
         self, params: Tree, structure: Tree, hidden_ND: Array, log_group_NC: Array, k: int
     ) -> tuple[Array, Array, Array]:
-        """Values and members (N, K) of the k highest log P(group, member | h), and (N,) the share of groups expanded."""
+        """Values and members (N, K) of the highest log P(group, member | h), and (N,) the share of groups expanded."""
         found, expanded = [], jnp.zeros(len(hidden_ND), jnp.float32)
         for number, shelf in enumerate(self.shelves):
             log_group_NG = log_group_NC[:, structure[f"{self.name}_groups{number}"]]

@@ -76,7 +76,7 @@ class Level:
         return tf.gather(tf.concat(parts, axis=1), self._place_M, axis=1)
 
     def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and members (N, K) of the k highest log P(group, member | h), and (N,) the share of groups expanded."""
+        """Values and members (N, K) of the highest log P(group, member | h), and (N,) the share of groups expanded."""
         found, expanded = [], tf.zeros(tf.shape(hidden_ND)[:1])
         for number, shelf in enumerate(self.shelves):
             log_group_NG = tf.gather(log_group_NC, shelf.groups_G, axis=1)

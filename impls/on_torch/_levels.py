@@ -45,6 +45,9 @@ class Level(nn.Module):
             self.register_parameter(f"weight{number}", nn.Parameter(torch.zeros(*size, dim, dtype=dtype)))
             self.register_parameter(f"bias{number}", nn.Parameter(torch.zeros(*size, dtype=dtype)))
 
+    def formulation(self) -> str:
+        return _clusters.formulation(self._of(0, "weight"))
+
     def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
         """(N,) -log P(member | its group, h)."""
         row_N, slot_N = self.row[member_N], self.slot[member_N]
@@ -83,7 +86,7 @@ class Level(nn.Module):
         return torch.cat(parts, dim=1)[:, torch.argsort(torch.cat(members))]
 
     def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and members (N, K) of the k highest log P(group, member | h), and (N,) the share of groups expanded."""
+        """Values and members (N, K) of the highest log P(group, member | h), and (N,) the share of groups expanded."""
         found = []
         for number, shelf in enumerate(self.shelves):
             log_group_NG = log_group_NC[:, self._of(number, "groups")]

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from impls.on_numpy import class_hsm
-from impls.on_torch import _clusters
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
 from impls.on_torch._levels import Level, followed
 from impls.spec import LayerSpec
@@ -78,8 +77,8 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return log_NM
 
     def formulation(self) -> str:
-        shelves = len(self._below[-1].shelves)
-        return f"{_clusters.formulation(self._below[-1].weight0)} on {shelves} slabs of classes of about one size"
+        words = self._below[-1]
+        return f"{words.formulation()} on {len(words.shelves)} slabs of classes of about one size"
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
         found = {f"{self._top}_{kind}": tensors[f"top_{kind}"] for kind in ("weight", "bias")}

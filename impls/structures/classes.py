@@ -27,7 +27,7 @@ def sizes(vocab: int, levels: int) -> list[int]:
     return [min(vocab, math.ceil(vocab ** (level / levels) - 1e-9)) for level in range(1, levels)]
 
 
-def by_share(weights_M: NDArray[np.floating], classes: int) -> NDArray[np.int64]:
+def by_share(weights_M: NDArray, classes: int) -> NDArray[np.int64]:
     """(M,) the class floor(C x share of the weight of all members before it) of each member, by falling weight; where
     one member takes several parts, the classes left empty are closed up."""
     order = np.argsort(-weights_M, kind="stable")
