@@ -332,3 +332,11 @@ def _two(first_R: NDArray) -> NDArray[np.float64]:
 
 def _sigmoid(odds_R: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 + 0.5 * np.tanh(0.5 * odds_R)
+
+
+def leaves_of_words(leaf_word: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(V, M) the leaves of each word, M being the most that one has; -1 beyond its last."""
+    codes_V = np.bincount(leaf_word)
+    first_V = np.cumsum(codes_V) - codes_V  # leaves are sorted by word
+    leaf_VM = first_V[:, None] + np.arange(codes_V.max())
+    return np.where(np.arange(codes_V.max()) < codes_V[:, None], leaf_VM, -1)
