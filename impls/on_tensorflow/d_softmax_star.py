@@ -1,0 +1,19 @@
+"""Differentiated softmax with projections in TensorFlow. See `impls/on_numpy/d_softmax_star.py`."""
+
+from __future__ import annotations
+
+from impls.on_tensorflow._layer import Tensor, product
+from impls.on_tensorflow.d_softmax import DifferentiatedSoftmax
+
+
+class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):
+    """As `DifferentiatedSoftmax`, with P_b h in place of a slice h_b.
+
+    Weights: those, and `band{b}_projection` (E_b, D).
+    """
+
+    def _inputs(self, hidden_ND: Tensor) -> list[Tensor]:
+        return [product(hidden_ND, projection_ED) for projection_ED in self._of_bands("projection")]
+
+
+LAYER = ProjectedDifferentiatedSoftmax
