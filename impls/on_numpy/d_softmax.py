@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.on_numpy._oracle import OracleLayer, log_softmax
-from impls.spec import Arrays, Definition, LayerSpec, Number, Shapes
+from impls.options import Number
+from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import bands, clusters
 
 OPTIONS = {

@@ -1,0 +1,223 @@
+"""A binary tree over words as an output layer in JAX. See `impls/on_numpy/_tree.py` for the definition."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from impls.on_jax import _descend
+from impls.on_jax._best import settle, top_k
+from impls.on_jax._layer import Array, OutputLayer, Tree, product, wide
+from impls.spec import LayerSpec
+from impls.structures import huffman, trees
+
+# The inner nodes visited most, which most paths share, are scored for all tokens by one dense product.
+_SHARED_NODES = 256
+# The rest of the paths are (token, node) pairs, taken so many at a time that their vectors stay in cache.
+_PAIRS_AT_ONCE = 256
+# Decoding: how many subtrees a row follows at a time; first a few, then, for the rows that these do not settle, many.
+_BEAMS = (16, 64)
+
+
+def _cold_pairs(index_NL: Array, cold_NL: Array) -> tuple[Array, Array, Array]:
+    """(token, node, place in the path) of the pairs off the shared nodes, moved to the front of (N L,) arrays, as one
+    (P, 3) array padded with zeros, and how many there are."""
+    tokens, depth = index_NL.shape
+    flat = cold_NL.ravel()
+    room = -(-tokens * depth // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
+    place = jnp.where(flat, jnp.cumsum(flat) - 1, room)
+    which = jnp.zeros(room, jnp.int32).at[place].set(jnp.arange(tokens * depth, dtype=jnp.int32), mode="drop")
+    return which // depth, jnp.zeros(room, jnp.int32).at[:].set(index_NL.ravel()[which]), flat.sum()
+
+
+@jax.custom_vjp
+def _path_nll(hidden_ND: Array, node_weight: Array, index_NL: Array, sign_NL: Array) -> Array:
+    """(N,) sum over each token's path of -log sigma(sign x r.h), with the gradient written out."""
+    return _forward(hidden_ND, node_weight, index_NL, sign_NL)[0]
+
+
+def _forward(hidden_ND, node_weight, index_NL, sign_NL):  # type: ignore[no-untyped-def]
+    # Parents come after their children, and the nodes visited most are the last.
+    first = max(0, node_weight.shape[0] - _SHARED_NODES)
+    tokens, depth = index_NL.shape
+    kind = wide(node_weight.dtype)
+    hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
+    on_path_NL, near_NL = sign_NL != 0, index_NL >= first
+    near_scores_NH = product(hidden_cast_ND, node_weight[first:])
+    near_place_NL = jnp.maximum(index_NL - first, 0)
+    near_scores_NL = jnp.take_along_axis(near_scores_NH, near_place_NL, axis=1)
+
+    cold_NL = on_path_NL & ~near_NL
+    token_P, node_P, count = _cold_pairs(index_NL, cold_NL)
+    steps = (count + _PAIRS_AT_ONCE - 1) // _PAIRS_AT_ONCE
+
+    def score(step: Array, scores_P: Array) -> Array:
+        start = step * _PAIRS_AT_ONCE
+        rows, nodes = (lax.dynamic_slice_in_dim(a, start, _PAIRS_AT_ONCE) for a in (token_P, node_P))
+        products = node_weight[nodes].astype(kind) * hidden_cast_ND[rows].astype(kind)
+        return lax.dynamic_update_slice_in_dim(scores_P, products.sum(axis=1), start, 0)
+
+    cold_scores_P = lax.fori_loop(0, steps, score, jnp.zeros(token_P.shape, kind))
+    place_NL = jnp.where(cold_NL, jnp.cumsum(cold_NL.ravel()).reshape(tokens, depth) - 1, 0)
+    scores_NL = jnp.where(near_NL, near_scores_NL, cold_scores_P[place_NL])
+
+    signs_NL = sign_NL.astype(kind)
+    turns_NL = signs_NL * scores_NL
+    nll_N = -jnp.where(on_path_NL, jax.nn.log_sigmoid(turns_NL), 0).sum(axis=1)
+    # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the path's end.
+    dscores_NL = -signs_NL * jax.nn.sigmoid(-turns_NL)
+    kept = (hidden_ND, node_weight, dscores_NL, on_path_NL & near_NL, near_place_NL, cold_NL, token_P, node_P, steps)
+    return nll_N, kept
+
+
+def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, node_weight, dscores_NL, near_NL, near_place_NL, cold_NL, token_P, node_P, steps = kept
+    first = max(0, node_weight.shape[0] - _SHARED_NODES)
+    tokens, kind = len(hidden_ND), wide(node_weight.dtype)
+    hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
+    dscores_NL = dscores_NL * dnll_N[:, None]
+
+    shared = node_weight.shape[0] - first
+    dnear_NH = jnp.zeros((tokens, shared), kind)
+    rows_N1 = jnp.arange(tokens)[:, None]
+    dnear_NH = dnear_NH.at[rows_N1, near_place_NL].add(jnp.where(near_NL, dscores_NL, 0)).astype(node_weight.dtype)
+    dhidden_ND = jnp.matmul(dnear_NH, node_weight[first:], preferred_element_type=kind)
+    dnear_HD = jnp.matmul(dnear_NH.T, hidden_cast_ND, preferred_element_type=kind)
+    dnode = jnp.zeros(node_weight.shape, kind)
+    dnode = lax.dynamic_update_slice_in_dim(dnode, dnear_HD, first, 0)
+
+    flat = cold_NL.ravel()
+    place = jnp.where(flat, jnp.cumsum(flat) - 1, len(token_P))
+    dscores_P = jnp.zeros(token_P.shape, kind).at[place].set(dscores_NL.ravel(), mode="drop")
+
+    def add(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        dhidden_ND, dnode = carry
+        start = step * _PAIRS_AT_ONCE
+        rows, nodes, ds = (lax.dynamic_slice_in_dim(a, start, _PAIRS_AT_ONCE) for a in (token_P, node_P, dscores_P))
+        # Entries beyond the last pair have a gradient of zero.
+        dhidden_ND = dhidden_ND.at[rows].add(ds[:, None] * node_weight[nodes].astype(kind))
+        return dhidden_ND, dnode.at[nodes].add(ds[:, None] * hidden_cast_ND[rows].astype(kind))
+
+    dhidden_ND, dnode = lax.fori_loop(0, steps, add, (dhidden_ND, dnode))
+    return dhidden_ND.astype(hidden_ND.dtype), dnode.astype(node_weight.dtype), None, None
+
+
+_path_nll.defvjp(_forward, _backward)
+
+
+class TreeSoftmax(OutputLayer):
+    """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
+
+    Parameters: `node_weight` (nodes, D), where the method has biases (nodes, D + 1) with the biases in the last column,
+    which meets a 1 that every hidden vector gets. Structure: `index`, `sign` (leaves, L) of each leaf's path; `leaf`
+    (V, M) of each word, -1 beyond its last one, and `leaf_word` (leaves,); `children`, `exits` and `turns` as in
+    `_descend.Tree`.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self._children = spec.structure["children"].astype(np.int32)
+        self._levels = huffman.levels(spec.structure["children"])
+        self._leaf_word = spec.structure.get("leaf_word", np.arange(spec.vocab))
+        self._leaf_VM = trees.leaves_of_words(self._leaf_word)
+        self._single = self._leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
+        self._biased = "node_bias" in spec.parameter_shapes()
+
+    def structure(self) -> Tree:
+        near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)
+        exits = np.concatenate([near.words, near.subtrees + len(self._children) + 1])
+        whole = {name: self.spec.structure[name] for name in ("index", "sign", "children")}
+        whole |= {"exits": exits, "leaf": self._leaf_VM, "leaf_word": self._leaf_word}
+        arrays = {name: jnp.asarray(array, dtype=jnp.int32) for name, array in whole.items()}
+        return arrays | {"turns": jnp.asarray(near.turns)}
+
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        hidden_ND = self._with_one(hidden_ND)
+        if self._single:
+            return self._leaf_nll(params, structure, hidden_ND, targets_N)
+        # Each code of a target is a path of its own, from the same hidden vector.
+        leaf_NM = structure["leaf"][targets_N]
+        hidden_PD = jnp.repeat(hidden_ND, leaf_NM.shape[1], axis=0)
+        nll_P = self._leaf_nll(params, structure, hidden_PD, jnp.maximum(leaf_NM, 0).ravel())
+        log_code_NM = jnp.where(leaf_NM < 0, -jnp.inf, -nll_P.reshape(leaf_NM.shape))
+        return -jax.nn.logsumexp(log_code_NM, axis=1)
+
+    @staticmethod
+    def _leaf_nll(params: Tree, structure: Tree, hidden_ND: Array, leaf_N: Array) -> Array:
+        return _path_nll(hidden_ND, params["node_weight"], structure["index"][leaf_N], structure["sign"][leaf_N])
+
+    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        log_leaf_NF = self._leaf_log_probs(params, self._with_one(hidden_ND))
+        if self._single:
+            return log_leaf_NF
+        log_code_NVM = jnp.where(structure["leaf"] < 0, -jnp.inf, log_leaf_NF[:, structure["leaf"]])
+        return jax.nn.logsumexp(log_code_NVM, axis=2)
+
+    def _leaf_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
+        # Level by level, nodes as rows so that a level is read and written in whole rows: O(V D + V) a token.
+        node_weight = params["node_weight"]
+        hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
+        scores_MN = jnp.matmul(node_weight, hidden_cast_ND.T, preferred_element_type=wide(node_weight.dtype))
+        leaves = len(self._children) + 1
+        prefix = jnp.zeros((2 * leaves - 1, len(hidden_ND)), scores_MN.dtype)  # leaves, then inner nodes
+        for nodes in self._levels:
+            here, scores = prefix[leaves + nodes], scores_MN[nodes]
+            prefix = prefix.at[self._children[nodes, 0]].set(here + jax.nn.log_sigmoid(scores), unique_indices=True)
+            prefix = prefix.at[self._children[nodes, 1]].set(here + jax.nn.log_sigmoid(-scores), unique_indices=True)
+        return prefix[:leaves].T
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of the inner nodes scored; all
+        of them where words have several codes, as then no prefix bounds a word."""
+        if not self._single:
+            return super().search(params, structure, hidden_ND, k)
+        nodes, tree, cast_ND = len(self._children), self._tree(params, structure), self._cast(params, hidden_ND)
+
+        def solve(rows_R: Array, beams: tuple[int, ...]) -> tuple[Array, Array, Array]:
+            hidden_RD = cast_ND[rows_R]
+            if not beams:
+                values_RK, ids_RK = top_k(self._leaf_log_probs(params, hidden_RD), k)
+                return values_RK, ids_RK.astype(jnp.int32), jnp.full(len(rows_R), nodes, jnp.int32)
+            found = _descend.follow(hidden_RD, tree, k, beams[0])
+            first = found.values_NJ[:, :k], found.ids_NJ[:, :k], found.nodes_N
+            return settle(first, found.open(k), lambda some: solve(rows_R[some], beams[1:]))
+
+        values_NK, ids_NK, nodes_N = solve(jnp.arange(len(hidden_ND)), _BEAMS)
+        return values_NK, ids_NK, nodes_N.astype(jnp.float32) / nodes
+
+    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+        """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level; exact where
+        words have several codes."""
+        if not self._single:
+            return self.topk(params, structure, hidden_ND, k)
+        return _descend.beam(self._cast(params, hidden_ND), self._tree(params, structure), k, width)
+
+    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        """(N,) words, one number for each turn."""
+        leaf_N = _descend.sample(self._cast(params, hidden_ND), self._tree(params, structure), uniforms_NU)
+        return structure["leaf_word"][leaf_N]
+
+    def _tree(self, params: Tree, structure: Tree) -> _descend.Tree:
+        return _descend.Tree(params["node_weight"], *(structure[name] for name in ("children", "exits", "turns")))
+
+    def _with_one(self, hidden_ND: Array) -> Array:
+        return jnp.pad(hidden_ND, ((0, 0), (0, 1)), constant_values=1) if self._biased else hidden_ND
+
+    def _cast(self, params: Tree, hidden_ND: Array) -> Array:
+        return self._with_one(hidden_ND).astype(params["node_weight"].dtype)
+
+    def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        if not self._biased:
+            return dict(tree)
+        return {"node_weight": tree["node_weight"][:, :-1], "node_bias": tree["node_weight"][:, -1]}
+
+    def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        if not self._biased:
+            return dict(tree)
+        return {"node_weight": jnp.concatenate([tree["node_weight"], tree["node_bias"][:, None]], axis=1)}
+
+    def formulation(self) -> str:
+        shared = min(_SHARED_NODES, len(self._children))
+        return f"dense product of the {shared} nodes visited most, pairs for the rest"
