@@ -39,6 +39,8 @@ class Definition:
         draws: How many uniform numbers `Layer.sample` takes for a word.
         variants: Options that change what the layer computes, and not only its structure or start: agreement is checked
             with each of these too.
+        bootstrap: Where a structure is made from word vectors (option `vectors`) and none are given: the options of the
+            layer to train first, whose mean hidden vector for each word they then are. None where none is needed.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Definition:
     train_only_loss: bool = False
     draws: Callable[[LayerSpec], int] = lambda spec: 1
     variants: Sequence[Mapping[str, object]] = ()
+    bootstrap: Callable[[Mapping[str, object]], Mapping[str, object] | None] = lambda options: None
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import layers
+from harness import layers, registry
 from harness.cells import Cell, Setting
 from harness.datasets import _corpus
 from harness.quantities import Measurement
@@ -20,6 +20,7 @@ from impls.contract import LanguageModel, LanguageModelConfig
 from impls.errors import BadInput
 from impls.optimizers import NAMES, Optimizer
 from impls.options import Choice, Number
+from impls.spec import check_options
 
 USES_DATASET = True
 EXTRA_METHODS = ("unigram",)  # no layer at all: what a model that learned nothing but word counts would score
@@ -55,19 +56,38 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     if cell.method in EXTRA_METHODS:
         return Result([_unigram(corpus)], {}, data)
 
-    training = Training(cell, corpus)
+    options, first = _bootstrapped(cell, corpus, progress)
+    training = Training(cell, corpus, options)
     training.run(progress)
     measurements = training.measurements()
+    measurements[0].detail.update(first)
     if cell.settings["decode_rows"]:
         progress("decoding")
         measurements += training.decoding()
     return Result(measurements, {}, data)
 
 
+def _bootstrapped(
+    cell: Cell, corpus: _corpus.Corpus, progress: Callable[[str], None]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the cell's layer, with word vectors from a model trained first where it needs such; and what the
+    row tells of that model."""
+    definition = registry.definition(cell.method)
+    options = check_options(definition, cell.options)
+    before = definition.bootstrap(options)
+    if before is None:
+        return options, {}
+    first = Training(cell, corpus, before)
+    first.run(lambda text: progress(f"for word vectors: {text}"))
+    changed = {name: value for name, value in before.items() if value != options[name]}
+    told = {"options": changed, "train_seconds": first.train_seconds, "curve": first.curve}
+    return {**options, "vectors": first.mean_hidden()}, {"bootstrap": told}
+
+
 class Training:
     """One training run, with what it leaves behind: curves, re-organizations, times."""
 
-    def __init__(self, cell: Cell, corpus: _corpus.Corpus) -> None:
+    def __init__(self, cell: Cell, corpus: _corpus.Corpus, options: Mapping[str, object]) -> None:
         self.cell, self.corpus, self.settings = cell, corpus, cell.settings
         optimizer = Optimizer(
             name=cell.settings["optimizer"],
@@ -82,7 +102,7 @@ class Training:
             dim=cell.dim,
             seed=cell.seed,
             dtype=cell.precision,
-            **cell.options,
+            **options,
         )
         config = LanguageModelConfig(
             embedding=cell.settings["embedding"], hidden=cell.dim, optimizer=optimizer, seed=cell.seed
@@ -191,6 +211,17 @@ class Training:
         ]
         found.append(Measurement("train_seconds", self.train_seconds, [self.train_seconds]))
         return found
+
+    def mean_hidden(self) -> NDArray[np.float64]:
+        """(V, D) for each word the mean of the hidden vectors from which it was to be predicted in the training text;
+        zeros for a word that never was."""
+        vocab = len(self.corpus.counts_V)
+        sum_VD, seen_V = np.zeros((vocab, self.cell.dim)), np.zeros((vocab, 1))
+        rows_BT = _rows(self.corpus.splits["train"], self.settings["batch"], self.settings["steps"])
+        for _first, (inputs_BT, targets_BT) in _batches(rows_BT, self.settings["steps"], whole=True):
+            np.add.at(sum_VD, targets_BT.ravel(), self.model.hidden(inputs_BT))
+            np.add.at(seen_V, targets_BT.ravel(), 1.0)
+        return sum_VD / np.maximum(seen_V, 1.0)
 
     def decoding(self) -> list[Measurement]:
         """Exact top-k of the trained layer on hidden vectors of held-out text, against full softmax."""

@@ -52,6 +52,12 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
     }
 
 
+def bootstrap(options: Mapping[str, object]) -> dict[str, object] | None:
+    """Vectors come from a random tree (Mnih and Hinton 2009, section 4)."""
+    missing = options["tree"] in trees.RULES and options["vectors"] is None
+    return {**options, "tree": "random"} if missing else None
+
+
 def _tree(options: Mapping[str, object], counts_V: NDArray[np.int64], rng: np.random.Generator) -> trees.Tree:
     kind, vocab = str(options["tree"]), len(counts_V)
     vectors_VE = _only_with(options, "vectors", trees.RULES)
@@ -106,6 +112,7 @@ DEFINITION = Definition(
     shapes=shapes,
     initial=initial,
     draws=lambda spec: spec.structure["index"].shape[1],
+    bootstrap=bootstrap,
 )
 
 

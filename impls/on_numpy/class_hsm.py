@@ -88,6 +88,12 @@ def _group(
     return classes.by_share(counts_M if summed else _weights(options, counts_M), count)
 
 
+def bootstrap(options: Mapping[str, object]) -> dict[str, object] | None:
+    """Vectors for `similarity` come from random classes (Le et al. 2011 take them from a model trained before)."""
+    missing = options["bins"] == "similarity" and options["vectors"] is None
+    return {**options, "bins": "random"} if missing else None
+
+
 def names(spec: LayerSpec) -> list[tuple[str, NDArray[np.int64] | None]]:
     """Of each level from the top: what its members are called in parameters, and the group of each member; None for one
     softmax over all."""
@@ -141,6 +147,7 @@ DEFINITION = Definition(
     shapes=shapes,
     initial=initial,
     draws=lambda spec: len(names(spec)),
+    bootstrap=bootstrap,
     variants=({"bins": "count"}, {"bins": "random", "levels": 3}),
 )
 

@@ -86,3 +86,19 @@ def test_frameworks_end_at_the_same_perplexity(text):
 def test_a_text_that_is_too_short_is_refused(text):
     with pytest.raises(BadInput, match="too short for 500 rows of 10 steps"):
         result_of("numpy", "full_softmax", text, batch="500")
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "first"),
+    [
+        ("binary_tree", {"tree": "adaptive"}, {"tree": "random"}),
+        ("class_hsm", {"bins": "similarity"}, {"bins": "random"}),
+    ],
+)
+def test_structures_made_from_word_vectors_take_them_from_a_model_trained_first(method, options, first, text):
+    framework = next(name for name in FRAMEWORKS if name != "numpy")
+    unigram = by_quantity(result_of("numpy", "unigram", text))["perplexity"].value
+    found = by_quantity(result_of(framework, method, text, options=options, decode_rows="0"))["perplexity"]
+    assert 2.0 < found.value < 0.6 * unigram
+    assert found.detail["bootstrap"]["options"] == first
+    assert found.detail["bootstrap"]["curve"][-1]["step"] == 248
