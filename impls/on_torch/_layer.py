@@ -62,10 +62,12 @@ class OutputLayer(nn.Module):
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         """(N, V) normalised log-probabilities over the whole vocabulary."""
 
+    @torch.no_grad()
     def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
         return self.search(hidden_ND, k)[:2]
 
+    @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """`topk`, and (N,) which share of its clusters or nodes the layer expanded for it: 1 where it has no bounds."""
         return *exact_topk(self.log_probs(hidden_ND), k), torch.ones(len(hidden_ND), device=hidden_ND.device)
@@ -75,6 +77,7 @@ class OutputLayer(nn.Module):
         exact where there are several levels."""
         return self.topk(hidden_ND, k)
 
+    @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """(N,) words drawn exactly from the distribution, by the uniform numbers that `Layer.sample` describes."""
         return draw(self.log_probs(hidden_ND).exp_(), uniforms_NU[:, 0])
