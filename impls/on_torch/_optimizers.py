@@ -40,16 +40,22 @@ def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.O
 
 
 @torch.no_grad()
-def clip(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Scale all gradients by min(1, clip_norm / (norm + 1e-6)), without waiting for the device."""
+def finish_gradients(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Zeros for a parameter that no token met, which PyTorch would leave as it is, without weight decay too; then all
+    gradients times min(1, clip_norm / (norm + 1e-6)), without waiting for the device."""
+    parameters = list(parameters)
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
     if not settings.clip_norm:
         return
     values = []
     for parameter in parameters:
-        if parameter.grad is not None and parameter.grad.is_sparse:
+        assert parameter.grad is not None
+        if parameter.grad.is_sparse:
             parameter.grad = parameter.grad.coalesce()  # rows that meet must be summed before they are squared
             values.append(parameter.grad.values())
-        elif parameter.grad is not None:
+        else:
             values.append(parameter.grad)
     norm = torch.nn.utils.get_total_norm(values, foreach=True)
     torch._foreach_mul_(values, (settings.clip_norm / (norm + 1e-6)).clamp(max=1.0))

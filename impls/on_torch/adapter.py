@@ -198,7 +198,7 @@ class TorchLayer(Layer):
                 stepper.make_up_for(self.native, targets)
             self.native(hidden, targets).backward()
             if stepper is not None:
-                _optimizers.clip(optimizer, self.native.parameters())
+                _optimizers.finish_gradients(optimizer, self.native.parameters())
                 stepper.step()
             synchronize(self.device)
 

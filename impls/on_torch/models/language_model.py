@@ -105,7 +105,7 @@ class TorchLanguageModel(LanguageModel):
         else:
             loss = output(hidden_ND, targets_N)
         loss.backward()
-        _optimizers.clip(self.config.optimizer, self._trained().values())
+        _optimizers.finish_gradients(self.config.optimizer, self._trained().values())
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # gradients are as large as the parameters: gone between steps
         return loss.detach()
