@@ -11,6 +11,7 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from harness import registry
+from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import LanguageModel, LanguageModelConfig, Layer
 from impls.errors import unknown
 from impls.spec import LayerSpec
@@ -76,3 +77,8 @@ def create_language_model(
 ) -> LanguageModel:
     """The LSTM language model of a framework with the output layer of `layer_spec`."""
     return registry.adapter(framework).create_language_model(layer_spec, config, device)
+
+
+def create_bag_model(framework: str, layer_spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
+    """The model of word2vec and paragraph vectors of a framework with the output layer of `layer_spec`."""
+    return registry.adapter(framework).create_bag_model(layer_spec, config, device)

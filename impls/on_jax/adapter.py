@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import unknown
 from impls.on_jax import _optimizers
@@ -85,6 +86,12 @@ def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: 
     from impls.on_jax.models.language_model import JaxLanguageModel
 
     return JaxLanguageModel(spec, config, check_device(device))
+
+
+def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
+    from impls.on_jax.models.bag_model import JaxBagModel
+
+    return JaxBagModel(spec, config, check_device(device))
 
 
 def to_numpy(array: Any) -> NDArray:

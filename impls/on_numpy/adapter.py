@@ -7,6 +7,7 @@ import platform
 
 import numpy as np
 
+from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import LanguageModel, LanguageModelConfig, Layer
 from impls.errors import BadInput, unknown
 from impls.spec import LayerSpec
@@ -41,3 +42,9 @@ def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: 
 
     layer = create_layer(spec, device)
     return NumpyLanguageModel(spec, config, layer)  # type: ignore[arg-type]
+
+
+def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
+    from impls.on_numpy.models.bag_model import NumpyBagModel
+
+    return NumpyBagModel(spec, config, create_layer(spec, device))  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import BadInput, unknown
 from impls.on_tensorflow import _optimizers
@@ -82,6 +83,12 @@ def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: 
     from impls.on_tensorflow.models.language_model import TensorFlowLanguageModel
 
     return TensorFlowLanguageModel(spec, config, check_device(device))
+
+
+def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
+    from impls.on_tensorflow.models.bag_model import TensorFlowBagModel
+
+    return TensorFlowBagModel(spec, config, check_device(device))
 
 
 def to_numpy(tensor: Tensor) -> NDArray:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import unknown
 from impls.on_torch import _optimizers
@@ -84,6 +85,12 @@ def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: 
     from impls.on_torch.models.language_model import TorchLanguageModel
 
     return TorchLanguageModel(spec, config, check_device(device))
+
+
+def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
+    from impls.on_torch.models.bag_model import TorchBagModel
+
+    return TorchBagModel(spec, config, check_device(device))
 
 
 def synchronize(device: torch.device) -> None:

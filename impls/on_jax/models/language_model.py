@@ -92,7 +92,7 @@ class JaxLanguageModel(LanguageModel):
     def _load(self, params: Arrays) -> None:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             tree = {name: jnp.array(value, self.dtype) for name, value in params.items()}
-            self.params = self._with_output(tree, self.output.from_canonical(self.structure, _output(tree)))
+            self.params = self._with_output(tree, self.output.from_canonical(self.structure, output_of(tree)))
             self.optimizer = _optimizers.init(self.config.optimizer, self.params)
         self.train_state: State | None = None
         self.eval_state: State | None = None
@@ -100,7 +100,7 @@ class JaxLanguageModel(LanguageModel):
 
     def parameters(self) -> Arrays:
         with adapter.precision(self.spec.dtype):
-            canonical = self.output.to_canonical(self.structure, _output(self.params))
+            canonical = self.output.to_canonical(self.structure, output_of(self.params))
             return {name: adapter.to_numpy(v) for name, v in self._with_output(self.params, canonical).items()}
 
     @staticmethod
@@ -127,7 +127,7 @@ class JaxLanguageModel(LanguageModel):
     ) -> tuple[Tree, _optimizers.State, Array | None, State, Array]:
         def loss_of(params: Tree) -> tuple[Array, tuple[State, Array | None]]:
             hidden_ND, new_state = self._hidden_of(params, inputs_BT, state)
-            output = _output(params)
+            output = output_of(params)
             if statistics is None:
                 return self.output.loss(output, structure, hidden_ND, targets_N), (new_state, None)
             assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
@@ -164,7 +164,7 @@ class JaxLanguageModel(LanguageModel):
         self, params: Tree, structure: Tree, state: State, inputs_BT: Array, targets_N: Array
     ) -> tuple[dict[str, Array], State]:
         hidden_ND, state = self._hidden_of(params, inputs_BT, state)
-        output = _output(params)
+        output = output_of(params)
         if isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
             cluster_N, word_N, _ = self.output.nll_parts(output, structure, hidden_ND, targets_N)
             return {"nll": (cluster_N + word_N).sum(), "cluster_nll": cluster_N.sum()}, state
@@ -202,7 +202,7 @@ class JaxLanguageModel(LanguageModel):
     ) -> tuple[Array, Array, State]:
         _, state = self._hidden_of(params, inputs_BT, state)
         # The LSTM's output is its hidden state.
-        return *self.output.topk(_output(params), structure, state[0], k), state
+        return *self.output.topk(output_of(params), structure, state[0], k), state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         if not isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
@@ -222,13 +222,13 @@ class JaxLanguageModel(LanguageModel):
 
     def _moved(self, tree: Tree, before: Tree, after: Tree) -> Tree:
         assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
-        return self._with_output(tree, self.output.moved(_output(tree), before, after))
+        return self._with_output(tree, self.output.moved(output_of(tree), before, after))
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)
 
 
-def _output(tree: Tree) -> dict[str, Any]:
+def output_of(tree: Tree) -> dict[str, Any]:
     return {n.removeprefix("output."): value for n, value in tree.items() if n.startswith("output.")}
 
 

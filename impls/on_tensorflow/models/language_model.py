@@ -55,7 +55,7 @@ class TensorFlowLanguageModel(LanguageModel):
 
     def parameters(self) -> Arrays:
         found = {name: tf.convert_to_tensor(value) for name, value in self._variables().items()}
-        found |= {f"output.{name}": value for name, value in self.output.to_canonical(_output(found)).items()}
+        found |= {f"output.{name}": value for name, value in self.output.to_canonical(output_of(found)).items()}
         return {
             name: adapter.to_numpy(tf.transpose(value) if name in _TRANSPOSED else value)
             for name, value in found.items()
@@ -64,7 +64,7 @@ class TensorFlowLanguageModel(LanguageModel):
     def _load(self, params: Arrays) -> None:
         with tf.device(self.device):
             tensors = {name: tf.cast(tf.constant(value), self.dtype) for name, value in params.items()}
-            self.output.load_canonical(_output(tensors))
+            self.output.load_canonical(output_of(tensors))
             for name, variable in self._variables().items():
                 if not name.startswith("output."):
                     variable.assign(tf.transpose(tensors[name]) if name in _TRANSPOSED else tensors[name])
@@ -164,7 +164,7 @@ class TensorFlowLanguageModel(LanguageModel):
             return kept_V, kept_V
         rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
         with tf.device(self.device):
-            return self.output.reorganize(self.statistics, rng, *(_output(slot) for slot in self.optimizer.slots))
+            return self.output.reorganize(self.statistics, rng, *(output_of(slot) for slot in self.optimizer.slots))
 
     def synchronize(self) -> None:
         adapter.wait(self.embedding)
@@ -173,7 +173,7 @@ class TensorFlowLanguageModel(LanguageModel):
 _TRANSPOSED = ("lstm_input_weight", "lstm_hidden_weight")
 
 
-def _output(tensors: Tensors) -> Tensors:
+def output_of(tensors: Tensors) -> Tensors:
     return {n.removeprefix("output."): value for n, value in tensors.items() if n.startswith("output.")}
 
 

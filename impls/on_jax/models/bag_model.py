@@ -1,0 +1,73 @@
+"""The bag model in JAX. See `impls/on_numpy/models/bag_model.py` for the definition."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.bag_model import BagModel, BagModelConfig
+from impls.on_jax import _optimizers, adapter
+from impls.on_jax._layer import Array, Tree
+from impls.on_jax.models.language_model import output_of
+from impls.spec import Arrays, LayerSpec
+
+
+def mean_vectors(input_ID: Array, bags_NJ: Array) -> Array:
+    """(N, D)."""
+    real_NJ1 = (bags_NJ >= 0)[:, :, None]
+    vectors_NJD = jnp.where(real_NJ1, input_ID[jnp.maximum(bags_NJ, 0)], 0)
+    return vectors_NJD.sum(axis=1) / real_NJ1.sum(axis=1).astype(input_ID.dtype)
+
+
+class JaxBagModel(BagModel):
+    def __init__(self, spec: LayerSpec, config: BagModelConfig, device: adapter.Device) -> None:
+        super().__init__(spec, config)
+        self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
+        self.output = adapter.native(spec)
+        with adapter.precision(spec.dtype), jax.default_device(device):
+            self.structure = self.output.structure()
+        self._step = jax.jit(self._step_of, donate_argnums=(0, 1))
+        self._evaluate = jax.jit(self._evaluate_of)
+        self._load(self.initial_parameters())
+
+    def _load(self, params: Arrays) -> None:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            tree = {name: jnp.array(value, self.dtype) for name, value in params.items()}
+            output = self.output.from_canonical(self.structure, output_of(tree))
+            self.params = {"input": tree["input"], **{f"output.{name}": value for name, value in output.items()}}
+            self.optimizer = _optimizers.init(self.config.optimizer, self.params)
+
+    def parameters(self) -> Arrays:
+        with adapter.precision(self.spec.dtype):
+            canonical = self.output.to_canonical(self.structure, output_of(self.params))
+            tree = {"input": self.params["input"], **{f"output.{name}": value for name, value in canonical.items()}}
+            return {name: adapter.to_numpy(value) for name, value in tree.items()}
+
+    def _step_of(
+        self, params: Tree, optimizer: _optimizers.State, structure: Tree, bags_NJ: Array, targets_N: Array
+    ) -> tuple[Tree, _optimizers.State, Array]:
+        def loss_of(params: Tree) -> Array:
+            return self.output.loss(output_of(params), structure, mean_vectors(params["input"], bags_NJ), targets_N)
+
+        loss, grads = jax.value_and_grad(loss_of)(params)
+        return *_optimizers.update(self.config.optimizer, params, grads, optimizer), loss
+
+    def _evaluate_of(self, params: Tree, structure: Tree, bags_NJ: Array, targets_N: Array) -> Array:
+        hidden_ND = mean_vectors(params["input"], bags_NJ)
+        return self.output.nll(output_of(params), structure, hidden_ND, targets_N).sum()
+
+    def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Array:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            ids = bags_NJ.astype(np.int32), targets_N.astype(np.int32)
+            self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *ids)
+            return loss
+
+    def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            ids = bags_NJ.astype(np.int32), targets_N.astype(np.int32)
+            return float(self._evaluate(self.params, self.structure, *ids))
+
+
+MODEL = JaxBagModel

@@ -1,0 +1,48 @@
+"""The bag model in float64, its gradient written out: the frameworks' definition."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.bag_model import BagModel, BagModelConfig
+from impls.on_numpy._optimizers import Updates
+from impls.on_numpy._oracle import OracleLayer
+from impls.spec import Arrays, LayerSpec
+
+
+class NumpyBagModel(BagModel):
+    def __init__(self, spec: LayerSpec, config: BagModelConfig, layer: OracleLayer) -> None:
+        super().__init__(spec, config)
+        self.layer = layer
+        self._load(self.initial_parameters())
+
+    def parameters(self) -> Arrays:
+        return {name: value.copy() for name, value in self.params.items()}
+
+    def _load(self, params: Arrays) -> None:
+        self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
+        # The layer reads the very arrays that the optimizer changes in place.
+        self.layer.params = {
+            name.removeprefix("output."): value for name, value in self.params.items() if name.startswith("output.")
+        }
+        self.updates = Updates(self.config.optimizer, self.params)
+
+    def _hidden(self, bags_NJ: NDArray) -> tuple[NDArray, NDArray]:
+        """(N, D) mean vectors, and (N, J) the weight of each place in them."""
+        weight_NJ = (bags_NJ >= 0) / (bags_NJ >= 0).sum(axis=1, keepdims=True)
+        return np.einsum("nj,njd->nd", weight_NJ, self.params["input"][np.maximum(bags_NJ, 0)]), weight_NJ
+
+    def step(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
+        hidden_ND, weight_NJ = self._hidden(bags_NJ)
+        loss, dhidden_ND, output = self.layer._loss_and_grads(hidden_ND, targets_N)
+        dinput = np.zeros_like(self.params["input"])
+        np.add.at(dinput, np.maximum(bags_NJ, 0), weight_NJ[:, :, None] * dhidden_ND[:, None, :])
+        self.updates.apply(self.params, {"input": dinput, **{f"output.{n}": grad for n, grad in output.items()}})
+        return loss
+
+    def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
+        return -float(self.layer._target_log_probs(self._hidden(bags_NJ)[0], targets_N).sum())
+
+
+MODEL = NumpyBagModel

@@ -1,0 +1,71 @@
+"""The bag model in PyTorch. See `impls/on_numpy/models/bag_model.py` for the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from impls.bag_model import BagModel, BagModelConfig
+from impls.on_torch import _optimizers, adapter
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer
+from impls.spec import Arrays, LayerSpec
+
+
+class Network(nn.Module):
+    """Input vectors below any output layer."""
+
+    def __init__(self, inputs: int, output: OutputLayer, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.input = nn.Parameter(torch.empty(inputs, output.spec.dim, dtype=dtype))
+        self.output = output
+
+    def forward(self, bags_NJ: Tensor) -> Tensor:
+        """(N, D) mean vectors."""
+        real_NJ = bags_NJ >= 0
+        ends_N = real_NJ.sum(dim=1).cumsum(dim=0)
+        begins_N = F.pad(ends_N[:-1], (1, 0))
+        return F.embedding_bag(bags_NJ[real_NJ], self.input, begins_N, mode="mean")
+
+
+class TorchBagModel(BagModel):
+    def __init__(self, spec: LayerSpec, config: BagModelConfig, device: torch.device) -> None:
+        super().__init__(spec, config)
+        config.optimizer.check_dense("the bag model of torch")
+        self.device = device
+        self.network = Network(config.inputs, adapter.blank(spec), TORCH_DTYPES[spec.dtype]).to(device)
+        self._load(self.initial_parameters())
+
+    def parameters(self) -> Arrays:
+        own = {name: value.detach() for name, value in self.network.output.named_parameters()}
+        tensors = {f"output.{name}": value for name, value in self.network.output.to_canonical(own).items()}
+        tensors["input"] = self.network.input
+        return {name: np.array(adapter.to_numpy(value)) for name, value in tensors.items()}
+
+    @torch.no_grad()
+    def _load(self, params: Arrays) -> None:
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
+        self.network.input.copy_(tensors.pop("input"))
+        self.network.output.load_canonical({name.removeprefix("output."): value for name, value in tensors.items()})
+        self.optimizer = _optimizers.build(self.config.optimizer, self.network.parameters())
+
+    def _ids(self, ids: NDArray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self.device, non_blocking=True)
+
+    def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
+        loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N))
+        loss.backward()
+        _optimizers.finish_gradients(self.config.optimizer, self.network.parameters())
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    @torch.no_grad()
+    def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
+        log_probs_N = self.network.output.target_log_probs(self.network(self._ids(bags_NJ)), self._ids(targets_N))
+        return -float(log_probs_N.double().sum())
+
+
+MODEL = TorchBagModel
