@@ -25,6 +25,17 @@ QUANTITIES: dict[str, tuple[str, str, str]] = {
     "perplexity": ("1", LOWER, "exp of the mean negative log-likelihood per token, on the held-out split"),
     "cluster_perplexity": ("1", LOWER, "perplexity of the cluster of the target word (SOHSM equation 5)"),
     "in_cluster_perplexity": ("1", LOWER, "perplexity of the target word given its cluster (SOHSM equation 6)"),
+    "analogy_accuracy": (
+        "1",
+        HIGHER,
+        "questions a : b = c : ? whose nearest word by cosine is the answer, all words known",
+    ),
+    "similarity_correlation": (
+        "1",
+        HIGHER,
+        "Spearman's rho of cosines with people's similarity of pairs, both words known",
+    ),
+    "glove_loss": ("1", LOWER, "mean weighted squared error of GloVe's factorisation, on the text it was fitted to"),
     "train_seconds": ("s", LOWER, "training without evaluation, data loading included"),
     "agreement_error": ("tolerance", LOWER, "largest error against the float64 oracle, in units of its tolerance"),
 }

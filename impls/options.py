@@ -89,6 +89,19 @@ class Matrix:
         return Given(_matrix(name, array))
 
 
+@dataclass(frozen=True)
+class File:
+    """A setting that takes the path of a file, kept with the start of its sha256; "" is the default and names none."""
+
+    help: str
+    default: str = ""
+
+    def check(self, name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise BadInput(f"{name}={value!r}: allowed: the path of a file")
+        return "@".join(map(str, _file(name, value))) if value else ""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Given:
     """An array given as an option."""
@@ -117,13 +130,18 @@ def read_matrix(name: str, checked: object) -> NDArray | None:
         raise BadInput(f"option {name}: {path} is no .npy file of numbers: {error}") from None
 
 
+def path_of(checked: str) -> Path:
+    """The file behind a checked `File` setting."""
+    return Path(checked.rpartition("@")[0])
+
+
 def _file(name: str, text: str) -> tuple[Path, str]:
     """The file behind `path` or `path@sha256`, and the first 12 digits of its sha256, which must be those named."""
     path, _, named = text.rpartition("@")
     whole = Path(text)
     file, named = (whole, "") if whole.is_file() or not path else (Path(path), named)
     if not file.is_file():
-        raise BadInput(f"option {name}={text!r}: no such file: allowed: the path of a .npy file")
+        raise BadInput(f"option {name}={text!r}: no such file: allowed: the path of a file")
     found = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     if named and named != found:
         raise BadInput(f"option {name}={text!r}: the file's sha256 begins {found}: allowed: the file as it was named")

@@ -1,0 +1,1 @@
+"""What models are scored by, one file a metric."""

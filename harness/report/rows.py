@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness import registry
 from harness.cells import variant
 from harness.store import Row
 
 KEYS = (
     "suite", "task", "dataset", "framework", "method", "vocab", "dim", "tokens", "device", "precision", "seed",
     "quantity", "value", "unit", "better", "ratio_to_full_softmax", "ratio_low", "ratio_high", "agreement", "status",
-    "options", "low", "high", "dataset_sha256", "formulation", "message",
+    "options", "low", "high", "dataset_sha256", "formulation", "message", "objective",
 )  # fmt: skip
 
 Record = dict[str, Any]
@@ -78,11 +79,12 @@ def _record(row: Row, measurement: dict[str, Any], verdict: str) -> Record:
         "ratio_to_full_softmax": ratio.get("value"),
         "ratio_low": ratio.get("low"),
         "ratio_high": ratio.get("high"),
-        "agreement": "none" if cell["method"] == "unigram" else verdict,
+        "agreement": verdict if cell["method"] in registry.methods() else "none",  # a model without a layer
         "status": row["status"],
         "options": variant(cell["options"]),
         "low": measurement.get("low"),
         "high": measurement.get("high"),
         "formulation": measurement.get("detail", {}).get("formulation"),
         "message": row.get("message", ""),
+        "objective": cell["settings"].get("objective", ""),
     }

@@ -33,6 +33,9 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
         found.append((f"Language modelling on {dataset}, {vocab:,} words", _table(part, _LANGUAGE_MODELLING)))
         title = f"Decoding at {vocab:,} words, hidden vectors of the models trained on {dataset}, full softmax = 1"
         found.append((title, _table(part, _DECODING)))
+    vectors = [r for r in records if r["task"] == "word_vectors" and r["quantity"]]
+    for (dataset, vocab, objective), part in _groups(vectors, "dataset", "vocab", "objective"):
+        found.append((f"Word vectors by {objective} on {dataset}, {vocab:,} words", _table(part, _WORD_VECTORS)))
     timing = [r for r in records if r["task"] == "timing" and r["quantity"]]
     for (vocab, dim, tokens, precision, device), part in sorted(
         _groups(timing, "vocab", "dim", "tokens", "precision", "device"), key=lambda group: group[0]
@@ -114,6 +117,10 @@ def _share(record: Record) -> str:
     return f"{100 * record['value']:.1f} %"
 
 
+def _correlation(record: Record) -> str:
+    return f"{record['value']:.3f}"
+
+
 def _speed(record: Record) -> str:
     """The speed-up with its interval; a figure is given only next to its agreement."""
     if record["agreement"] == "disagree":
@@ -126,6 +133,12 @@ _LANGUAGE_MODELLING: Sequence[tuple[str, str, Show]] = (
     ("perplexity", "perplexity", _perplexity),
     ("cluster", "cluster_perplexity", _perplexity),
     ("in cluster", "in_cluster_perplexity", _perplexity),
+    ("training", "train_seconds", _duration),
+)
+_WORD_VECTORS: Sequence[tuple[str, str, Show]] = (
+    ("perplexity", "perplexity", _perplexity),
+    ("analogies", "analogy_accuracy", _share),
+    ("similarity", "similarity_correlation", _correlation),
     ("training", "train_seconds", _duration),
 )
 _TIMING: Sequence[tuple[str, str, Show]] = (
