@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,13 +81,43 @@ class Matrix:
         if value is None or isinstance(value, Given):
             return value
         if isinstance(value, str):
-            path, sha256 = _file(name, value)
+            path, sha256 = _file(name, value, "a .npy file")
             return f"{path}@{sha256}"
         try:
             array = np.asarray(value)
         except ValueError as error:
             raise BadInput(f"option {name}: {error}: allowed: a two-dimensional array") from None
         return Given(_matrix(name, array))
+
+
+@dataclass(frozen=True)
+class Words:
+    """An option that takes a word for each id, as a sequence of texts, or the path of a UTF-8 text file with one word a
+    line; None is the default. A path is kept as `Matrix` keeps it."""
+
+    help: str
+    default: None = None
+
+    def check(self, name: str, value: object) -> object:
+        if value is None or isinstance(value, Spelled):
+            return value
+        if isinstance(value, str):
+            path, sha256 = _file(name, value, "a text file with one word a line")
+            return f"{path}@{sha256}"
+        given = list(value) if isinstance(value, Sequence | np.ndarray) else []
+        if not given or not all(isinstance(word, str) for word in given):
+            raise BadInput(f"option {name} is no sequence of texts: allowed: a word for each id, or the path of a file")
+        return Spelled(_words(name, given, "word"))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Spelled:
+    """Words given as an option."""
+
+    words: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"{len(self.words)} words"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +130,7 @@ class Given:
         return f"array of shape {self.array.shape}"
 
 
-Option = Choice | Number | Rising | Matrix
+Option = Choice | Number | Rising | Matrix | Words
 
 
 def read_matrix(name: str, checked: object) -> NDArray | None:
@@ -108,7 +139,7 @@ def read_matrix(name: str, checked: object) -> NDArray | None:
         return None
     if isinstance(checked, Given):
         return checked.array
-    path, _ = _file(name, str(checked))
+    path, _ = _file(name, str(checked), "a .npy file")
     try:
         return _matrix(name, np.load(path, allow_pickle=False))
     except (ValueError, EOFError, OSError) as error:
@@ -117,13 +148,38 @@ def read_matrix(name: str, checked: object) -> NDArray | None:
         raise BadInput(f"option {name}: {path} is no .npy file of numbers: {error}") from None
 
 
-def _file(name: str, text: str) -> tuple[Path, str]:
+def read_words(name: str, checked: object) -> tuple[str, ...] | None:
+    """The words behind a checked `Words` option, or None where it was left out."""
+    if checked is None:
+        return None
+    if isinstance(checked, Spelled):
+        return checked.words
+    path, _ = _file(name, str(checked), "a text file with one word a line")
+    # Cut at line feeds alone: a word may hold what `splitlines` takes for the end of one. The last may go without.
+    lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    words = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            words.append(line.removesuffix(b"\r").decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise BadInput(f"option {name}: {path} line {number} is not UTF-8: {error.reason}") from None
+    return _words(name, words, f"{path} line")
+
+
+def _words(name: str, words: Sequence[str], place: str) -> tuple[str, ...]:
+    for number, word in enumerate(words, start=1):
+        if not word:
+            raise BadInput(f"option {name}: {place} {number} is empty: allowed: words of at least one character")
+    return tuple(words)
+
+
+def _file(name: str, text: str, kind: str) -> tuple[Path, str]:
     """The file behind `path` or `path@sha256`, and the first 12 digits of its sha256, which must be those named."""
     path, _, named = text.rpartition("@")
     whole = Path(text)
     file, named = (whole, "") if whole.is_file() or not path else (Path(path), named)
     if not file.is_file():
-        raise BadInput(f"option {name}={text!r}: no such file: allowed: the path of a .npy file")
+        raise BadInput(f"option {name}={text!r}: no such file: allowed: the path of {kind}")
     found = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     if named and named != found:
         raise BadInput(f"option {name}={text!r}: the file's sha256 begins {found}: allowed: the file as it was named")
