@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import layers
+from harness import layers, registry
 from harness.cells import Cell, Setting
 from harness.datasets import _corpus
 from harness.quantities import Measurement
@@ -76,13 +76,16 @@ class Training:
             clip_norm=cell.settings["clip_norm"],
             epsilon=1e-8 if cell.settings["optimizer"] == "adam" else 1e-10,
         )
+        # A method that reads the spelling of words gets the corpus's. They are no option of the cell: its text is
+        # already part of it.
+        spelled = {"words": corpus.words} if "words" in registry.definition(cell.method).options else {}
         spec = layers.spec(
             cell.method,
             counts=corpus.counts_V,
             dim=cell.dim,
             seed=cell.seed,
             dtype=cell.precision,
-            **cell.options,
+            **(spelled | dict(cell.options)),
         )
         config = LanguageModelConfig(
             embedding=cell.settings["embedding"], hidden=cell.dim, optimizer=optimizer, seed=cell.seed
