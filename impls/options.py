@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +81,7 @@ class Matrix:
         if value is None or isinstance(value, Given):
             return value
         if isinstance(value, str):
-            path, sha256 = _file(name, value)
+            path, sha256 = _file(name, value, "a .npy file")
             return f"{path}@{sha256}"
         try:
             array = np.asarray(value)
@@ -99,7 +100,65 @@ class File:
     def check(self, name: str, value: object) -> str:
         if not isinstance(value, str):
             raise BadInput(f"{name}={value!r}: allowed: the path of a file")
-        return "@".join(map(str, _file(name, value))) if value else ""
+        return "@".join(map(str, _file(name, value, "a file"))) if value else ""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An option that takes the path of a folder, kept with the start of the sha256 of its files; "" is the default and
+    names none."""
+
+    help: str
+    default: str = ""
+
+    def check(self, name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise BadInput(f"option {name}={value!r}: allowed: the path of a folder")
+        if not value:
+            return value
+        path, _, named = value.rpartition("@")
+        folder, named = (Path(value), "") if Path(value).is_dir() or not path else (Path(path), named)
+        if not folder.is_dir():
+            raise BadInput(f"option {name}={value!r}: no such folder: allowed: the path of a folder")
+        digest = hashlib.sha256()
+        for file in sorted(each for each in folder.iterdir() if each.is_file()):
+            digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+            digest.update(file.read_bytes())
+        found = digest.hexdigest()[:12]
+        if named and named != found:
+            what = f"option {name}={value!r}: the files' sha256 begins {found}"
+            raise BadInput(f"{what}: allowed: the folder as it was named")
+        return f"{folder}@{found}"
+
+
+@dataclass(frozen=True)
+class Words:
+    """An option that takes a word for each id, as a sequence of texts, or the path of a UTF-8 text file with one word a
+    line; None is the default. A path is kept as `Matrix` keeps it."""
+
+    help: str
+    default: None = None
+
+    def check(self, name: str, value: object) -> object:
+        if value is None or isinstance(value, Spelled):
+            return value
+        if isinstance(value, str):
+            path, sha256 = _file(name, value, "a text file with one word a line")
+            return f"{path}@{sha256}"
+        given = list(value) if isinstance(value, Sequence | np.ndarray) else []
+        if not given or not all(isinstance(word, str) for word in given):
+            raise BadInput(f"option {name} is no sequence of texts: allowed: a word for each id, or the path of a file")
+        return Spelled(_words(name, given, "word"))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Spelled:
+    """Words given as an option."""
+
+    words: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"{len(self.words)} words"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,7 +171,7 @@ class Given:
         return f"array of shape {self.array.shape}"
 
 
-Option = Choice | Number | Rising | Matrix
+Option = Choice | Number | Rising | Matrix | Words | Folder
 
 
 def read_matrix(name: str, checked: object) -> NDArray | None:
@@ -121,7 +180,7 @@ def read_matrix(name: str, checked: object) -> NDArray | None:
         return None
     if isinstance(checked, Given):
         return checked.array
-    path, _ = _file(name, str(checked))
+    path, _ = _file(name, str(checked), "a .npy file")
     try:
         return _matrix(name, np.load(path, allow_pickle=False))
     except (ValueError, EOFError, OSError) as error:
@@ -131,17 +190,42 @@ def read_matrix(name: str, checked: object) -> NDArray | None:
 
 
 def path_of(checked: str) -> Path:
-    """The file behind a checked `File` setting."""
+    """The file or folder behind a checked `File` or `Folder`."""
     return Path(checked.rpartition("@")[0])
 
 
-def _file(name: str, text: str) -> tuple[Path, str]:
+def read_words(name: str, checked: object) -> tuple[str, ...] | None:
+    """The words behind a checked `Words` option, or None where it was left out."""
+    if checked is None:
+        return None
+    if isinstance(checked, Spelled):
+        return checked.words
+    path, _ = _file(name, str(checked), "a text file with one word a line")
+    # Cut at line feeds alone: a word may hold what `splitlines` takes for the end of one. The last may go without.
+    lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    words = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            words.append(line.removesuffix(b"\r").decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise BadInput(f"option {name}: {path} line {number} is not UTF-8: {error.reason}") from None
+    return _words(name, words, f"{path} line")
+
+
+def _words(name: str, words: Sequence[str], place: str) -> tuple[str, ...]:
+    for number, word in enumerate(words, start=1):
+        if not word:
+            raise BadInput(f"option {name}: {place} {number} is empty: allowed: words of at least one character")
+    return tuple(words)
+
+
+def _file(name: str, text: str, kind: str) -> tuple[Path, str]:
     """The file behind `path` or `path@sha256`, and the first 12 digits of its sha256, which must be those named."""
     path, _, named = text.rpartition("@")
     whole = Path(text)
     file, named = (whole, "") if whole.is_file() or not path else (Path(path), named)
     if not file.is_file():
-        raise BadInput(f"option {name}={text!r}: no such file: allowed: the path of a file")
+        raise BadInput(f"option {name}={text!r}: no such file: allowed: the path of {kind}")
     found = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     if named and named != found:
         raise BadInput(f"option {name}={text!r}: the file's sha256 begins {found}: allowed: the file as it was named")

@@ -14,6 +14,7 @@ from harness import layers, registry
 from harness.cells import Cell, Setting
 from harness.datasets import _corpus
 from harness.quantities import Measurement
+from harness.tasks._layer_options import with_words
 from harness.tasks._paired import BASELINE, decoding
 from harness.tasks._result import Result
 from impls.contract import LanguageModel, LanguageModelConfig
@@ -73,7 +74,7 @@ def _bootstrapped(
     """The options of the cell's layer, with word vectors from a model trained first where it needs such; and what the
     row tells of that model."""
     definition = registry.definition(cell.method)
-    options = check_options(definition, cell.options)
+    options = with_words(check_options(definition, cell.options), corpus.words)
     before = definition.bootstrap(options)
     if before is None:
         return options, {}

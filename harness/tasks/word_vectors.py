@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import layers
+from harness import layers, registry
 from harness.cells import Cell, Setting
 from harness.datasets import _corpus
 from harness.metrics import word_vectors as metrics
 from harness.quantities import Measurement
 from harness.tasks import _bags, _glove
+from harness.tasks._layer_options import with_words
 from harness.tasks._result import Result
 from impls.bag_model import BagModel, BagModelConfig
 from impls.errors import BadInput
 from impls.optimizers import NAMES, Optimizer
 from impls.options import Choice, File, Number, path_of
+from impls.spec import check_options
 
 USES_DATASET = True
 EXTRA_METHODS = ("glove",)  # no output layer: the reference objective that counts pairs
@@ -87,8 +89,9 @@ def _of_model(
     settings, by_document = cell.settings, cell.settings["objective"] == "pv_dbow"
     train_T = np.asarray(corpus.splits["train"])
     vocab = len(corpus.counts_V)
+    options = with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
     spec = layers.spec(
-        cell.method, counts=corpus.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **cell.options
+        cell.method, counts=corpus.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
     )
     optimizer = Optimizer(
         name=settings["optimizer"],

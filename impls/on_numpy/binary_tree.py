@@ -12,8 +12,11 @@ The tree (option `tree`) is
                     section 4): into halves, by the likelier component, or to both where that is in doubt by `eps`.
                     The vectors come from a model trained on a random tree: for each word, the mean of the hidden
                     vectors from which it was to be predicted
-    given           any other, such as one from WordNet (Morin and Bengio 2005): `children` (V-1, 2), where word w is w,
-                    inner node j is V + j, children come before their parents and the root is last
+    wordnet         WordNet's is-a hierarchy made binary (Morin and Bengio 2005), from a WordNet 3 database that the
+    user
+                    has (`wordnet`, its folder) and the words' spelling (`words`)
+    given           any other: `children` (V-1, 2), where word w is w, inner node j is V + j, children come before their
+                    parents and the root is last
 
 A target costs 2 D x (length of its codes) FLOPs. `impls/on_numpy/_tree.py` has the formulas,
 `impls/structures/trees.py` and `wordnet.py` make the trees.
@@ -28,14 +31,16 @@ from numpy.typing import NDArray
 
 from impls.errors import BadInput
 from impls.on_numpy._tree import TreeSoftmax
-from impls.options import Choice, Matrix, Number, read_matrix
+from impls.options import Choice, Folder, Matrix, Number, Words, path_of, read_matrix, read_words
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
-from impls.structures import huffman, trees
+from impls.structures import huffman, trees, wordnet
 
 OPTIONS = {
-    "tree": Choice("random", ("random", *trees.RULES, "given"), "which tree"),
+    "tree": Choice("random", ("random", *trees.RULES, "wordnet", "given"), "which tree"),
     "eps": Number(0.1, 0.0, 0.5, "adaptive_eps: both sides take a word whose responsibility is so near to 1/2"),
     "vectors": Matrix("(V, E) word vectors for the trees that are made from them, or a .npy file of them"),
+    "wordnet": Folder("the folder of a WordNet 3 database (data.noun, index.noun, ...) for tree='wordnet'"),
+    "words": Words("V words for tree='wordnet', or a text file of them; a task over a text gives its own"),
     "children": Matrix("(V-1, 2) children of the inner nodes for tree='given', or a .npy file of them"),
 }
 
@@ -64,7 +69,9 @@ def _tree(options: Mapping[str, object], counts_V: NDArray[np.int64], rng: np.ra
     children = _only_with(options, "children", ("given",))
     if children is not None:
         return trees.Tree(trees.check_children(children, vocab), np.arange(vocab))
-    if vectors_VE is None:
+    if kind == "wordnet":
+        tree = _of_wordnet(options, counts_V, rng)
+    elif vectors_VE is None:
         tree = trees.Tree(trees.random_tree(vocab, rng), np.arange(vocab))
     else:
         if len(vectors_VE) != vocab:
@@ -74,6 +81,18 @@ def _tree(options: Mapping[str, object], counts_V: NDArray[np.int64], rng: np.ra
     codes_V = np.bincount(tree.leaf_word)
     visits_F = counts_V[tree.leaf_word] / codes_V[tree.leaf_word]
     return trees.Tree(trees.renumber(tree.children, visits_F), tree.leaf_word)
+
+
+def _of_wordnet(options: Mapping[str, object], counts_V: NDArray[np.int64], rng: np.random.Generator) -> trees.Tree:
+    words = read_words("words", options["words"])
+    for name, value in (("wordnet", options["wordnet"]), ("words", words)):
+        if not value:
+            raise BadInput(f"option {name} is missing with tree='wordnet': allowed: both wordnet and words")
+    assert words is not None
+    if len(words) != len(counts_V):
+        raise BadInput(f"option words has {len(words)} words: allowed: {len(counts_V)}, one for each count")
+    graph = wordnet.read(path_of(str(options["wordnet"])))
+    return wordnet.wordnet_tree(words, graph, rng, counts_V=counts_V)
 
 
 def _only_with(options: Mapping[str, object], name: str, kinds: tuple[str, ...]) -> NDArray | None:

@@ -1,11 +1,14 @@
 """Hierarchical softmax over trees of every kind, against the definition and against Huffman's layer."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from harness import agreement, layers, registry
 from harness.workload import batch, zipf_counts
 from impls.structures import huffman, trees
+from tests.impls.test_wordnet import net_files, written
 
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy"]
 
@@ -90,6 +93,30 @@ def test_nodes_visited_most_are_the_last():
     trees.check_children(spec.structure["children"], 300)
 
 
+def test_a_tree_from_wordnet(tmp_path):
+    """Words of one kind are nearer to each other than to others, and every framework takes such a tree."""
+    folder = written(tmp_path, net_files()[0])
+    words = ["zumf", "rex", "drill", "go", "red", "soon", "nothing_of_the_kind"]
+    for framework in ("numpy", *FRAMEWORKS):
+        layer = layers.create(
+            framework, "binary_tree", counts=zipf_counts(7), dim=4, tree="wordnet", wordnet=str(folder), words=words
+        )
+        structure = layer.structure()
+        trees.check_children(structure["children"], 7)
+        common = set(structure["index"][0, : structure["code_length"][0]].tolist())
+        shared = [len(common & set(structure["index"][w, : structure["code_length"][w]].tolist())) for w in (1, 4)]
+        assert shared[0] > shared[1]
+        inputs = batch(zipf_counts(7), tokens=20, dim=4, seed=3)
+        if framework != "numpy":
+            assert [str(c) for c in agreement.check_layer(layer, inputs, k=3) if not c.agrees] == []
+    named: Any = layers.spec(
+        "binary_tree", counts=zipf_counts(7), dim=4, tree="wordnet", wordnet=str(folder), words=words
+    )
+    (folder / "data.noun").write_bytes((folder / "data.noun").read_bytes() + b"\n")
+    with pytest.raises(ValueError, match="sha256 begins"):
+        layers.spec("binary_tree", counts=zipf_counts(7), dim=4, **named.options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -100,6 +127,10 @@ def test_nodes_visited_most_are_the_last():
         ({"tree": "given", "children": np.zeros((29, 2), dtype=np.int64)}, "word 1 is missing"),
         ({"tree": "given", "children": np.ones((29, 2))}, "whole numbers"),
         ({"tree": "given", "children": huffman.build(zipf_counts(29)).children}, "shape"),
+        ({"tree": "wordnet"}, "wordnet is missing"),
+        ({"tree": "wordnet", "wordnet": "."}, "words is missing"),
+        ({"tree": "wordnet", "wordnet": ".", "words": ["a"]}, "1 words: allowed: 30"),
+        ({"wordnet": "no/such/folder"}, "no such folder"),
         ({"tree": "huffman"}, "allowed: 'random'"),
         ({"eps": 0.6}, "0.5"),
     ],
