@@ -298,11 +298,7 @@ class LanguageModel(ABC):
             raise BadInput(f"the layer's dim={spec.dim} differs from the LSTM's hidden={config.hidden}: allowed: equal")
         self.spec = spec
         self.config = config
-        self._extra_rng = np.random.default_rng([config.seed, 7])
-
-    def _draw_extra(self) -> Arrays:
-        """The next step's random inputs of the loss: on the host, so that they are the same in every framework."""
-        return self.spec.draw_extra(self._extra_rng)
+        self.extra_of_steps = spec.extra_of_steps(config.seed)
 
     def parameter_shapes(self) -> Shapes:
         output = {f"output.{name}": shape for name, shape in self.spec.parameter_shapes().items()}

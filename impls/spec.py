@@ -8,7 +8,7 @@ asked for, U uniform numbers that a sampled word takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -120,6 +120,12 @@ class LayerSpec:
     def draw_extra(self, rng: np.random.Generator) -> Arrays:
         """The loss's random inputs for one batch."""
         return {name: draw(self, rng) for name, draw in self.definition.extra.items()}
+
+    def extra_of_steps(self, seed: int) -> Iterator[Arrays]:
+        """The loss's random inputs of one step of a model after the other: the same in every framework."""
+        rng = np.random.default_rng([seed, 7])
+        while True:
+            yield self.draw_extra(rng)
 
     def parameter_shapes(self) -> Shapes:
         return self.definition.shapes(self)

@@ -157,7 +157,7 @@ class JaxLanguageModel(LanguageModel):
                 self.structure,
                 inputs_BT.astype(np.int32),
                 targets_N.astype(np.int32),
-                adapter.extra_on(self.device, self._draw_extra()),
+                adapter.extra_on(self.device, next(self.extra_of_steps)),
                 weights,
             )
             return loss
