@@ -27,7 +27,7 @@ class BagModelConfig:
     Attributes:
         inputs: How many input vectors there are: of words, or of documents.
         optimizer: Its settings.
-        seed: Of the initial parameters.
+        seed: Of the initial parameters and of the loss's random inputs.
     """
 
     inputs: int
@@ -43,6 +43,7 @@ class BagModel(ABC):
             raise BadInput(f"inputs={config.inputs}: allowed: a whole number from 1")
         self.spec = spec
         self.config = config
+        self.extra_of_steps = spec.extra_of_steps(config.seed)
 
     def parameter_shapes(self) -> Shapes:
         output = {f"output.{name}": shape for name, shape in self.spec.parameter_shapes().items()}

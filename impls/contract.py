@@ -32,6 +32,7 @@ class Job:
         width: For "beam".
         uniforms_NU: For "sample".
         optimizer: For "layer_step".
+        extra: The loss's random inputs, for "layer" and "layer_step".
     """
 
     work: str
@@ -41,6 +42,7 @@ class Job:
     width: int
     uniforms_NU: NDArray[np.float64]
     optimizer: Optimizer
+    extra: Arrays
 
 
 class Layer(ABC):
@@ -49,7 +51,8 @@ class Layer(ABC):
     def __init__(self, spec: LayerSpec) -> None:
         self.spec = spec
 
-    # What a framework provides. `hidden` is finite (N, D), `targets` are (N,) int64 inside the vocabulary.
+    # What a framework provides. `hidden` is finite (N, D), `targets` are (N,) int64 inside the vocabulary, and `extra`
+    # holds exactly the names of `Definition.extra`, each word ids as int64.
     @abstractmethod
     def parameters(self) -> Arrays:
         """Canonical names to arrays, words in vocabulary order."""
@@ -112,15 +115,25 @@ class Layer(ABC):
         """Take parameters in canonical form; raises `BadInput` on a missing, extra, misshapen or non-finite one."""
         self._load(self.spec.check_parameters(params))
 
-    def loss(self, hidden: ArrayLike, targets: ArrayLike, **extra: NDArray) -> float:
-        """Mean training loss in nats per token."""
-        hidden_ND, targets_N = self._check(hidden, targets)
-        return self._loss(hidden_ND, targets_N, **extra)
+    def loss(self, hidden: ArrayLike, targets: ArrayLike, **extra: ArrayLike) -> float:
+        """Mean training loss in nats per token.
 
-    def loss_and_grads(self, hidden: ArrayLike, targets: ArrayLike, **extra: NDArray) -> tuple[float, NDArray, Arrays]:
+        Args:
+            hidden: (N, D).
+            targets: (N,).
+            **extra: The loss's random inputs, as `Definition.extra` names them: `sampled_ids` (S,), the words that a
+                batch of a sampled loss is held against. Drawn from the layer's seed where left out, the same in every
+                framework.
+        """
+        hidden_ND, targets_N = self._check(hidden, targets)
+        return self._loss(hidden_ND, targets_N, **self._check_extra(extra))
+
+    def loss_and_grads(
+        self, hidden: ArrayLike, targets: ArrayLike, **extra: ArrayLike
+    ) -> tuple[float, NDArray, Arrays]:
         """The loss, its gradient by hidden (N, D), and by each parameter in canonical form."""
         hidden_ND, targets_N = self._check(hidden, targets)
-        return self._loss_and_grads(hidden_ND, targets_N, **extra)
+        return self._loss_and_grads(hidden_ND, targets_N, **self._check_extra(extra))
 
     def log_probs(self, hidden: ArrayLike) -> NDArray:
         """(N, V) natural logarithms of normalised probabilities."""
@@ -178,6 +191,7 @@ class Layer(ABC):
         width: int | None = None,
         uniforms: ArrayLike | None = None,
         optimizer: Optimizer | None = None,
+        **extra: ArrayLike,
     ) -> Callable[[], object]:
         """Place the inputs on the device and return a function that does `work` once and waits until it is done.
 
@@ -190,6 +204,7 @@ class Layer(ABC):
             width: For "beam"; k where left out.
             uniforms: (N, U) for "sample"; drawn with seed 0 where left out.
             optimizer: For "layer_step"; Adagrad as in the SOHSM paper where left out.
+            **extra: As for `loss`; the same at every call of what is returned.
         """
         if work not in WORK:
             raise unknown("work", work, WORK)
@@ -208,6 +223,7 @@ class Layer(ABC):
             width=k if width is None else check_width(width, k, self.spec.vocab),
             uniforms_NU=check_uniforms(np.random.default_rng(0).random(size) if uniforms is None else uniforms, size),
             optimizer=optimizer or Optimizer(),
+            extra=self._check_extra(extra),
         )
         return self._prepare(job)
 
@@ -215,6 +231,17 @@ class Layer(ABC):
         hidden_ND = check_hidden(hidden, self.spec.dim)
         targets_N = check_targets(targets, self.spec.vocab, (len(hidden_ND),))
         return hidden_ND, targets_N
+
+    def _check_extra(self, extra: Mapping[str, ArrayLike]) -> Arrays:
+        """All of the loss's random inputs: those given, and the others as the layer's seed draws them."""
+        allowed = self.spec.definition.extra
+        for name in extra:
+            if name not in allowed:
+                raise unknown(f"input of {self.spec.method}", name, allowed)
+        given = {name: check_ids(name, ids, self.spec.vocab) for name, ids in extra.items()}
+        if given.keys() == allowed.keys():
+            return given
+        return self.spec.draw_extra(np.random.default_rng([self.spec.seed, 6])) | given
 
 
 @dataclass(frozen=True)
@@ -225,7 +252,7 @@ class LanguageModelConfig:
         embedding: Width of a word's vector.
         hidden: Width of the LSTM, which is the output layer's `dim`.
         optimizer: Its settings.
-        seed: Of the initial parameters and of re-organizations.
+        seed: Of the initial parameters, of re-organizations and of the loss's random inputs.
     """
 
     embedding: int = 512
@@ -271,6 +298,7 @@ class LanguageModel(ABC):
             raise BadInput(f"the layer's dim={spec.dim} differs from the LSTM's hidden={config.hidden}: allowed: equal")
         self.spec = spec
         self.config = config
+        self.extra_of_steps = spec.extra_of_steps(config.seed)
 
     def parameter_shapes(self) -> Shapes:
         output = {f"output.{name}": shape for name, shape in self.spec.parameter_shapes().items()}
@@ -349,11 +377,23 @@ def check_targets(targets: ArrayLike, vocab: int, shape: tuple[int, ...]) -> NDA
     array = np.asarray(targets)
     if array.shape != shape:
         raise BadInput(f"targets has shape {array.shape}: allowed: {shape}")
+    return _check_words("targets", array, vocab)
+
+
+def check_ids(name: str, ids: ArrayLike, vocab: int) -> NDArray[np.int64]:
+    """`ids` as int64 of one dimension, at least one, inside the vocabulary."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or not len(array):
+        raise BadInput(f"{name} has shape {array.shape}: allowed: one dimension, from one word id on")
+    return _check_words(name, array, vocab)
+
+
+def _check_words(name: str, array: NDArray, vocab: int) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu":
-        raise BadInput(f"targets has dtype {array.dtype}: allowed: whole numbers")
+        raise BadInput(f"{name} has dtype {array.dtype}: allowed: whole numbers")
     outside = np.flatnonzero((array < 0) | (array >= vocab))
     if len(outside):
-        raise BadInput(f"targets[{outside[0]}]={array.flat[outside[0]]}: allowed: word ids from 0 to {vocab - 1}")
+        raise BadInput(f"{name}[{outside[0]}]={array.flat[outside[0]]}: allowed: word ids from 0 to {vocab - 1}")
     return array.astype(np.int64)
 
 

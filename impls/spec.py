@@ -1,14 +1,14 @@
 """What a layer is before any framework: its method, word counts, size, options, structure and parameter shapes.
 
 Shape letters used in every module: N tokens, V words of the vocabulary, D width of the hidden vector, C clusters,
-S slots of a cluster, L longest code, B sequences of a batch, T time steps, K best words asked for, U uniform numbers
-that a sampled word takes.
+S slots of a cluster or words that a loss draws, L longest code, B sequences of a batch, T time steps, K best words
+asked for, U uniform numbers that a sampled word takes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -36,6 +36,8 @@ class Definition:
         shapes: Canonical parameter names to shapes.
         initial: Draws the initial parameters, float64, under those names.
         train_only_loss: True where the training loss is not the negative log-likelihood.
+        extra: Random inputs of the training loss besides hidden vectors and targets, each a list of word ids: name to
+            what draws it.
         draws: How many uniform numbers `Layer.sample` takes for a word.
         variants: Options that change what the layer computes, and not only its structure or start: agreement is checked
             with each of these too.
@@ -50,6 +52,7 @@ class Definition:
     shapes: Callable[[LayerSpec], Shapes]
     initial: Callable[[LayerSpec, np.random.Generator], Arrays]
     train_only_loss: bool = False
+    extra: Mapping[str, Callable[[LayerSpec, np.random.Generator], NDArray[np.int64]]] = field(default_factory=dict)
     draws: Callable[[LayerSpec], int] = lambda spec: 1
     variants: Sequence[Mapping[str, object]] = ()
     bootstrap: Callable[[Mapping[str, object]], Mapping[str, object] | None] = lambda options: None
@@ -113,6 +116,16 @@ class LayerSpec:
     def draws(self) -> int:
         """How many uniform numbers `Layer.sample` takes for a word: one for each choice on the way to it."""
         return self.definition.draws(self)
+
+    def draw_extra(self, rng: np.random.Generator) -> Arrays:
+        """The loss's random inputs for one batch."""
+        return {name: draw(self, rng) for name, draw in self.definition.extra.items()}
+
+    def extra_of_steps(self, seed: int) -> Iterator[Arrays]:
+        """The loss's random inputs of one step of a model after the other: the same in every framework."""
+        rng = np.random.default_rng([seed, 7])
+        while True:
+            yield self.draw_extra(rng)
 
     def parameter_shapes(self) -> Shapes:
         return self.definition.shapes(self)

@@ -157,7 +157,7 @@ def test_the_optimizer_means_the_same_in_parameters_too(framework, method, name)
     np.testing.assert_allclose(models[0].hidden(text_BT[:, :4]), models[1].hidden(text_BT[:, :4]), atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["sohsm", "huffman"])
+@pytest.mark.parametrize("method", ["sohsm", "huffman", "sampled_softmax"])
 @pytest.mark.parametrize("name", ["adagrad", "adam", "sgd"])
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 @pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f in ROW_SPARSE])

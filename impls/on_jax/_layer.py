@@ -42,21 +42,28 @@ class OutputLayer(ABC):
         *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
+        **extra: Array,
     ) -> Array:
-        """Negative log-likelihood in nats.
+        """Negative log-likelihood in nats, or what else the method trains by.
 
         Args:
             hidden_ND: (N, D), any floating dtype; logits and sums are float32 at least.
             targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient
                 and does not count in the mean. The mean over padding alone is 0.
             reduction: "mean" over the tokens, "sum", or "none" for (N,).
+            **extra: The loss's random inputs, as `Definition.extra` names them; most methods have none.
         """
         real_N = targets_N != ignore_index
-        nll_N = jnp.where(real_N, self.nll(params, structure, hidden_ND, jnp.where(real_N, targets_N, 0)), 0)
+        losses_N = self.losses(params, structure, hidden_ND, jnp.where(real_N, targets_N, 0), **extra)
+        losses_N = jnp.where(real_N, losses_N, 0)
         if reduction == "none":
-            return nll_N
-        total = nll_N.sum()
+            return losses_N
+        total = losses_N.sum()
         return total if reduction == "sum" else total / jnp.maximum(real_N.sum(), 1)
+
+    def losses(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, **extra: Array) -> Array:
+        """(N,) what training minimizes."""
+        return self.nll(params, structure, hidden_ND, targets_N)
 
     @abstractmethod
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:

@@ -94,6 +94,11 @@ def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu
     return JaxBagModel(spec, config, check_device(device))
 
 
+def extra_on(device: Device, extra: Arrays) -> Tree:
+    """The loss's random inputs."""
+    return {name: jax.device_put(ids.astype(np.int32), device) for name, ids in extra.items()}
+
+
 def to_numpy(array: Any) -> NDArray:
     """On the host, with bfloat16 as float32."""
     return np.array(array.astype(jnp.float32) if array.dtype == jnp.bfloat16 else array)
@@ -107,6 +112,8 @@ class JaxLayer(Layer):
         self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
         self.native = layer = native(spec)
         self._nll_of = jax.jit(layer.nll)
+        # One compilation where the two are the same.
+        self._losses_of = jax.jit(layer.losses) if spec.definition.train_only_loss else self._nll_of
         self._grads_of = jax.jit(jax.value_and_grad(layer.loss, argnums=(0, 2)))
         self._log_probs_of = jax.jit(layer.log_probs)
         self._topk_of = jax.jit(layer.topk, static_argnums=3)
@@ -133,14 +140,15 @@ class JaxLayer(Layer):
 
     def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
         with precision(self.spec.dtype):
-            return float(self._nll_of(self._params, self._structure, *self._on_device(hidden_ND, targets_N)).mean())
+            inputs, ids = self._on_device(hidden_ND, targets_N), extra_on(self.device, extra)
+            return float(self._losses_of(self._params, self._structure, *inputs, **ids).mean())
 
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         with precision(self.spec.dtype):
-            inputs = self._on_device(hidden_ND, targets_N)
-            loss, (grads, dhidden_ND) = self._grads_of(self._params, self._structure, *inputs)
+            inputs, ids = self._on_device(hidden_ND, targets_N), extra_on(self.device, extra)
+            loss, (grads, dhidden_ND) = self._grads_of(self._params, self._structure, *inputs, **ids)
             canonical = self.native.to_canonical(self._structure, grads)
             return float(loss), to_numpy(dhidden_ND), {name: to_numpy(grad) for name, grad in canonical.items()}
 
@@ -178,11 +186,11 @@ class JaxLayer(Layer):
     def _prepare(self, job: Job) -> Callable[[], object]:
         with precision(self.spec.dtype):
             hidden, targets = self._on_device(job.hidden_ND, job.targets_N)
-            uniforms = self._uniforms(job.uniforms_NU)
+            uniforms, extra = self._uniforms(job.uniforms_NU), extra_on(self.device, job.extra)
         if job.work == "layer_step":
-            return self._prepare_step(hidden, targets, job.optimizer)
+            return self._prepare_step(hidden, targets, extra, job.optimizer)
         calls: dict[str, Callable[[], object]] = {
-            "layer": lambda: self._grads_of(self._params, self._structure, hidden, targets),
+            "layer": lambda: self._grads_of(self._params, self._structure, hidden, targets, **extra),
             "topk": lambda: self._topk_of(self._params, self._structure, hidden, job.k),
             "beam": lambda: self._beam_of(self._params, self._structure, hidden, job.k, job.width),
             "sample": lambda: self._sample_of(self._params, self._structure, hidden, uniforms),
@@ -195,13 +203,15 @@ class JaxLayer(Layer):
 
         return run
 
-    def _prepare_step(self, hidden: jax.Array, targets: jax.Array, optimizer: Optimizer) -> Callable[[], object]:
+    def _prepare_step(
+        self, hidden: jax.Array, targets: jax.Array, extra: Tree, optimizer: Optimizer
+    ) -> Callable[[], object]:
         gradient = jax.grad(self.native.loss, argnums=(0, 2))
 
         def step(
-            params: Tree, state: _optimizers.State, structure: Tree, hidden: jax.Array, targets: jax.Array
+            params: Tree, state: _optimizers.State, structure: Tree, hidden: jax.Array, targets: jax.Array, extra: Tree
         ) -> tuple[Tree, _optimizers.State, jax.Array]:
-            grads, dhidden = gradient(params, structure, hidden, targets)
+            grads, dhidden = gradient(params, structure, hidden, targets, **extra)
             return *_optimizers.update(optimizer, params, grads, state), dhidden
 
         compiled = jax.jit(step, donate_argnums=(0, 1))
@@ -213,7 +223,7 @@ class JaxLayer(Layer):
         def run() -> None:
             nonlocal state
             with precision(self.spec.dtype):
-                self._params, state, dhidden = compiled(self._params, state, self._structure, hidden, targets)
+                self._params, state, dhidden = compiled(self._params, state, self._structure, hidden, targets, extra)
                 jax.block_until_ready((self._params, dhidden))
 
         return run

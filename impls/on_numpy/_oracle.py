@@ -75,7 +75,7 @@ class OracleLayer(Layer):
 
         hidden_ND = job.hidden_ND.astype(np.float64)
         calls: dict[str, Callable[[], object]] = {
-            "layer": lambda: self._loss_and_grads(hidden_ND, job.targets_N),
+            "layer": lambda: self._loss_and_grads(hidden_ND, job.targets_N, **job.extra),
             "topk": lambda: self._topk(hidden_ND, job.k),
             "beam": lambda: self._beam(hidden_ND, job.k, job.width),
             "sample": lambda: self._sample(hidden_ND, job.uniforms_NU),
@@ -84,4 +84,4 @@ class OracleLayer(Layer):
         if job.work != "layer_step":
             return calls[job.work]
         updates = Updates(job.optimizer, self.params)
-        return lambda: updates.apply(self.params, self._loss_and_grads(hidden_ND, job.targets_N)[2])
+        return lambda: updates.apply(self.params, self._loss_and_grads(hidden_ND, job.targets_N, **job.extra)[2])

@@ -45,9 +45,14 @@ class OutputLayer(keras.layers.Layer):
         return {name: self.value_of(name) for name in self.inner_shapes()}
 
     def call(
-        self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int = -100, reduction: Reduction = "mean"
+        self,
+        hidden_ND: Tensor,
+        targets_N: Tensor,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        **extra: Tensor,
     ) -> Tensor:
-        """Negative log-likelihood in nats.
+        """Negative log-likelihood in nats, or what else the method trains by.
 
         Args:
             hidden_ND: (N, D), any floating dtype; logits and sums are float32 at least.
@@ -55,16 +60,21 @@ class OutputLayer(keras.layers.Layer):
                 and does not count in the mean. The mean over padding alone is 0.
             ignore_index: The number that marks padding.
             reduction: "mean" over the tokens, "sum", or "none" for (N,).
+            **extra: The loss's random inputs, as `Definition.extra` names them; most methods have none.
         """
         real_N = tf.not_equal(targets_N, ignore_index)
-        nll_N = self.nll(hidden_ND, tf.where(real_N, targets_N, tf.zeros_like(targets_N)))
-        nll_N = tf.where(real_N, nll_N, tf.zeros_like(nll_N))
+        losses_N = self.losses(hidden_ND, tf.where(real_N, targets_N, tf.zeros_like(targets_N)), **extra)
+        losses_N = tf.where(real_N, losses_N, tf.zeros_like(losses_N))
         if reduction == "none":
-            return nll_N
-        total = tf.reduce_sum(nll_N)
+            return losses_N
+        total = tf.reduce_sum(losses_N)
         if reduction == "sum":
             return total
         return total / tf.cast(tf.maximum(tf.math.count_nonzero(real_N), 1), total.dtype)
+
+    def losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
+        """(N,) what training minimizes."""
+        return self.nll(hidden_ND, targets_N)
 
     @abstractmethod
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import BadInput, unknown
 from impls.on_tensorflow import _optimizers
-from impls.on_tensorflow._layer import OutputLayer, Tensor
+from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
 from impls.spec import Arrays, LayerSpec
 
 DISTRIBUTION = "tensorflow"  # what pip calls it
@@ -91,6 +91,12 @@ def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu
     return TensorFlowBagModel(spec, config, check_device(device))
 
 
+def extra_on(device: str, extra: Arrays) -> Tensors:
+    """The loss's random inputs."""
+    with tf.device(device):
+        return {name: tf.constant(ids, tf.int32) for name, ids in extra.items()}
+
+
 def to_numpy(tensor: Tensor) -> NDArray:
     """On the host, with bfloat16 as float32."""
     return np.array(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor)
@@ -105,7 +111,7 @@ class TensorFlowLayer(Layer):
         with tf.device(device):
             self.native = layer = native(spec)
         compiled: dict[str, Any] = {"jit_compile": layer.jit_compile}
-        self._loss_of = tf.function(lambda hidden, targets: layer(hidden, targets), **compiled)
+        self._loss_of = tf.function(lambda hidden, targets, extra: layer(hidden, targets, **extra), **compiled)
         self._grads_of = tf.function(self._gradients, **compiled)
         self._log_probs_of = tf.function(layer.log_probs, **compiled)
         self._target_log_probs_of = tf.function(layer.target_log_probs, **compiled)
@@ -114,11 +120,11 @@ class TensorFlowLayer(Layer):
         self._beam_of = tf.function(layer.beam)
         self._sample_of = tf.function(layer.sample)
 
-    def _gradients(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _gradients(self, hidden: Tensor, targets: Tensor, extra: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         weights = self.native.named_weights()
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            loss = self.native(hidden, targets)
+            loss = self.native(hidden, targets, **extra)
         grads: Any = tape.gradient(loss, (hidden, weights), unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return loss, *grads
 
@@ -136,12 +142,13 @@ class TensorFlowLayer(Layer):
             return [tf.cast(tf.constant(array), kind) for array, kind in zip(arrays, kinds, strict=False)]
 
     def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
-        return float(self._loss_of(*self._on_device(hidden_ND, targets_N)))
+        return float(self._loss_of(*self._on_device(hidden_ND, targets_N), extra_on(self.device, extra)))
 
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
-        loss, dhidden_ND, grads = self._grads_of(*self._on_device(hidden_ND, targets_N))
+        inputs = (*self._on_device(hidden_ND, targets_N), extra_on(self.device, extra))
+        loss, dhidden_ND, grads = self._grads_of(*inputs)
         canonical = self.native.to_canonical(grads)
         return float(loss), to_numpy(dhidden_ND), {name: to_numpy(grad) for name, grad in canonical.items()}
 
@@ -171,19 +178,19 @@ class TensorFlowLayer(Layer):
 
     def _prepare(self, job: Job) -> Callable[[], object]:
         hidden, targets = self._on_device(job.hidden_ND, job.targets_N)
-        uniforms = self._uniforms(job.uniforms_NU)
+        uniforms, extra = self._uniforms(job.uniforms_NU), extra_on(self.device, job.extra)
         if job.work == "layer_step":
             updates = _optimizers.Updates(job.optimizer, self.native.named_weights())
 
             @tf.function(jit_compile=self.native.jit_compile)
-            def step(hidden: Tensor, targets: Tensor) -> Tensor:
-                _, dhidden, grads = self._gradients(hidden, targets)
+            def step(hidden: Tensor, targets: Tensor, extra: Tensors) -> Tensor:
+                _, dhidden, grads = self._gradients(hidden, targets, extra)
                 updates.apply(grads)
                 return dhidden
 
-            return lambda: wait(step(hidden, targets))
+            return lambda: wait(step(hidden, targets, extra))
         calls: dict[str, Callable[[], object]] = {
-            "layer": lambda: self._grads_of(hidden, targets),
+            "layer": lambda: self._grads_of(hidden, targets, extra),
             "topk": lambda: self._topk_of(hidden, job.k),
             "beam": lambda: self._beam_of(hidden, job.k, job.width),
             "sample": lambda: self._sample_of(hidden, uniforms),

@@ -33,22 +33,33 @@ class OutputLayer(nn.Module):
         self.spec = spec
 
     def forward(
-        self, hidden_ND: Tensor, targets_N: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean"
+        self,
+        hidden_ND: Tensor,
+        targets_N: Tensor,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        **extra: Tensor,
     ) -> Tensor:
-        """Negative log-likelihood in nats.
+        """Negative log-likelihood in nats, or what else the method trains by.
 
         Args:
             hidden_ND: (N, D), any floating dtype; logits and sums are float32 at least.
             targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient
                 and does not count in the mean. The mean over padding alone is 0.
             reduction: "mean" over the tokens, "sum", or "none" for (N,).
+            **extra: The loss's random inputs, as `Definition.extra` names them; most methods have none.
         """
         padding_N = targets_N == ignore_index
-        nll_N = self.nll(hidden_ND, targets_N.masked_fill(padding_N, 0)).masked_fill(padding_N, 0.0)
+        losses_N = self.losses(hidden_ND, targets_N.masked_fill(padding_N, 0), **extra).masked_fill(padding_N, 0.0)
         if reduction == "none":
-            return nll_N
-        total = nll_N.sum()
+            return losses_N
+        total = losses_N.sum()
         return total if reduction == "sum" else total / (~padding_N).sum().clamp(min=1)
+
+    def losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
+        """(N,) what training minimizes."""
+        return self.nll(hidden_ND, targets_N)
 
     @abstractmethod
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
@@ -82,7 +93,7 @@ class OutputLayer(nn.Module):
         """(N,) words drawn exactly from the distribution, by the uniform numbers that `Layer.sample` describes."""
         return draw(self.log_probs(hidden_ND).exp_(), uniforms_NU[:, 0])
 
-    def rows_read(self, targets_N: Tensor) -> dict[str, Tensor]:
+    def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
         """The rows that the loss of these targets reads, of each parameter that has `row_sparse` gradients."""
         return {}
 

@@ -61,10 +61,10 @@ class RowSparse:
             self._update(parameter, rows_U, None, step_U)
             step_U = step_U + 1
 
-    def make_up_for(self, layer: OutputLayer, targets_N: Tensor) -> None:
+    def make_up_for(self, layer: OutputLayer, targets_N: Tensor, **extra: Tensor) -> None:
         """`make_up` for what the layer's loss reads."""
         if not self.settings.idle_without_gradient:
-            for name, rows in layer.rows_read(targets_N).items():
+            for name, rows in layer.rows_read(targets_N, **extra).items():
                 self.make_up(layer.get_parameter(name), rows)
 
     def catch_up(self) -> None:

@@ -167,7 +167,7 @@ class TreeSoftmax(OutputLayer):
         index_NL, sign_NL = self.index[leaf_N], self.sign[leaf_N]
         return _PathNll.apply(hidden_ND, self.node_weight, index_NL, sign_NL, shared, self.row_sparse)  # type: ignore[return-value]
 
-    def rows_read(self, targets_N: Tensor) -> dict[str, Tensor]:
+    def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
         nodes = len(self.node_weight)
         near_H = torch.arange(nodes - _shared(nodes), nodes, device=targets_N.device)
         leaf_NM = self.leaf[targets_N]

@@ -15,7 +15,7 @@ from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import unknown
 from impls.on_torch import _optimizers
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._row_sparse import RowSparse
 from impls.spec import Arrays, LayerSpec
 
@@ -98,6 +98,11 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def extra_on(device: torch.device, extra: Arrays) -> Tensors:
+    """The loss's random inputs."""
+    return {name: torch.from_numpy(ids).to(device, non_blocking=True) for name, ids in extra.items()}
+
+
 def to_numpy(tensor: Tensor) -> NDArray:
     """On the host, with bfloat16 as float32."""
     tensor = tensor.detach()
@@ -129,7 +134,7 @@ class TorchLayer(Layer):
 
     @torch.no_grad()
     def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
-        return float(self.native(*self._on_device(hidden_ND, targets_N)))
+        return float(self.native(*self._on_device(hidden_ND, targets_N), **extra_on(self.device, extra)))
 
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
@@ -138,7 +143,7 @@ class TorchLayer(Layer):
         hidden.requires_grad_()
         self.native.zero_grad(set_to_none=True)
         self.native.row_sparse = False
-        loss = self.native(hidden, targets)
+        loss = self.native(hidden, targets, **extra_on(self.device, extra))
         loss.backward()
         grads = {n: p.grad if p.grad is not None else torch.zeros_like(p) for n, p in self.native.named_parameters()}
         canonical = {name: to_numpy(grad) for name, grad in self.native.to_canonical(grads).items()}
@@ -177,7 +182,7 @@ class TorchLayer(Layer):
 
     def _prepare(self, job: Job) -> Callable[[], object]:
         hidden, targets = self._on_device(job.hidden_ND, job.targets_N)
-        uniforms = self._uniforms(job.uniforms_NU)
+        uniforms, extra = self._uniforms(job.uniforms_NU), extra_on(self.device, job.extra)
         decode: dict[str, Callable[[], object]] = {
             "topk": lambda: self.native.topk(hidden, job.k),
             "beam": lambda: self.native.beam(hidden, job.k, job.width),
@@ -202,8 +207,8 @@ class TorchLayer(Layer):
             self.native.zero_grad(set_to_none=True)
             self.native.row_sparse = isinstance(stepper, RowSparse)
             if isinstance(stepper, RowSparse):
-                stepper.make_up_for(self.native, targets)
-            self.native(hidden, targets).backward()
+                stepper.make_up_for(self.native, targets, **extra)
+            self.native(hidden, targets, **extra).backward()
             if stepper is not None:
                 _optimizers.finish_gradients(optimizer, self.native.parameters())
                 stepper.step()
@@ -222,7 +227,8 @@ class TorchLayer(Layer):
         return torch.cuda.max_memory_allocated(self.device) - before
 
     def reaches_few_rows(self) -> bool:
-        return bool(self.native.rows_read(torch.zeros(1, dtype=torch.int64, device=self.device)))
+        extra = extra_on(self.device, self._check_extra({}))
+        return bool(self.native.rows_read(torch.zeros(1, dtype=torch.int64, device=self.device), **extra))
 
     def formulation(self) -> str:
         return self.native.formulation()

@@ -48,7 +48,7 @@ def by_quantity(result):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("method", ["full_softmax", "sohsm", "huffman"])
+@pytest.mark.parametrize("method", ["full_softmax", "sohsm", "huffman", "sampled_softmax", "nce"])
 def test_a_trained_model_beats_word_counts_and_is_decoded(framework, method, text):
     options = {"interval": "40", "projection": "none", "bias": "True"} if method == "sohsm" else {}
     found = by_quantity(result_of(framework, method, text, options=options))

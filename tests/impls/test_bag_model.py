@@ -12,7 +12,7 @@ FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("method", ["full_softmax", "class_hsm", "adaptive_softmax"])
+@pytest.mark.parametrize("method", ["full_softmax", "class_hsm", "adaptive_softmax", "negative_sampling"])
 def test_steps_are_the_definitions(framework, method):
     spec = layers.spec(method, counts=zipf_counts(60), dim=8, dtype="float64")
     config = BagModelConfig(inputs=31, optimizer=Optimizer(clip_norm=0.1, weight_decay=0.01), seed=3)

@@ -17,6 +17,10 @@ needs = {
 }
 
 
+def extra_of(spec):
+    return spec.draw_extra(np.random.default_rng(0))
+
+
 def torch_form(method, dtype="float32"):
     import torch
 
@@ -25,15 +29,17 @@ def torch_form(method, dtype="float32"):
     spec = layers.spec(method, counts=zipf_counts(80), dim=16, dtype=dtype)
     native = adapter.native(spec)
 
+    extra = {name: torch.tensor(ids) for name, ids in extra_of(spec).items()}
+
     def loss(hidden_ND, targets_N, **options):
-        return native(torch.tensor(hidden_ND), torch.tensor(targets_N), **options).detach().numpy()
+        return native(torch.tensor(hidden_ND), torch.tensor(targets_N), **extra, **options).detach().numpy()
 
     def grad(hidden_ND, targets_N):
         hidden: Any = torch.tensor(hidden_ND, requires_grad=True)
-        native(hidden, torch.tensor(targets_N)).backward()
+        native(hidden, torch.tensor(targets_N), **extra).backward()
         return hidden.grad.numpy()
 
-    return SimpleNamespace(spec=spec, native=native, loss=loss, grad=grad)
+    return SimpleNamespace(spec=spec, native=native, extra=extra, loss=loss, grad=grad)
 
 
 def tensorflow_form(method):
@@ -43,14 +49,16 @@ def tensorflow_form(method):
     spec = layers.spec(method, counts=zipf_counts(80), dim=16)
     native = adapter.native(spec)
 
+    extra = {name: tf.constant(ids, tf.int32) for name, ids in extra_of(spec).items()}
+
     def loss(hidden_ND, targets_N, **options):
-        return native(tf.constant(hidden_ND), tf.constant(targets_N, tf.int32), **options).numpy()
+        return native(tf.constant(hidden_ND), tf.constant(targets_N, tf.int32), **extra, **options).numpy()
 
     def grad(hidden_ND, targets_N):
         hidden = tf.constant(hidden_ND)
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            value = native(hidden, tf.constant(targets_N, tf.int32))
+            value = native(hidden, tf.constant(targets_N, tf.int32), **extra)
         return tape.gradient(value, hidden).numpy()
 
     return SimpleNamespace(spec=spec, native=native, loss=loss, grad=grad)
@@ -68,12 +76,15 @@ def jax_form(method):
     tree = {name: jnp.asarray(value, jnp.float32) for name, value in spec.initial_parameters().items()}
     params = native.from_canonical(structure, tree)
 
+    extra = {name: jnp.asarray(ids) for name, ids in extra_of(spec).items()}
+
     def loss(hidden_ND, targets_N, **options):
-        return np.asarray(native.loss(params, structure, jnp.asarray(hidden_ND), jnp.asarray(targets_N), **options))
+        inputs = jnp.asarray(hidden_ND), jnp.asarray(targets_N)
+        return np.asarray(native.loss(params, structure, *inputs, **extra, **options))
 
     def grad(hidden_ND, targets_N):
         gradient = jax.grad(native.loss, argnums=2)
-        return np.asarray(gradient(params, structure, jnp.asarray(hidden_ND), jnp.asarray(targets_N)))
+        return np.asarray(gradient(params, structure, jnp.asarray(hidden_ND), jnp.asarray(targets_N), **extra))
 
     return SimpleNamespace(spec=spec, native=native, loss=loss, grad=grad)
 
@@ -119,9 +130,9 @@ def test_torch_autocast_sums_in_float32(method):
     made = torch_form(method)
     inputs = batch(made.spec.counts, tokens=40, dim=16, seed=1)
     hidden: Any = torch.tensor(inputs.hidden_ND, dtype=torch.float32, requires_grad=True)
-    exact = made.native(hidden, torch.tensor(inputs.targets_N))
+    exact = made.native(hidden, torch.tensor(inputs.targets_N), **made.extra)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = made.native(hidden.bfloat16(), torch.tensor(inputs.targets_N))
+        mixed = made.native(hidden.bfloat16(), torch.tensor(inputs.targets_N), **made.extra)
     assert mixed.dtype == torch.float32
     mixed.backward()
     assert float(mixed.detach()) == pytest.approx(float(exact.detach()), rel=0.01)

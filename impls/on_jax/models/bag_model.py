@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,10 +48,17 @@ class JaxBagModel(BagModel):
             return {name: adapter.to_numpy(value) for name, value in tree.items()}
 
     def _step_of(
-        self, params: Tree, optimizer: _optimizers.State, structure: Tree, bags_NJ: Array, targets_N: Array
+        self,
+        params: Tree,
+        optimizer: _optimizers.State,
+        structure: Tree,
+        bags_NJ: Array,
+        targets_N: Array,
+        extra: dict[str, Any],
     ) -> tuple[Tree, _optimizers.State, Array]:
         def loss_of(params: Tree) -> Array:
-            return self.output.loss(output_of(params), structure, mean_vectors(params["input"], bags_NJ), targets_N)
+            hidden_ND = mean_vectors(params["input"], bags_NJ)
+            return self.output.loss(output_of(params), structure, hidden_ND, targets_N, **extra)
 
         loss, grads = jax.value_and_grad(loss_of)(params)
         return *_optimizers.update(self.config.optimizer, params, grads, optimizer), loss
@@ -61,7 +70,8 @@ class JaxBagModel(BagModel):
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Array:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             ids = bags_NJ.astype(np.int32), targets_N.astype(np.int32)
-            self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *ids)
+            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *ids, extra)
             return loss
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:

@@ -123,13 +123,14 @@ class JaxLanguageModel(LanguageModel):
         structure: Tree,
         inputs_BT: Array,
         targets_N: Array,
+        extra: dict[str, Any],
         weights: BatchWeights | None,
     ) -> tuple[Tree, _optimizers.State, Array | None, State, Array]:
         def loss_of(params: Tree) -> tuple[Array, tuple[State, Array | None]]:
             hidden_ND, new_state = self._hidden_of(params, inputs_BT, state)
             output = output_of(params)
             if statistics is None:
-                return self.output.loss(output, structure, hidden_ND, targets_N), (new_state, None)
+                return self.output.loss(output, structure, hidden_ND, targets_N, **extra), (new_state, None)
             assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
             cluster_N, word_N, log_cluster_NC = self.output.nll_parts(output, structure, hidden_ND, targets_N)
             return (cluster_N + word_N).mean(), (new_state, log_cluster_NC)
@@ -156,6 +157,7 @@ class JaxLanguageModel(LanguageModel):
                 self.structure,
                 inputs_BT.astype(np.int32),
                 targets_N.astype(np.int32),
+                adapter.extra_on(self.device, next(self.extra_of_steps)),
                 weights,
             )
             return loss

@@ -49,7 +49,7 @@ class NumpyLanguageModel(LanguageModel):
         targets_N = targets_BT.ravel().astype(np.int64)
         if isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
             self._observe(self.layer.cluster_log_probs(hidden_NH), targets_N)
-        loss, dhidden_NH, output_grads = self.layer._loss_and_grads(hidden_NH, targets_N)
+        loss, dhidden_NH, output_grads = self.layer._loss_and_grads(hidden_NH, targets_N, **next(self.extra_of_steps))
         grads = self._backward(inputs_BT, tape, dhidden_NH)
         grads |= {f"output.{name}": grad for name, grad in output_grads.items()}
         self.updates.apply(self.params, grads)

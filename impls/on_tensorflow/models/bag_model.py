@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from impls.bag_model import BagModel, BagModelConfig
 from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor
+from impls.on_tensorflow._layer import Tensor, Tensors
 from impls.on_tensorflow.models.language_model import output_of
 from impls.spec import Arrays, LayerSpec
 
@@ -46,12 +46,12 @@ class TensorFlowBagModel(BagModel):
         vectors_NJD = tf.gather(self.input, tf.maximum(bags_NJ, 0)) * real_NJ1
         return tf.reduce_sum(vectors_NJD, axis=1) / tf.reduce_sum(real_NJ1, axis=1)
 
-    def _step_of(self, bags_NJ: Tensor, targets_N: Tensor) -> Tensor:
+    def _step_of(self, bags_NJ: Tensor, targets_N: Tensor, extra: Tensors) -> Tensor:
         variables = self._variables()
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             for variable in variables.values():
                 tape.watch(variable)
-            loss = self.output(self._mean_vectors(bags_NJ), targets_N)
+            loss = self.output(self._mean_vectors(bags_NJ), targets_N, **extra)
         grads = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         self.optimizer.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()})
         return loss
@@ -61,7 +61,8 @@ class TensorFlowBagModel(BagModel):
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
         with tf.device(self.device):
-            return self._step(tf.constant(bags_NJ, tf.int32), tf.constant(targets_N, tf.int32))
+            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            return self._step(tf.constant(bags_NJ, tf.int32), tf.constant(targets_N, tf.int32), extra)
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
         with tf.device(self.device):

@@ -87,7 +87,7 @@ class TensorFlowLanguageModel(LanguageModel):
         return tf.reshape(outputs_BTH, [-1, self.config.hidden]), (h_BH, c_BH)
 
     def _step_of(
-        self, inputs_BT: Tensor, targets_N: Tensor, state: State, weights: tuple[Tensor, ...] | None
+        self, inputs_BT: Tensor, targets_N: Tensor, extra: Tensors, state: State, weights: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, State]:
         variables = self._variables()
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -95,7 +95,7 @@ class TensorFlowLanguageModel(LanguageModel):
                 tape.watch(variable)
             hidden_ND, state = self._hidden_of(inputs_BT, state)
             if weights is None:
-                loss, logits_NC = self.output(hidden_ND, targets_N), None
+                loss, logits_NC = self.output(hidden_ND, targets_N, **extra), None
             else:
                 assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
                 cluster_N, word_N, logits_NC = self.output.nll_parts(hidden_ND, targets_N)
@@ -116,7 +116,8 @@ class TensorFlowLanguageModel(LanguageModel):
                 batch = self.weights.batch(targets_N)
                 weights = tuple(tf.constant(a) for a in (batch.words, batch.segment, batch.keep, batch.share))
             ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_N, tf.int32))
-            loss, self.train_state = self._step(*ids, state, weights)
+            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            loss, self.train_state = self._step(*ids, extra, state, weights)
             return loss
 
     def _evaluate_of(self, inputs_BT: Tensor, targets_N: Tensor, state: State) -> tuple[Tensors, State]:

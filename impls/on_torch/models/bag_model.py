@@ -55,7 +55,8 @@ class TorchBagModel(BagModel):
         return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self.device, non_blocking=True)
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
-        loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N))
+        extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+        loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N), **extra)
         loss.backward()
         _optimizers.finish_gradients(self.config.optimizer, self.network.parameters())
         self.optimizer.step()

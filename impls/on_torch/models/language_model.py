@@ -94,16 +94,17 @@ class TorchLanguageModel(LanguageModel):
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Tensor:
         output, inputs, targets_N = self.network.output, self._ids(inputs_BT), self._ids(targets_BT).flatten()
+        extra = adapter.extra_on(self.device, next(self.extra_of_steps))
         if isinstance(self.optimizer, RowSparse):
             self.optimizer.make_up(self.network.get_parameter("embedding.weight"), inputs)
-            self.optimizer.make_up_for(output, targets_N)
+            self.optimizer.make_up_for(output, targets_N, **extra)
         hidden_ND, state = self.network(inputs, self.train_state if carry else None)
         self.train_state = (state[0].detach(), state[1].detach())
         if self.organizes:
             assert isinstance(output, SelfOrganizedHierarchicalSoftmax)
             loss = output.training_loss(hidden_ND, targets_N, targets_BT.ravel())
         else:
-            loss = output(hidden_ND, targets_N)
+            loss = output(hidden_ND, targets_N, **extra)
         loss.backward()
         _optimizers.finish_gradients(self.config.optimizer, self._trained().values())
         self.optimizer.step()

@@ -1,0 +1,73 @@
+"""Noise-contrastive estimation: is a word the text's or the sampler's? (Gutmann and Hyvärinen 2010; Mnih and Teh 2012)
+
+With s_w = h.W_w + b_w, log Z the `normaliser` and E[w] the number of times that w is expected among S sampled words,
+for the target t
+
+    x_w = s_w - log Z - log E[w],    loss = -log sigma(x_t) - sum over the samples w of log sigma(-x_w)
+
+sigma(x_w) is the probability that w came from the text, if e^(s_w) / Z is its probability there: at the optimum it is,
+so that the scores normalise themselves to Z: 1 where it is fixed, V, or a number that is learned.
+
+2 D (1 + S) FLOPs a token forward, and 2 D (N + S) numbers of the N + S rows that a batch reads, whatever V; evaluated
+it is full softmax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.on_numpy import _sampled, full_softmax
+from impls.on_numpy._oracle import log_sigmoid
+from impls.options import Choice
+from impls.spec import Arrays, LayerSpec, Shapes
+
+OPTIONS = _sampled.options(remove_hits=False) | {
+    "normaliser": Choice("fixed", ("fixed", "log_vocab", "learned"), "log Z: 0, log V, or learned, from log V on"),
+}
+
+
+def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
+    found = _sampled.structure(counts_V, options)
+    if options["normaliser"] == "log_vocab":
+        found["correction"] = found["correction"] + np.log(len(counts_V))
+    return found
+
+
+def shapes(spec: LayerSpec) -> Shapes:
+    learned: Shapes = {"log_normaliser": (1,)} if spec.options["normaliser"] == "learned" else {}
+    return full_softmax.shapes(spec) | learned
+
+
+def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
+    learned = {"log_normaliser": np.full(1, np.log(spec.vocab))} if spec.options["normaliser"] == "learned" else {}
+    return full_softmax.initial(spec, rng) | learned
+
+
+DEFINITION = dataclasses.replace(
+    full_softmax.DEFINITION,
+    name="nce",
+    paper="Mnih and Teh, A fast and simple algorithm for training neural probabilistic language models, 2012",
+    options=OPTIONS,
+    structure=structure,
+    shapes=shapes,
+    initial=initial,
+    train_only_loss=True,
+    extra={"sampled_ids": _sampled.draw_ids},
+    variants=({"normaliser": "log_vocab"}, {"normaliser": "learned", "remove_hits": True}),
+)
+
+
+class NoiseContrastiveEstimation(_sampled.SampledLayer):
+    DEFINITION = DEFINITION
+
+    def _contrast(self, target_N: NDArray, sampled_NS: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+        log_text_N, log_noise_NS = log_sigmoid(target_N), log_sigmoid(-sampled_NS)
+        # d/dx of -log sigma(x) is sigma(x) - 1, of -log sigma(-x) it is sigma(x).
+        return -log_text_N - log_noise_NS.sum(axis=1), np.expm1(log_text_N), -np.expm1(log_noise_NS)
+
+
+LAYER = NoiseContrastiveEstimation

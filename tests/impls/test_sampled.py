@@ -1,0 +1,220 @@
+"""The losses over sampled words: TensorFlow's own values and gradients, limits, and what a caller may give."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from harness import layers, registry
+from harness.tolerances import tolerance
+from harness.workload import batch, zipf_counts
+from impls.contract import LanguageModelConfig
+from impls.optimizers import Optimizer
+
+FRAMEWORKS = registry.installed_frameworks()
+METHODS = ("sampled_softmax", "nce", "negative_sampling")
+V, D, N, S = 120, 16, 90, 40
+COUNTS = zipf_counts(V)
+INPUTS = batch(COUNTS, tokens=N, dim=D, seed=4)
+# With replacement, so that words are repeated among the samples, and are targets too.
+SAMPLED = np.random.default_rng(3).choice(V, S, p=COUNTS / COUNTS.sum())
+DISTINCT = np.random.default_rng(3).choice(V, S, p=COUNTS / COUNTS.sum(), replace=False)
+
+needs_tensorflow = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
+)
+
+
+def make(framework, method, **options):
+    layer = layers.create(framework, method, counts=COUNTS, dim=D, seed=2, samples=S, **options)
+    rng = np.random.default_rng(7)
+    layer.load({name: rng.standard_normal(shape) for name, shape in layer.spec.parameter_shapes().items()})
+    return layer
+
+
+def log_expected(layer):
+    return layer.spec.structure["correction"]
+
+
+def tensorflows(name, layer, expected_V, sampled_S):
+    """Loss and gradients by hidden, weight and bias of TensorFlow's own function, in float64."""
+    import tensorflow as tf
+
+    params = layer.parameters()
+    hidden, weight, bias = map(tf.constant, (INPUTS.hidden_ND, params["weight"], params["bias"]))
+    values = (
+        tf.constant(sampled_S),
+        tf.constant(expected_V[INPUTS.targets_N][:, None]),
+        tf.constant(expected_V[sampled_S]),
+    )
+    with tf.GradientTape() as tape:
+        tape.watch((hidden, weight, bias))
+        losses_N = getattr(tf.nn, name)(
+            weight,
+            bias,
+            tf.constant(INPUTS.targets_N[:, None]),
+            hidden,
+            S,
+            V,
+            sampled_values=values,
+            remove_accidental_hits=layer.spec.options["remove_hits"],
+        )
+        loss = tf.reduce_mean(losses_N)
+    grads = [tf.convert_to_tensor(grad).numpy() for grad in tape.gradient(loss, (hidden, weight, bias))]
+    return float(loss), grads
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("remove_hits", [False, True])
+@pytest.mark.parametrize("unique", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_is_what_tensorflow_computes(framework, method, unique, remove_hits):
+    # TensorFlow removes one hit of a word alone, so that of repeated words some would stay.
+    sampled_S = DISTINCT if remove_hits else SAMPLED
+    assert np.isin(INPUTS.targets_N, sampled_S).any()
+    layer = make(framework, method, unique=unique, remove_hits=remove_hits)
+    assert (log_expected(layer) != 0).any() == (method != "negative_sampling")
+    # Without its corrections, noise-contrastive estimation is negative sampling: every word is expected once.
+    name = "sampled_softmax_loss" if method == "sampled_softmax" else "nce_loss"
+    their_loss, theirs = tensorflows(name, layer, np.exp(log_expected(layer)), sampled_S)
+    loss, dhidden_ND, grads = layer.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N, sampled_ids=sampled_S)
+    assert loss == pytest.approx(their_loss, rel=tolerance("loss", layer.spec.dtype, D))
+    assert layer.loss(INPUTS.hidden_ND, INPUTS.targets_N, sampled_ids=sampled_S) == pytest.approx(loss, rel=1e-6)
+    for quantity, ours, their in zip(
+        ("grad_hidden", "grad_parameter", "grad_parameter"),
+        (dhidden_ND, grads["weight"], grads["bias"]),
+        theirs,
+        strict=True,
+    ):
+        bound = tolerance(quantity, layer.spec.dtype, N)
+        np.testing.assert_allclose(ours, their, rtol=0, atol=bound * np.abs(their).max())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_evaluated_it_is_full_softmax(framework, method):
+    layer, full = make(framework, method), layers.create("numpy", "full_softmax", counts=COUNTS, dim=D)
+    params = layer.parameters()
+    full.load(params)
+    hidden_ND, targets_N = INPUTS.hidden_ND, INPUTS.targets_N
+    rtol = 1e-5 if layer.spec.dtype == "float32" else 1e-12
+    np.testing.assert_allclose(layer.log_probs(hidden_ND), full.log_probs(hidden_ND), rtol=rtol)
+    picked_N = layer.target_log_probs(hidden_ND, targets_N)
+    np.testing.assert_allclose(picked_N, full.target_log_probs(hidden_ND, targets_N), rtol=rtol)
+    assert layer.topk(hidden_ND, 5)[1].tolist() == full.topk(hidden_ND, 5)[1].tolist()
+    uniforms_NU = np.random.default_rng(5).random((N, 1))
+    assert (layer.sample(hidden_ND, uniforms_NU) == full.sample(hidden_ND, uniforms_NU)).mean() > 0.98
+
+
+def test_every_word_sampled_once_is_full_softmax():
+    """With all words expected once and hits left out, the sampled sum is the whole one."""
+    layer = layers.create("numpy", "sampled_softmax", counts=COUNTS, dim=D, samples=V, unique=True)
+    full = layers.create("numpy", "full_softmax", counts=COUNTS, dim=D)
+    full.load(layer.parameters())
+    loss, dhidden_ND, grads = layer.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N)
+    their_loss, their_dhidden_ND, theirs = full.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N)
+    assert loss == pytest.approx(their_loss, rel=1e-12)
+    np.testing.assert_allclose(dhidden_ND, their_dhidden_ND, atol=1e-12)
+    for name, value in theirs.items():
+        np.testing.assert_allclose(grads[name], value, atol=1e-12)
+
+
+@pytest.mark.parametrize(("sampler", "each"), [("unigram", [256, 81, 16]), ("powered_unigram", [64, 27, 8])])
+def test_noise_contrastive_estimation_finds_the_distribution_normalised(sampler, each):
+    """For one context, with words sampled just as often as expected: the scores become log-probabilities."""
+    counts_V = np.array([256, 81, 16])
+    layer = layers.create("numpy", "nce", counts=counts_V, dim=1, samples=sum(each), sampler=sampler)
+    step = layer.prepare(
+        "layer_step",
+        np.ones((353, 1)),
+        np.repeat(np.arange(3), counts_V),
+        optimizer=Optimizer(learning_rate=1.0, weight_decay=0.0, clip_norm=0.0),
+        sampled_ids=np.repeat(np.arange(3), each),
+    )
+    for _ in range(200):
+        step()
+    params = layer.parameters()
+    np.testing.assert_allclose(np.exp(params["weight"][:, 0] + params["bias"]), counts_V / 353, rtol=1e-3)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_normalisers(framework):
+    """A fixed log Z moves every score; a learned one does as the parameter that it is."""
+    fixed, by_vocab, learned = (make(framework, "nce", normaliser=each) for each in ("fixed", "log_vocab", "learned"))
+    assert learned.spec.initial_parameters()["log_normaliser"] == pytest.approx([np.log(V)])
+    params = fixed.parameters()
+    args = {"hidden": INPUTS.hidden_ND, "targets": INPUTS.targets_N, "sampled_ids": SAMPLED}
+    for other, log_normaliser in ((fixed, 0.0), (by_vocab, np.log(V))):
+        learned.load({**params, "log_normaliser": np.array([log_normaliser])})
+        other.load(params)
+        (loss, _, grads), (their_loss, _, theirs) = (one.loss_and_grads(**args) for one in (learned, other))
+        assert loss == pytest.approx(their_loss, rel=1e-5)
+        np.testing.assert_allclose(grads["weight"], theirs["weight"], atol=1e-5)
+        assert grads["log_normaliser"] == pytest.approx([-theirs["bias"].sum()], rel=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_token_whose_samples_are_all_hits_has_a_finite_loss(framework, method):
+    layer = make(framework, method, remove_hits=True)
+    targets_N = np.full(N, 3)
+    targets_N[0] = 5
+    loss, dhidden_ND, grads = layer.loss_and_grads(INPUTS.hidden_ND, targets_N, sampled_ids=np.array([3, 3]))
+    oracle = make("numpy", method, remove_hits=True)
+    expected = oracle.loss_and_grads(INPUTS.hidden_ND, targets_N, sampled_ids=np.array([3, 3]))
+    assert loss == pytest.approx(expected[0], rel=1e-5)
+    np.testing.assert_allclose(dhidden_ND, expected[1], atol=1e-6)
+    np.testing.assert_allclose(grads["weight"], expected[2]["weight"], atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_ids_left_out_are_drawn_from_the_seed_alike_everywhere(framework):
+    layer = make(framework, "sampled_softmax", sampler="powered_unigram")
+    drawn = layer.spec.draw_extra(np.random.default_rng([2, 6]))
+    assert drawn["sampled_ids"].shape == (S,)
+    args = INPUTS.hidden_ND, INPUTS.targets_N
+    assert layer.loss(*args) == layer.loss(*args, **drawn) != layer.loss(*args, sampled_ids=SAMPLED)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_step_of_a_model_draws_other_words(framework):
+    """Without learning, what differs between two equal steps is the words drawn."""
+    config = LanguageModelConfig(embedding=4, hidden=6, optimizer=Optimizer(name="sgd", learning_rate=0.0), seed=3)
+    spec = layers.spec("nce", counts=COUNTS, dim=6, dtype="float64", samples=3)
+    text_BT = np.random.default_rng(0).integers(0, V, (2, 9))
+    losses = []
+    for name in (framework, "numpy"):
+        model = layers.create_language_model(name, spec, config)
+        losses.append([float(model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False)) for _ in range(3)])
+        scores = [model.evaluate(text_BT[:, :-1], text_BT[:, 1:], carry=False)["nll"] for _ in range(2)]
+        assert scores[0] == scores[1]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+    assert len(set(losses[1])) == 3
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"sampled": [1]}, "unknown input of sampled_softmax 'sampled': did you mean 'sampled_ids'"),
+        ({"sampled_ids": []}, r"sampled_ids has shape \(0,\)"),
+        ({"sampled_ids": [[1]]}, r"sampled_ids has shape \(1, 1\): allowed: one dimension"),
+        ({"sampled_ids": [1.0]}, "sampled_ids has dtype float64: allowed: whole numbers"),
+        ({"sampled_ids": [3, V]}, rf"sampled_ids\[1\]={V}: allowed: word ids from 0 to {V - 1}"),
+        ({"sampled_ids": [-1]}, r"sampled_ids\[0\]=-1"),
+    ],
+)
+def test_bad_ids_are_refused(extra, message):
+    layer, args = make("numpy", "sampled_softmax"), (INPUTS.hidden_ND, INPUTS.targets_N)
+    calls = (layer.loss, layer.loss_and_grads, lambda *args, **extra: layer.prepare("layer", *args, **extra))
+    for call in calls:
+        with pytest.raises(ValueError, match=message):
+            call(*args, **extra)
+
+
+def test_other_methods_take_no_ids_and_distinct_words_must_exist():
+    full = layers.create("numpy", "full_softmax", counts=COUNTS, dim=D)
+    with pytest.raises(ValueError, match=r"unknown input of full_softmax 'sampled_ids': allowed: \(none\)"):
+        full.loss(INPUTS.hidden_ND, INPUTS.targets_N, sampled_ids=SAMPLED)
+    with pytest.raises(ValueError, match="samples=121 with unique=True: allowed: at most 120"):
+        layers.create("numpy", "nce", counts=COUNTS, dim=D, samples=V + 1, unique=True)
