@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import registry
 from impls.errors import BadInput, unknown
-from impls.options import Choice, File, Folder, Matrix, Number, Option, Rising, Words
+from impls.options import Choice, File, Folder, Number, Option, Rising, Table, Words
 from impls.spec import DTYPES, check_options
 
 DEVICES = ("cpu", "cuda")
@@ -313,7 +313,7 @@ def _parse(setting: Setting | Option, text: str) -> object:
     if isinstance(setting, Choice):
         by_text = {str(value).lower(): value for value in setting.values}
         return by_text.get(text.lower(), text)
-    if isinstance(setting, Rising | Matrix | Words | File | Folder):
+    if isinstance(setting, Rising | Table | Words | File | Folder):
         return text
     try:
         return int(text) if isinstance(setting.default, int) else float(text)

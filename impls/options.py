@@ -70,11 +70,13 @@ class Rising:
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """An option that takes a two-dimensional array, a row for each word or node, or the path of a .npy file with one;
-    None is the default. A path is kept with the start of the file's sha256, so that other content is another option."""
+class Table:
+    """An option that takes an array of numbers with `dims` dimensions, a row for each word or node, or the path of a
+    .npy file with one; None is the default. A path is kept with the start of the file's sha256, so that other content
+    is another option."""
 
     help: str
+    dims: int = 2
     default: None = None
 
     def check(self, name: str, value: object) -> object:
@@ -82,12 +84,13 @@ class Matrix:
             return value
         if isinstance(value, str):
             path, sha256 = _file(name, value, "a .npy file")
+            _loaded(name, path, self.dims)
             return f"{path}@{sha256}"
         try:
             array = np.asarray(value)
         except ValueError as error:
-            raise BadInput(f"option {name}: {error}: allowed: a two-dimensional array") from None
-        return Given(_matrix(name, array))
+            raise BadInput(f"option {name}: {error}: allowed: an array of {self.dims} dimensions") from None
+        return Given(_numbers(name, array, self.dims))
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Folder:
 @dataclass(frozen=True)
 class Words:
     """An option that takes a word for each id, as a sequence of texts, or the path of a UTF-8 text file with one word a
-    line; None is the default. A path is kept as `Matrix` keeps it."""
+    line; None is the default. A path is kept as `Table` keeps it."""
 
     help: str
     default: None = None
@@ -171,22 +174,25 @@ class Given:
         return f"array of shape {self.array.shape}"
 
 
-Option = Choice | Number | Rising | Matrix | Words | Folder
+Option = Choice | Number | Rising | Table | Words | Folder
 
 
-def read_matrix(name: str, checked: object) -> NDArray | None:
-    """The array behind a checked `Matrix` option, or None where it was left out."""
+def read_table(name: str, checked: object) -> NDArray | None:
+    """The array behind a checked `Table` option, or None where it was left out."""
     if checked is None:
         return None
     if isinstance(checked, Given):
         return checked.array
     path, _ = _file(name, str(checked), "a .npy file")
+    return np.load(path, allow_pickle=False)
+
+
+def _loaded(name: str, path: Path, dims: int) -> NDArray:
     try:
-        return _matrix(name, np.load(path, allow_pickle=False))
+        array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        if isinstance(error, BadInput):
-            raise
         raise BadInput(f"option {name}: {path} is no .npy file of numbers: {error}") from None
+    return _numbers(name, array, dims)
 
 
 def path_of(checked: str) -> Path:
@@ -232,10 +238,10 @@ def _file(name: str, text: str, kind: str) -> tuple[Path, str]:
     return file, found
 
 
-def _matrix(name: str, array: NDArray) -> NDArray:
-    if array.ndim != 2 or array.dtype.kind not in "iuf":
+def _numbers(name: str, array: NDArray, dims: int) -> NDArray:
+    if array.ndim != dims or array.dtype.kind not in "iuf":
         what = f"shape {array.shape} and dtype {array.dtype}"
-        raise BadInput(f"option {name} has {what}: allowed: a two-dimensional array of numbers")
+        raise BadInput(f"option {name} has {what}: allowed: numbers in {('', 'one dimension', 'two dimensions')[dims]}")
     if not np.isfinite(array).all():
         raise BadInput(f"option {name} holds NaN or infinity: allowed: finite numbers")
     return array

@@ -31,17 +31,17 @@ from numpy.typing import NDArray
 
 from impls.errors import BadInput
 from impls.on_numpy._tree import TreeSoftmax
-from impls.options import Choice, Folder, Matrix, Number, Words, path_of, read_matrix, read_words
+from impls.options import Choice, Folder, Number, Table, Words, path_of, read_table, read_words
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import huffman, trees, wordnet
 
 OPTIONS = {
     "tree": Choice("random", ("random", *trees.RULES, "wordnet", "given"), "which tree"),
     "eps": Number(0.1, 0.0, 0.5, "adaptive_eps: both sides take a word whose responsibility is so near to 1/2"),
-    "vectors": Matrix("(V, E) word vectors for the trees that are made from them, or a .npy file of them"),
+    "vectors": Table("(V, E) word vectors for the trees that are made from them, or a .npy file of them"),
     "wordnet": Folder("the folder of a WordNet 3 database (data.noun, index.noun, ...) for tree='wordnet'"),
     "words": Words("V words for tree='wordnet', or a text file of them; a task over a text gives its own"),
-    "children": Matrix("(V-1, 2) children of the inner nodes for tree='given', or a .npy file of them"),
+    "children": Table("(V-1, 2) children of the inner nodes for tree='given', or a .npy file of them"),
 }
 
 
@@ -97,7 +97,7 @@ def _of_wordnet(options: Mapping[str, object], counts_V: NDArray[np.int64], rng:
 
 def _only_with(options: Mapping[str, object], name: str, kinds: tuple[str, ...]) -> NDArray | None:
     """The array of option `name`, which the `kinds` of tree need and the others do not know."""
-    array = read_matrix(name, options[name])
+    array = read_table(name, options[name])
     if (options["tree"] in kinds) != (array is not None):
         has = "missing" if array is None else "given"
         raise BadInput(f"option {name} is {has} with tree={options['tree']!r}: allowed: with {', '.join(kinds)} alone")

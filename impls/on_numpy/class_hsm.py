@@ -7,7 +7,7 @@ Each word belongs to one class c, and with three levels each class to one superc
 
 The layer is that of SOHSM without projections; what differs is how words come to their class (`bins`), which
 `impls/structures/classes.py` has: by falling count with equal shares of the counts or of their square roots, at random,
-or by the similarity of word vectors (Le et al. 2011; Chen et al. 2016, arXiv 1512.04906).
+by the similarity of word vectors (Le et al. 2011; Chen et al. 2016, arXiv 1512.04906), or as they are given.
 
 Forward 2 D (C + words of the class) FLOPs a token; with C = sqrt V classes O(D sqrt V), with three levels O(D V^(1/3)).
 """
@@ -21,16 +21,17 @@ from numpy.typing import NDArray
 
 from impls.errors import BadInput
 from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
-from impls.options import Choice, Matrix, Number, read_matrix
+from impls.options import Choice, Number, Table, read_table
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
-from impls.structures import classes
+from impls.structures import classes, clusters
 from impls.structures.shelves import Shelves
 
 OPTIONS = {
-    "bins": Choice("sqrt_count", classes.BINS, "what classes are made by"),
+    "bins": Choice("sqrt_count", (*classes.BINS, "given"), "what classes are made by"),
     "levels": Choice(2, (2, 3), "classes and words, or superclasses above"),
     "classes": Number(0, 0, 2**31, "number of classes of words; 0 is V^(1/2) of two levels, V^(2/3) of three"),
-    "vectors": Matrix("(V, E) word vectors for bins='similarity', or a .npy file of them"),
+    "cluster": Table("(V,) the class of each word for bins='given', or a .npy file of them", dims=1),
+    "vectors": Table("(V, E) word vectors for bins='similarity', or a .npy file of them"),
 }
 
 
@@ -43,9 +44,8 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
         if wanted[-1] > vocab:
             raise BadInput(f"option classes={wanted[-1]}: allowed: at most {vocab}, the vocabulary")
         wanted[0] = min(wanted)
-    vectors_VE = _vectors(options, vocab)
-
-    class_V = _group(options, counts_V, vectors_VE, wanted[-1], rng)
+    vectors_VE, given_V = _vectors(options, vocab), _given(options, vocab)
+    class_V = _group(options, counts_V, vectors_VE, wanted[-1], rng) if given_V is None else given_V
     found: Arrays = {"cluster": class_V, "cluster_count": np.array(int(class_V.max()) + 1)}
     if len(wanted) == 2:
         count = int(class_V.max()) + 1
@@ -55,8 +55,16 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
     return found
 
 
+def _given(options: Mapping[str, object], vocab: int) -> NDArray[np.int64] | None:
+    cluster_V = read_table("cluster", options["cluster"])
+    if (options["bins"] == "given") != (cluster_V is not None):
+        has = "missing" if cluster_V is None else "given"
+        raise BadInput(f"option cluster is {has} with bins={options['bins']!r}: allowed: cluster with 'given' alone")
+    return None if cluster_V is None else clusters.check_partition(cluster_V, vocab)
+
+
 def _vectors(options: Mapping[str, object], vocab: int) -> NDArray | None:
-    vectors_VE = read_matrix("vectors", options["vectors"])
+    vectors_VE = read_table("vectors", options["vectors"])
     if (options["bins"] == "similarity") != (vectors_VE is not None):
         has = "missing" if vectors_VE is None else "given"
         raise BadInput(

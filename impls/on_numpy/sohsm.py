@@ -18,8 +18,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from impls.errors import BadInput
 from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
-from impls.options import Choice, Number
+from impls.options import Choice, Number, Table, read_table
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import clusters
 from impls.structures.statistics import SMOOTHINGS
@@ -32,7 +33,8 @@ OPTIONS = {
     "gamma": Number(1.5, 1.0, 1e6, "a cluster holds at most floor(gamma sqrt V) words"),
     "budget": Number(0.1, 1e-9, 1.0, "a cluster with this share of the tokens takes no further word"),
     "smoothing": Choice("running", SMOOTHINGS, "how equation 9 weighs new samples"),
-    "interval": Number(1000, 0, 2**31, "batches between re-organizations; 0 keeps the random clusters"),
+    "cluster": Table("(V,) the clusters to start from, or a .npy file of them; left out, random ones", dims=1),
+    "interval": Number(1000, 0, 2**31, "batches between re-organizations; 0 keeps the first clusters"),
 }
 
 
@@ -47,7 +49,17 @@ def limits(counts_V: NDArray[np.int64], options: Mapping[str, object]) -> cluste
 
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
     bounds = limits(counts_V, options)
-    cluster_V = clusters.random_clusters(counts_V, bounds, np.random.default_rng([seed, 0]))
+    given_V = read_table("cluster", options["cluster"])
+    if given_V is None:
+        cluster_V = clusters.random_clusters(counts_V, bounds, np.random.default_rng([seed, 0]))
+    else:
+        cluster_V = clusters.check_partition(given_V, len(counts_V), bounds.clusters)
+        sizes_C = np.bincount(cluster_V, minlength=bounds.clusters)
+        if not 0 < sizes_C.min() <= sizes_C.max() <= bounds.words:
+            raise BadInput(
+                f"option cluster has clusters of {sizes_C.min()} to {sizes_C.max()} words: allowed: from 1 to "
+                f"{bounds.words} (gamma={options['gamma']})"
+            )
     return {"cluster": cluster_V, "cluster_count": np.array(bounds.clusters)}
 
 

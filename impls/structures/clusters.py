@@ -152,12 +152,27 @@ def words_by_slot(
     return words_CS
 
 
-def check_partition(cluster_V: NDArray[np.int64], vocab: int, clusters: int) -> NDArray[np.int64]:
-    """`cluster_V` as int64, once found to give each of `vocab` words one of `clusters` clusters."""
+def check_partition(cluster_V: NDArray, vocab: int, clusters: int | None = None) -> NDArray[np.int64]:
+    """`cluster_V` as int64, once found to give each of `vocab` words one of `clusters` clusters.
+
+    Where their number is left out it is that of the highest, and none below may be empty: its probability would be
+    lost to all words.
+
+    Raises:
+        BadInput: It does not.
+    """
     array = np.asarray(cluster_V)
     if array.shape != (vocab,) or array.dtype.kind not in "iu":
         raise BadInput(f"cluster has shape {array.shape} and dtype {array.dtype}: allowed: ({vocab},) whole numbers")
-    if ((array < 0) | (array >= clusters)).any():
-        word = int(np.flatnonzero((array < 0) | (array >= clusters))[0])
-        raise BadInput(f"cluster[{word}]={array[word]}: allowed: from 0 to {clusters - 1}")
+    count = max(1, int(array.max()) + 1) if clusters is None else clusters
+    if ((array < 0) | (array >= count)).any():
+        word = int(np.flatnonzero((array < 0) | (array >= count))[0])
+        raise BadInput(f"cluster[{word}]={array[word]}: allowed: from 0 to {count - 1}")
+    if clusters is None and count > vocab:
+        raise BadInput(
+            f"cluster has the number {count - 1}: allowed: from 0 to {vocab - 1}, as {vocab} words fill no more"
+        )
+    sizes_C = np.bincount(array, minlength=count)
+    if clusters is None and not sizes_C.all():
+        raise BadInput(f"cluster {int(sizes_C.argmin())} has no word: allowed: every number up to the highest")
     return array.astype(np.int64)

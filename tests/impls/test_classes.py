@@ -92,7 +92,12 @@ def vectors(vocab):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     "options",
-    [{"bins": "count", "levels": 3}, {"bins": "similarity"}, {"bins": "similarity", "levels": 3, "classes": 30}],
+    [
+        {"bins": "count", "levels": 3},
+        {"bins": "similarity"},
+        {"bins": "similarity", "levels": 3, "classes": 30},
+        {"bins": "given", "cluster": np.arange(700) % 9},
+    ],
 )
 def test_agrees_with_the_definition(framework, options):
     counts_V = np.random.default_rng(3).permutation(zipf_counts(700))
@@ -102,6 +107,15 @@ def test_agrees_with_the_definition(framework, options):
     inputs = batch(counts_V, tokens=90, dim=10, seed=3)
     found = [*agreement.check_layer(layer, inputs, k=12), agreement.check_ties(layer, inputs, k=12)]
     assert [str(c) for c in found if not c.agrees] == []
+
+
+def test_sohsm_starts_from_the_clusters_given():
+    cluster_V = np.random.default_rng(0).permutation(np.arange(100) % 10)
+    layer = layers.create("numpy", "sohsm", counts=zipf_counts(100), dim=4, cluster=cluster_V, interval=0)
+    assert np.array_equal(layer.structure()["cluster"], cluster_V)
+    for wrong, message in ((np.zeros(100, int), "of 0 to 100 words"), (np.arange(100), "from 0 to 9")):
+        with pytest.raises(ValueError, match=message):
+            layers.create("numpy", "sohsm", counts=zipf_counts(100), dim=4, cluster=wrong)
 
 
 def test_training_starts_from_the_unigram_distribution():
@@ -117,10 +131,17 @@ def test_training_starts_from_the_unigram_distribution():
         ({"bins": "similarity"}, "vectors is missing"),
         ({"vectors": np.ones((30, 2))}, "'similarity' alone"),
         ({"bins": "similarity", "vectors": np.ones((29, 2))}, "29 rows: allowed: 30"),
-        ({"bins": "similarity", "vectors": np.ones(30)}, "two-dimensional"),
+        ({"bins": "similarity", "vectors": np.ones(30)}, "two dimensions"),
         ({"bins": "similarity", "vectors": np.full((30, 2), np.nan)}, "NaN"),
         ({"bins": "similarity", "vectors": "no/such/file.npy"}, "no such file"),
         ({"classes": 31}, "at most 30"),
+        ({"bins": "given"}, "cluster is missing"),
+        ({"cluster": np.zeros(30, int)}, "'given' alone"),
+        ({"bins": "given", "cluster": np.zeros(29, int)}, r"allowed: \(30,\)"),
+        ({"bins": "given", "cluster": np.zeros(30)}, "whole numbers"),
+        ({"bins": "given", "cluster": np.arange(30) * 2}, "58"),
+        ({"bins": "given", "cluster": np.arange(30) // 2 * 2}, "cluster 1 has no word"),
+        ({"bins": "given", "cluster": np.arange(30) - 1}, r"cluster\[0\]=-1"),
         ({"levels": 4}, "allowed: 2, 3"),
     ],
 )
