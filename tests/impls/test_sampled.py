@@ -140,11 +140,15 @@ def test_noise_contrastive_estimation_finds_the_distribution_normalised(sampler,
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_normalisers(framework):
-    """A fixed log Z moves every score; a learned one does as the parameter that it is."""
+    """A fixed log Z moves every score; a learned one does as the parameter that it is. All start from one loss."""
     fixed, by_vocab, learned = (make(framework, "nce", normaliser=each) for each in ("fixed", "log_vocab", "learned"))
-    assert learned.spec.initial_parameters()["log_normaliser"] == pytest.approx([np.log(V)])
-    params = fixed.parameters()
     args = {"hidden": INPUTS.hidden_ND, "targets": INPUTS.targets_N, "sampled_ids": SAMPLED}
+    losses = []
+    for layer in (fixed, by_vocab, learned):
+        layer.load(layer.spec.initial_parameters())
+        losses.append(layer.loss(**args))
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+    params = fixed.parameters()
     for other, log_normaliser in ((fixed, 0.0), (by_vocab, np.log(V))):
         learned.load({**params, "log_normaliser": np.array([log_normaliser])})
         other.load(params)
