@@ -90,6 +90,18 @@ def dataset(name: str) -> ModuleType:
     return importlib.import_module(f"harness.datasets.{name.replace('-', '_')}")
 
 
+_HOLDS = {"text": "running text", "pairs": "pairs of source and summary"}
+
+
+def dataset_of_kind(name: str, kind: str) -> ModuleType:
+    """The dataset, once it holds what is asked for: "text" or "pairs"."""
+    module = dataset(name)
+    if kind != module.KIND:
+        others = ", ".join(other for other in datasets() if kind == dataset(other).KIND)
+        raise BadInput(f"dataset {name!r} is {_HOLDS[module.KIND]}, not {_HOLDS[kind]}: allowed: {others}, or a path")
+    return module
+
+
 def suites() -> list[str]:
     return _names(_ROOT / "harness" / "suites", ".toml")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from harness import registry
-from harness.datasets import _catalogue, _corpus
+from harness.datasets import _catalogue
 from impls.errors import BadInput
 
 
@@ -17,10 +17,7 @@ def data(action: str, name: str | None) -> int:
     names = [name] if name else [entry.name for entry in _catalogue.describe() if entry.is_here]
     for each in names:
         if action == "get":
-            _catalogue.get(each, _say)
-            corpus = _corpus.load(each, progress=_say)
-            tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
-            print(f"{each}: {len(corpus.words):,} words; tokens: {tokens}; sha256 {corpus.sha256}")
+            print(_catalogue.get(each, _say))
         else:
             print(f"{each}: verified, sha256 {_catalogue.verify(each, _say)}")
     return 0
@@ -29,7 +26,8 @@ def data(action: str, name: str | None) -> int:
 def _list() -> int:
     for entry in _catalogue.describe():
         here = "here" if entry.is_here else "not here"
-        print(f"{entry.name:<14}{here:<10}{entry.description}\n{'':<24}{entry.source}; licence: {entry.licence}")
+        print(f"{entry.name:<17}{entry.kind:<7}{here:<10}{entry.description}")
+        print(f"{'':<34}{entry.source}; licence: {entry.licence}")
     return 0
 
 

@@ -50,7 +50,7 @@ def find(name: str, progress: Progress = _silent) -> Text:
     """The text of a dataset, or of a file or folder by its path; built or downloaded where it must be."""
     if name not in registry.datasets() and _own.is_path(name):
         return _own.text(name)
-    return registry.dataset(name).text(progress)
+    return registry.dataset_of_kind(name, "text").text(progress)
 
 
 def load(name: str, *, vocab: int | None = None, min_count: int | None = None, progress: Progress = _silent) -> Corpus:

@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.datasets import _text
@@ -42,6 +42,11 @@ _COMMON = frozenset(("the", "a", "an", "of", "to", "is", "in", "and", "for", "th
 
 def paragraphs_of_file(path: str) -> list[str]:
     """The paragraphs of a module's docstrings, words with spaces between; none where it does not parse."""
+    return [paragraph for docstring in docstrings_of_file(path) for paragraph in paragraphs(docstring)]
+
+
+def docstrings_of_file(path: str) -> list[str]:
+    """A module's docstrings as they are written, without their indentation; none where it does not parse."""
     try:
         source = Path(path).read_text(encoding="utf-8")
         with warnings.catch_warnings():
@@ -49,7 +54,7 @@ def paragraphs_of_file(path: str) -> list[str]:
             tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return []
-    return [paragraph for docstring in _docstrings(tree) for paragraph in paragraphs(docstring)]
+    return list(_docstrings(tree))
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
@@ -72,14 +77,24 @@ def paragraphs(docstring: str) -> list[str]:
         if 0 <= literal_indent < indent:
             continue
         literal_indent = indent if block.rstrip().endswith("::") else -1
-        if _CODE.search(block) or _TABLE.search(block):
+        if is_code(block):
             continue
         for item in _items(block):
-            plain = _ABBREVIATION.sub(lambda short: short[0].replace(".", ""), _MARKUP.sub("", item.replace("::", ":")))
-            words = _text.words_of(_JOINED.sub(" ", plain))
+            words = plain_words(item)
             if _is_english(item, words):
                 found.append(" ".join(words))
     return found
+
+
+def is_code(block: str) -> bool:
+    """Whether a block is code, a doctest, a directive or a table."""
+    return bool(_CODE.search(block) or _TABLE.search(block))
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of text without its markup."""
+    plain = _ABBREVIATION.sub(lambda short: short[0].replace(".", ""), _MARKUP.sub("", text.replace("::", ":")))
+    return _text.words_of(_JOINED.sub(" ", plain))
 
 
 def _items(block: str) -> Iterator[str]:
@@ -98,17 +113,25 @@ def _items(block: str) -> Iterator[str]:
 
 
 def _is_english(item: str, words: list[str]) -> bool:
+    letters = [word for word in words if word[0].isalpha()]
+    return len(letters) >= _FEWEST_WORDS and not _COMMON.isdisjoint(letters) and is_prose(item, words)
+
+
+def is_prose(item: str, words: list[str]) -> bool:
     """Brackets, operators and underscores stand in prose too, but not in every third word."""
     letters = [word for word in words if word[0].isalpha()]
-    if len(letters) < _FEWEST_WORDS or _COMMON.isdisjoint(letters):
-        return False
     pieces = item.split()
     odd = sum(any(sign in piece for sign in "=(){}[]<>_/\\$@|&%+^") for piece in pieces)
     return odd <= 0.3 * len(pieces) and sum(map(len, letters)) >= _SHORTEST_MEAN * len(letters)
 
 
-if __name__ == "__main__":
+def print_each(find: Callable[[str], list]) -> None:
+    """The program: what `find` finds in each of the files that the command line asks for."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends without a word when whoever reads is gone
     listed = Path(sys.argv[1]).read_text(encoding="utf-8").split("\n")
-    for source_path in listed[int(sys.argv[2]) :: int(sys.argv[3])]:
-        print(json.dumps(paragraphs_of_file(source_path)))
+    for path in listed[int(sys.argv[2]) :: int(sys.argv[3])]:
+        print(json.dumps(find(path)))
+
+
+if __name__ == "__main__":
+    print_each(paragraphs_of_file)

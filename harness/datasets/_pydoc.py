@@ -9,11 +9,12 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from harness.datasets import _files
 from harness.datasets._files import Progress
@@ -60,50 +61,80 @@ class Docstrings:
 
     def text(self, progress: Progress) -> Text:
         versions = self._versions()
-        folder = _files.filled(self._folder(versions), lambda scratch: _build(versions, scratch, progress))
+        place = built_folder(self.name, _FORMAT, versions)
+        folder = _files.filled(place, lambda scratch: _build(versions, scratch, progress))
         files = {split: folder / f"{split}.txt" for split in SPLITS}
         return Text(self.name, files, "lines", self.licence, min_count=3, versions=versions)
 
     def is_here(self) -> bool:
-        return _files.is_whole(self._folder(self._versions()))
-
-    def _folder(self, versions: dict[str, str]) -> Path:
-        key = hashlib.sha256(json.dumps([_FORMAT, versions]).encode()).hexdigest()[:16]
-        return _files.cache_folder() / "texts" / f"{self.name}-{key}"
+        return _files.is_whole(built_folder(self.name, _FORMAT, self._versions()))
 
     def _versions(self) -> dict[str, str]:
-        """The packages that are installed here, and their versions."""
-        found = {}
-        distributions = metadata.packages_distributions() if set(self.packages) != {_STANDARD_LIBRARY} else {}
-        for package in self.packages:
-            if package == _STANDARD_LIBRARY:
-                found[package] = ".".join(map(str, sys.version_info[:3]))
-            elif package in distributions:
-                found[package] = metadata.version(distributions[package][0])
-        return found
+        return installed_versions(self.packages)
 
 
-def _build(versions: dict[str, str], folder: Path, progress: Progress) -> None:
-    sources = [source for package in versions for source in _sources(package)]
+def installed_versions(packages: Sequence[str]) -> dict[str, str]:
+    """Those of the packages that are installed here, and their versions."""
+    found = {}
+    distributions = metadata.packages_distributions() if set(packages) != {_STANDARD_LIBRARY} else {}
+    for package in packages:
+        if package == _STANDARD_LIBRARY:
+            found[package] = ".".join(map(str, sys.version_info[:3]))
+        elif package in distributions:
+            found[package] = metadata.version(distributions[package][0])
+    return found
+
+
+def built_folder(name: str, form: int, versions: Mapping[str, str]) -> Path:
+    """Where what is built from these versions in this form is kept."""
+    key = hashlib.sha256(json.dumps([form, versions]).encode()).hexdigest()[:16]
+    return _files.cache_folder() / "texts" / f"{name}-{key}"
+
+
+def _build(versions: Mapping[str, str], folder: Path, progress: Progress) -> None:
     seen: set[bytes] = set()
     with ExitStack() as stack:
         outputs = {
             split: stack.enter_context((folder / f"{split}.txt").open("w", encoding="utf-8")) for split in SPLITS
         }
-        results = _paragraphs([str(path) for _, path in sources], folder / "sources", stack)
-        for number, ((name, _), found) in enumerate(zip(sources, results, strict=True)):
-            if number % 500 == 0:
-                progress(f"reading docstrings: {number:,} of {len(sources):,} files")
+        for split, found in from_sources("harness.datasets._docstrings", versions, folder, progress, stack):
             for paragraph in found:
-                digest = hashlib.sha256(paragraph.encode()).digest()[:16]
-                if digest not in seen:
-                    seen.add(digest)
-                    outputs[_split_of(name)].write(paragraph + "\n")
-    (folder / "sources").unlink()
+                if is_new(paragraph, seen):
+                    outputs[split].write(paragraph + "\n")
 
 
-def _paragraphs(paths: list[str], listing: Path, stack: ExitStack) -> Iterator[list[str]]:
-    """The paragraphs of each file, in order, read by as many processes as there are cores.
+def is_new(text: str, seen: set[bytes]) -> bool:
+    """Whether `text` has not come before; it has from now on."""
+    digest = hashlib.sha256(text.encode()).digest()[:16]
+    before = len(seen)
+    seen.add(digest)
+    return len(seen) > before
+
+
+def from_sources(
+    program: str, versions: Mapping[str, str], folder: Path, progress: Progress, stack: ExitStack
+) -> Iterator[tuple[str, list[Any]]]:
+    """(split, what `program` finds in it) of each source file of these packages, in a fixed order.
+
+    Args:
+        program: A module that is run as `_docstrings` is, and prints as it does.
+        versions: The packages are its keys.
+        folder: For a list of the files, which is gone in the end.
+        progress: Called with a line of text now and then.
+        stack: Ends the processes that read.
+    """
+    sources = [source for package in versions for source in _sources(package)]
+    listing = folder / "sources"
+    results = _results(program, [str(path) for _, path in sources], listing, stack)
+    for number, ((name, _), found) in enumerate(zip(sources, results, strict=True)):
+        if number % 500 == 0:
+            progress(f"reading docstrings: {number:,} of {len(sources):,} files")
+        yield _split_of(name), found
+    listing.unlink()
+
+
+def _results(program: str, paths: list[str], listing: Path, stack: ExitStack) -> Iterator[list[Any]]:
+    """What the program finds in each file, in order, run by as many processes as there are cores.
 
     Programs of their own rather than a process pool, which would run the caller's main script again in each of them.
     """
@@ -111,7 +142,7 @@ def _paragraphs(paths: list[str], listing: Path, stack: ExitStack) -> Iterator[l
     workers = []
     step = os.cpu_count() or 1
     for first in range(step):
-        command = [sys.executable, "-m", "harness.datasets._docstrings", str(listing), str(first), str(step)]
+        command = [sys.executable, "-m", program, str(listing), str(first), str(step)]
         worker = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, encoding="utf-8")
         # Last in, first out: killed, so that waiting for it ends at once, then waited for.
         stack.enter_context(worker)

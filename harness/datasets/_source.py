@@ -33,9 +33,29 @@ class Text:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-class Dataset(Protocol):
-    """What a file in this folder defines."""
+@dataclass(frozen=True)
+class PairText:
+    """Files with pairs of source and summary, ready to be checked.
 
+    Attributes:
+        name: Of the dataset.
+        files: Split to a JSON lines file, or to a file of sources and one or more of references, line by line.
+        licence: Of the text.
+        holds_out: Whether "train" is all there is, and the other splits are cut from its end.
+        versions: What the text was made from, where that can change.
+    """
+
+    name: str
+    files: Mapping[str, tuple[Path, ...]]
+    licence: str
+    holds_out: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class Dataset(Protocol):
+    """What a file in this folder defines that holds running text."""
+
+    KIND: str  # "text"
     DESCRIPTION: str
     SOURCE: str
     LICENCE: str
@@ -46,4 +66,21 @@ class Dataset(Protocol):
 
     def is_here(self) -> bool:
         """Whether `text` would need neither building nor a network."""
+        ...
+
+
+class PairDataset(Protocol):
+    """What a file in this folder defines that holds pairs."""
+
+    KIND: str  # "pairs"
+    DESCRIPTION: str
+    SOURCE: str
+    LICENCE: str
+
+    def pairs(self, progress: Progress) -> PairText:
+        """Build the pairs."""
+        ...
+
+    def is_here(self) -> bool:
+        """Whether `pairs` would need no building."""
         ...

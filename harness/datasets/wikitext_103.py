@@ -2,6 +2,7 @@
 
 from harness.datasets import _wikitext
 
+KIND = "text"
 DESCRIPTION = "103M words of Wikipedia articles, tokenized; 267,735 different ones"
 SOURCE = _wikitext.source("wikitext-103")
 LICENCE = _wikitext.LICENCE

@@ -2,6 +2,7 @@
 
 from harness.datasets import _wikitext
 
+KIND = "text"
 DESCRIPTION = "2M words of Wikipedia articles, tokenized; 33,278 different ones"
 SOURCE = _wikitext.source("wikitext-2")
 LICENCE = _wikitext.LICENCE

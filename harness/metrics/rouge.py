@@ -1,0 +1,218 @@
+"""ROUGE-1, ROUGE-2 and ROUGE-L of summaries (Lin 2004), matched by the rouge-score library.
+
+What has to be settled before two figures can be compared is a `Rouge`, and its `signature` says it. The usual two are
+`GIGAWORD`, full-length F1, and `DUC_2004`, recall of the first 75 bytes over several references.
+
+Where this follows the script ROUGE-1.5.5, and where it does not:
+
+- Scores are of a sample, and those of a system are their mean (`-t 0`). The script rounds each to five digits; this
+  does not.
+- Words are runs of a-z and 0-9, in lower case; all else parts them. So "#" for a digit and letters outside ASCII are no
+  part of a word, in the script as here.
+- Stemming is NLTK's Porter stemmer, of words of more than three letters. The script's `-m` looks up WordNet's
+  exceptions first, so stemmed scores can differ a little.
+- `limit` is the script's `-b`. The text is cut at that many bytes of UTF-8, line ends included. A word that the cut
+  falls into stays, as the piece of it before the cut, which counts as a word and as a rule matches none. A character is
+  never cut: it goes as a whole. The script cuts the references in the same way, whatever its help says, and so does
+  `cuts_references`.
+- References: see `Rouge.references`. The script has not jackknifed since its version 1.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rouge_score import rouge_scorer, tokenizers
+
+from harness.metrics import _bootstrap
+from harness.metrics._bootstrap import RESAMPLES, Difference
+from harness.stats import Interval
+from impls.errors import BadInput, unknown
+
+MEASURES = ("rouge1", "rouge2", "rougeL")
+QUANTITIES = ("precision", "recall", "f1")
+LCS = ("whole", "lines")
+REFERENCES = ("average", "best", "jackknife")
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Rouge:
+    """How summaries are scored.
+
+    Attributes:
+        stemming: Whether words are stemmed.
+        lcs: What ROUGE-L's subsequences are of: the "whole" summary as one sequence; or its "lines", a sentence each,
+            whose union counts, clipped at the words there are (Lin 2004, section 3.2; the script's way; rougeLsum). Of
+            texts of one line the two are the same.
+        references: What several references make of a sample's score. "average" adds up hits and n-grams over them, the
+            script's default (`-f A`). "best" takes the one with the highest recall, the first of equals (`-f B`; Lin
+            2004, section 2.1). "jackknife" leaves out each of them in turn, takes the best of the others, and averages
+            precision, recall and F1 of that (the same section; the script before its version 1.4). Of one reference
+            the three are the same.
+        limit: Bytes of the candidate that count; 0 for all.
+        cuts_references: Whether the references are cut there too.
+    """
+
+    stemming: bool = False
+    lcs: str = "lines"
+    references: str = "average"
+    limit: int = 0
+    cuts_references: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lcs not in LCS:
+            raise unknown("lcs", self.lcs, LCS)
+        if self.references not in REFERENCES:
+            raise unknown("rule for references", self.references, REFERENCES)
+        if self.limit < 0:
+            raise BadInput(f"limit of {self.limit} bytes: allowed: from 1, or 0 for none")
+        if self.cuts_references and not self.limit:
+            raise BadInput("cuts_references with a limit of 0 bytes: allowed: with a limit from 1")
+
+    @property
+    def signature(self) -> str:
+        """All that a score hangs on, in one line."""
+        cut = f"{self.limit}-bytes-of-{'both' if self.cuts_references else 'candidate'}" if self.limit else "none"
+        parts = {
+            "rouge-score": metadata.version("rouge-score"),
+            "nltk": metadata.version("nltk") if self.stemming else None,
+            "stemming": "porter" if self.stemming else "no",
+            "tokens": "lower-case-a-z-0-9",
+            "lcs": self.lcs,
+            "references": self.references,
+            "limit": cut,
+            "mean": "of-samples",
+        }
+        return "|".join(f"{name}:{value}" for name, value in parts.items() if value is not None)
+
+    def per_sample(self, candidates: Sequence[str], references: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+        """The scores of each sample: all that means, intervals and tests need.
+
+        Args:
+            candidates: S summaries; an empty one scores 0.
+            references: One or more for each.
+
+        Returns:
+            (S, 3, 3) in [0, 1]: sample, one of `MEASURES`, one of `QUANTITIES`.
+
+        Raises:
+            BadInput: No samples; not as many candidates as lists of references; a sample without a reference.
+        """
+        if not candidates or len(candidates) != len(references):
+            raise BadInput(
+                f"{len(candidates):,} candidates, references for {len(references):,}: allowed: as many of both, from 1"
+            )
+        for number, each in enumerate(references, start=1):
+            # A bare string would be scored by its letters.
+            if isinstance(each, str) or not each:
+                raise BadInput(f"sample {number:,}: references {each!r}: allowed: a list of one text or more")
+        matcher = _Matcher(self)
+        return np.stack(
+            [
+                self._combine(matcher.counts(candidate, each))
+                for candidate, each in zip(candidates, references, strict=True)
+            ]
+        )
+
+    def _combine(self, counts_RM3: NDArray[np.int64]) -> NDArray[np.float64]:
+        """One sample's scores, (3, 3), from its counts by each of R references."""
+        if self.references == "average":
+            return _scores(counts_RM3.sum(axis=0))
+        everyone = np.arange(len(counts_RM3))
+        if self.references == "best" or len(everyone) == 1:
+            return _best(counts_RM3)
+        return np.mean([_best(counts_RM3[everyone != left_out]) for left_out in everyone], axis=0)
+
+
+GIGAWORD = Rouge()
+DUC_2004 = Rouge(limit=75, cuts_references=True)
+
+
+def aggregate(
+    values_SMQ: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, dict[str, Interval]]:
+    """Means over samples with their 95 % bootstrap intervals, by measure and quantity."""
+    found = _bootstrap.intervals(values_SMQ.reshape(len(values_SMQ), -1), resamples, seed)
+    return _named(found)
+
+
+def compare(
+    first_SMQ: NDArray[np.float64], second_SMQ: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, dict[str, Difference]]:
+    """How much better the first system is than the second on the same samples, by measure and quantity.
+
+    Raises:
+        BadInput: Not the same number of samples.
+    """
+    if len(first_SMQ) != len(second_SMQ):
+        raise BadInput(f"systems with {len(first_SMQ):,} and {len(second_SMQ):,} samples: allowed: the same samples")
+    flat = [values_SMQ.reshape(len(values_SMQ), -1) for values_SMQ in (first_SMQ, second_SMQ)]
+    return _named(_bootstrap.differences(flat[0], flat[1], resamples, seed))
+
+
+def cut(text: str, limit: int) -> str:
+    """The first `limit` bytes of the text in UTF-8, less a character that does not end there; all of it for 0."""
+    return text.encode()[:limit].decode(errors="ignore") if limit else text
+
+
+class _Matcher:
+    """Counts of matches, by the library."""
+
+    def __init__(self, rouge: Rouge) -> None:
+        self.rouge = rouge
+        self.tokenizer = tokenizers.DefaultTokenizer(rouge.stemming)
+        self.lcs = {"whole": "rougeL", "lines": "rougeLsum"}[rouge.lcs]
+        self.scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", self.lcs], tokenizer=self.tokenizer)
+
+    def counts(self, candidate: str, references: Sequence[str]) -> NDArray[np.int64]:
+        """(R, 3, 3): for each reference and measure what was hit, what the candidate has and what the reference has.
+
+        The library tells shares only; the hits are the share of the reference's n-grams times their number.
+        """
+        candidate = cut(candidate, self.rouge.limit)
+        limit = self.rouge.limit if self.rouge.cuts_references else 0
+        own = self._sizes(candidate)
+        found = []
+        for reference in (cut(each, limit) for each in references):
+            theirs = self._sizes(reference)
+            shares = self.scorer.score(reference, candidate)
+            hits = [round(shares[name].recall * size) for name, size in zip(self._names(), theirs, strict=True)]
+            found.append(list(zip(hits, own, theirs, strict=True)))
+        return np.array(found)
+
+    def _names(self) -> tuple[str, str, str]:
+        return "rouge1", "rouge2", self.lcs
+
+    def _sizes(self, text: str) -> tuple[int, int, int]:
+        """Words, pairs of neighbours, words again: a subsequence is measured in words."""
+        words = len(self.tokenizer.tokenize(text))
+        return words, max(words - 1, 0), words
+
+
+def _scores(counts_M3: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Precision, recall and F1 of each measure, (3, 3); 0 where there is nothing to share."""
+    hits_M, own_M, theirs_M = counts_M3.T
+    precision_M = hits_M / np.maximum(own_M, 1)
+    recall_M = hits_M / np.maximum(theirs_M, 1)
+    # 2PR / (P + R), which is 0 / 0 without a hit.
+    f1_M = 2 * hits_M / np.maximum(own_M + theirs_M, 1)
+    return np.stack([precision_M, recall_M, f1_M], axis=1)
+
+
+def _best(counts_RM3: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The scores by the reference with the highest recall, chosen for each measure."""
+    scores_RMQ = np.stack([_scores(counts_M3) for counts_M3 in counts_RM3])
+    best_M = scores_RMQ[:, :, QUANTITIES.index("recall")].argmax(axis=0)
+    return scores_RMQ[best_M, np.arange(len(MEASURES))]
+
+
+def _named(found: Sequence[Found]) -> dict[str, dict[str, Found]]:
+    each = iter(found)
+    return {measure: {quantity: next(each) for quantity in QUANTITIES} for measure in MEASURES}

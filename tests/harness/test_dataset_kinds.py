@@ -1,0 +1,41 @@
+"""Running text and pairs are told apart: by the loaders, by the tasks and in the list."""
+
+import re
+
+import pytest
+
+from harness import cli, registry
+from harness.datasets import _corpus, _pairs
+from impls.errors import BadInput
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "cache"))
+
+
+def test_text_is_no_pairs_and_pairs_are_no_text():
+    with pytest.raises(
+        BadInput, match=r"'pydoc-small' is running text, not pairs .* allowed: pydoc-summaries, or a path"
+    ):
+        _pairs.load("pydoc-small")
+    with pytest.raises(BadInput, match=r"'pydoc-summaries' is pairs .*, not running text: allowed: .*pydoc-small"):
+        _corpus.load("pydoc-summaries")
+    with pytest.raises(BadInput, match="unknown dataset 'pydoc-sumaries': did you mean 'pydoc-summaries'"):
+        _pairs.load("pydoc-sumaries")
+
+
+@pytest.mark.parametrize("task", ["language_modelling", "word_vectors"])
+def test_tasks_over_text_refuse_pairs_in_one_line(task, capsys, in_empty_folder):
+    suite = {"language_modelling": "pydoc", "word_vectors": "word_vectors"}[task]
+    assert cli.main(["run", suite, "-t", task, "-f", "numpy", "--dataset", "pydoc-summaries"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "'pydoc-summaries' is pairs of source and summary, not running text" in line
+
+
+def test_every_dataset_has_a_kind_and_the_list_shows_it(capsys):
+    kinds = {name: registry.dataset(name).KIND for name in registry.datasets()}
+    assert set(kinds.values()) == {"text", "pairs"}
+    assert cli.main(["data", "list"]) == 0
+    listed = dict(re.findall(r"^(\S+) +(text|pairs) +(?:not )?here ", capsys.readouterr().out, re.MULTILINE))
+    assert listed == kinds
