@@ -1,5 +1,5 @@
-"""Differentiated softmax with projections: each band of words has a narrow view of the whole hidden vector (after Chen,
-Grangier, Auli 2016, arXiv 1512.04906).
+"""Differentiated softmax with projections, the D-softmax* that Grave et al. (2017, table 1) compare with: each band of
+words has a narrow view of the whole hidden vector, after Chen, Grangier, Auli (2016, arXiv 1512.04906).
 
 As `d_softmax`, with a projection P_b (E_b, D) in place of a slice. With word w in band b,
 
