@@ -152,6 +152,7 @@ def test_the_optimizer_means_the_same_in_parameters_too(framework, method, name)
             window = (text_BT[:, start : start + 5], text_BT[:, start + 1 : start + 6])
             model.step(*window, carry=step > 0)
     ours, oracle = (model.parameters() for model in models)
+    assert ours.keys() == oracle.keys() == models[0].parameter_shapes().keys()
     for key, value in oracle.items():
         np.testing.assert_allclose(ours[key], value, rtol=0, atol=1e-9, err_msg=key)
     sums = [model.evaluate(text_BT[:, :7], text_BT[:, 1:8], carry=False) for model in models]

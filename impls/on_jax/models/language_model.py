@@ -105,7 +105,9 @@ class JaxLanguageModel(LanguageModel):
 
     @staticmethod
     def _with_output(tree: Tree, output: Tree) -> Tree:
-        return {**tree, **{f"output.{name}": value for name, value in output.items()}}
+        """`tree` with `output` in place of the output layer's part, whose names may be others in the layer's layout."""
+        body = {name: value for name, value in tree.items() if not name.startswith("output.")}
+        return {**body, **{f"output.{name}": value for name, value in output.items()}}
 
     def _zero_state(self, batch: int) -> State:
         return jnp.zeros((batch, self.config.hidden), self.dtype), jnp.zeros((batch, self.config.hidden), self.dtype)

@@ -55,10 +55,12 @@ class TensorFlowLanguageModel(LanguageModel):
 
     def parameters(self) -> Arrays:
         found = {name: tf.convert_to_tensor(value) for name, value in self._variables().items()}
-        found |= {f"output.{name}": value for name, value in self.output.to_canonical(output_of(found)).items()}
+        output = self.output.to_canonical(output_of(found))
+        canonical = {name: value for name, value in found.items() if not name.startswith("output.")}
+        canonical |= {f"output.{name}": value for name, value in output.items()}
         return {
             name: adapter.to_numpy(tf.transpose(value) if name in _TRANSPOSED else value)
-            for name, value in found.items()
+            for name, value in canonical.items()
         }
 
     def _load(self, params: Arrays) -> None:
