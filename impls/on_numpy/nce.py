@@ -6,8 +6,8 @@ for the target t
     x_w = s_w - log Z - log E[w],    loss = -log sigma(x_t) - sum over the samples w of log sigma(-x_w)
 
 sigma(x_w) is the probability that w came from the text, if e^(s_w) / Z is its probability there: at the optimum it is,
-so that the scores normalise themselves to Z: 1 where it is fixed, V, or a number that is learned. They start near it:
-biases at -log V where Z is 1, else at 0.
+so that the scores normalise themselves to Z: 1 where it is fixed, V, or a number that is learned. They start there:
+biases at the words' log frequencies and log Z.
 
 2 D (1 + S) FLOPs a token forward, and 2 D (N + S) numbers of the N + S rows that a batch reads, whatever V; evaluated
 it is full softmax.
@@ -45,11 +45,13 @@ def shapes(spec: LayerSpec) -> Shapes:
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     params = full_softmax.initial(spec, rng)
-    # The scores start normalised: to a Z far from their sum, training would first have to move every word's bias.
-    if spec.options["normaliser"] == "fixed":
-        params["bias"] -= np.log(spec.vocab)
-    elif spec.options["normaliser"] == "learned":
-        params["log_normaliser"] = np.full(1, np.log(spec.vocab))
+    # Scores are compared one by one, never with each other: those that start neither normalised nor at the words'
+    # frequencies would have every bias to move by itself first, which Adagrad's shrinking steps take an epoch for.
+    smooth_V = spec.counts + 1.0  # a word of count zero has a finite logarithm
+    log_z = 0.0 if spec.options["normaliser"] == "fixed" else np.log(spec.vocab)
+    params["bias"] = np.log(smooth_V / smooth_V.sum()) + log_z
+    if spec.options["normaliser"] == "learned":
+        params["log_normaliser"] = np.full(1, log_z)
     return params
 
 
