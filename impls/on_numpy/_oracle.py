@@ -19,6 +19,14 @@ def log_softmax(scores: NDArray) -> NDArray:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
+def mean_nll(log_probs_NV: NDArray, targets_N: NDArray) -> tuple[float, NDArray]:
+    """The mean of -log P(target), and its gradient by the scores below the softmax, (P - one-hot) / N."""
+    rows = np.arange(len(targets_N))
+    dscores_NV = np.exp(log_probs_NV)
+    dscores_NV[rows, targets_N] -= 1
+    return -float(log_probs_NV[rows, targets_N].mean()), dscores_NV / len(targets_N)
+
+
 def log_sigmoid(scores: NDArray) -> NDArray:
     """log(1 / (1 + exp(-x))), exact in both tails."""
     return np.minimum(scores, 0) - np.log1p(np.exp(-np.abs(scores)))
@@ -37,8 +45,9 @@ def best(scores_NV: NDArray, k: int) -> tuple[NDArray, NDArray]:
 
 
 class OracleLayer(Layer):
-    """A layer in float64. A method's file gives its formulas: `_loss_and_grads`, `_log_probs`, `_target_log_probs`, and
-    where it has more than one level also `_beam` and `_sample`."""
+    """A layer in float64. A method's file gives its formulas: `_loss_and_grads` and `_log_probs`, where a target's
+    probability takes less than the whole distribution `_target_log_probs`, and where there are several levels `_beam`
+    and `_sample`."""
 
     DEFINITION: ClassVar[Definition]
 
@@ -57,6 +66,9 @@ class OracleLayer(Layer):
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         """The definition's loss with gradients written out by hand."""
+
+    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
+        return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
 
     def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
         return self._loss_and_grads(hidden_ND, targets_N, **extra)[0]

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
+from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nll
 from impls.options import Number, Rising
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import cutoffs
@@ -95,9 +95,6 @@ class AdaptiveSoftmax(OracleLayer):
             parts.append(head[:, self.head + tail, None] + self._tail_log_probs(hidden_ND, tail))
         return np.concatenate(parts, axis=1)[:, self.rank_V]
 
-    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
-        return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
-
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
         # The head's words and those of the likeliest tails.
         tails = len(self.tails)
@@ -129,11 +126,7 @@ class AdaptiveSoftmax(OracleLayer):
 
         # The head: the word itself, or the entry of its tail.
         entry_N = np.where(tail_N < 0, rank_N, self.head + tail_N)
-        log_probs = self.head_log_probs(hidden_ND)
-        loss = -log_probs[np.arange(tokens), entry_N].sum()
-        dscores = np.exp(log_probs)
-        dscores[np.arange(tokens), entry_N] -= 1
-        dscores /= tokens
+        loss, dscores = mean_nll(self.head_log_probs(hidden_ND), entry_N)
         grads["head_weight"] = dscores.T @ hidden_ND
         dhidden_ND = dscores @ self.params["head_weight"]
 
@@ -144,7 +137,7 @@ class AdaptiveSoftmax(OracleLayer):
             projected = hidden_ND[rows] @ projection.T
             log_probs = log_softmax(projected @ weight.T)
             place = (np.arange(len(rows)), rank_N[rows] - words.start)
-            loss -= log_probs[place].sum()
+            loss -= float(log_probs[place].sum()) / tokens
             dscores = np.exp(log_probs)
             dscores[place] -= 1
             dscores /= tokens
@@ -152,7 +145,7 @@ class AdaptiveSoftmax(OracleLayer):
             dprojected = dscores @ weight
             grads[f"tail{tail}_projection"] = dprojected.T @ hidden_ND[rows]
             dhidden_ND[rows] += dprojected @ projection
-        return float(loss) / tokens, dhidden_ND, grads
+        return loss, dhidden_ND, grads
 
 
 LAYER = AdaptiveSoftmax

@@ -189,9 +189,6 @@ class ClassHierarchicalSoftmax(OracleLayer):
     def _log_probs(self, hidden_ND: NDArray) -> NDArray:
         return self._joint(hidden_ND)[-1]
 
-    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
-        return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
-
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
         # On each level the likeliest members of the groups followed.
         joint = self._joint(hidden_ND)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.errors import BadInput
-from impls.on_numpy._oracle import OracleLayer, log_softmax
+from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
 from impls.options import Number, Words, read_words
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures.spelling import END, spell
@@ -163,22 +163,14 @@ class CnnSoftmax(OracleLayer):
     def _log_probs(self, hidden_ND: NDArray) -> NDArray:
         return log_softmax(hidden_ND.astype(np.float64) @ self._vectors(self._features()).T + self.params["bias"])
 
-    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
-        return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
-
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND = hidden_ND.astype(np.float64)
-        rows, params = np.arange(len(targets_N)), self.params
+        params = self.params
         features_VX = self._features()
         vectors_VD = self._vectors(features_VX)
-        log_probs_NV = log_softmax(hidden_ND @ vectors_VD.T + params["bias"])
-        loss = -log_probs_NV[rows, targets_N].mean()
-
-        dlogits_NV = np.exp(log_probs_NV)  # d loss / d logits = (P - one-hot) / N
-        dlogits_NV[rows, targets_N] -= 1
-        dlogits_NV /= len(targets_N)
+        loss, dlogits_NV = mean_nll(log_softmax(hidden_ND @ vectors_VD.T + params["bias"]), targets_N)
         dvectors_VD = dlogits_NV.T @ hidden_ND
         grads = {"bias": dlogits_NV.sum(axis=0)}
         grads["char_projection"] = dvectors_VD.T @ features_VX / np.sqrt(features_VX.shape[1])
@@ -188,7 +180,7 @@ class CnnSoftmax(OracleLayer):
             grads["correction_projection"] = dvectors_VD.T @ correction_VR / np.sqrt(correction_VR.shape[1])
         dpooled_VX = np.where(features_VX > 0, dvectors_VD @ self._scaled("char_projection"), 0)
         grads |= self._filter_grads(np.split(dpooled_VX, len(WIDTHS), axis=1))
-        return float(loss), dlogits_NV @ vectors_VD, grads
+        return loss, dlogits_NV @ vectors_VD, grads
 
     def _filter_grads(self, dpooled: list[NDArray]) -> Arrays:
         """Of each width (V, F), which go to the first window with the largest score."""

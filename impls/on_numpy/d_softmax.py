@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy._oracle import OracleLayer, log_softmax
+from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
 from impls.options import Number
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import bands, clusters
@@ -84,27 +84,18 @@ class DifferentiatedSoftmax(OracleLayer):
             scores_NV[:, words] = inputs_NE @ self.params[f"band{band}_weight"].T + self.params["bias"][words]
         return log_softmax(scores_NV)
 
-    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
-        return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
-
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND = hidden_ND.astype(np.float64)
-        tokens = len(targets_N)
-        log_probs_NV = self._log_probs(hidden_ND)
-        loss = -log_probs_NV[np.arange(tokens), targets_N].mean()
-
-        dscores_NV = np.exp(log_probs_NV)  # d loss / d scores = (P - one-hot) / N
-        dscores_NV[np.arange(tokens), targets_N] -= 1
-        dscores_NV /= tokens
+        loss, dscores_NV = mean_nll(self._log_probs(hidden_ND), targets_N)
         grads = {"bias": dscores_NV.sum(axis=0)}
         dinputs = []
         for band, (words, inputs_NE) in enumerate(zip(self.words, self._inputs(hidden_ND), strict=True)):
             name = f"band{band}_weight"
             grads[name] = dscores_NV[:, words].T @ inputs_NE
             dinputs.append(dscores_NV[:, words] @ self.params[name])
-        return float(loss), self._inputs_back(dinputs, hidden_ND, grads), grads
+        return loss, self._inputs_back(dinputs, hidden_ND, grads), grads
 
 
 LAYER = DifferentiatedSoftmax

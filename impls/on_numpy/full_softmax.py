@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy._oracle import OracleLayer, log_softmax
+from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 
 
@@ -39,22 +39,13 @@ class FullSoftmax(OracleLayer):
     def _log_probs(self, hidden_ND: NDArray) -> NDArray:
         return log_softmax(hidden_ND.astype(np.float64) @ self.params["weight"].T + self.params["bias"])
 
-    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
-        return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
-
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND = hidden_ND.astype(np.float64)
-        tokens = len(targets_N)
-        log_probs_NV = self._log_probs(hidden_ND)
-        loss = -log_probs_NV[np.arange(tokens), targets_N].mean()
-
-        dlogits_NV = np.exp(log_probs_NV)  # d loss / d logits = (P - one-hot) / N
-        dlogits_NV[np.arange(tokens), targets_N] -= 1
-        dlogits_NV /= tokens
+        loss, dlogits_NV = mean_nll(self._log_probs(hidden_ND), targets_N)
         grads = {"weight": dlogits_NV.T @ hidden_ND, "bias": dlogits_NV.sum(axis=0)}
-        return float(loss), dlogits_NV @ self.params["weight"], grads
+        return loss, dlogits_NV @ self.params["weight"], grads
 
 
 LAYER = FullSoftmax

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.errors import BadInput
-from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
+from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nll
 from impls.options import Choice, Number, Table, read_table
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import clusters
@@ -143,9 +143,6 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         inside_NV = self.cluster_V == cluster_N[:, None]
         return draw(np.exp(np.where(inside_NV, self._log_probs(hidden_ND), -np.inf)), uniforms_NU[:, 1])
 
-    def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
-        return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
-
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
@@ -155,11 +152,7 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         cluster_N = self.cluster_V[targets_N]
 
         # The cluster: a softmax over C.
-        log_cluster_NC = self.cluster_log_probs(hidden_ND)
-        loss = -log_cluster_NC[np.arange(tokens), cluster_N].sum()
-        dscores_NC = np.exp(log_cluster_NC)
-        dscores_NC[np.arange(tokens), cluster_N] -= 1
-        dscores_NC /= tokens
+        loss, dscores_NC = mean_nll(self.cluster_log_probs(hidden_ND), cluster_N)
         cluster_hidden_ND = self._project(hidden_ND, "cluster_projection")
         grads["cluster_weight"] = dscores_NC.T @ cluster_hidden_ND
         if "cluster_bias" in grads:
@@ -178,14 +171,14 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
             bias_S = self.params["word_bias"][words] if "word_bias" in grads else 0.0
             log_probs_RS = log_softmax(word_hidden_ND[rows] @ weight_SD.T + bias_S)
             one_hot_RS = words[None, :] == targets_N[rows][:, None]
-            loss -= log_probs_RS[one_hot_RS].sum()
+            loss -= float(log_probs_RS[one_hot_RS].sum()) / tokens
             dscores_RS = (np.exp(log_probs_RS) - one_hot_RS) / tokens
             grads["word_weight"][words] = dscores_RS.T @ word_hidden_ND[rows]
             if "word_bias" in grads:
                 grads["word_bias"][words] = dscores_RS.sum(axis=0)
             dword_hidden_ND[rows] = dscores_RS @ weight_SD
         dhidden_ND = dhidden_ND + self._back(dword_hidden_ND, hidden_ND, word_hidden_ND, "word_projection", grads)
-        return float(loss) / tokens, dhidden_ND, grads
+        return loss, dhidden_ND, grads
 
     def _back(self, dout_ND: NDArray, hidden_ND: NDArray, projected_ND: NDArray, name: str, grads: Arrays) -> NDArray:
         """Through a projection: adds to `grads[name]`, returns the gradient by the hidden vectors."""
