@@ -53,7 +53,8 @@ class AliasTable:
     def of(cls, probability_V: NDArray[np.float64]) -> AliasTable:
         """From probabilities or any weights, not negative and not all zero."""
         vocab = len(probability_V)
-        share_V = probability_V * (vocab / probability_V.sum())  # in columns
+        scaled_V = probability_V / probability_V.max()  # or a sum near the smallest number would divide to infinity
+        share_V = scaled_V * (vocab / scaled_V.sum())  # in columns
         own_V, alias_V = share_V.copy(), np.arange(vocab)
         full = min(1.0, share_V.max())  # below 1 only by rounding, where all words are alike
         light_L, heavy_H = np.flatnonzero(share_V < full), np.flatnonzero(share_V >= full)
@@ -64,9 +65,9 @@ class AliasTable:
         filler_L = np.searchsorted(give_H, before_L, side="right")
         # The two sums are equal but for rounding, which must not lead beyond the last heavy word.
         alias_V[light_L] = heavy_H[np.minimum(filler_L, len(heavy_H) - 1)]
-        used_up_H = np.searchsorted(lack_L, give_H, side="left")
-        filled = np.flatnonzero(used_up_H[:-1] < len(light_L))
-        left_H = 1 + give_H[filled] - lack_L[used_up_H[filled]]
+        last_H = np.searchsorted(before_L, give_H, side="left") - 1  # the last light it fills; -1 where it has none to
+        filled = np.flatnonzero(last_H[:-1] >= 0)
+        left_H = 1 + give_H[filled] - lack_L[last_H[filled]]
         own_V[heavy_H] = 1.0
         own_V[heavy_H[filled]] = np.clip(left_H, 0, 1)
         alias_V[heavy_H[filled]] = heavy_H[filled + 1]
