@@ -96,13 +96,13 @@ def vectors(vocab):
         {"bins": "count", "levels": 3},
         {"bins": "similarity"},
         {"bins": "similarity", "levels": 3, "classes": 30},
-        {"bins": "given", "cluster": np.arange(700) % 9},
+        {"bins": "given", "cluster": np.arange(300) % 9},
     ],
 )
 def test_agrees_with_the_definition(framework, options):
-    counts_V = np.random.default_rng(3).permutation(zipf_counts(700))
+    counts_V = np.random.default_rng(3).permutation(zipf_counts(300))
     if options["bins"] == "similarity":
-        options = options | {"vectors": vectors(700)}
+        options = options | {"vectors": vectors(300)}
     layer = layers.create(framework, "class_hsm", counts=counts_V, dim=10, seed=2, **options)
     inputs = batch(counts_V, tokens=90, dim=10, seed=3)
     found = [*agreement.check_layer(layer, inputs, k=12), agreement.check_ties(layer, inputs, k=12)]
