@@ -14,9 +14,9 @@ from harness import layers, registry
 from harness.cells import Cell, Setting
 from harness.datasets import _corpus
 from harness.quantities import Measurement
-from harness.tasks._layer_options import with_words
 from harness.tasks._paired import BASELINE, decoding
 from harness.tasks._result import Result
+from harness.tasks._text import corpus_of, with_words
 from impls.contract import LanguageModel, LanguageModelConfig
 from impls.errors import BadInput
 from impls.optimizers import NAMES, Optimizer
@@ -47,13 +47,7 @@ _CLUSTERS_SHOWN, _WORDS_SHOWN = 60, 12
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    corpus = _corpus.load(cell.dataset, vocab=cell.vocab, progress=progress)
-    if corpus.sha256 != cell.dataset_sha256:
-        raise BadInput(
-            f"dataset {cell.dataset!r} has sha256 {corpus.sha256[:12]}..., the run began with "
-            f"{cell.dataset_sha256[:12]}...: allowed: the same text throughout a run"
-        )
-    data = {"dataset": corpus.name, "sha256": corpus.sha256, "licence": corpus.licence, "versions": corpus.versions}
+    corpus, data = corpus_of(cell, progress)
     if cell.method in EXTRA_METHODS:
         return Result([_unigram(corpus)], {}, data)
 

@@ -21,10 +21,9 @@ from harness.datasets import _corpus
 from harness.metrics import word_vectors as metrics
 from harness.quantities import Measurement
 from harness.tasks import _bags, _glove
-from harness.tasks._layer_options import with_words
 from harness.tasks._result import Result
+from harness.tasks._text import corpus_of, with_words
 from impls.bag_model import BagModel, BagModelConfig
-from impls.errors import BadInput
 from impls.optimizers import NAMES, Optimizer
 from impls.options import Choice, File, Number, path_of
 from impls.spec import check_options
@@ -49,13 +48,7 @@ _HELD_OUT = 10  # of a document's words, every tenth
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    corpus = _corpus.load(cell.dataset, vocab=cell.vocab, progress=progress)
-    if corpus.sha256 != cell.dataset_sha256:
-        raise BadInput(
-            f"dataset {cell.dataset!r} has sha256 {corpus.sha256[:12]}..., the run began with "
-            f"{cell.dataset_sha256[:12]}...: allowed: the same text throughout a run"
-        )
-    data = {"dataset": corpus.name, "sha256": corpus.sha256, "licence": corpus.licence, "versions": corpus.versions}
+    corpus, data = corpus_of(cell, progress)
     if cell.method in EXTRA_METHODS:
         measurements, vectors_VE = _of_glove(cell, corpus, progress)
     else:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from impls.on_tensorflow import _clusters, _expand
-from impls.on_tensorflow._layer import Tensor, Tensors, best_by_id, draw
+from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, best_by_id, draw
 from impls.spec import Shapes
 from impls.structures.shelves import Shelves
 
@@ -65,7 +65,7 @@ class Level:
             return _clusters.in_cluster_nll(hidden_RD, weight_GSD, bias_GS, member_GS, row_R, slot_R, tokens)
 
         # Tiles of no token at all would read one.
-        return tf.cond(tf.size(row_R) > 0, nll, lambda: tf.reduce_sum(_clusters.at_least_float32(hidden_RD), axis=1))
+        return tf.cond(tf.size(row_R) > 0, nll, lambda: tf.reduce_sum(at_least_float32(hidden_RD), axis=1))
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
         """(N, M) log P(member | its group, h)."""

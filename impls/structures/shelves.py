@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from impls.structures import clusters
+
 _RATIO = 3  # of the largest to the smallest group of a shelf
 _SMALL = 32  # groups up to this size share a shelf
 _MULTIPLE = 8  # widths are multiples of this: products want rows of whole 16 or 32 bytes
@@ -58,10 +60,7 @@ class Shelves:
     def of(cls, group_M: NDArray[np.int64], weights_M: NDArray[np.integer]) -> Shelves:
         """From the group of each member, every number up to the highest being used, and the members' weights."""
         size_C = np.bincount(group_M)
-        order = np.argsort(group_M, kind="stable")  # within a group by rising number
-        slot_M = np.empty_like(group_M)
-        slot_M[order] = np.arange(len(group_M)) - (np.cumsum(size_C) - size_C)[group_M[order]]
-
+        slot_M = clusters.slots(group_M, len(size_C))
         shelf_C, row_C = np.empty_like(size_C), np.empty_like(size_C)
         by_size = _by_size(size_C)
         for number, groups_G in enumerate(by_size):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import agreement, layers, registry
-from harness.tasks._layer_options import with_words
+from harness.tasks._text import with_words
 from harness.workload import batch, zipf_counts
 from impls.errors import BadInput
 from impls.on_numpy import cnn_softmax
