@@ -15,6 +15,7 @@ from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import LanguageModel, LanguageModelConfig, Layer
 from impls.errors import unknown
 from impls.spec import LayerSpec
+from impls.summarizer import Summarizer, SummarizerConfig
 
 
 def frameworks() -> list[str]:
@@ -82,3 +83,10 @@ def create_language_model(
 def create_bag_model(framework: str, layer_spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
     """The model of word2vec and paragraph vectors of a framework with the output layer of `layer_spec`."""
     return registry.adapter(framework).create_bag_model(layer_spec, config, device)
+
+
+def create_summarizer(
+    framework: str, layer_spec: LayerSpec, config: SummarizerConfig, device: str = "cpu"
+) -> Summarizer:
+    """The encoder-decoder of a framework with the output layer of `layer_spec`."""
+    return registry.adapter(framework).create_summarizer(layer_spec, config, device)

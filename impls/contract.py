@@ -14,6 +14,7 @@ from typing import SupportsFloat
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from impls import lstm
 from impls.errors import BadInput, unknown
 from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec, Shapes, check_parameters
@@ -261,30 +262,14 @@ class LanguageModelConfig:
     seed: int = 0
 
     def body_shapes(self, vocab: int) -> Shapes:
-        """Canonical parameters below the output layer. LSTM gates stand in the order input, forget, cell, output;
-        gates = input_weight x + hidden_weight h + bias, with a single bias."""
-        gates = 4 * self.hidden
-        return {
-            "embedding": (vocab, self.embedding),
-            "lstm_input_weight": (gates, self.embedding),
-            "lstm_hidden_weight": (gates, self.hidden),
-            "lstm_bias": (gates,),
-        }
+        """Canonical parameters below the output layer: `embedding`, and those of `impls/lstm.py` for "lstm"."""
+        return {"embedding": (vocab, self.embedding), **lstm.shapes("lstm", self.embedding, self.hidden)}
 
     def initial_body(self, vocab: int) -> Arrays:
-        """Float64 parameters below the output layer, the same for every framework; uniform in +-1/sqrt(fan in),
-        embeddings uniform in +-0.1, biases zero but for the forget gate's, which is 1."""
+        """Float64 parameters below the output layer, the same for every framework; embeddings uniform in +-0.1."""
         rng = np.random.default_rng([self.seed, 2])
-        bound = 1 / np.sqrt(self.hidden)
-        shapes = self.body_shapes(vocab)
-        body = {
-            "embedding": rng.uniform(-0.1, 0.1, shapes["embedding"]),
-            "lstm_input_weight": rng.uniform(-bound, bound, shapes["lstm_input_weight"]),
-            "lstm_hidden_weight": rng.uniform(-bound, bound, shapes["lstm_hidden_weight"]),
-            "lstm_bias": np.zeros(shapes["lstm_bias"]),
-        }
-        body["lstm_bias"][self.hidden : 2 * self.hidden] = 1.0
-        return body
+        embedding_VE = rng.uniform(-0.1, 0.1, (vocab, self.embedding))
+        return {"embedding": embedding_VE, **lstm.initial("lstm", self.embedding, self.hidden, rng)}
 
 
 class LanguageModel(ABC):

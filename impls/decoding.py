@@ -42,7 +42,7 @@ def greedy(model: NextWords, prompts_BT: NDArray, length: int, *, end: int = -1)
 
 
 def beam_search(
-    model: NextWords, prompts_BT: NDArray, length: int, *, width: int, end: int = -1
+    model: NextWords, prompts_BT: NDArray, length: int, *, width: int, end: int = -1, without: int = -1
 ) -> tuple[NDArray, NDArray]:
     """The `width` likeliest sequences that a search of that width finds.
 
@@ -55,6 +55,8 @@ def beam_search(
         length: Words to decode, from 1.
         width: Sequences kept, from 1 to V.
         end: The word that ends a sequence, after which it is filled with it; -1 for none.
+        without: A word that is never taken, such as the end where sequences of exactly `length` words are wanted; -1
+            for none.
 
     Returns:
         (B, width) log-probabilities, best first, and (B, width, length) words.
@@ -69,19 +71,19 @@ def beam_search(
         if number < 1:
             raise BadInput(f"{name}={number}: allowed: a whole number from 1")
     batch = len(prompts_BT)
-    score_BW, word_BW = (np.asarray(array) for array in model.prime(prompts_BT, width))
-    score_BW = score_BW.astype(np.float64)
+    asked = width + (without >= 0)
+    score_BW, word_BW = _allowed(*model.prime(prompts_BT, asked), without, width)
     words_BWL = word_BW[:, :, None].astype(np.int64)
     row_BW = np.repeat(np.arange(batch)[:, None], width, axis=1)  # the kept state that each sequence goes on from
 
     for _ in range(1, length):
-        value_RK, id_RK = model.extend(row_BW.ravel(), words_BWL[:, :, -1].ravel(), width)
+        found_RK = model.extend(row_BW.ravel(), words_BWL[:, :, -1].ravel(), asked)
         ended_BW = words_BWL[:, :, -1] == end
         if ended_BW.all():
             words_BWL = np.concatenate([words_BWL, np.full((batch, width, length - words_BWL.shape[2]), end)], axis=2)
             break
-        value_BWK = np.asarray(value_RK, dtype=np.float64).reshape(batch, width, width)
-        id_BWK = np.asarray(id_RK, dtype=np.int64).reshape(batch, width, width)
+        value_RK, id_RK = _allowed(*found_RK, without, width)
+        value_BWK, id_BWK = (array.reshape(batch, width, width) for array in (value_RK, id_RK))
         # An ended sequence goes on with its end alone, at no cost.
         first_K = np.arange(width) == 0
         value_BWK = np.where(ended_BW[:, :, None], np.where(first_K, 0.0, -np.inf), value_BWK)
@@ -95,3 +97,10 @@ def beam_search(
         words_BWL = np.concatenate([kept_BWL, next_BW[:, :, None]], axis=2)
         row_BW = np.arange(batch)[:, None] * width + parent_BW
     return score_BW, words_BWL
+
+
+def _allowed(values: NDArray, ids: NDArray, without: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The first `width` of each row's words (R, K) that are not `without`."""
+    place_RW = np.argsort(np.asarray(ids) == without, axis=1, kind="stable")[:, :width]
+    value_RW = np.take_along_axis(np.asarray(values, dtype=np.float64), place_RW, axis=1)
+    return value_RW, np.take_along_axis(np.asarray(ids, dtype=np.int64), place_RW, axis=1)

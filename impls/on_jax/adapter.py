@@ -21,6 +21,7 @@ from impls.on_jax import _optimizers
 from impls.on_jax._layer import OutputLayer, Tree, wide
 from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec
+from impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "jax"  # what pip calls it
 
@@ -92,6 +93,12 @@ def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu
     from impls.on_jax.models.bag_model import JaxBagModel
 
     return JaxBagModel(spec, config, check_device(device))
+
+
+def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
+    from impls.on_jax.models.summarizer import JaxSummarizer
+
+    return JaxSummarizer(spec, config, check_device(device))
 
 
 def extra_on(device: Device, extra: Arrays) -> Tree:

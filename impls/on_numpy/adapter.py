@@ -11,6 +11,7 @@ from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import LanguageModel, LanguageModelConfig, Layer
 from impls.errors import BadInput, unknown
 from impls.spec import LayerSpec
+from impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "numpy"  # what pip calls it
 
@@ -48,3 +49,9 @@ def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu
     from impls.on_numpy.models.bag_model import NumpyBagModel
 
     return NumpyBagModel(spec, config, create_layer(spec, device))  # type: ignore[arg-type]
+
+
+def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
+    from impls.on_numpy.models.summarizer import NumpySummarizer
+
+    return NumpySummarizer(spec, config, create_layer(spec, device))  # type: ignore[arg-type]

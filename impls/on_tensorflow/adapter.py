@@ -23,6 +23,7 @@ from impls.errors import BadInput, unknown
 from impls.on_tensorflow import _optimizers
 from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
 from impls.spec import Arrays, LayerSpec
+from impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "tensorflow"  # what pip calls it
 
@@ -89,6 +90,12 @@ def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu
     from impls.on_tensorflow.models.bag_model import TensorFlowBagModel
 
     return TensorFlowBagModel(spec, config, check_device(device))
+
+
+def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
+    from impls.on_tensorflow.models.summarizer import TensorFlowSummarizer
+
+    return TensorFlowSummarizer(spec, config, check_device(device))
 
 
 def extra_on(device: str, extra: Arrays) -> Tensors:

@@ -18,6 +18,7 @@ from impls.on_torch import _optimizers
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._row_sparse import RowSparse
 from impls.spec import Arrays, LayerSpec
+from impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "torch"  # what pip calls it
 
@@ -91,6 +92,12 @@ def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu
     from impls.on_torch.models.bag_model import TorchBagModel
 
     return TorchBagModel(spec, config, check_device(device))
+
+
+def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
+    from impls.on_torch.models.summarizer import TorchSummarizer
+
+    return TorchSummarizer(spec, config, check_device(device))
 
 
 def synchronize(device: torch.device) -> None:

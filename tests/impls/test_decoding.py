@@ -76,6 +76,20 @@ def test_an_ended_sequence_stays_as_it_is():
             assert score == pytest.approx(log_prob(model, prompt_T, spoken))
 
 
+def test_a_word_that_is_never_taken():
+    """Without the end, every sequence is as long as asked for, and the best that there are without it."""
+    model = model_of("numpy", "full_softmax", vocab=5)
+    end = int(greedy(model, PROMPTS_BT[:1], 1)[1][0, 0])
+    scores_BW, words_BWL = beam_search(model, PROMPTS_BT, 2, width=4, end=end, without=end)
+    assert (words_BWL != end).all()
+    others = [word for word in range(5) if word != end]
+    for row, prompt_T in enumerate(PROMPTS_BT):
+        every = {pair: log_prob(model, prompt_T, pair) for pair in itertools.product(others, repeat=2)}
+        best = sorted(every, key=lambda pair: -every[pair])[:4]
+        assert [tuple(words) for words in words_BWL[row].tolist()] == best
+        np.testing.assert_allclose(scores_BW[row], [every[pair] for pair in best], atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("prompts", "length", "width", "message"),
     [
