@@ -69,7 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--out", help="results file (default: a new one below results/local)")
 
     table = command("table", _table, "the comparison, from stored rows")
-    table.add_argument("--run", help="results file (default: the one written last)")
+    table.add_argument("--run", action="append", help="results file (default: the one written last)")
+    table.add_argument(
+        "--against", choices=["published"], help="papers' figures with ours beside them; --run may be repeated"
+    )
     table.add_argument("--format", default="markdown", help="markdown, latex, csv, json or html")
     table.add_argument("--out", help="write to this file as well as to the screen")
     table.add_argument("--plot", metavar="FILE", help="draw speed against vocabulary to this svg, png or pdf file")
@@ -127,10 +130,14 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
-    from harness.commands.table import table
+    from harness.commands.table import against_published, table
     from harness.report.rows import Filter
 
     kept = Filter(frameworks=arguments.framework, methods=arguments.method, vocab=arguments.vocab, tasks=arguments.task)
+    if arguments.against:
+        if arguments.clusters or arguments.plot:
+            raise BadInput("--against published draws no plot and no clusters: allowed: --run, --format and --out")
+        return against_published(arguments.run, arguments.format, kept, out=arguments.out)
     return table(
         arguments.run, arguments.format, kept, clusters=arguments.clusters, out=arguments.out, plot=arguments.plot
     )
