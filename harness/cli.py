@@ -79,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--clusters", type=int, default=0, metavar="N", help="print N learned word clusters too")
     _filters(table)
 
+    publish = command("publish", _publish, "copy a run's rows to results/, where they are committed")
+    publish.add_argument("run", help="results file")
+    publish.add_argument("--as", dest="name", metavar="NAME", help="results/NAME.jsonl (default: the run's own name)")
+    publish.add_argument("--allow-dirty", action="store_true", help="rows of code that no commit holds, too")
+    publish.add_argument("--replace", action="store_true", help="in place of rows published under that name")
+
     data = command("data", _data, "list, get or verify datasets")
     data.add_argument("action", choices=["list", "get", "verify"])
     data.add_argument("name", nargs="?", help="a dataset; all that are here for verify")
@@ -141,6 +147,12 @@ def _table(arguments: argparse.Namespace) -> int:
     return table(
         arguments.run, arguments.format, kept, clusters=arguments.clusters, out=arguments.out, plot=arguments.plot
     )
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    from harness.commands.publish import publish
+
+    return publish(arguments.run, arguments.name, allow_dirty=arguments.allow_dirty, replace=arguments.replace)
 
 
 def _data(arguments: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ def against_published(given: Sequence[str] | None, form: str, kept: Filter, *, o
     if form not in against.FORMATS:
         raise unknown("format", form, against.FORMATS)
     _check(kept)
-    measured = [each for path in map(runs.resolve, given or [None]) for each in against.ours(latest(read(path)), kept)]
+    measured = [each for path in map(runs.resolve, given or [None]) for each in against.ours(runs.rows(path), kept)]
     found = against.lines(_ledger.figures(), measured, kept)
     if not found:
         raise BadInput("no published figure under these filters: allowed: fewer or other filters")
