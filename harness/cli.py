@@ -85,6 +85,16 @@ def _parser() -> argparse.ArgumentParser:
     publish.add_argument("--allow-dirty", action="store_true", help="rows of code that no commit holds, too")
     publish.add_argument("--replace", action="store_true", help="in place of rows published under that name")
 
+    compare = command("compare", _compare, "whether run B is worse than run A; exit 0 no, 1 yes, 3 nothing to compare")
+    compare.add_argument("before", metavar="A", help="results file, or a folder of them: runs of the same code")
+    compare.add_argument("after", metavar="B", help="likewise")
+    compare.add_argument("--frameworks", metavar="X,Y", help="whether framework X became worse next to Y")
+    compare.add_argument("--threshold", type=float, default=0.05, help="least change of times and memory (0.05)")
+    compare.add_argument("--quality-threshold", type=float, default=0.01, help="least change of all else (0.01)")
+    compare.add_argument("--strict", action="store_true", help="what B lacks counts as worse")
+    compare.add_argument("--format", default="markdown", help="markdown or json")
+    compare.add_argument("--out", help="write to this file as well as to the screen")
+
     data = command("data", _data, "list, get or verify datasets")
     data.add_argument("action", choices=["list", "get", "verify"])
     data.add_argument("name", nargs="?", help="a dataset; all that are here for verify")
@@ -153,6 +163,21 @@ def _publish(arguments: argparse.Namespace) -> int:
     from harness.commands.publish import publish
 
     return publish(arguments.run, arguments.name, allow_dirty=arguments.allow_dirty, replace=arguments.replace)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from harness.commands.compare import compare
+    from harness.gate import Limits
+
+    return compare(
+        arguments.before,
+        arguments.after,
+        frameworks=arguments.frameworks,
+        limits=Limits(cost=arguments.threshold, quality=arguments.quality_threshold),
+        strict=arguments.strict,
+        form=arguments.format,
+        out=arguments.out,
+    )
 
 
 def _data(arguments: argparse.Namespace) -> int:

@@ -67,9 +67,7 @@ def paired(baseline: Work, other: Work, *, rounds: int, budget_seconds: float) -
             break
         for which, sample in enumerate(_round(works, turns, each_turn, number % 2)):
             samples[which].append(sample)
-    timed = [
-        Timed(location(s), s, turns * calls, f) for s, calls, f in zip(samples, each_turn, first, strict=True)
-    ]
+    timed = [Timed(location(s), s, turns * calls, f) for s, calls, f in zip(samples, each_turn, first, strict=True)]
     ratio, ratios = paired_ratio(*samples)
     return Paired(timed[0], timed[1], ratio, ratios)
 
