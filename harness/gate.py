@@ -222,7 +222,7 @@ def _judge(slower: Interval, threshold: float, noise: float) -> tuple[str, float
         return SAME, bar, ""
     if slower.low > least or slower.high < -least:
         return UNCLEAR, bar, f"within the noise floor of {100 * math.expm1(noise):.0f} %"
-    return UNCLEAR, bar, "too noisy to tell; more rounds narrow the interval"
+    return UNCLEAR, bar, "the interval crosses the threshold; more rounds narrow it"
 
 
 def _single(a: Entry, b: Entry, limits: Limits) -> Finding:
