@@ -31,6 +31,7 @@ RATIO = "x"  # the unit of speed-ups, and of one framework's figure over another
 
 _NOT_JUDGED = ("noise_floor",)  # the machine's, not the code's
 _MACHINE = (("machine", "cpu"), ("machine", "cores"), ("framework", "threads"), ("framework", "device_name"))
+_SEVERAL = 3  # runs of a side, of which most show what is usual
 _PAGES = 4 * 2**20  # bytes by which peaks of the same code differ, as allocators take memory in pieces
 
 
@@ -172,9 +173,18 @@ def _quantity(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: flo
 
 
 def _paired(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float) -> Finding:
-    """A time by full softmax's, which was taken turn by turn with it: a slower machine slows both."""
-    slower = shift(b.rounds, a.rounds, level)  # log(full softmax / this) falls where this becomes slower
+    """A time by full softmax's, which was taken turn by turn with it: a slower machine slows both.
+
+    What differs from process to process, such as where memory lies, is no noise within one. Several runs a side show
+    it; with fewer, a change has to be seen in the time itself too, and not in full softmax's alone.
+    """
+    # log(full softmax / this) falls where this becomes slower
+    slower = _between_runs(shift(b.rounds, a.rounds, level), _centres(b, "rounds"), _centres(a, "rounds"), level)
     what, bar, reason = _judge(slower, limits.cost, max(old.noise(a), new.noise(b)))
+    if what in (WORSE, BETTER) and min(len(a.each_run), len(b.each_run)) < _SEVERAL:
+        own = statistics.median(b.logs) - statistics.median(a.logs) - (new.speed(b) - old.speed(a))
+        if own / slower.value < 0.5:
+            what, reason = UNCLEAR, "full softmax's time moved next to it more than its own: several runs would tell"
     before, after = (math.exp(statistics.median(each.rounds)) for each in (a, b))
     return _finding(
         what, a, b, before=before, after=after, unit=RATIO, reason=reason, **_in_percent(slower), bar=math.expm1(bar)
@@ -191,13 +201,25 @@ def _alone(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float)
     if different:
         reason = f"absolute times of two machines ({', '.join(different)})"
         return _finding(NOT_COMPARABLE, a, b, reason=reason)
-    slower = shift(a.logs, b.logs, level)
+    slower = _between_runs(shift(a.logs, b.logs, level), _centres(a, "logs"), _centres(b, "logs"), level)
     noise = max(old.noise(a), new.noise(b), old.spread(a), new.spread(b))
     what, bar, reason = _judge(slower, limits.cost, noise)
     witnesses = _witnesses(old, new, a, level) if a.is_baseline and what in (WORSE, BETTER) else []
     if witnesses and statistics.median(each.low if what == WORSE else -each.high for each in witnesses) <= 0:
         what, reason = UNCLEAR, "all layers moved alike: the machine, or code that they share"
     return _finding(what, a, b, reason=reason or "absolute time", **_in_percent(slower), bar=math.expm1(bar))
+
+
+def _between_runs(pooled: Interval, first: Sequence[float], second: Sequence[float], level: float) -> Interval:
+    """The interval over all rounds, as wide as that over the centres of runs where it is the narrower."""
+    if max(len(first), len(second)) == 1:
+        return pooled
+    runs = shift(first, second, level)
+    return Interval(pooled.value, min(pooled.low, runs.low), max(pooled.high, runs.high))
+
+
+def _centres(entry: Entry, name: str) -> list[float]:
+    return [statistics.median(getattr(each, name)) for each in entry.each_run]
 
 
 def _witnesses(old: Run, new: Run, a: Entry, level: float) -> list[Interval]:

@@ -29,6 +29,7 @@ class Entry:
 
     Attributes:
         ratio: As a measurement's.
+        runs: What was pooled; empty for a single run.
     """
 
     cell: Cell
@@ -39,6 +40,7 @@ class Entry:
     better: str
     samples: list[float]
     ratio: Mapping[str, Any]
+    runs: tuple[Entry, ...] = ()
 
     @property
     def is_time(self) -> bool:
@@ -60,6 +62,10 @@ class Entry:
         if len(baseline) == len(self.logs):
             return (np.log(baseline) - np.asarray(self.logs)).tolist()
         return np.log(positive(self.ratio.get("samples"))).tolist()
+
+    @property
+    def each_run(self) -> tuple[Entry, ...]:
+        return self.runs or (self,)
 
     def provenance(self, room: str, name: str) -> Any:
         found = self.row["provenance"].get(room)
@@ -107,6 +113,11 @@ class Run:
             if each.ratio.get(end)
         ]
         return max(bounds, default=0.0)
+
+    def speed(self, entry: Entry) -> float:
+        """Log of full softmax's time under the same conditions, the median over the processes that timed it."""
+        series = [positive(each.ratio.get("baseline_samples")) for each in self.group(entry)]
+        return statistics.median([math.log(statistics.median(each)) for each in series if each] or [0.0])
 
     def spread(self, entry: Entry) -> float:
         """How far apart full softmax's own times lie that the run took in different processes, as a log."""
@@ -172,7 +183,8 @@ def _pooled(first: Entry, second: Entry) -> Entry:
         ends = [each[name] for each in ratios if each.get(name)]
         ratio |= {name: wider(ends)} if ends else {}
     value = None if first.value is None or second.value is None else (first.value + second.value) / 2
-    return dataclasses.replace(second, value=value, samples=first.samples + second.samples, ratio=ratio)
+    samples, runs = first.samples + second.samples, first.each_run + second.each_run
+    return dataclasses.replace(second, value=value, samples=samples, ratio=ratio, runs=runs)
 
 
 def _conditions(entry: Entry) -> tuple[str, str]:

@@ -49,7 +49,7 @@ def call_seconds(work: Work) -> float:
 def paired(baseline: Work, other: Work, *, rounds: int, budget_seconds: float) -> Paired:
     """Time two pieces of work in alternation.
 
-    Each is called once to compile and once more to warm up. Then every round takes one sample of each: short work is
+    Each is called once to compile and again to warm up. Then every round takes one sample of each: short work is
     called several times, turn by turn with the other, each call timed alone, and the median call is the sample. So a
     call that the scheduler interrupted counts for little, where in a sum of calls it would count in full. Which goes
     first changes from turn to turn. Rounds end early, but not before six (the fewest with a 95 % interval), when the
@@ -57,7 +57,7 @@ def paired(baseline: Work, other: Work, *, rounds: int, budget_seconds: float) -
     """
     works = (baseline, other)
     first = [call_seconds(work) for work in works]
-    wanted = [_repeats(call_seconds(work)) for work in works]
+    wanted = [_repeats(work) for work in works]
     turns = min(wanted)
     each_turn = [round(repeats / turns) for repeats in wanted]
     samples: tuple[list[float], list[float]] = ([], [])
@@ -72,8 +72,13 @@ def paired(baseline: Work, other: Work, *, rounds: int, budget_seconds: float) -
     return Paired(timed[0], timed[1], ratio, ratios)
 
 
-def _repeats(seconds: float) -> int:
-    return max(1, min(1000, round(_SHORTEST_SAMPLE / max(seconds, 1e-9))))
+def _repeats(work: Work) -> int:
+    """Calls that fill a round, by the shortest of some: a single one may have been interrupted."""
+    deadline = time.perf_counter() + _SHORTEST_SAMPLE
+    shortest = call_seconds(work)
+    while time.perf_counter() < deadline:
+        shortest = min(shortest, call_seconds(work))
+    return max(1, min(1000, round(_SHORTEST_SAMPLE / max(shortest, 1e-9))))
 
 
 def _round(works: Sequence[Work], turns: int, each_turn: Sequence[int], first: int) -> list[float]:

@@ -30,3 +30,22 @@ def test_the_first_call_is_kept_apart():
 
 def test_six_rounds_are_taken_whatever_the_budget():
     assert len(paired(sleeper(0.02), sleeper(0.02), rounds=50, budget_seconds=0.0).ratios) == 6
+
+
+def test_an_interrupted_call_counts_for_little():
+    """Every tenth call takes as long as a hundred, as if the scheduler had given the core to others."""
+    calls = []
+
+    def interrupted():
+        calls.append(1)
+        busy(0.02 if len(calls) % 10 == 0 else 0.0002)
+
+    found = paired(lambda: busy(0.0002), interrupted, rounds=6, budget_seconds=5)
+    assert found.other.repeats > 10
+    assert found.other.seconds.value < 0.001  # the mean call takes 2 ms
+
+
+def busy(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
