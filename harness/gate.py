@@ -31,7 +31,7 @@ RATIO = "x"  # the unit of speed-ups, and of one framework's figure over another
 
 _NOT_JUDGED = ("noise_floor",)  # the machine's, not the code's
 _MACHINE = (("machine", "cpu"), ("machine", "cores"), ("framework", "threads"), ("framework", "device_name"))
-_SEVERAL = 3  # runs of a side, of which most show what is usual
+_SEVERAL = 3  # runs of a side, from which on their own differences are the measure of what is usual
 _PAGES = 4 * 2**20  # bytes by which peaks of the same code differ, as allocators take memory in pieces
 
 
@@ -176,15 +176,14 @@ def _paired(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float
     """A time by full softmax's, which was taken turn by turn with it: a slower machine slows both.
 
     What differs from process to process, such as where memory lies, is no noise within one. Several runs a side show
-    it; with fewer, a change has to be seen in the time itself too, and not in full softmax's alone.
+    it; of fewer, the spread of full softmax's own time over the processes of a run stands for it.
     """
     # log(full softmax / this) falls where this becomes slower
     slower = _between_runs(shift(b.rounds, a.rounds, level), _centres(b, "rounds"), _centres(a, "rounds"), level)
-    what, bar, reason = _judge(slower, limits.cost, max(old.noise(a), new.noise(b)))
-    if what in (WORSE, BETTER) and min(len(a.each_run), len(b.each_run)) < _SEVERAL:
-        own = statistics.median(b.logs) - statistics.median(a.logs) - (new.speed(b) - old.speed(a))
-        if own / slower.value < 0.5:
-            what, reason = UNCLEAR, "full softmax's time moved next to it more than its own: several runs would tell"
+    noise = max(old.noise(a), new.noise(b))
+    if min(len(a.each_run), len(b.each_run)) < _SEVERAL:
+        noise = max(noise, old.spread(a), new.spread(b))
+    what, bar, reason = _judge(slower, limits.cost, noise)
     before, after = (math.exp(statistics.median(each.rounds)) for each in (a, b))
     return _finding(
         what, a, b, before=before, after=after, unit=RATIO, reason=reason, **_in_percent(slower), bar=math.expm1(bar)
@@ -219,7 +218,7 @@ def _between_runs(pooled: Interval, first: Sequence[float], second: Sequence[flo
 
 
 def _centres(entry: Entry, name: str) -> list[float]:
-    return [statistics.median(getattr(each, name)) for each in entry.each_run]
+    return [statistics.median(getattr(each, name)) for each in entry.each_run if getattr(each, name)]
 
 
 def _witnesses(old: Run, new: Run, a: Entry, level: float) -> list[Interval]:
@@ -243,7 +242,7 @@ def _judge(slower: Interval, threshold: float, noise: float) -> tuple[str, float
     if -least <= slower.low and slower.high <= least:
         return SAME, bar, ""
     if slower.low > least or slower.high < -least:
-        return UNCLEAR, bar, f"within the noise floor of {100 * math.expm1(noise):.0f} %"
+        return UNCLEAR, bar, f"within the noise of {100 * math.expm1(noise):.0f} %"
     return UNCLEAR, bar, "the interval crosses the threshold; more rounds narrow it"
 
 

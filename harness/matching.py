@@ -114,11 +114,6 @@ class Run:
         ]
         return max(bounds, default=0.0)
 
-    def speed(self, entry: Entry) -> float:
-        """Log of full softmax's time under the same conditions, the median over the processes that timed it."""
-        series = [positive(each.ratio.get("baseline_samples")) for each in self.group(entry)]
-        return statistics.median([math.log(statistics.median(each)) for each in series if each] or [0.0])
-
     def spread(self, entry: Entry) -> float:
         """How far apart full softmax's own times lie that the run took in different processes, as a log."""
         series = [positive(each.ratio.get("baseline_samples")) for each in self.group(entry)]

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import cli, gate, layers, timing
-from harness.cells import Cell
+from harness.cells import Cell, Selection, Suite
 from harness.quantities import QUANTITIES, Measurement
 from harness.stats import location, paired_ratio
 from harness.store import Store
@@ -145,8 +147,8 @@ def test_within_the_measured_noise_floor_nothing_is_worse():
     found = gate.compare([*before, floor], [*after, floor], LIMITS)
     (sohsm,) = [each for each in found if "sohsm" in each.cell]
     assert sohsm.verdict == gate.UNCLEAR
-    assert "noise floor" in sohsm.reason
-    assert sohsm.bar == pytest.approx(0.4, abs=0.02)
+    assert "within the noise" in sohsm.reason
+    assert sohsm.bar == pytest.approx(0.4, abs=0.05)
 
 
 def test_too_few_rounds_are_unclear_not_same():
@@ -178,7 +180,12 @@ def test_a_process_in_which_full_softmax_was_slow_is_no_change_of_the_others():
     for pair in ((before, after), (after, before)):
         (sohsm,) = [each for each in gate.compare(*pair, LIMITS) if "sohsm" in each.cell]
         assert sohsm.verdict == gate.UNCLEAR
-        assert "several runs" in sohsm.reason
+        assert "within the noise" in sohsm.reason
+
+
+def test_a_time_that_was_zero_in_one_run_is_pooled_with_the_others():
+    rows = [row(cell(), Measurement("compile_seconds", value, [value])) for value in (0.0, 1.0, 1.1)]
+    assert outcome(rows, rows) == gate.SAME_OR_BETTER
 
 
 def perplexity(value, *, samples=(), quantity="perplexity", **more):
@@ -442,13 +449,28 @@ def test_a_mistake_is_one_line_and_exit_2(files, capsys, in_empty_folder, argume
     assert message in line
 
 
-ROUNDS, TRIALS = 41, 20
+def test_the_example_s_commands_are_ours():
+    text = (Path(__file__).parents[2] / "docs" / "examples" / "github-actions.yml").read_text()
+    (cells,) = re.findall(r"^  CELLS: (.*)$", text, re.MULTILINE)
+    parsed = cli._parser().parse_args(["run", *cells.split(), "--out", "x.jsonl"])
+    selection = Selection(
+        frameworks=["numpy"],
+        methods=parsed.method,
+        vocab=parsed.vocab,
+        tasks=parsed.task,
+        settings=dict(each.split("=") for each in parsed.set),
+    )
+    assert {each.task for each in Suite.load(parsed.suite).cells(selection)} == {"timing"}
+    assert cli._parser().parse_args(["compare", "rows/base", "rows/head", "--out", "gate.md"]).before == "rows/base"
+
+
+ROUNDS, RUNS, TRIALS = 11, 3, 20
 
 
 @pytest.mark.slow
 def test_on_this_machine_ten_percent_is_caught_and_none_is_not():
-    """Real layers, timed as the harness does. The work takes a fraction of a millisecond, so that most calls run
-    between two interruptions by whatever else the machine does."""
+    """Real layers, timed as the harness does, three runs a side in turns. A call takes a fraction of a millisecond, so
+    that most run between two interruptions by whatever else the machine does."""
     counts = zipf_counts(300)
     inputs = batch(counts, tokens=16, dim=32, seed=0)
 
@@ -469,20 +491,22 @@ def test_on_this_machine_ten_percent_is_caught_and_none_is_not():
 
         return both
 
-    def measure(change):
+    def measure(planted):
         rows = []
         for method in ("full_softmax", "huffman"):
-            own = change(work(method)) if method == "huffman" else work(method)
+            own = slowed(work(method)) if planted and method == "huffman" else work(method)
             found = timing.paired(work("full_softmax"), own, rounds=ROUNDS, budget_seconds=60)
             rows.append(row(cell(method), timed(found.baseline.samples, found.other.samples)))
         return rows
 
-    caught, alarms = [], []
+    alarms, caught = [], 0
     for _ in range(TRIALS):
-        before = measure(lambda call: call)
-        again = gate.compare(before, measure(lambda call: call), LIMITS)
-        planted = gate.compare(before, measure(slowed), LIMITS)
-        alarms += [each for each in again if each.verdict == gate.WORSE]
-        caught.append(verdicts(planted)["huffman", "layer_seconds"] == gate.WORSE)
+        before, again, planted = [], [], []
+        for _ in range(RUNS):  # in turns, so that no side has the machine at another time of the day
+            before += measure(False)
+            again += measure(False)
+            planted += measure(True)
+        alarms += [each for each in gate.compare(before, again, LIMITS) if each.verdict == gate.WORSE]
+        caught += verdicts(gate.compare(before, planted, LIMITS))["huffman", "layer_seconds"] == gate.WORSE
     assert not alarms
-    assert sum(caught) == TRIALS
+    assert caught == TRIALS
