@@ -48,7 +48,7 @@ class Front(nn.Module):
         self.out = nn.Linear(config.channels * int(frames_after(config.mels)), config.dim)
 
     def forward(self, features_BFM: Tensor) -> Tensor:
-        x_BCSM = F.relu(self.conv2(F.relu(self.conv1(features_BFM[:, None]))))
+        x_BCSM = F.relu_(self.conv2(F.relu_(self.conv1(features_BFM[:, None]))))
         return self.out(x_BCSM.transpose(1, 2).flatten(2)) * self.out.out_features**0.5
 
 
