@@ -204,19 +204,20 @@ def test_cudnns_weights_are_packed_as_its_reference_reads_them():
     import jax.numpy as jnp
     from jax.experimental import rnn
 
-    from impls.on_jax.models import language_model
+    from impls.on_jax.models import _lstm
 
     keys = jax.random.split(jax.random.key(0), 6)
     shapes = {"embedding": (20, 5), "lstm_input_weight": (24, 5), "lstm_hidden_weight": (24, 6), "lstm_bias": (24,)}
     body = {name: jax.random.normal(key, shape) for key, (name, shape) in zip(keys, shapes.items(), strict=False)}
     inputs_BT = jax.random.randint(keys[4], (3, 7), 0, 20)
     state = (jax.random.normal(keys[5], (3, 6)), jnp.ones((3, 6)))
-    ours, (h, c) = language_model.lstm(body, inputs_BT, state)
-    weights = rnn.unpack_lstm_weights(language_model.cudnn_weights(body), 5, 6, 1, False)
-    lengths = jnp.full((3,), 7, jnp.int32)
+    lengths_B = jnp.array([7, 1, 4], jnp.int32)
+    ours, (h, c) = _lstm.lstm(body, "lstm", body["embedding"], inputs_BT, state, lengths_B)
+    weights = rnn.unpack_lstm_weights(_lstm.cudnn_weights(body, "lstm"), 5, 6, 1, False)
     truth, h_n, c_n = rnn.lstm_ref(
-        body["embedding"][inputs_BT], state[0][None], state[1][None], *weights, lengths, 5, 6, 1, 0.0, False
+        body["embedding"][inputs_BT], state[0][None], state[1][None], *weights, lengths_B, 5, 6, 1, 0.0, False
     )
-    np.testing.assert_allclose(ours, truth, atol=1e-5)
+    real_BT1 = (jnp.arange(7) < lengths_B[:, None])[:, :, None]
+    np.testing.assert_allclose(jnp.where(real_BT1, ours, 0), truth, atol=1e-5)
     np.testing.assert_allclose(h, h_n[0], atol=1e-5)
     np.testing.assert_allclose(c, c_n[0], atol=1e-5)
