@@ -9,6 +9,7 @@ import pytest
 
 from harness import layers, registry
 from harness.workload import batch, zipf_counts
+from impls.summarizer import PADDING
 
 METHODS = registry.methods("torch")
 needs = {
@@ -221,3 +222,24 @@ def test_cudnns_weights_are_packed_as_its_reference_reads_them():
     np.testing.assert_allclose(jnp.where(real_BT1, ours, 0), truth, atol=1e-5)
     np.testing.assert_allclose(h, h_n[0], atol=1e-5)
     np.testing.assert_allclose(c, c_n[0], atol=1e-5)
+
+
+@needs["jax"]
+@pytest.mark.parametrize("shape", [(1, 3), (3, 7), (8, 12)])
+def test_a_shape_of_pairs_is_compiled_for_at_most_eight_numbers_of_targets(shape):
+    from impls.on_jax.models import summarizer
+
+    rng = np.random.default_rng(0)
+    size = shape[0] * shape[1]
+    numbers = set()
+    for real in range(1, size + 1):
+        targets_BT = np.full(shape, PADDING)
+        places = np.sort(rng.choice(size, real, replace=False))
+        targets_BT.flat[places] = rng.integers(0, 20, real)
+        places_N, targets_N = summarizer.pack(targets_BT)
+        assert places_N[:real].tolist() == places.tolist()
+        assert targets_N[:real].tolist() == targets_BT.flat[places].tolist()
+        assert (targets_N[real:] == PADDING).all()
+        assert len(places_N) == len(targets_N) < real + size / 8 + 1
+        numbers.add(len(places_N))
+    assert len(numbers) <= 8
