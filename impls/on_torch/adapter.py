@@ -112,6 +112,10 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def ids_on(device: torch.device, ids: NDArray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(device, non_blocking=True)
+
+
 def extra_on(device: torch.device, extra: Arrays) -> Tensors:
     """The loss's random inputs."""
     return {name: torch.from_numpy(ids).to(device, non_blocking=True) for name, ids in extra.items()}
