@@ -79,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--clusters", type=int, default=0, metavar="N", help="print N learned word clusters too")
     _filters(table)
 
+    report = command("report", _report, "one HTML page of stored rows, which opens offline")
+    report.add_argument("--run", action="append", help="results file; may be repeated (default: the one written last)")
+    report.add_argument("--out", default="report.html", help="the page (default: report.html)")
+    report.add_argument("--title", help="its heading (default: the runs' names)")
+
     publish = command("publish", _publish, "copy a run's rows to results/, where they are committed")
     publish.add_argument("run", help="results file")
     publish.add_argument("--as", dest="name", metavar="NAME", help="results/NAME.jsonl (default: the run's own name)")
@@ -157,6 +162,12 @@ def _table(arguments: argparse.Namespace) -> int:
     return table(
         arguments.run, arguments.format, kept, clusters=arguments.clusters, out=arguments.out, plot=arguments.plot
     )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from harness.commands.report import report
+
+    return report(arguments.run, out=arguments.out, title=arguments.title)
 
 
 def _publish(arguments: argparse.Namespace) -> int:
