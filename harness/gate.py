@@ -32,6 +32,7 @@ RATIO = "x"  # the unit of speed-ups, and of one framework's figure over another
 _NOT_JUDGED = ("noise_floor",)  # the machine's, not the code's
 _MACHINE = (("machine", "cpu"), ("machine", "cores"), ("framework", "threads"), ("framework", "device_name"))
 _SEVERAL = 3  # runs of a side, from which on their own differences are the measure of what is usual
+_LARGEST = 700.0  # log of what a float still holds
 _PAGES = 4 * 2**20  # bytes by which peaks of the same code differ, as allocators take memory in pieces
 
 
@@ -186,7 +187,15 @@ def _paired(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float
     what, bar, reason = _judge(slower, limits.cost, noise)
     before, after = (math.exp(statistics.median(each.rounds)) for each in (a, b))
     return _finding(
-        what, a, b, before=before, after=after, unit=RATIO, reason=reason, **_in_percent(slower), bar=math.expm1(bar)
+        what,
+        a,
+        b,
+        before=before,
+        after=after,
+        unit=RATIO,
+        reason=reason,
+        **_relative_change(slower),
+        bar=math.expm1(bar),
     )
 
 
@@ -206,7 +215,7 @@ def _alone(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float)
     witnesses = _witnesses(old, new, a, level) if a.is_baseline and what in (WORSE, BETTER) else []
     if witnesses and statistics.median(each.low if what == WORSE else -each.high for each in witnesses) <= 0:
         what, reason = UNCLEAR, "all layers moved alike: the machine, or code that they share"
-    return _finding(what, a, b, reason=reason or "absolute time", **_in_percent(slower), bar=math.expm1(bar))
+    return _finding(what, a, b, reason=reason or "absolute time", **_relative_change(slower), bar=math.expm1(bar))
 
 
 def _between_runs(pooled: Interval, first: Sequence[float], second: Sequence[float], level: float) -> Interval:
@@ -286,7 +295,7 @@ def _next_to(old: Run, new: Run, four: tuple[Entry, Entry, Entry, Entry], limits
         slower = Interval(now.value - was.value, now.low - was.high, now.high - was.low)
         noise = max(run.noise(each) for run, each in ((old, a1), (old, a2), (new, b1), (new, b2)))
         what, bar, more["reason"] = _judge(slower, limits.cost, noise)
-        more |= _in_percent(slower) | {"bar": math.expm1(bar)}
+        more |= _relative_change(slower) | {"bar": math.expm1(bar)}
     elif a1.is_time:
         what, more["reason"] = UNCLEAR, "one sample: no interval"
     else:
@@ -304,8 +313,9 @@ def _finding(what: str, a: Entry, b: Entry | None, **more: Any) -> Finding:
     return Finding(what, a.cell.label, a.quantity, **fields)
 
 
-def _in_percent(slower: Interval) -> dict[str, float]:
-    return {"change": math.expm1(slower.value), "low": math.expm1(slower.low), "high": math.expm1(slower.high)}
+def _relative_change(slower: Interval) -> dict[str, float]:
+    names = {"change": slower.value, "low": slower.low, "high": slower.high}
+    return {name: math.expm1(min(each, _LARGEST)) for name, each in names.items()}
 
 
 def _relative(before: float | None, after: float | None) -> float | None:

@@ -110,7 +110,7 @@ class Run:
             for each in self.group(entry)
             if each.is_baseline
             for end in ("low", "high")
-            if each.ratio.get(end)
+            if (each.ratio.get(end) or 0.0) > 0
         ]
         return max(bounds, default=0.0)
 

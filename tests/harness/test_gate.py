@@ -449,6 +449,36 @@ def test_a_mistake_is_one_line_and_exit_2(files, capsys, in_empty_folder, argume
     assert message in line
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (["key"], []),
+        (["measurements", 0, "samples", 0], 1e308),
+        (["measurements", 0, "samples"], []),
+        (["measurements", 0, "ratio", "low"], -1.5),
+        (["measurements", 0, "ratio", "baseline_samples"], [0.0, None]),
+        (["measurements", 0, "value"], None),
+        (["measurements", 0, "unit"], 3),
+        (["provenance", "machine"], "none"),
+        (["cell", "settings"], {"rounds": {}}),
+        (["cell", "task"], "no_longer"),
+        (["status"], 3),
+    ],
+)
+def test_odd_rows_are_no_traceback(files, in_empty_folder, place, value):
+    rows = [{"schema": 1, **each} for each in run(np.random.default_rng(14), FACTORS, rounds=7)]
+    good = files("good.jsonl", rows)
+    for number in (0, 1):
+        odd = json.loads(json.dumps(rows))
+        inner = odd[number]
+        for step in place[:-1]:
+            inner = inner[step]
+        inner[place[-1]] = value
+        (in_empty_folder / "odd.jsonl").write_text("".join(json.dumps(each) + "\n" for each in odd))
+        for pair in ([good, "odd.jsonl"], ["odd.jsonl", good]):
+            assert cli.main(["compare", *pair]) in (0, 1, 2, 3)
+
+
 def test_the_example_s_commands_are_ours():
     text = (Path(__file__).parents[2] / "docs" / "examples" / "github-actions.yml").read_text()
     (cells,) = re.findall(r"^  CELLS: (.*)$", text, re.MULTILINE)
@@ -464,7 +494,7 @@ def test_the_example_s_commands_are_ours():
     assert cli._parser().parse_args(["compare", "rows/base", "rows/head", "--out", "gate.md"]).before == "rows/base"
 
 
-ROUNDS, RUNS, TRIALS = 11, 3, 20
+ROUNDS, RUNS, TRIALS = 21, 3, 20
 
 
 @pytest.mark.slow
