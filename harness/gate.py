@@ -32,6 +32,7 @@ RATIO = "x"  # the unit of speed-ups, and of one framework's figure over another
 _NOT_JUDGED = ("noise_floor",)  # the machine's, not the code's
 _MACHINE = (("machine", "cpu"), ("machine", "cores"), ("framework", "threads"), ("framework", "device_name"))
 _SEVERAL = 3  # runs of a side, from which on their own differences are the measure of what is usual
+_RUNS_LEVEL = 0.8  # of three runs a side the most extreme difference is left out
 _LARGEST = 700.0  # log of what a float still holds
 _PAGES = 4 * 2**20  # bytes by which peaks of the same code differ, as allocators take memory in pieces
 
@@ -180,7 +181,7 @@ def _paired(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float
     it; of fewer, the spread of full softmax's own time over the processes of a run stands for it.
     """
     # log(full softmax / this) falls where this becomes slower
-    slower = _between_runs(shift(b.rounds, a.rounds, level), _centres(b, "rounds"), _centres(a, "rounds"), level)
+    slower = _between_runs(shift(b.rounds, a.rounds, level), _centres(b, "rounds"), _centres(a, "rounds"))
     noise = max(old.noise(a), new.noise(b))
     if min(len(a.each_run), len(b.each_run)) < _SEVERAL:
         noise = max(noise, old.spread(a), new.spread(b))
@@ -209,7 +210,7 @@ def _alone(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float)
     if different:
         reason = f"absolute times of two machines ({', '.join(different)})"
         return _finding(NOT_COMPARABLE, a, b, reason=reason)
-    slower = _between_runs(shift(a.logs, b.logs, level), _centres(a, "logs"), _centres(b, "logs"), level)
+    slower = _between_runs(shift(a.logs, b.logs, level), _centres(a, "logs"), _centres(b, "logs"))
     noise = max(old.noise(a), new.noise(b), old.spread(a), new.spread(b))
     what, bar, reason = _judge(slower, limits.cost, noise)
     witnesses = _witnesses(old, new, a, level) if a.is_baseline and what in (WORSE, BETTER) else []
@@ -218,11 +219,14 @@ def _alone(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float)
     return _finding(what, a, b, reason=reason or "absolute time", **_relative_change(slower), bar=math.expm1(bar))
 
 
-def _between_runs(pooled: Interval, first: Sequence[float], second: Sequence[float], level: float) -> Interval:
-    """The interval over all rounds, as wide as that over the centres of runs where it is the narrower."""
+def _between_runs(pooled: Interval, first: Sequence[float], second: Sequence[float]) -> Interval:
+    """The interval over all rounds, as wide as that over the centres of runs where it is the narrower.
+
+    This one can but widen what holds already, and of few runs one may be odd: it needs no level as high.
+    """
     if max(len(first), len(second)) == 1:
         return pooled
-    runs = shift(first, second, level)
+    runs = shift(first, second, _RUNS_LEVEL)
     return Interval(pooled.value, min(pooled.low, runs.low), max(pooled.high, runs.high))
 
 

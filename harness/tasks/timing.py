@@ -38,7 +38,7 @@ SETTINGS: dict[str, Setting] = {
         (*_WORK, "step_seconds", *DECODING, "peak_bytes"),
         "what to time",
     ),
-    "rounds": Number(11, 6, 1000, "interleaved rounds; six are the fewest with a 95 % interval"),
+    "rounds": Number(21, 6, 1000, "interleaved rounds; six are the fewest with a 95 % interval, a gate wants 21"),
     "budget": Number(30.0, 0.0, 1e6, "seconds a quantity after which no round beyond the sixth starts"),
     "decode_rows": Number(128, 1, 10**6, "hidden vectors decoded at a time"),
     "checked_tokens": Number(48, 1, 10**6, "tokens on which the layer is checked at this size before it is timed"),
