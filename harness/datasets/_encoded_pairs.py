@@ -39,6 +39,12 @@ class Ragged:
     def lengths_P(self) -> NDArray[np.int64]:
         return np.diff(self.starts_P)
 
+    def joined(self, chosen_P: NDArray[np.int64]) -> NDArray[np.int32]:
+        """(tokens,) the texts chosen, one after the other."""
+        if len(chosen_P) == len(self):
+            return self.ids_T
+        return np.concatenate([self.ids_T[self.starts_P[p] : self.starts_P[p + 1]] for p in chosen_P])
+
     def padded(self, chosen_B: NDArray[np.int64], width: int, padding: int) -> NDArray[np.int32]:
         """(B, width) the texts chosen, `padding` after the last word of each."""
         found_BT = np.full((len(chosen_B), width), padding, dtype=np.int32)
