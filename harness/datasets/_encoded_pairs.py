@@ -148,14 +148,18 @@ def load(
         raise BadInput(f"pairs {name}: no training split: allowed: a folder or a dataset with one")
 
     def source(pair: Pair) -> list[str]:
-        return pair[0].split()[:max_source]
+        return _words(pair[0], max_source)
 
     def summary(pair: Pair) -> list[str]:
-        # An <eos> in the text is none of ours.
-        return [UNK if word == EOS else word for word in pair[1][0].split()[:max_summary]] + [EOS]
+        return [*_words(pair[1][0], max_summary), EOS]
 
     sources = _side(pairs, ("source", max_source), source, source_vocab, min_count, progress)
     return EncodedPairs(pairs, sources, _side(pairs, ("summary", max_summary), summary, vocab, min_count, progress))
+
+
+def _words(text: str, most: int) -> list[str]:
+    """The first words; an <eos> in the text is none of ours."""
+    return [UNK if word == EOS else word for word in text.split()[:most]]
 
 
 def _side(

@@ -270,8 +270,7 @@ def examples(rows: Iterable[Row], most: int) -> str:
                 found.setdefault(key, (example, []))[1].append((system, example["ours"]))
     parts = []
     for number, ((dataset, text), (example, systems)) in enumerate(list(found.items())[:most], start=1):
-        lines = [("source", text), *(("reference", each) for each in example["summaries"]), *systems]
-        parts.append(
-            "\n".join([f"### Example {number} of {dataset}", "", *(f"{who}: {what}" for who, what in lines), ""])
-        )
+        said = [("source", text), *(("reference", each) for each in example["summaries"]), *systems]
+        lines = [f"- {who}: {what}" for who, what in said]
+        parts.append("\n".join([f"### Example {number} of {dataset}", "", *lines, ""]))
     return "\n".join(parts)
