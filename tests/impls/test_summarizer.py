@@ -22,6 +22,7 @@ STEPS = [
     ("huffman", {}, ADAM),
     ("adaptive_softmax", {}, CLIPPED),
     ("sampled_softmax", {}, ADAM),
+    ("fused_softmax", {}, CLIPPED),
 ]
 
 
