@@ -77,6 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--examples", type=int, default=0, metavar="N", help="print N summaries of each system too")
     _filters(table)
 
+    report = command("report", _report, "one HTML page of stored rows, which opens offline")
+    report.add_argument("--run", action="append", help="results file; may be repeated (default: the one written last)")
+    report.add_argument("--out", default="report.html", help="the page (default: report.html)")
+    report.add_argument("--title", help="its heading (default: the runs' names)")
+
     data = command("data", _data, "list, get or verify datasets")
     data.add_argument("action", choices=["list", "get", "verify"])
     data.add_argument("name", nargs="?", help="a dataset; all that are here for verify")
@@ -141,6 +146,12 @@ def _table(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         plot=arguments.plot,
     )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from harness.commands.report import report
+
+    return report(arguments.run, out=arguments.out, title=arguments.title)
 
 
 def _data(arguments: argparse.Namespace) -> int:
