@@ -3,10 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: bench check test lint format asv clean
+.PHONY: bench report check test lint format asv clean
 
 bench: $(INSTALLED)
 	$(BIN)/vocabench run quick
+
+report: $(INSTALLED)
+	$(BIN)/vocabench report
 
 check: $(INSTALLED)
 	$(BIN)/vocabench check

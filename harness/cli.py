@@ -76,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--clusters", type=int, default=0, metavar="N", help="print N learned word clusters too")
     _filters(table)
 
+    report = command("report", _report, "one HTML page of stored rows, which opens offline")
+    report.add_argument("--run", action="append", help="results file; may be repeated (default: the one written last)")
+    report.add_argument("--out", default="report.html", help="the page (default: report.html)")
+    report.add_argument("--title", help="its heading (default: the runs' names)")
+
     data = command("data", _data, "list, get or verify datasets")
     data.add_argument("action", choices=["list", "get", "verify"])
     data.add_argument("name", nargs="?", help="a dataset; all that are here for verify")
@@ -134,6 +139,12 @@ def _table(arguments: argparse.Namespace) -> int:
     return table(
         arguments.run, arguments.format, kept, clusters=arguments.clusters, out=arguments.out, plot=arguments.plot
     )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from harness.commands.report import report
+
+    return report(arguments.run, out=arguments.out, title=arguments.title)
 
 
 def _data(arguments: argparse.Namespace) -> int:

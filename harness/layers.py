@@ -14,6 +14,7 @@ from harness import registry
 from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import LanguageModel, LanguageModelConfig, Layer
 from impls.errors import unknown
+from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import LayerSpec
 from impls.summarizer import Summarizer, SummarizerConfig
 
@@ -90,3 +91,10 @@ def create_summarizer(
 ) -> Summarizer:
     """The encoder-decoder of a framework with the output layer of `layer_spec`."""
     return registry.adapter(framework).create_summarizer(layer_spec, config, device)
+
+
+def create_recognizer(
+    framework: str, layer_spec: LayerSpec, config: RecognizerConfig, device: str = "cpu"
+) -> Recognizer:
+    """The speech recognizer of a framework with the output layer of `layer_spec`."""
+    return registry.adapter(framework).create_recognizer(layer_spec, config, device)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -173,23 +174,36 @@ def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progr
 
 
 def run_side_by_side(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progress) -> Iterator[Row]:
-    """As `run`, with all frameworks at once: for cells in which time is not what is measured."""
-    groups: dict[str, list[Cell]] = {}
+    """As `run`, with as many child processes at once as there are frameworks: for cells in which time is not what is
+    measured. A process that has done its framework's cells helps out where most are left."""
+    waiting: dict[str, deque[Cell]] = {}
     for cell in cells:
-        groups.setdefault(cell.framework, []).append(cell)
+        waiting.setdefault(cell.framework, deque()).append(cell)
     finished: queue.SimpleQueue[Row | BaseException | None] = queue.SimpleQueue()
+    taking = threading.Lock()
 
-    def work(group: list[Cell]) -> None:
+    def take(framework: str) -> Iterator[Cell]:
+        while True:
+            with taking:
+                own = waiting[framework]
+                longest = max(waiting.values(), key=len)
+                if not longest:
+                    return
+                # From its end, so that the two processes meet last.
+                cell = own.popleft() if own else longest.pop()
+            yield cell
+
+    def work(framework: str) -> None:
         try:
-            for row in run(group, store, deadline=deadline, progress=progress):
+            for row in run(take(framework), store, deadline=deadline, progress=progress):
                 finished.put(row)
         except BaseException as error:  # handed on to the caller's thread
             finished.put(error)
         finished.put(None)
 
-    for group in groups.values():
-        threading.Thread(target=work, args=(group,), daemon=True).start()
-    running = len(groups)
+    for framework in waiting:
+        threading.Thread(target=work, args=(framework,), daemon=True).start()
+    running = len(waiting)
     while running:
         item = finished.get()
         if item is None:

@@ -20,6 +20,7 @@ from impls.errors import unknown
 from impls.on_jax import _optimizers
 from impls.on_jax._layer import OutputLayer, Tree, wide
 from impls.optimizers import Optimizer
+from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
 from impls.summarizer import Summarizer, SummarizerConfig
 
@@ -99,6 +100,12 @@ def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "
     from impls.on_jax.models.summarizer import JaxSummarizer
 
     return JaxSummarizer(spec, config, check_device(device))
+
+
+def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
+    from impls.on_jax.models.recognizer import JaxRecognizer
+
+    return JaxRecognizer(spec, config, check_device(device))
 
 
 def extra_on(device: Device, extra: Arrays) -> Tree:

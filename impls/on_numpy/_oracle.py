@@ -61,6 +61,11 @@ class OracleLayer(Layer):
     def _load(self, params: Arrays) -> None:
         self.params = {name: value.astype(np.float64) for name, value in params.items()}
 
+    def share(self, params: Arrays) -> None:
+        """Read the very arrays of a model's `output.<name>`, which its optimizer changes in place."""
+        own = {name: value for name, value in params.items() if name.startswith("output.")}
+        self.params = {name.removeprefix("output."): value for name, value in own.items()}
+
     @abstractmethod
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray

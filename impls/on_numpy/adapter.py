@@ -10,6 +10,7 @@ import numpy as np
 from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import LanguageModel, LanguageModelConfig, Layer
 from impls.errors import BadInput, unknown
+from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import LayerSpec
 from impls.summarizer import Summarizer, SummarizerConfig
 
@@ -55,3 +56,9 @@ def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "
     from impls.on_numpy.models.summarizer import NumpySummarizer
 
     return NumpySummarizer(spec, config, create_layer(spec, device))  # type: ignore[arg-type]
+
+
+def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
+    from impls.on_numpy.models.recognizer import NumpyRecognizer
+
+    return NumpyRecognizer(spec, config, create_layer(spec, device))  # type: ignore[arg-type]

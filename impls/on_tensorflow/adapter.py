@@ -22,6 +22,7 @@ from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
 from impls.errors import BadInput, unknown
 from impls.on_tensorflow import _optimizers
 from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
+from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
 from impls.summarizer import Summarizer, SummarizerConfig
 
@@ -96,6 +97,12 @@ def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "
     from impls.on_tensorflow.models.summarizer import TensorFlowSummarizer
 
     return TensorFlowSummarizer(spec, config, check_device(device))
+
+
+def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
+    from impls.on_tensorflow.models.recognizer import TensorFlowRecognizer
+
+    return TensorFlowRecognizer(spec, config, check_device(device))
 
 
 def extra_on(device: str, extra: Arrays) -> Tensors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from impls.on_torch._row_sparse import RowSparse
 from impls.optimizers import Optimizer
@@ -59,3 +59,16 @@ def finish_gradients(settings: Optimizer, parameters: Iterable[nn.Parameter]) ->
             values.append(parameter.grad)
     norm = torch.nn.utils.get_total_norm(values, foreach=True)
     torch._foreach_mul_(values, (settings.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+
+
+def descend(
+    loss: Tensor,
+    settings: Optimizer,
+    optimizer: torch.optim.Optimizer | RowSparse,
+    parameters: Iterable[nn.Parameter],
+) -> None:
+    """One step along the loss's gradient."""
+    loss.backward()
+    finish_gradients(settings, parameters)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)  # gradients are as large as the parameters: gone between steps

@@ -17,6 +17,7 @@ from impls.errors import unknown
 from impls.on_torch import _optimizers
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._row_sparse import RowSparse
+from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
 from impls.summarizer import Summarizer, SummarizerConfig
 
@@ -100,9 +101,19 @@ def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "
     return TorchSummarizer(spec, config, check_device(device))
 
 
+def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
+    from impls.on_torch.models.recognizer import TorchRecognizer
+
+    return TorchRecognizer(spec, config, check_device(device))
+
+
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def ids_on(device: torch.device, ids: NDArray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(device, non_blocking=True)
 
 
 def extra_on(device: torch.device, extra: Arrays) -> Tensors:

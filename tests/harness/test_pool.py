@@ -9,7 +9,7 @@ import time
 import pytest
 
 from harness import pool
-from harness.cells import Selection, Suite
+from harness.cells import Cell, Selection, Suite
 from harness.store import Store, read
 from impls.errors import BadInput
 
@@ -99,3 +99,26 @@ def test_a_killed_run_resumes_and_leaves_no_worker(in_empty_folder):
     assert kills
     time.sleep(1.5)
     assert "--framework numpy" not in subprocess.check_output(["ps", "-eo", "args"], text=True)
+
+
+def test_a_framework_that_is_done_helps_the_others(monkeypatch, tmp_path):
+    """Each cell once; who has none of its own left takes from the end of what another has."""
+    slow = [Cell("check", "agreement", "slow", "full_softmax", vocab, 8, 8) for vocab in range(2, 8)]
+    quick = Cell("check", "agreement", "quick", "full_softmax", 2, 8, 8)
+    measured: dict[str, list[int]] = {}
+
+    def run(cells, store, *, deadline, progress):
+        first = None
+        for cell in cells:
+            first = first or cell.framework
+            measured.setdefault(first, []).append(cell.vocab)
+            time.sleep(0.2 if first == "slow" else 0.02)
+            yield {"key": cell.key}
+
+    monkeypatch.setattr(pool, "run", run)
+    with Store(tmp_path / "rows.jsonl") as store:
+        rows = list(pool.run_side_by_side([*slow, quick], store, deadline=1, progress=quiet))
+    assert sorted(row["key"] for row in rows) == sorted(cell.key for cell in [*slow, quick])
+    assert measured["quick"][:3] == [2, 7, 6]
+    assert measured["slow"][0] == 2
+    assert sorted(measured["quick"][1:] + measured["slow"]) == [cell.vocab for cell in slow]

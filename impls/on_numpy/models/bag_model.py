@@ -22,10 +22,7 @@ class NumpyBagModel(BagModel):
 
     def _load(self, params: Arrays) -> None:
         self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
-        # The layer reads the very arrays that the optimizer changes in place.
-        self.layer.params = {
-            name.removeprefix("output."): value for name, value in self.params.items() if name.startswith("output.")
-        }
+        self.layer.share(self.params)
         self.updates = Updates(self.config.optimizer, self.params)
 
     def _hidden(self, bags_NJ: NDArray) -> tuple[NDArray, NDArray]:

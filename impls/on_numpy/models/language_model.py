@@ -1,7 +1,4 @@
-"""The LSTM language model of SOHSM section 4.2 in float64, back-propagation written out: the frameworks' definition.
-
-i, f, g, o = split(W_x x_t + W_h h_{t-1} + b);  c_t = sigma(f) c_{t-1} + sigma(i) tanh(g);  h_t = sigma(o) tanh(c_t)
-"""
+"""The LSTM language model of SOHSM section 4.2 in float64, back-propagation written out: the frameworks' definition."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from impls.contract import LanguageModel, LanguageModelConfig
 from impls.on_numpy import sohsm
 from impls.on_numpy._optimizers import Updates
 from impls.on_numpy._oracle import OracleLayer
+from impls.on_numpy.models import _lstm
 from impls.spec import Arrays, LayerSpec
 from impls.structures import clusters
 from impls.structures.statistics import StatisticsWeights
@@ -32,19 +30,13 @@ class NumpyLanguageModel(LanguageModel):
 
     def _load(self, params: Arrays) -> None:
         self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
-        self._share_output()
+        self.layer.share(self.params)
         self.updates = Updates(self.config.optimizer, self.params)
         self.train_state = self.eval_state = None
-        self.decode_state: tuple[NDArray, NDArray] | None = None
-
-    def _share_output(self) -> None:
-        """The layer reads the very arrays that the optimizer changes in place."""
-        self.layer.params = {
-            name.removeprefix("output."): value for name, value in self.params.items() if name.startswith("output.")
-        }
+        self.decode_state: _lstm.State | None = None
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> float:
-        hidden_NH, tape, state = self._forward(inputs_BT, self.train_state if carry else None)
+        hidden_NH, state, tape = self._forward(inputs_BT, self.train_state if carry else None)
         self.train_state = state
         targets_N = targets_BT.ravel().astype(np.int64)
         if isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
@@ -56,7 +48,7 @@ class NumpyLanguageModel(LanguageModel):
         return loss
 
     def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
-        hidden_NH, _, self.eval_state = self._forward(inputs_BT, self.eval_state if carry else None)
+        hidden_NH, self.eval_state, _ = self._forward(inputs_BT, self.eval_state if carry else None)
         targets_N = targets_BT.ravel().astype(np.int64)
         sums = {"nll": -float(self.layer._target_log_probs(hidden_NH, targets_N).sum())}
         if isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
@@ -76,8 +68,8 @@ class NumpyLanguageModel(LanguageModel):
         h_BH, c_BH = self.decode_state
         return self._next_words(ids_R[:, None], (h_BH[rows_R], c_BH[rows_R]), k)
 
-    def _next_words(self, inputs_BT: NDArray, state: tuple[NDArray, NDArray] | None, k: int) -> tuple[NDArray, NDArray]:
-        _, _, self.decode_state = self._forward(inputs_BT, state)
+    def _next_words(self, inputs_BT: NDArray, state: _lstm.State | None, k: int) -> tuple[NDArray, NDArray]:
+        _, self.decode_state, _ = self._forward(inputs_BT, state)
         return self.layer._topk(self.decode_state[0], k)  # the LSTM's output is its hidden state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
@@ -102,52 +94,16 @@ class NumpyLanguageModel(LanguageModel):
         kept = weights.keep[real, None] * self.statistics_VC[words]
         self.statistics_VC[words] = kept + weights.share[real, None] * sums_NC[real]
 
-    def _forward(
-        self, inputs_BT: NDArray, state: tuple[NDArray, NDArray] | None
-    ) -> tuple[NDArray, list[tuple[NDArray, ...]], tuple[NDArray, NDArray]]:
-        batch, steps = inputs_BT.shape
-        params = self.params
-        h_BH, c_BH = state or (np.zeros((batch, self.config.hidden)), np.zeros((batch, self.config.hidden)))
-        tape = []
-        outputs_BTH = np.empty((batch, steps, self.config.hidden))
-        for t in range(steps):
-            x_BE = params["embedding"][inputs_BT[:, t]]
-            gates = x_BE @ params["lstm_input_weight"].T + h_BH @ params["lstm_hidden_weight"].T + params["lstm_bias"]
-            i, f, g, o = np.split(gates, 4, axis=1)
-            i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
-            c_new = f * c_BH + i * g
-            tape.append((x_BE, h_BH, c_BH, i, f, g, o, np.tanh(c_new)))
-            h_BH, c_BH = o * np.tanh(c_new), c_new
-            outputs_BTH[:, t] = h_BH
-        return outputs_BTH.reshape(batch * steps, -1), tape, (h_BH, c_BH)
+    def _forward(self, inputs_BT: NDArray, state: _lstm.State | None) -> tuple[NDArray, _lstm.State, _lstm.Tape]:
+        outputs_BTH, final, tape = _lstm.forward(self.params, "lstm", self.params["embedding"][inputs_BT], state)
+        return outputs_BTH.reshape(-1, self.config.hidden), final, tape
 
-    def _backward(self, inputs_BT: NDArray, tape: list[tuple[NDArray, ...]], dhidden_NH: NDArray) -> Arrays:
-        batch, steps = inputs_BT.shape
-        params = self.params
-        body = ("embedding", "lstm_input_weight", "lstm_hidden_weight", "lstm_bias")
-        grads = {name: np.zeros_like(params[name]) for name in body}
-        doutputs_BTH = dhidden_NH.reshape(batch, steps, -1)
-        dh = np.zeros_like(doutputs_BTH[:, 0])
-        dc = np.zeros_like(dh)
-        for t in reversed(range(steps)):
-            x_BE, h_before, c_before, i, f, g, o, tanh_c = tape[t]
-            dh = dh + doutputs_BTH[:, t]
-            dc = dc + dh * o * (1 - tanh_c**2)
-            dgates = np.concatenate(
-                [dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g**2), dh * tanh_c * o * (1 - o)],
-                axis=1,
-            )
-            grads["lstm_input_weight"] += dgates.T @ x_BE
-            grads["lstm_hidden_weight"] += dgates.T @ h_before
-            grads["lstm_bias"] += dgates.sum(axis=0)
-            np.add.at(grads["embedding"], inputs_BT[:, t], dgates @ params["lstm_input_weight"])
-            dh = dgates @ params["lstm_hidden_weight"]
-            dc = dc * f
+    def _backward(self, inputs_BT: NDArray, tape: _lstm.Tape, dhidden_NH: NDArray) -> Arrays:
+        doutputs_BTH = dhidden_NH.reshape(*inputs_BT.shape, -1)
+        grads, dvectors_BTE, _ = _lstm.backward(self.params, "lstm", tape, doutputs_BTH)
+        grads["embedding"] = np.zeros_like(self.params["embedding"])
+        np.add.at(grads["embedding"], inputs_BT, dvectors_BTE)
         return grads
-
-
-def _sigmoid(x: NDArray) -> NDArray:
-    return 0.5 * (1 + np.tanh(0.5 * x))
 
 
 MODEL = NumpyLanguageModel

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import ClassVar
+
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -11,11 +12,14 @@ from torch.nn import functional as F
 from impls.bag_model import BagModel, BagModelConfig
 from impls.on_torch import _optimizers, adapter
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer
+from impls.on_torch.models import _network
 from impls.spec import Arrays, LayerSpec
 
 
-class Network(nn.Module):
+class Network(_network.Network):
     """Input vectors below any output layer."""
+
+    NAMES: ClassVar = {"input": "input"}
 
     def __init__(self, inputs: int, output: OutputLayer, dtype: torch.dtype) -> None:
         super().__init__()
@@ -39,28 +43,19 @@ class TorchBagModel(BagModel):
         self._load(self.initial_parameters())
 
     def parameters(self) -> Arrays:
-        own = {name: value.detach() for name, value in self.network.output.named_parameters()}
-        tensors = {f"output.{name}": value for name, value in self.network.output.to_canonical(own).items()}
-        tensors["input"] = self.network.input
-        return {name: np.array(adapter.to_numpy(value)) for name, value in tensors.items()}
+        return self.network.read()
 
-    @torch.no_grad()
     def _load(self, params: Arrays) -> None:
-        tensors = {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
-        self.network.input.copy_(tensors.pop("input"))
-        self.network.output.load_canonical({name.removeprefix("output."): value for name, value in tensors.items()})
+        self.network.write(params)
         self.optimizer = _optimizers.build(self.config.optimizer, self.network.parameters())
 
     def _ids(self, ids: NDArray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self.device, non_blocking=True)
+        return adapter.ids_on(self.device, ids)
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
         extra = adapter.extra_on(self.device, next(self.extra_of_steps))
         loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N), **extra)
-        loss.backward()
-        _optimizers.finish_gradients(self.config.optimizer, self.network.parameters())
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        _optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.parameters())
         return loss.detach()
 
     @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,33 +13,23 @@ from impls.contract import LanguageModel, LanguageModelConfig
 from impls.on_torch import _optimizers, adapter
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors
 from impls.on_torch._row_sparse import RowSparse
+from impls.on_torch.models import _lstm, _network
 from impls.on_torch.sohsm import SelfOrganizedHierarchicalSoftmax
 from impls.spec import Arrays, LayerSpec
 
-State = tuple[Tensor, Tensor]
 
-# Canonical names to ours.
-_BODY = {
-    "embedding": "embedding.weight",
-    "lstm_input_weight": "lstm.weight_ih_l0",
-    "lstm_hidden_weight": "lstm.weight_hh_l0",
-    "lstm_bias": "lstm.bias_ih_l0",
-}
-
-
-class Network(nn.Module):
+class Network(_network.Network):
     """Embedding and LSTM below any output layer."""
+
+    NAMES: ClassVar = {"embedding": "embedding.weight", **_lstm.names("lstm", "lstm")}
 
     def __init__(self, vocab: int, config: LanguageModelConfig, output: OutputLayer, dtype: torch.dtype) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab, config.embedding, dtype=dtype, sparse=config.optimizer.row_sparse)
-        self.lstm = nn.LSTM(config.embedding, config.hidden, batch_first=True, dtype=dtype)
-        # torch's LSTM has two biases that are only ever added: one stays zero, or Adagrad would move their sum twice.
-        unused = self.lstm.get_parameter("bias_hh_l0")
-        nn.init.zeros_(unused).requires_grad_(False)
+        self.lstm = _lstm.build(config.embedding, config.hidden, dtype)
         self.output = output
 
-    def forward(self, inputs_BT: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def forward(self, inputs_BT: Tensor, state: _lstm.State | None) -> tuple[Tensor, _lstm.State]:
         """(B*T, D) hidden vectors, batch-major, and the final state."""
         outputs_BTD, final = self.lstm(self.embedding(inputs_BT), state)
         return outputs_BTD.flatten(0, 1), final
@@ -54,43 +46,23 @@ class TorchLanguageModel(LanguageModel):
         self.reorganizations = 0
         self._load(self.initial_parameters())
 
-    def _trained(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
-
     def _catch_up(self) -> None:
         if isinstance(self.optimizer, RowSparse):
             self.optimizer.catch_up()
 
     def parameters(self) -> Arrays:
         self._catch_up()
-        own = {name: p.detach() for name, p in self._trained().items()}
-        output = self.network.output.to_canonical(
-            {name.removeprefix("output."): value for name, value in own.items() if name.startswith("output.")}
-        )
-        tensors: Tensors = {name: own[ours] for name, ours in _BODY.items()}
-        tensors |= {f"output.{name}": value for name, value in output.items()}
-        return {name: np.array(adapter.to_numpy(value)) for name, value in tensors.items()}
+        return self.network.read()
 
-    @torch.no_grad()
     def _load(self, params: Arrays) -> None:
-        own = self._trained()
-
-        def taken(name: str) -> Tensor:
-            # Out of `params`, so that a million words' float64 arrays go as they are read.
-            return torch.from_numpy(np.require(params.pop(name), requirements=["C", "W"]))
-
-        for name, ours in _BODY.items():
-            own[ours].copy_(taken(name))
-        kind = next(iter(own.values())).dtype
-        output = {name: taken(name).to(kind) for name in list(params)}
-        self.network.output.load_canonical({name.removeprefix("output."): value for name, value in output.items()})
-        self.optimizer = _optimizers.build(self.config.optimizer, self._trained().values())
-        self.train_state: State | None = None
-        self.eval_state: State | None = None
-        self.decode_state: State | None = None
+        self.network.write(params)
+        self.optimizer = _optimizers.build(self.config.optimizer, self.network.trained().values())
+        self.train_state: _lstm.State | None = None
+        self.eval_state: _lstm.State | None = None
+        self.decode_state: _lstm.State | None = None
 
     def _ids(self, ids_BT: NDArray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(ids_BT, dtype=np.int64)).to(self.device, non_blocking=True)
+        return adapter.ids_on(self.device, ids_BT)
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Tensor:
         output, inputs, targets_N = self.network.output, self._ids(inputs_BT), self._ids(targets_BT).flatten()
@@ -105,10 +77,7 @@ class TorchLanguageModel(LanguageModel):
             loss = output.training_loss(hidden_ND, targets_N, targets_BT.ravel())
         else:
             loss = output(hidden_ND, targets_N, **extra)
-        loss.backward()
-        _optimizers.finish_gradients(self.config.optimizer, self._trained().values())
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)  # gradients are as large as the parameters: gone between steps
+        _optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.trained().values())
         return loss.detach()
 
     @torch.no_grad()
@@ -138,7 +107,7 @@ class TorchLanguageModel(LanguageModel):
         return self._next_words(ids_R[:, None], (h_LBH[:, rows], c_LBH[:, rows]), k)
 
     @torch.no_grad()
-    def _next_words(self, inputs_BT: NDArray, state: State | None, k: int) -> tuple[NDArray, NDArray]:
+    def _next_words(self, inputs_BT: NDArray, state: _lstm.State | None, k: int) -> tuple[NDArray, NDArray]:
         _, (h_LBH, c_LBH) = self.network(self._ids(inputs_BT), state)
         self.decode_state = h_LBH, c_LBH
         values, ids = self.network.output.topk(h_LBH[-1], k)  # the LSTM's output is its hidden state

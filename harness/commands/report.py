@@ -1,0 +1,25 @@
+"""`vocabench report`: stored rows as one HTML page that opens offline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import runs
+from harness.store import latest, read
+from impls.errors import BadInput
+
+
+def report(run_paths: Sequence[str] | None, *, out: str, title: str | None) -> int:
+    """Write the page of one run or of several; a cell that stands in more than one is shown as in the last."""
+    paths = [Path(path) for path in run_paths] if run_paths else [runs.latest()]
+    rows = latest(row for path in paths for row in read(path))
+    if not rows:
+        raise BadInput(f"{', '.join(map(str, paths))}: no row: allowed: a run that measured something")
+    from harness.report.page import build
+
+    names = ", ".join(path.name for path in paths)
+    page = build(rows, title=title or f"Vocabench: {', '.join(path.stem for path in paths)}", files=names)
+    Path(out).write_text(page, encoding="utf-8")
+    print(f"{out}: {len(rows):,} rows, {len(page.encode()) / 2**20:.1f} MiB")
+    return 0
