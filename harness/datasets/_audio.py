@@ -55,7 +55,8 @@ def read(path: Path) -> NDArray[np.int16]:
             if len(values_SC) < file.frames:
                 raise Unusable("truncated")
             rate = file.samplerate
-    except (soundfile.SoundFileError, OSError):
+    # A TypeError is soundfile's for a file of bare samples, which it knows by the name ".raw".
+    except (soundfile.SoundFileError, OSError, TypeError):
         raise Unusable("corrupt") from None
     if not np.isfinite(values_SC).all():
         raise Unusable("corrupt")
@@ -76,8 +77,15 @@ def resampled(values_S: NDArray, rate: int) -> NDArray[np.int16]:
 
 
 def _is_cut_wav(path: Path) -> bool:
-    """Whether a WAV file is shorter than its header says, which libsndfile lets pass."""
+    """Whether a WAV file ends before its samples do, which libsndfile lets pass."""
+    size = path.stat().st_size
     with path.open("rb") as file:
-        header = file.read(8)
-    said = int.from_bytes(header[4:], "little")
-    return header[:4] == b"RIFF" and said not in _UNKNOWN_SIZES and path.stat().st_size < said + 8
+        opening = file.read(12)
+        if opening[:4] != b"RIFF" or opening[8:] != b"WAVE":
+            return False
+        while len(header := file.read(8)) == 8:
+            said = int.from_bytes(header[4:], "little")
+            if header[:4] == b"data":
+                return said not in _UNKNOWN_SIZES and file.tell() + said > size
+            file.seek(said + said % 2, 1)
+    return False

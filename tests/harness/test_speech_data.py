@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from harness import cli, registry
 from harness.datasets import _audio, _espeak, _installed, _names, _speech, _spoken, spoken_names
@@ -18,6 +20,9 @@ from impls.errors import BadInput
 soundfile = pytest.importorskip("soundfile")
 
 RATE = _audio.SAMPLE_RATE
+REASONS = {
+    "missing", "empty", "truncated", "corrupt", "more than 2 channels", "too short", "too long", "sample rate",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +35,9 @@ def tone(seconds=0.2, rate=RATE, hertz=440.0):
     return np.round(8000 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.int16)
 
 
-def sound(path, samples=None, rate=RATE, **settings):
+def sound(path, samples=None, rate=RATE, **how):
     path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, tone(rate=rate) if samples is None else samples, rate, **settings)
+    soundfile.write(path, tone(rate=rate) if samples is None else samples, rate, **how)
     return path
 
 
@@ -90,7 +95,7 @@ def bad_sounds(folder):
         "missing": [folder / "nothing.wav", folder],
         "empty": [folder / "empty.wav", sound(folder / "no samples.wav", tone(0))],
         "truncated": [folder / "half.wav"],
-        "corrupt": [folder / "noise.wav", folder / "half.flac", folder / "changed.flac", folder / "nan.wav"],
+        "corrupt": [folder / name for name in ("noise.wav", "half.flac", "changed.flac", "nan.wav", "bare.raw")],
         "more than 2 channels": [sound(folder / "eight.wav", np.stack([tone()] * 8, axis=1))],
         "too short": [sound(folder / "short.wav", tone(0.05))],
         "too long": [sound(folder / "long.wav", tone(31))],
@@ -100,16 +105,46 @@ def bad_sounds(folder):
     (folder / "half.wav").write_bytes(whole[: len(whole) // 2])
     (folder / "half.flac").write_bytes(flac[: len(flac) // 2])
     (folder / "changed.flac").write_bytes(flac[:400] + bytes(100) + flac[500:])
-    (folder / "noise.wav").write_bytes(bytes(range(256)) * 20)
+    for name in ("noise.wav", "bare.raw"):
+        (folder / name).write_bytes(bytes(range(256)) * 20)
     sound(folder / "nan.wav", np.full(4000, np.nan), subtype="FLOAT")
     return bad
 
 
 def test_every_problem_has_its_name(tmp_path):
-    for reason, paths in bad_sounds(tmp_path).items():
+    bad = bad_sounds(tmp_path)
+    assert set(bad) == REASONS
+    for reason, paths in bad.items():
         for path in paths:
             with pytest.raises(_audio.Unusable, match=f"^{reason}$"):
                 _audio.read(path)
+
+
+def reason_of(path):
+    """Why it cannot be used; empty where it can."""
+    try:
+        return "" if len(_audio.read(path)) else "nothing"
+    except _audio.Unusable as reason:
+        return str(reason)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 255)), max_size=5), st.integers(0, 100))
+def test_a_damaged_header_is_read_or_named(tmp_path, changes, end):
+    for name in ("a.wav", "a.flac"):
+        damaged = bytearray(sound(tmp_path / name).read_bytes())
+        for place, value in changes:
+            damaged[place] = value
+        (tmp_path / name).write_bytes(damaged[: len(damaged) * end // 100])
+        assert reason_of(tmp_path / name) in REASONS | {""}
+
+
+def test_a_wav_file_from_a_pipe_does_not_know_its_size(tmp_path):
+    path = sound(tmp_path / "a.wav")
+    whole = path.read_bytes()
+    assert whole[36:40] == b"data"
+    path.write_bytes(whole[:4] + b"\xff" * 4 + whole[8:40] + b"\xff" * 4 + whole[44:])
+    np.testing.assert_array_equal(_audio.read(path), tone())
 
 
 # Manifests
@@ -307,10 +342,8 @@ def test_languages_are_chosen_and_held_out(tmp_path):
     test = [record("4.wav", "a", "ba"), record("5.wav", "axy", "uz"), record("6.wav", "axy", "ba")]
     folder = spoken(tmp_path, valid=[record("7.wav", "b", "ba")], test=test)
 
-    def chosen(**settings):
-        return {
-            split: [each.language for each in its] for split, its in _speech.load(folder, **settings).splits.items()
-        }
+    def chosen(**choices):
+        return {split: [each.language for each in its] for split, its in _speech.load(folder, **choices).splits.items()}
 
     assert chosen() == {"train": ["ba", "tt", "uz"], "valid": ["ba"], "test": ["ba"]}
     assert chosen(languages=["tt", "ba"]) == {"train": ["ba", "tt"], "valid": ["ba"], "test": ["ba"]}
@@ -329,16 +362,16 @@ def test_another_corpus_by_the_vocabulary_of_the_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("choices", "message"),
     [
         ({"units": "phone"}, "unknown units 'phone': did you mean 'phones'"),
         ({"outside": "drop"}, "unknown rule for outside 'drop': allowed: skip, unknown"),
         ({"min_count": 0}, "min_count=0"),
     ],
 )
-def test_settings_that_cannot_be(tmp_path, settings, message):
+def test_settings_that_cannot_be(tmp_path, choices, message):
     with pytest.raises(BadInput, match=message):
-        _speech.load(spoken(tmp_path), **settings)
+        _speech.load(spoken(tmp_path), **choices)
 
 
 # The paper's languages and their down-sampling
@@ -430,7 +463,7 @@ def test_the_code_on_its_page_runs(few):
     names = {}
     exec(page.split("```python\n")[1].split("```")[0], names)
     assert names["speech"].vocabulary.decode(names["ids"]) == names["utterance"].text
-    for reason in ("missing", "too short", "outside the vocabulary"):
+    for reason in REASONS | {"no transcript", "outside the vocabulary"}:
         assert f"`{reason}`" in page
 
 
