@@ -9,6 +9,7 @@ import pytest
 
 from harness import layers, registry
 from harness.workload import batch, zipf_counts
+from impls.summarizer import PADDING
 
 METHODS = registry.methods("torch")
 needs = {
@@ -125,6 +126,30 @@ def test_padding_has_no_loss_no_gradient_and_no_share_in_the_mean(form, method):
     assert made.loss(hidden_ND, other, ignore_index=7) != pytest.approx(made.loss(hidden_ND, other), rel=1e-6)
 
 
+@needs["tensorflow"]
+@pytest.mark.parametrize("method", ["fused_softmax", "sohsm", "adaptive_softmax"])
+def test_tensorflow_traces_once_for_batches_of_every_size(method):
+    """Of the layers whose layout follows the number of tokens."""
+    from impls.on_tensorflow.adapter import tf
+
+    made = tensorflow_form(method)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 16]), tf.TensorSpec([None], tf.int32)])
+    def loss_and_grad(hidden_ND, targets_N):
+        with tf.GradientTape() as tape:
+            tape.watch(hidden_ND)
+            loss = made.native(hidden_ND, targets_N)
+        return loss, tape.gradient(loss, hidden_ND)
+
+    for tokens in (1, 200):
+        inputs = batch(made.spec.counts, tokens=tokens, dim=16, seed=0)
+        hidden_ND = inputs.hidden_ND.astype(np.float32)
+        loss, dhidden_ND = loss_and_grad(hidden_ND, inputs.targets_N.astype(np.int32))
+        assert float(loss) == pytest.approx(float(made.loss(hidden_ND, inputs.targets_N)), rel=1e-5)
+        np.testing.assert_allclose(dhidden_ND, made.grad(hidden_ND, inputs.targets_N), atol=1e-5)
+    assert loss_and_grad.experimental_get_tracing_count() == 1
+
+
 @needs["torch"]
 @pytest.mark.parametrize("method", METHODS)
 def test_torch_autocast_sums_in_float32(method):
@@ -140,6 +165,26 @@ def test_torch_autocast_sums_in_float32(method):
     mixed.backward()
     assert float(mixed.detach()) == pytest.approx(float(exact.detach()), rel=0.01)
     assert torch.isfinite(hidden.grad).all()
+
+
+@needs["torch"]
+@pytest.mark.parametrize("method", METHODS)
+def test_torch_log_probs_have_the_gradient_of_the_nll(method):
+    """By every parameter: label smoothing is trained through them."""
+    import torch
+
+    from impls.on_torch import adapter
+
+    targets_N = torch.arange(0, 40, 3)
+    hidden_ND = torch.randn(len(targets_N), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for options in ({}, *registry.definition(method).variants):
+        native = adapter.native(layers.spec(method, counts=zipf_counts(40), dim=16, dtype="float64", **options))
+        inputs: Any = [hidden_ND.clone().requires_grad_(), *native.parameters()]
+        log_probs_N = native.log_probs(inputs[0])[torch.arange(len(targets_N)), targets_N]
+        direct = torch.autograd.grad(native.nll(inputs[0], targets_N).sum(), inputs, materialize_grads=True)
+        dense = torch.autograd.grad(-log_probs_N.sum(), inputs, materialize_grads=True)
+        for of_nll, of_log_probs in zip(direct, dense, strict=True):
+            np.testing.assert_allclose(of_log_probs, of_nll, atol=1e-12, err_msg=str(options))
 
 
 @needs["torch"]
@@ -204,19 +249,41 @@ def test_cudnns_weights_are_packed_as_its_reference_reads_them():
     import jax.numpy as jnp
     from jax.experimental import rnn
 
-    from impls.on_jax.models import language_model
+    from impls.on_jax.models import _lstm
 
     keys = jax.random.split(jax.random.key(0), 6)
     shapes = {"embedding": (20, 5), "lstm_input_weight": (24, 5), "lstm_hidden_weight": (24, 6), "lstm_bias": (24,)}
     body = {name: jax.random.normal(key, shape) for key, (name, shape) in zip(keys, shapes.items(), strict=False)}
     inputs_BT = jax.random.randint(keys[4], (3, 7), 0, 20)
     state = (jax.random.normal(keys[5], (3, 6)), jnp.ones((3, 6)))
-    ours, (h, c) = language_model.lstm(body, inputs_BT, state)
-    weights = rnn.unpack_lstm_weights(language_model.cudnn_weights(body), 5, 6, 1, False)
-    lengths = jnp.full((3,), 7, jnp.int32)
+    lengths_B = jnp.array([7, 1, 4], jnp.int32)
+    ours, (h, c) = _lstm.lstm(body, "lstm", body["embedding"], inputs_BT, state, lengths_B)
+    weights = rnn.unpack_lstm_weights(_lstm.cudnn_weights(body, "lstm"), 5, 6, 1, False)
     truth, h_n, c_n = rnn.lstm_ref(
-        body["embedding"][inputs_BT], state[0][None], state[1][None], *weights, lengths, 5, 6, 1, 0.0, False
+        body["embedding"][inputs_BT], state[0][None], state[1][None], *weights, lengths_B, 5, 6, 1, 0.0, False
     )
-    np.testing.assert_allclose(ours, truth, atol=1e-5)
+    real_BT1 = (jnp.arange(7) < lengths_B[:, None])[:, :, None]
+    np.testing.assert_allclose(jnp.where(real_BT1, ours, 0), truth, atol=1e-5)
     np.testing.assert_allclose(h, h_n[0], atol=1e-5)
     np.testing.assert_allclose(c, c_n[0], atol=1e-5)
+
+
+@needs["jax"]
+@pytest.mark.parametrize("shape", [(1, 3), (3, 7), (8, 12)])
+def test_a_shape_of_pairs_is_compiled_for_at_most_eight_numbers_of_targets(shape):
+    from impls.on_jax.models import summarizer
+
+    rng = np.random.default_rng(0)
+    size = shape[0] * shape[1]
+    numbers = set()
+    for real in range(1, size + 1):
+        targets_BT = np.full(shape, PADDING)
+        places = np.sort(rng.choice(size, real, replace=False))
+        targets_BT.flat[places] = rng.integers(0, 20, real)
+        places_N, targets_N = summarizer.pack(targets_BT)
+        assert places_N[:real].tolist() == places.tolist()
+        assert targets_N[:real].tolist() == targets_BT.flat[places].tolist()
+        assert (targets_N[real:] == PADDING).all()
+        assert len(places_N) == len(targets_N) < real + size / 8 + 1
+        numbers.add(len(places_N))
+    assert len(numbers) <= 8
