@@ -4,21 +4,27 @@ Encoder (Gulati et al. 2020, arXiv 2005.08100). Two 3x3 convolutions of stride 2
 frames and mels; a linear map to D, times sqrt(D); then blocks of
 
     x += FF(x) / 2;  x += A(LN(x));  x += C(LN(x));  x += FF(x) / 2;  x = LN(x)
-    FF(x) = W_out swish(W_in LN(x))
+    FF(x) = W_out swish(W_in LN(x)),  swish(x) = x sigmoid(x)
     A: heads over frames i, j with score ((q_i + u) k_j + (q_i + v) W_r r_{i-j}) / sqrt(D / heads)   (arXiv 1901.02860)
-    C(x) = W_out swish(LN(depthwise(GLU(W_in x)))), the depthwise convolution centred, padding frames zero before it
+    C(x) = W_out swish(LN(depthwise(GLU(W_in x)))),  depthwise(x)_s = b + sum over k of w_k x_{s + k - (kernel - 1) / 2}
 
-The paper's convolution module has a batch norm where we have a layer norm, so that an utterance's result does not hang
-on the others of its batch. Decoder (Vaswani et al. 2017, arXiv 1706.03762), norms first: unit vectors times sqrt(D) and
-sinusoids added; blocks of x += self-attention(LN(x)) over the words so far, x += attention(LN(x)) over the encoder's
-frames, x += W_out relu(W_in LN(x)); a last LN gives the hidden vectors that the output layer reads.
+with r_{i-j} the sinusoids of i - j, which is negative where the frame lies ahead. The paper's convolution module has a
+batch norm where we have a layer norm. So an utterance's result hangs neither on the others of its batch nor on its
+padding: padding frames have weight 0 in every attention, and are zero before the depthwise convolution.
+
+Decoder (Vaswani et al. 2017, arXiv 1706.03762), norms first: unit vectors times sqrt(D), the sinusoids of the positions
+from 0 added; blocks of x += self-attention(LN(x)) over the units so far, x += attention(LN(x)) over the encoder's
+frames as they are, x += W_out relu(W_in LN(x)); a last LN gives the hidden vectors that the output layer reads.
 
     loss = (1 - ctc_weight) [mean over units of (1 - smoothing) L + smoothing mean over units w of -log P(w | h)]
            + ctc_weight [sum over utterances of -log P_CTC] / units
 
 L is the layer's own training loss, -log P(target | h) where it is normalised. The smoothed target is uniform over the
-units, whatever the tree or the clusters above them: so it is the same for every layer, and is what it is for a full
-softmax. CTC (Graves et al. 2006) reads the encoder's frames through a softmax of its own over the units and a blank.
+V units, whatever the tree or the clusters above them: so it is the same for every layer, and is what it is for a full
+softmax; a layer that is trained on samples smooths by its normalised P too. CTC (Graves et al. 2006) reads the
+encoder's frames through a softmax of its own over the units and a blank; its transcripts are without their ends, which
+are counted in `units` all the same. An utterance with fewer frames than CTC needs, a frame for each unit and one
+between equal units, adds 0 to its sum and nothing to the gradient.
 
 Weights are (out, in), all maps but W_r and the attention's relative terms have a bias, LN has epsilon 1e-5. There is no
 dropout: SpecAugment, which is part of the input, is the regulariser.
@@ -86,6 +92,8 @@ class RecognizerConfig:
             raise BadInput(f"recognizer dim={self.dim} with heads={self.heads}: allowed: a multiple of 2 * heads")
         if self.kernel % 2 == 0:
             raise BadInput(f"recognizer kernel={self.kernel}: allowed: an odd number")
+        if self.warmup < 0:
+            raise BadInput(f"recognizer warmup={self.warmup}: allowed: a whole number from 0")
         if self.mels < 7:
             raise BadInput(f"recognizer mels={self.mels}: allowed: from 7, which two convolutions leave one of")
         for name in ("smoothing", "ctc_weight"):
@@ -190,7 +198,7 @@ class Recognizer(ABC):
 
     Parameters are named as in `RecognizerConfig.body_shapes`, and `output.<name>` for those of the layer. Features are
     (B, F, M) with (B,) frames that are real, 7 or more of each, zeros beyond them; targets (B, T) unit ids, `PADDING`
-    beyond the last, none empty, each with its end.
+    beyond the last, none empty, the last of each its end.
     """
 
     def __init__(self, spec: LayerSpec, config: RecognizerConfig) -> None:

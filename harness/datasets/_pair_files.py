@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from harness.datasets import _lines
 from harness.datasets._source import SPLITS, PairText
 from impls.errors import BadInput
 
 _LICENCE = "the user's own"
-_BOM = b"\xef\xbb\xbf"
 
 # A split's files, its source and its title but for JSON lines: our own names, then those of Rush et al. 2015, whose
 # archive has two folders.
@@ -102,7 +102,7 @@ def read(paths: tuple[Path, ...]) -> Iterator[tuple[str, list[str]]]:
         BadInput: As `_pairs.load`, with file and line.
     """
     if len(paths) == 1:
-        for number, line in _lines(paths[0]):
+        for number, line in _lines.numbered(paths[0]):
             yield _of_json(paths[0], number, line)
         return
     with ExitStack() as stack:
@@ -116,7 +116,8 @@ def read(paths: tuple[Path, ...]) -> Iterator[tuple[str, list[str]]]:
                 return
             _check_ends(paths, number, raw)
             source, *references = (
-                _text(path, number, each, offset) for path, each, offset in zip(paths, raw, offsets, strict=True)
+                _lines.text_of(path, number, each, offset)
+                for path, each, offset in zip(paths, raw, offsets, strict=True)
             )
             yield source, references
             offsets = [offset + len(each) for offset, each in zip(offsets, raw, strict=True)]
@@ -132,31 +133,6 @@ def _check_ends(paths: tuple[Path, ...], number: int, raw: list[bytes]) -> None:
             )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbers from 1, and lines. Only a line feed ends one: text may hold other signs that Unicode ends lines by."""
-    offset = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            yield number, _text(path, number, line, offset)
-            offset += len(line)
-
-
-def _text(path: Path, number: int, line: bytes, offset: int) -> str:
-    """A line without white space around it; `offset` is the byte of the file where it begins."""
-    start = len(_BOM) if not offset and line.startswith(_BOM) else 0
-    try:
-        text = line[start:].decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        at = start + error.start
-        raise BadInput(
-            f"{path}, line {number:,}: byte {offset + at:,} of the file is {line[at]:#04x}, which is not UTF-8: "
-            "allowed: UTF-8"
-        ) from None
-    if not text:
-        raise BadInput(f"{path}, line {number:,}: it is empty: allowed: text")
-    return text
-
-
 def _of_json(path: Path, number: int, line: str) -> tuple[str, list[str]]:
     def wrong(what: str) -> BadInput:
         return BadInput(
@@ -170,16 +146,11 @@ def _of_json(path: Path, number: int, line: str) -> tuple[str, list[str]]:
         raise wrong("no JSON") from None
     if not isinstance(record, dict):
         raise wrong("no object")
-    if not _is_text(record.get("text")):
+    if not _lines.is_text(record.get("text")):
         raise wrong("no text")
     if ("summary" in record) == ("summaries" in record):
         raise wrong("summary and summaries" if "summary" in record else "no summary and no summaries")
     summaries = [record["summary"]] if "summary" in record else record["summaries"]
-    if not isinstance(summaries, list) or not summaries or not all(map(_is_text, summaries)):
+    if not isinstance(summaries, list) or not summaries or not all(map(_lines.is_text, summaries)):
         raise wrong("a summary is missing, empty or no text")
     return record["text"].strip(), [each.strip() for each in summaries]
-
-
-def _is_text(value: object) -> bool:
-    """Whether it is text that can be written as UTF-8: JSON may spell half a character."""
-    return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= sign <= "\udfff" for sign in value)

@@ -27,6 +27,11 @@ def mean_nll(log_probs_NV: NDArray, targets_N: NDArray) -> tuple[float, NDArray]
     return -float(log_probs_NV[rows, targets_N].mean()), dscores_NV / len(targets_N)
 
 
+def sigmoid(scores: NDArray) -> NDArray:
+    """1 / (1 + exp(-x)), which no x overflows."""
+    return 0.5 * (1 + np.tanh(0.5 * scores))
+
+
 def log_sigmoid(scores: NDArray) -> NDArray:
     """log(1 / (1 + exp(-x))), exact in both tails."""
     return np.minimum(scores, 0) - np.log1p(np.exp(-np.abs(scores)))

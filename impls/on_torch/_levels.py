@@ -151,7 +151,7 @@ class Level(nn.Module):
         return hidden_ND.to(self._of(0, "weight").dtype)
 
     def _words(self, number: int) -> _expand.WordsByCluster:
-        member_GS, bias_GS = self._of(number, "member"), at_least_float32(self._of(number, "bias").detach())
+        member_GS, bias_GS = self._of(number, "member"), at_least_float32(self._of(number, "bias"))
         added_GS = bias_GS.masked_fill(torch.eq(member_GS, self.members), -torch.inf)
         return _expand.WordsByCluster(self._of(number, "weight"), added_GS, member_GS)
 

@@ -85,6 +85,37 @@ class _PathNll(torch.autograd.Function):
         return dhidden_ND.to(hidden_ND.dtype), dnode, None, None, None, None
 
 
+class _LeafLogProbs(torch.autograd.Function):
+    """(leaves, N) log-probabilities from the scores of the inner nodes (M, N), level by level; nodes are rows, so that
+    a level is read and written in whole rows. The gradient goes back up the levels: what the leaves below a child get.
+    """
+
+    @staticmethod
+    def forward(ctx, scores_MN, levels: list[Tensor]) -> Tensor:  # type: ignore[override]
+        leaves = len(scores_MN) + 1
+        prefix = scores_MN.new_zeros(2 * leaves - 1, scores_MN.shape[1])  # leaves, then inner nodes
+        for nodes, left, right in levels:
+            here, scores = prefix[leaves + nodes], scores_MN[nodes]
+            prefix[left] = here + F.logsigmoid(scores)
+            prefix[right] = here + F.logsigmoid(-scores)
+        ctx.save_for_backward(scores_MN)
+        ctx.levels = levels
+        return prefix[:leaves]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dleaf):  # type: ignore[override]
+        (scores_MN,) = ctx.saved_tensors
+        below = torch.cat([dleaf, torch.empty_like(scores_MN)])
+        dscores_MN = torch.empty_like(scores_MN)
+        for nodes, left, right in reversed(ctx.levels):
+            of_left, of_right = below[left], below[right]
+            below[len(dleaf) + nodes] = of_both = of_left + of_right
+            # of_left sigma(-x) - of_right sigma(x)
+            dscores_MN[nodes] = torch.addcmul(of_left, of_both, torch.sigmoid(scores_MN[nodes]), value=-1)
+        return dscores_MN, None
+
+
 def _dense(node_weight: Tensor, nodes_U: Tensor, dnode_UD: Tensor, dnear_HD: Tensor) -> Tensor:
     """The gradient of all nodes from that of the nodes reached and of those nearest the root."""
     dnode = torch.zeros_like(node_weight)
@@ -113,7 +144,8 @@ class TreeSoftmax(OutputLayer):
 
     Parameters: `node_weight` (nodes, D), where the method has biases (nodes, D + 1) with the biases in the last column,
     which meets a 1 that every hidden vector gets. Buffers: `index`, `sign` (leaves, L) of each leaf's path;
-    `leaf_word` (leaves,) and `leaf` (V, M) of each word, -1 beyond its last one.
+    `leaf_word` (leaves,) and `leaf` (V, M) of each word, -1 beyond its last one; `level{i}` (3, nodes) of depth i: the
+    nodes, their left and their right children.
     """
 
     index: Tensor
@@ -147,9 +179,11 @@ class TreeSoftmax(OutputLayer):
             ("near_turns", near.turns),
         ):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
-        self._levels = [
-            (torch.from_numpy(nodes), *torch.from_numpy(children[nodes].T.copy())) for nodes in huffman.levels(children)
-        ]
+        self._depth = 0
+        for nodes in huffman.levels(children):
+            level = np.stack([nodes, *children[nodes].T])
+            self.register_buffer(f"level{self._depth}", torch.from_numpy(level), persistent=False)
+            self._depth += 1
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if self._single:
@@ -183,16 +217,9 @@ class TreeSoftmax(OutputLayer):
         return torch.logsumexp(log_code_NVM, dim=2)
 
     def _leaf_log_probs(self, hidden_ND: Tensor) -> Tensor:
-        # Level by level, nodes as rows so that a level is read and written in whole rows: O(V D + V) a token.
-        leaves = len(self.tree) + 1
         scores_MN = at_least_float32(F.linear(self.node_weight, hidden_ND.to(self.node_weight.dtype)))
-        prefix = scores_MN.new_zeros(2 * leaves - 1, len(hidden_ND))  # leaves, then inner nodes
-        for nodes, left, right in self._levels:
-            nodes, left, right = (ids.to(scores_MN.device) for ids in (nodes, left, right))
-            here, scores = prefix[leaves + nodes], scores_MN[nodes]
-            prefix[left] = here + F.logsigmoid(scores)
-            prefix[right] = here + F.logsigmoid(-scores)
-        return prefix[:leaves].T
+        levels = [self.get_buffer(f"level{number}") for number in range(self._depth)]
+        return _LeafLogProbs.apply(scores_MN, levels).T  # type: ignore[union-attr]
 
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

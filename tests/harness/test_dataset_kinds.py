@@ -1,4 +1,4 @@
-"""Running text and pairs are told apart: by the loaders, by the tasks and in the list."""
+"""Running text, pairs and speech are told apart: by the loaders, by the tasks and in the list."""
 
 import re
 
@@ -35,7 +35,7 @@ def test_tasks_over_text_refuse_pairs_in_one_line(task, capsys, in_empty_folder)
 
 def test_every_dataset_has_a_kind_and_the_list_shows_it(capsys):
     kinds = {name: registry.dataset(name).KIND for name in registry.datasets()}
-    assert set(kinds.values()) == {"text", "pairs"}
+    assert set(kinds.values()) == {"text", "pairs", "speech"}
     assert cli.main(["data", "list"]) == 0
-    listed = dict(re.findall(r"^(\S+) +(text|pairs) +(?:not )?here ", capsys.readouterr().out, re.MULTILINE))
+    listed = dict(re.findall(r"^(\S+) +(text|pairs|speech) +(?:not )?here ", capsys.readouterr().out, re.MULTILINE))
     assert listed == kinds

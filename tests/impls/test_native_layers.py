@@ -168,6 +168,26 @@ def test_torch_autocast_sums_in_float32(method):
 
 
 @needs["torch"]
+@pytest.mark.parametrize("method", METHODS)
+def test_torch_log_probs_have_the_gradient_of_the_nll(method):
+    """By every parameter: label smoothing is trained through them."""
+    import torch
+
+    from impls.on_torch import adapter
+
+    targets_N = torch.arange(0, 40, 3)
+    hidden_ND = torch.randn(len(targets_N), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for options in ({}, *registry.definition(method).variants):
+        native = adapter.native(layers.spec(method, counts=zipf_counts(40), dim=16, dtype="float64", **options))
+        inputs: Any = [hidden_ND.clone().requires_grad_(), *native.parameters()]
+        log_probs_N = native.log_probs(inputs[0])[torch.arange(len(targets_N)), targets_N]
+        direct = torch.autograd.grad(native.nll(inputs[0], targets_N).sum(), inputs, materialize_grads=True)
+        dense = torch.autograd.grad(-log_probs_N.sum(), inputs, materialize_grads=True)
+        for of_nll, of_log_probs in zip(direct, dense, strict=True):
+            np.testing.assert_allclose(of_log_probs, of_nll, atol=1e-12, err_msg=str(options))
+
+
+@needs["torch"]
 def test_full_softmax_is_torchs_cross_entropy():
     import torch
 

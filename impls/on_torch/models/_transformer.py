@@ -1,0 +1,110 @@
+"""A pre-norm transformer decoder over any encoder's frames in PyTorch. See `impls/recognizer.py` for the formulas.
+
+Shape letters: B sequences, T units, S frames, H heads, E = D / H, R rows of a decode, which are B or as many for each
+sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, cat, nn
+from torch.nn import functional as F
+
+from impls.recognizer import NORM_EPSILON, RecognizerConfig
+
+KeysValues = tuple[Tensor, Tensor]  # (B, H, S, E) each
+
+
+class Attention(nn.Module):
+    """The maps of multi-head attention, and the norm before it."""
+
+    def __init__(self, config: RecognizerConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.norm = nn.LayerNorm(config.dim, NORM_EPSILON)
+        self.query = nn.Linear(config.dim, config.dim)
+        self.key = nn.Linear(config.dim, config.dim)
+        self.value = nn.Linear(config.dim, config.dim)
+        self.out = nn.Linear(config.dim, config.dim)
+
+    def split(self, x_BTD: Tensor) -> Tensor:
+        """(B, H, T, E)"""
+        return x_BTD.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+    def keys_values(self, memory_BSD: Tensor) -> KeysValues:
+        return self.split(self.key(memory_BSD)), self.split(self.value(memory_BSD))
+
+    def attend(
+        self, query_BHTE: Tensor, memory: KeysValues, mask: Tensor | None = None, *, causal: bool = False
+    ) -> Tensor:
+        """(B, T, D); `mask` as of `F.scaled_dot_product_attention`."""
+        mixed_BHTE = F.scaled_dot_product_attention(query_BHTE, *memory, attn_mask=mask, is_causal=causal)
+        return self.out(mixed_BHTE.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: RecognizerConfig, activation: nn.Module) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.dim, NORM_EPSILON)
+        self.add_module("in", nn.Linear(config.dim, config.feed_forward))
+        self.activation = activation
+        self.out = nn.Linear(config.feed_forward, config.dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.activation(self.get_submodule("in")(self.norm(x))))
+
+
+class DecoderBlock(nn.Module):
+    def __init__(self, config: RecognizerConfig) -> None:
+        super().__init__()
+        self.self = Attention(config)
+        self.cross = Attention(config)
+        self.feed = FeedForward(config, nn.ReLU(inplace=True))
+
+    def forward(
+        self, x_RTD: Tensor, frames: KeysValues, real_B11S: Tensor, past: KeysValues | None
+    ) -> tuple[Tensor, KeysValues]:
+        """(R, T, D), and the keys and values of all units read, those of the past among them.
+
+        Args:
+            x_RTD: All units, or, where there is a past, one.
+            frames: `cross.keys_values` of the encoder's.
+            real_B11S: False at padding.
+            past: What this gave for the units before.
+        """
+        normed_RTD = self.self.norm(x_RTD)
+        here = self.self.keys_values(normed_RTD)
+        read = here if past is None else (cat([past[0], here[0]], dim=2), cat([past[1], here[1]], dim=2))
+        query = self.self.split(self.self.query(normed_RTD))
+        x_RTD = x_RTD + self.self.attend(query, read, causal=past is None)
+        # A sequence's rows are to its frames what the units of one row are: the frames stay one copy.
+        x_BWD = x_RTD.reshape(len(real_B11S), -1, x_RTD.shape[2])
+        query = self.cross.split(self.cross.query(self.cross.norm(x_BWD)))
+        x_BWD = x_BWD + self.cross.attend(query, frames, real_B11S)
+        return (x_BWD + self.feed(x_BWD)).view_as(x_RTD), read
+
+
+class Decoder(nn.Module):
+    def __init__(self, config: RecognizerConfig) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
+        self.norm = nn.LayerNorm(config.dim, NORM_EPSILON)
+
+    def memory(self, frames_BSD: Tensor) -> list[KeysValues]:
+        """Of the encoder's frames, for each block."""
+        return [block.cross.keys_values(frames_BSD) for block in self._blocks]
+
+    def forward(
+        self, x_RTD: Tensor, memory: Sequence[KeysValues], real_B11S: Tensor, past: Sequence[KeysValues] | None = None
+    ) -> tuple[Tensor, list[KeysValues]]:
+        """(R, T, D) hidden vectors, and what to hand back as `past` with the next unit."""
+        read = []
+        for number, block in enumerate(self._blocks):
+            x_RTD, kept = block(x_RTD, memory[number], real_B11S, past[number] if past else None)
+            read.append(kept)
+        return self.norm(x_RTD), read
+
+    @property
+    def _blocks(self) -> list[DecoderBlock]:
+        return list(self.blocks)  # type: ignore[arg-type]

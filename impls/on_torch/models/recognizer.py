@@ -1,0 +1,195 @@
+"""The speech recognizer in PyTorch. See `impls/recognizer.py` for the formulas, `impls/on_numpy/models/recognizer.py`
+for their definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from impls.on_torch import _optimizers, adapter
+from impls.on_torch._layer import TORCH_DTYPES, Tensors, at_least_float32
+from impls.on_torch.models._conformer import EncoderBlock, Front, Sinusoids
+from impls.on_torch.models._transformer import Decoder, KeysValues
+from impls.recognizer import Recognizer, RecognizerConfig, frames_after
+from impls.spec import Arrays, LayerSpec
+
+
+class Body(nn.Module):
+    """All that lies below the output layer."""
+
+    def __init__(self, vocab: int, config: RecognizerConfig) -> None:
+        super().__init__()
+        self.sinusoids = Sinusoids(config.dim)
+        self.front = Front(config)
+        self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
+        self.embedding = nn.Parameter(torch.empty(vocab, config.dim))
+        self.decoder = Decoder(config)
+        if config.ctc_weight:
+            self.ctc = nn.Linear(config.dim, vocab + 1)
+
+    def encode(self, features_BFM: Tensor, real_BS: Tensor) -> Tensor:
+        """(B, S, D)"""
+        x_BSD = self.front(features_BFM)
+        offsets_PD = self.sinusoids.around(x_BSD.shape[1])
+        for block in self.encoder:
+            x_BSD = block(x_BSD, real_BS, offsets_PD)
+        return x_BSD
+
+    def decode(
+        self,
+        read_RT: Tensor,
+        memory: Sequence[KeysValues],
+        real_BS: Tensor,
+        past: Sequence[KeysValues] | None = None,
+    ) -> tuple[Tensor, list[KeysValues]]:
+        """(R, T, D) hidden vectors after each of the units read, and what to hand back as `past` with the next."""
+        start = past[0][0].shape[2] if past else 0
+        positions_TD = self.sinusoids.between(start, start + read_RT.shape[1])
+        x_RTD = F.embedding(read_RT, self.embedding) * self.embedding.shape[1] ** 0.5 + positions_TD
+        return self.decoder(x_RTD, memory, real_BS[:, None, None, :], past)
+
+
+class Decoding(NamedTuple):
+    """What was listened to and the units read since."""
+
+    memory: list[KeysValues]
+    real_BS: Tensor
+    past: list[KeysValues]
+
+
+class TorchRecognizer(Recognizer):
+    def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: torch.device) -> None:
+        super().__init__(spec, config)
+        config.optimizer.check_dense("the recognizer of torch")
+        self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]
+        self.body = Body(spec.vocab, config).to(device, self.dtype)
+        self.output = adapter.blank(spec).to(device)
+        self._load(self.initial_parameters())
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [*self.body.parameters(), *self.output.parameters()]
+
+    def _body(self) -> dict[str, nn.Parameter]:
+        """By canonical names."""
+        scales = {f"{name}.weight" for name, module in self.body.named_modules() if isinstance(module, nn.LayerNorm)}
+
+        def canonical(name: str) -> str:
+            owner, _, kind = name.rpartition(".")
+            if kind not in ("weight", "bias"):
+                return name
+            return f"{owner}_{'scale' if name in scales else kind}".replace(".blocks.", ".")
+
+        return {canonical(name): parameter for name, parameter in self.body.named_parameters()}
+
+    def parameters(self) -> Arrays:
+        own = {name: value.detach() for name, value in self.output.named_parameters()}
+        tensors: Tensors = {f"output.{name}": value for name, value in self.output.to_canonical(own).items()}
+        tensors |= self._body()
+        shapes = self.parameter_shapes()
+        return {name: np.array(adapter.to_numpy(tensors[name])).reshape(shape) for name, shape in shapes.items()}
+
+    @torch.no_grad()
+    def _load(self, params: Arrays) -> None:
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
+        for name, parameter in self._body().items():
+            parameter.copy_(tensors.pop(name).view_as(parameter))
+        self.output.load_canonical({name.removeprefix("output."): value for name, value in tensors.items()})
+        self.optimizer = _optimizers.build(self.config.optimizer, self._trained())
+        self.steps = 0
+        self.decoding: Decoding | None = None
+
+    def _ids(self, ids: NDArray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self.device, non_blocking=True)
+
+    def _encode(self, features_BFM: NDArray, frames_B: NDArray) -> tuple[Tensor, Tensor]:
+        """(B, S, D), and (B, S) which of the frames are real."""
+        real_BS = np.arange(int(frames_after(features_BFM.shape[1]))) < frames_after(frames_B)[:, None]
+        real = torch.from_numpy(real_BS).to(self.device, non_blocking=True)
+        features = torch.from_numpy(np.ascontiguousarray(features_BFM)).to(self.device, self.dtype, non_blocking=True)
+        return self.body.encode(features, real), real
+
+    def _hidden(self, frames_BSD: Tensor, real_BS: Tensor, targets_BT: NDArray) -> tuple[Tensor, Tensor]:
+        """(N, D) what the output layer reads at each of the targets' units, and (N,) those."""
+        memory = self.body.decoder.memory(frames_BSD)
+        hidden_BTD, _ = self.body.decode(self._ids(self.inputs_of(targets_BT)), memory, real_BS)
+        place_N = np.flatnonzero(targets_BT >= 0)
+        return hidden_BTD.flatten(0, 1).index_select(0, self._ids(place_N)), self._ids(targets_BT.ravel()[place_N])
+
+    def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Tensor:
+        frames_BSD, real_BS = self._encode(features_BFM, frames_B)
+        hidden_ND, targets_N = self._hidden(frames_BSD, real_BS, targets_BT)
+        loss, weight = self._unit_loss(hidden_ND, targets_N), self.config.ctc_weight
+        if weight:
+            ctc_nll = self._ctc_nll(frames_BSD, frames_B, targets_BT)
+            loss = (1 - weight) * loss + weight / len(targets_N) * ctc_nll
+        loss.backward()
+        _optimizers.finish_gradients(self.config.optimizer, self._trained())
+        self.steps += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.rate_at(self.steps)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def _unit_loss(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """The mean over the units, smoothed."""
+        extra, smoothing = adapter.extra_on(self.device, next(self.extra_of_steps)), self.config.smoothing
+        if not smoothing:
+            return self.output(hidden_ND, targets_N, **extra)
+        log_probs_NV = self.output.log_probs(hidden_ND)
+        if self.spec.definition.train_only_loss:
+            loss = self.output(hidden_ND, targets_N, **extra)
+        else:
+            loss = F.nll_loss(log_probs_NV, targets_N)  # the layer's own, from what smoothing has made anyway
+        return (1 - smoothing) * loss - smoothing * log_probs_NV.mean()
+
+    def _ctc_nll(self, frames_BSD: Tensor, frames_B: NDArray, targets_BT: NDArray) -> Tensor:
+        """Summed over the utterances that have frames enough."""
+        log_probs_BSU = F.log_softmax(at_least_float32(self.body.ctc(frames_BSD)), dim=2)
+        return F.ctc_loss(
+            log_probs_BSU.transpose(0, 1),
+            self._ids(np.maximum(targets_BT, 0)),
+            torch.from_numpy(frames_after(frames_B)),  # lengths are read on the host
+            torch.from_numpy((targets_BT >= 0).sum(axis=1) - 1),
+            blank=self.spec.vocab,
+            reduction="sum",
+            zero_infinity=True,
+        )
+
+    @torch.no_grad()
+    def evaluate(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> float:
+        hidden_ND, targets_N = self._hidden(*self._encode(features_BFM, frames_B), targets_BT)
+        return -float(self.output.target_log_probs(hidden_ND, targets_N).double().sum())
+
+    @torch.no_grad()
+    def listen(self, features_BFM: NDArray, frames_B: NDArray, longest: int) -> None:
+        frames_BSD, real_BS = self._encode(features_BFM, frames_B)
+        self.decoding = Decoding(self.body.decoder.memory(frames_BSD), real_BS, [])
+
+    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.decoding is not None
+        return self._next_units(prompts_BT, [], k)
+
+    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.decoding is not None
+        rows = self._ids(rows_R)
+        past = [(keys.index_select(0, rows), values.index_select(0, rows)) for keys, values in self.decoding.past]
+        return self._next_units(ids_R[:, None], past, k)
+
+    @torch.no_grad()
+    def _next_units(self, read_RT: NDArray, past: list[KeysValues], k: int) -> tuple[NDArray, NDArray]:
+        assert self.decoding is not None
+        memory, real_BS, _ = self.decoding
+        hidden_RTD, past = self.body.decode(self._ids(read_RT), memory, real_BS, past)
+        self.decoding = Decoding(memory, real_BS, past)
+        values, ids = self.output.topk(hidden_RTD[:, -1], k)
+        return adapter.to_numpy(values), adapter.to_numpy(ids)
+
+    def synchronize(self) -> None:
+        adapter.synchronize(self.device)
