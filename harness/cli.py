@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--out", help="write to this file as well as to the screen")
     table.add_argument("--plot", metavar="FILE", help="draw speed against vocabulary to this svg, png or pdf file")
     table.add_argument("--clusters", type=int, default=0, metavar="N", help="print N learned word clusters too")
+    table.add_argument("--examples", type=int, default=0, metavar="N", help="print N summaries of each system too")
     _filters(table)
 
     report = command("report", _report, "one HTML page of stored rows, which opens offline")
@@ -156,11 +157,17 @@ def _table(arguments: argparse.Namespace) -> int:
 
     kept = Filter(frameworks=arguments.framework, methods=arguments.method, vocab=arguments.vocab, tasks=arguments.task)
     if arguments.against:
-        if arguments.clusters or arguments.plot:
-            raise BadInput("--against published draws no plot and no clusters: allowed: --run, --format and --out")
+        if arguments.clusters or arguments.examples or arguments.plot:
+            raise BadInput("--against published has no plot, clusters or examples: allowed: --run, --format and --out")
         return against_published(arguments.run, arguments.format, kept, out=arguments.out)
     return table(
-        arguments.run, arguments.format, kept, clusters=arguments.clusters, out=arguments.out, plot=arguments.plot
+        arguments.run,
+        arguments.format,
+        kept,
+        clusters=arguments.clusters,
+        examples=arguments.examples,
+        out=arguments.out,
+        plot=arguments.plot,
     )
 
 

@@ -183,7 +183,7 @@ def _paired(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float
     # log(full softmax / this) falls where this becomes slower
     slower = _between_runs(shift(b.rounds, a.rounds, level), _centres(b, "rounds"), _centres(a, "rounds"))
     noise = max(old.noise(a), new.noise(b))
-    if min(len(a.each_run), len(b.each_run)) < _SEVERAL:
+    if _few(a, b):
         noise = max(noise, old.spread(a), new.spread(b))
     what, bar, reason = _judge(slower, limits.cost, noise)
     before, after = (math.exp(statistics.median(each.rounds)) for each in (a, b))
@@ -216,7 +216,13 @@ def _alone(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float)
     witnesses = _witnesses(old, new, a, level) if a.is_baseline and what in (WORSE, BETTER) else []
     if witnesses and statistics.median(each.low if what == WORSE else -each.high for each in witnesses) <= 0:
         what, reason = UNCLEAR, "all layers moved alike: the machine, or code that they share"
+    if what in (WORSE, BETTER) and not a.rounds and _few(a, b):
+        what, reason = UNCLEAR, f"absolute time with no measure of its noise: {_SEVERAL} runs a side would be one"
     return _finding(what, a, b, reason=reason or "absolute time", **_relative_change(slower), bar=math.expm1(bar))
+
+
+def _few(a: Entry, b: Entry) -> bool:
+    return min(len(a.each_run), len(b.each_run)) < _SEVERAL
 
 
 def _between_runs(pooled: Interval, first: Sequence[float], second: Sequence[float]) -> Interval:

@@ -62,7 +62,7 @@ def test_list_imports_no_framework(kind):
         (["table", "--against", "publshed"], "invalid choice"),
         (["table", "--against", "published"], "no run below"),
         (["table", "--against", "published", "--run", "nowhere.jsonl"], "No such file"),
-        (["table", "--against", "published", "--plot", "x.svg"], "no plot"),
+        (["table", "--against", "published", "--plot", "x.svg"], "has no plot"),
         (["table"], "no run below"),
         (["data", "get", "txt8"], "did you mean 'text8'"),
         (["list", "everything"], "invalid choice"),

@@ -12,7 +12,14 @@ from impls.errors import BadInput, unknown
 
 
 def table(
-    given: Sequence[str] | None, form: str, kept: Filter, *, clusters: int, out: str | None, plot: str | None
+    given: Sequence[str] | None,
+    form: str,
+    kept: Filter,
+    *,
+    clusters: int,
+    examples: int,
+    out: str | None,
+    plot: str | None,
 ) -> int:
     from harness.report import table as tables
 
@@ -29,6 +36,8 @@ def table(
     text = tables.render(records, form)
     if clusters:
         text += "\n" + tables.clusters(rows, clusters)
+    if examples:
+        text += "\n" + tables.examples(rows, examples)
     _say(text, out)
     if plot:
         from harness.report.plot import speed
@@ -68,9 +77,13 @@ def show(rows: Sequence[Row], form: str) -> None:
 def _check(kept: Filter) -> None:
     for given, kind, names in (
         (kept.frameworks, "framework", registry.frameworks()),
-        (kept.methods, "method", [*registry.methods(), "unigram"]),
+        (kept.methods, "method", [*registry.methods(), *_extra_methods()]),
         (kept.tasks, "task", registry.tasks()),
     ):
         for name in given or ():
             if name not in names:
                 raise unknown(kind, name, names)
+
+
+def _extra_methods() -> list[str]:
+    return [method for task in registry.tasks() for method in getattr(registry.task(task), "EXTRA_METHODS", ())]

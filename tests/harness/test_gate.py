@@ -183,6 +183,20 @@ def test_a_process_in_which_full_softmax_was_slow_is_no_change_of_the_others():
         assert "within the noise" in sohsm.reason
 
 
+def test_unpaired_times_need_several_runs():
+    """Such as the steps of a training run, which may have met a busy machine."""
+    rng = np.random.default_rng(15)
+
+    def steps(seconds):
+        samples = (seconds * np.exp(rng.normal(0, 0.02, 40))).tolist()
+        return row(cell(task="summarization"), Measurement("step_seconds", seconds, samples))
+
+    assert gate.compare([steps(1.0)], [steps(1.3)], LIMITS)[0].verdict == gate.UNCLEAR
+    before, after = ([steps(each * factor) for each in (1.0, 1.02, 0.98)] for factor in (1.0, 1.3))
+    assert gate.compare(before, after, LIMITS)[0].verdict == gate.WORSE
+    assert gate.compare(before, before, LIMITS)[0].verdict != gate.WORSE
+
+
 def test_a_time_that_was_zero_in_one_run_is_pooled_with_the_others():
     rows = [row(cell(), Measurement("compile_seconds", value, [value])) for value in (0.0, 1.0, 1.1)]
     assert outcome(rows, rows) == gate.SAME_OR_BETTER
