@@ -81,7 +81,7 @@ def test_a_device_that_is_not_there_is_refused():
 
 def test_a_killed_run_resumes_and_leaves_no_worker(in_empty_folder):
     command = [sys.executable, "-m", "harness.cli", "check", "-f", "numpy", "--out", "rows.jsonl"]
-    environment = {**os.environ, "PYTHONPATH": str(pool._ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(pool.ROOT)}
     path = in_empty_folder / "rows.jsonl"
     kills = 0
     for delay in (0.4, 0.8, 1.2, 1.6):
