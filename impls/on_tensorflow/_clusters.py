@@ -9,15 +9,16 @@ pass.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from impls.on_tensorflow._layer import Tensor, at_least_float32
 
 # Tokens of a further tile. Measured on two CPU cores with 32, 64 and 128 of them, which came out alike.
 _FURTHER = 32
+_POWERS = 2 ** np.arange(3, 31, dtype=np.int32)  # what the places of a cluster's first tile may be
 # Pairs of a row and a cluster in a tile, when decoding.
 _PAIRS = 16
 # The bias of an empty slot: its exponential is zero, and finite so that a cluster without any word has no NaN either.
@@ -31,7 +32,7 @@ def in_cluster_nll(
     word_CS: Tensor,
     cluster_N: Tensor,
     slot_N: Tensor,
-    tokens: float | None = None,
+    tokens: float | Tensor | None = None,
 ) -> Tensor:
     """(N,) negative log-likelihood of each target among the words of its cluster, in nats.
 
@@ -41,10 +42,10 @@ def in_cluster_nll(
         bias_CS: Word biases, or None.
         word_CS: The word in each slot; negative where the slot is empty.
         cluster_N, slot_N: int32: where the target words stand.
-        tokens: How many are expected, for which the layout is made; N where that is known while tracing.
+        tokens: How many are expected, for which the layout is made; N where left out.
     """
     clusters, width = word_CS.shape
-    expected = cluster_N.shape[0] if tokens is None else tokens
+    expected = count(cluster_N) if tokens is None else tokens
     first, further, place_N = _cut(cluster_N, clusters, _first_places(expected, clusters), _FURTHER)
 
     @tf.custom_gradient
@@ -133,7 +134,7 @@ class _Tiles(NamedTuple):
     cluster_M: Tensor
 
 
-def _cut(cluster_N: Tensor, clusters: int, first: int, further: int) -> tuple[_Tiles, _Tiles, Tensor]:
+def _cut(cluster_N: Tensor, clusters: int, first: int | Tensor, further: int) -> tuple[_Tiles, _Tiles, Tensor]:
     """A tile of `first` places for each cluster, tiles of `further` places for what is left, and (N,) the place of each
     token in both laid end to end."""
     order_N = tf.argsort(cluster_N, stable=True)
@@ -159,11 +160,17 @@ def _cut(cluster_N: Tensor, clusters: int, first: int, further: int) -> tuple[_T
     return tiles(begin_C, every_C, first), tiles(start_M, cluster_M, further), place_N
 
 
-def _first_places(tokens: float | None, clusters: int) -> int:
+def count(array_N: Tensor) -> float | Tensor:
+    """N: a number where it is known while tracing."""
+    known = array_N.shape[0]
+    return tf.cast(tf.size(array_N), tf.float32) if known is None else known
+
+
+def _first_places(tokens: float | Tensor, clusters: int) -> int | Tensor:
     """T: the tokens of an average cluster, as the next power of two."""
-    if tokens is None:  # not known while tracing
-        return _FURTHER
-    return max(8, 1 << (math.ceil(tokens / clusters) - 1).bit_length())
+    if tf.is_tensor(tokens):
+        return tf.gather(_POWERS, tf.searchsorted(tf.cast(_POWERS, tf.float32), [tokens / clusters])[0])
+    return int(_POWERS[np.searchsorted(_POWERS, tokens / clusters)])
 
 
 def _add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:

@@ -44,19 +44,18 @@ class Level:
     def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
         """(N,) -log P(member | its group, h)."""
         shelf_N, row_N, slot_N = (tf.gather(array, member_N) for array in (self._shelf, self._row, self._slot))
-        tokens, count = member_N.shape[0], len(self.shelves)
+        tokens, count = _clusters.count(member_N), len(self.shelves)
         if count == 1:
             return self._nll_on_shelf(0, hidden_ND, row_N, slot_N, tokens)
         # Each token to its shelf and back again.
         hidden, row, slot = (tf.dynamic_partition(array, shelf_N, count) for array in (hidden_ND, row_N, slot_N))
         parts = []
         for number, shelf in enumerate(self.shelves):
-            expected = None if tokens is None else shelf.share * tokens
-            parts.append(self._nll_on_shelf(number, hidden[number], row[number], slot[number], expected))
+            parts.append(self._nll_on_shelf(number, hidden[number], row[number], slot[number], shelf.share * tokens))
         return tf.dynamic_stitch(tf.dynamic_partition(tf.range(tf.size(shelf_N)), shelf_N, count), parts)
 
     def _nll_on_shelf(
-        self, number: int, hidden_RD: Tensor, row_R: Tensor, slot_R: Tensor, tokens: float | None
+        self, number: int, hidden_RD: Tensor, row_R: Tensor, slot_R: Tensor, tokens: float | Tensor
     ) -> Tensor:
         weight_GSD, bias_GS = self._of(number, "weight"), self._of(number, "bias")
         member_GS = self._members[number]

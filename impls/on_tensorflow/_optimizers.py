@@ -3,7 +3,7 @@ and weight decay otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ Variables = Mapping[str, tf.Variable]
 
 
 class Updates:
-    """State of one optimizer over named variables. `apply` is traced into the step that calls it."""
+    """State of one optimizer over named variables. `minimize` and `apply` are traced into the step that calls them."""
 
     def __init__(self, settings: Optimizer, variables: Variables) -> None:
         settings.check_dense("tensorflow")
@@ -29,6 +29,16 @@ class Updates:
             for _ in range(settings.slots)
         ]
         self.steps = tf.Variable(tf.zeros([], tf.int64), trainable=False)
+
+    def minimize(self, loss_of: Callable[[], Tensor]) -> Tensor:
+        """One step down the gradient of a loss; its value before it."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            for variable in self.variables.values():
+                tape.watch(variable)
+            loss = loss_of()
+        grads = tape.gradient(loss, self.variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        self.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()})
+        return loss
 
     def apply(self, grads: Mapping[str, Tensor]) -> None:
         """One step: clip by the global norm, add weight decay, update."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -11,12 +12,16 @@ from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product
 from impls.on_tensorflow.full_softmax import FullSoftmax
 from impls.structures import blocks
 
+# Where the number of tokens is not known while tracing: how many are expected, and their padded number's divisor.
+_TOKENS = 1024
+_ROUND = 64
+
 
 @tf.function(jit_compile=True)
 def _forward(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
     """(N,) log-sum-exp over the vocabulary and (N,) logits of the targets."""
-    tokens, vocab = hidden_ND.shape[0], weight_VD.shape[0]
-    width = blocks.width(tokens, vocab)
+    vocab = weight_VD.shape[0]
+    width = _width(hidden_ND, vocab)
 
     def visit(block: Tensor, highest_N: Tensor, sum_N: Tensor, target_N: Tensor) -> tuple[Tensor, ...]:
         start, own_B = _place(block, width, vocab)
@@ -27,7 +32,7 @@ def _forward(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Te
         exp_N = tf.reduce_sum(tf.exp(logits_NB - above_N[:, None]), axis=1)
         return block + 1, above_N, sum_N * tf.exp(highest_N - above_N) + exp_N, target_N
 
-    zeros_N = tf.zeros(tokens, at_least_float32(weight_VD[:0]).dtype)
+    zeros_N = tf.zeros(tf.shape(hidden_ND)[:1], at_least_float32(weight_VD[:0]).dtype)
     start = (tf.constant(0), zeros_N - float("inf"), zeros_N, zeros_N)
     count = -(-vocab // width)
     _, highest_N, sum_N, target_N = tf.while_loop(lambda block, *_: block < count, visit, start)
@@ -38,8 +43,8 @@ def _forward(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Te
 def _backward(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, log_sum_N: Tensor, dnll_N: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    tokens, vocab = hidden_ND.shape[0], weight_VD.shape[0]
-    width = blocks.width(tokens, vocab)
+    vocab = weight_VD.shape[0]
+    width = _width(hidden_ND, vocab)
     kind, narrow = log_sum_N.dtype, weight_VD.dtype
 
     def visit(block: Tensor, dhidden_ND: Tensor, dweight_VD: Tensor, dbias_V: Tensor) -> tuple[Tensor, ...]:
@@ -55,10 +60,14 @@ def _backward(
         dhidden_ND += tf.cast(own_NB @ _slice(weight_VD, start, width), kind)
         return block + 1, dhidden_ND, dweight_VD, dbias_V
 
-    zeros = (tf.zeros(hidden_ND.shape, kind), tf.zeros_like(weight_VD), tf.zeros_like(bias_V))
+    zeros = (tf.zeros_like(hidden_ND, kind), tf.zeros_like(weight_VD), tf.zeros_like(bias_V))
     count = -(-vocab // width)
     _, dhidden_ND, dweight_VD, dbias_V = tf.while_loop(lambda block, *_: block < count, visit, (tf.constant(0), *zeros))
     return tf.cast(dhidden_ND, hidden_ND.dtype), dweight_VD, dbias_V
+
+
+def _width(hidden_ND: Tensor, vocab: int) -> int:
+    return blocks.width(hidden_ND.shape[0] or _TOKENS, vocab)
 
 
 def _place(block: Tensor, width: int, vocab: int) -> tuple[Tensor, Tensor]:
@@ -93,7 +102,14 @@ class FusedSoftmax(FullSoftmax):
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         targets_N = tf.cast(targets_N, tf.int32)
+        if hidden_ND.shape[0] is not None:
+            return self._nll(hidden_ND, targets_N)
+        # XLA compiles once a number of tokens: padded, there are few.
+        tokens: Any = tf.shape(hidden_ND)[0]
+        spare = -tokens % _ROUND
+        return self._nll(tf.pad(hidden_ND, [[0, spare], [0, 0]]), tf.pad(targets_N, [[0, spare]]))[:tokens]
 
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         @tf.custom_gradient
         def nll(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
             # No tape must follow the loop inside: it would keep every block for a gradient that is written out here.
@@ -111,7 +127,7 @@ class FusedSoftmax(FullSoftmax):
         """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)
-        width = blocks.width(hidden_ND.shape[0] or 1, vocab)
+        width = _width(hidden_ND, vocab)
 
         def visit(block: Tensor, best_NK: Tensor, ids_NK: Tensor, log_sum_N: Tensor) -> tuple[Tensor, ...]:
             start, own_B = _place(block, width, vocab)
@@ -134,7 +150,7 @@ class FusedSoftmax(FullSoftmax):
         """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND, uniforms_N = tf.cast(hidden_ND, weight_VD.dtype), uniforms_NU[:, 0]
-        width = blocks.width(hidden_ND.shape[0] or 1, vocab)
+        width = _width(hidden_ND, vocab)
         count = -(-vocab // width)
 
         def logits(rows_RD: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:

@@ -125,6 +125,30 @@ def test_padding_has_no_loss_no_gradient_and_no_share_in_the_mean(form, method):
     assert made.loss(hidden_ND, other, ignore_index=7) != pytest.approx(made.loss(hidden_ND, other), rel=1e-6)
 
 
+@needs["tensorflow"]
+@pytest.mark.parametrize("method", ["fused_softmax", "sohsm", "adaptive_softmax"])
+def test_tensorflow_traces_once_for_batches_of_every_size(method):
+    """Of the layers whose layout follows the number of tokens."""
+    from impls.on_tensorflow.adapter import tf
+
+    made = tensorflow_form(method)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 16]), tf.TensorSpec([None], tf.int32)])
+    def loss_and_grad(hidden_ND, targets_N):
+        with tf.GradientTape() as tape:
+            tape.watch(hidden_ND)
+            loss = made.native(hidden_ND, targets_N)
+        return loss, tape.gradient(loss, hidden_ND)
+
+    for tokens in (1, 200):
+        inputs = batch(made.spec.counts, tokens=tokens, dim=16, seed=0)
+        hidden_ND = inputs.hidden_ND.astype(np.float32)
+        loss, dhidden_ND = loss_and_grad(hidden_ND, inputs.targets_N.astype(np.int32))
+        assert float(loss) == pytest.approx(float(made.loss(hidden_ND, inputs.targets_N)), rel=1e-5)
+        np.testing.assert_allclose(dhidden_ND, made.grad(hidden_ND, inputs.targets_N), atol=1e-5)
+    assert loss_and_grad.experimental_get_tracing_count() == 1
+
+
 @needs["torch"]
 @pytest.mark.parametrize("method", METHODS)
 def test_torch_autocast_sums_in_float32(method):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from impls.bag_model import BagModel, BagModelConfig
 from impls.on_tensorflow import _optimizers, adapter
 from impls.on_tensorflow._layer import Tensor, Tensors
-from impls.on_tensorflow.models.language_model import output_of
+from impls.on_tensorflow.models import _parameters
 from impls.spec import Arrays, LayerSpec
 
 
@@ -21,20 +21,15 @@ class TensorFlowBagModel(BagModel):
             self.input = tf.Variable(tf.zeros([config.inputs, spec.dim], self.dtype))
         self._load(self.initial_parameters())
 
-    def _variables(self) -> dict[str, tf.Variable]:
-        output = {f"output.{name}": value for name, value in self.output.named_weights().items()}
-        return {"input": self.input, **output}
+    def _variables(self) -> _parameters.Variables:
+        return _parameters.with_output({"input": self.input}, self.output)
 
     def parameters(self) -> Arrays:
-        found = {name: tf.convert_to_tensor(value) for name, value in self._variables().items()}
-        canonical = {f"output.{name}": value for name, value in self.output.to_canonical(output_of(found)).items()}
-        return {name: adapter.to_numpy(value) for name, value in {"input": found["input"], **canonical}.items()}
+        return _parameters.to_canonical(self._variables(), self.output)
 
     def _load(self, params: Arrays) -> None:
         with tf.device(self.device):
-            tensors = {name: tf.cast(tf.constant(value), self.dtype) for name, value in params.items()}
-            self.output.load_canonical(output_of(tensors))
-            self.input.assign(tensors["input"])
+            _parameters.load_canonical(params, self._variables(), self.output)
             self.optimizer = _optimizers.Updates(self.config.optimizer, self._variables())
             # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
             self._step = tf.function(self._step_of)
@@ -47,14 +42,7 @@ class TensorFlowBagModel(BagModel):
         return tf.reduce_sum(vectors_NJD, axis=1) / tf.reduce_sum(real_NJ1, axis=1)
 
     def _step_of(self, bags_NJ: Tensor, targets_N: Tensor, extra: Tensors) -> Tensor:
-        variables = self._variables()
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            for variable in variables.values():
-                tape.watch(variable)
-            loss = self.output(self._mean_vectors(bags_NJ), targets_N, **extra)
-        grads = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        self.optimizer.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()})
-        return loss
+        return self.optimizer.minimize(lambda: self.output(self._mean_vectors(bags_NJ), targets_N, **extra))
 
     def _evaluate_of(self, bags_NJ: Tensor, targets_N: Tensor) -> Tensor:
         return -tf.reduce_sum(self.output.target_log_probs(self._mean_vectors(bags_NJ), targets_N))

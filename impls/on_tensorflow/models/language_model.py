@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -10,11 +9,11 @@ from numpy.typing import NDArray
 from impls.contract import LanguageModel, LanguageModelConfig
 from impls.on_tensorflow import _optimizers, adapter
 from impls.on_tensorflow._layer import Tensor, Tensors
+from impls.on_tensorflow.models import _lstm, _parameters
+from impls.on_tensorflow.models._lstm import State
 from impls.on_tensorflow.sohsm import SelfOrganizedHierarchicalSoftmax
 from impls.spec import Arrays, LayerSpec
 from impls.structures.statistics import BatchWeights, StatisticsWeights
-
-State = tuple[Tensor, Tensor]
 
 
 class TensorFlowLanguageModel(LanguageModel):
@@ -27,49 +26,23 @@ class TensorFlowLanguageModel(LanguageModel):
         with tf.device(device):
             self.output = adapter.native(spec)
             self.embedding = tf.Variable(tf.zeros([spec.vocab, config.embedding], self.dtype))
-            # Keras's LSTM has our gate order and one bias; its matrices are ours transposed. Unrolled, a step of known
-            # length needs no loop machinery on the CPU; cuDNN takes whole sequences.
-            on_cpu = device.startswith("/CPU")
-            self.lstm = keras.layers.LSTM(
-                config.hidden,
-                return_sequences=True,
-                return_state=True,
-                dtype=spec.dtype,
-                unroll=on_cpu,
-            )
-            self.lstm.build((None, None, config.embedding))
+            # Unrolled, a step of known length needs no loop machinery on the CPU; cuDNN takes whole sequences.
+            self.lstm = _lstm.keras_lstm(config.embedding, config.hidden, spec.dtype, unroll=device.startswith("/CPU"))
             if isinstance(self.output, SelfOrganizedHierarchicalSoftmax) and spec.options["interval"]:
                 self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
                 self.statistics = self.output.blank_statistics()
         self._load(self.initial_parameters())
 
-    def _variables(self) -> dict[str, tf.Variable]:
-        cell = self.lstm.cell
-        return {
-            "embedding": self.embedding,
-            "lstm_input_weight": cell.kernel.value,
-            "lstm_hidden_weight": cell.recurrent_kernel.value,
-            "lstm_bias": cell.bias.value,
-            **{f"output.{name}": value for name, value in self.output.named_weights().items()},
-        }
+    def _variables(self) -> _parameters.Variables:
+        body = {"embedding": self.embedding, **_lstm.variables_of("lstm", self.lstm)}
+        return _parameters.with_output(body, self.output)
 
     def parameters(self) -> Arrays:
-        found = {name: tf.convert_to_tensor(value) for name, value in self._variables().items()}
-        output = self.output.to_canonical(output_of(found))
-        canonical = {name: value for name, value in found.items() if not name.startswith("output.")}
-        canonical |= {f"output.{name}": value for name, value in output.items()}
-        return {
-            name: adapter.to_numpy(tf.transpose(value) if name in _TRANSPOSED else value)
-            for name, value in canonical.items()
-        }
+        return _parameters.to_canonical(self._variables(), self.output)
 
     def _load(self, params: Arrays) -> None:
         with tf.device(self.device):
-            tensors = {name: tf.cast(tf.constant(value), self.dtype) for name, value in params.items()}
-            self.output.load_canonical(output_of(tensors))
-            for name, variable in self._variables().items():
-                if not name.startswith("output."):
-                    variable.assign(tf.transpose(tensors[name]) if name in _TRANSPOSED else tensors[name])
+            _parameters.load_canonical(params, self._variables(), self.output)
             self.optimizer = _optimizers.Updates(self.config.optimizer, self._variables())
             # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
             self._step = tf.function(self._step_of)
@@ -167,17 +140,11 @@ class TensorFlowLanguageModel(LanguageModel):
             return kept_V, kept_V
         rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
         with tf.device(self.device):
-            return self.output.reorganize(self.statistics, rng, *(output_of(slot) for slot in self.optimizer.slots))
+            slots = (_parameters.output_of(slot) for slot in self.optimizer.slots)
+            return self.output.reorganize(self.statistics, rng, *slots)
 
     def synchronize(self) -> None:
         adapter.wait(self.embedding)
-
-
-_TRANSPOSED = ("lstm_input_weight", "lstm_hidden_weight")
-
-
-def output_of(tensors: Tensors) -> Tensors:
-    return {n.removeprefix("output."): value for n, value in tensors.items() if n.startswith("output.")}
 
 
 MODEL = TensorFlowLanguageModel
