@@ -9,6 +9,7 @@ import pytest
 
 from harness import layers, registry
 from harness.workload import batch, zipf_counts
+from impls.summarizer import PADDING
 
 METHODS = registry.methods("torch")
 needs = {
@@ -248,19 +249,41 @@ def test_cudnns_weights_are_packed_as_its_reference_reads_them():
     import jax.numpy as jnp
     from jax.experimental import rnn
 
-    from impls.on_jax.models import language_model
+    from impls.on_jax.models import _lstm
 
     keys = jax.random.split(jax.random.key(0), 6)
     shapes = {"embedding": (20, 5), "lstm_input_weight": (24, 5), "lstm_hidden_weight": (24, 6), "lstm_bias": (24,)}
     body = {name: jax.random.normal(key, shape) for key, (name, shape) in zip(keys, shapes.items(), strict=False)}
     inputs_BT = jax.random.randint(keys[4], (3, 7), 0, 20)
     state = (jax.random.normal(keys[5], (3, 6)), jnp.ones((3, 6)))
-    ours, (h, c) = language_model.lstm(body, inputs_BT, state)
-    weights = rnn.unpack_lstm_weights(language_model.cudnn_weights(body), 5, 6, 1, False)
-    lengths = jnp.full((3,), 7, jnp.int32)
+    lengths_B = jnp.array([7, 1, 4], jnp.int32)
+    ours, (h, c) = _lstm.lstm(body, "lstm", body["embedding"], inputs_BT, state, lengths_B)
+    weights = rnn.unpack_lstm_weights(_lstm.cudnn_weights(body, "lstm"), 5, 6, 1, False)
     truth, h_n, c_n = rnn.lstm_ref(
-        body["embedding"][inputs_BT], state[0][None], state[1][None], *weights, lengths, 5, 6, 1, 0.0, False
+        body["embedding"][inputs_BT], state[0][None], state[1][None], *weights, lengths_B, 5, 6, 1, 0.0, False
     )
-    np.testing.assert_allclose(ours, truth, atol=1e-5)
+    real_BT1 = (jnp.arange(7) < lengths_B[:, None])[:, :, None]
+    np.testing.assert_allclose(jnp.where(real_BT1, ours, 0), truth, atol=1e-5)
     np.testing.assert_allclose(h, h_n[0], atol=1e-5)
     np.testing.assert_allclose(c, c_n[0], atol=1e-5)
+
+
+@needs["jax"]
+@pytest.mark.parametrize("shape", [(1, 3), (3, 7), (8, 12)])
+def test_a_shape_of_pairs_is_compiled_for_at_most_eight_numbers_of_targets(shape):
+    from impls.on_jax.models import summarizer
+
+    rng = np.random.default_rng(0)
+    size = shape[0] * shape[1]
+    numbers = set()
+    for real in range(1, size + 1):
+        targets_BT = np.full(shape, PADDING)
+        places = np.sort(rng.choice(size, real, replace=False))
+        targets_BT.flat[places] = rng.integers(0, 20, real)
+        places_N, targets_N = summarizer.pack(targets_BT)
+        assert places_N[:real].tolist() == places.tolist()
+        assert targets_N[:real].tolist() == targets_BT.flat[places].tolist()
+        assert (targets_N[real:] == PADDING).all()
+        assert len(places_N) == len(targets_N) < real + size / 8 + 1
+        numbers.add(len(places_N))
+    assert len(numbers) <= 8

@@ -14,7 +14,7 @@ from impls.errors import BadInput
 from impls.on_numpy._optimizers import Updates
 from impls.on_numpy.models import _ctc
 from impls.optimizers import Optimizer
-from impls.recognizer import RecognizerConfig, frames_after
+from impls.recognizer import RecognizerConfig, frames_after, sinusoids
 
 ALL = registry.installed_frameworks()
 FRAMEWORKS = [name for name in ALL if name != "numpy"]
@@ -73,37 +73,32 @@ def first_extra(model):
 
 @functools.cache
 def slopes(method):
-    """The definition's loss, and for each of its parameters a direction with the loss's slope along it, by central
-    differences: for the layers other than full softmax, whose body is no other, those at the top alone."""
+    """The definition's loss and, for the parameters of each module, a direction with the loss's slope along it by
+    central differences."""
     model = model_of("numpy", method)
     params, extra, rng = model.parameters(), first_extra(model), np.random.default_rng(2)
-    found = {}
-    for name, value in params.items():
-        if method != "full_softmax" and not name.startswith(("output.", "decoder.norm")):
-            continue
-        direction, ends = rng.normal(size=value.shape), []
+    loss, found = model.loss(*BATCH, **extra), []
+    for _, names in itertools.groupby(params, lambda name: name.rpartition(".")[0]):
+        direction = {name: rng.normal(size=params[name].shape) for name in names}
+        ends = []
         for reach in (1e-5, -1e-5):
-            model.load({**params, name: value + reach * direction})
+            model.load(params | {name: params[name] + reach * value for name, value in direction.items()})
             ends.append(model.loss(*BATCH, **extra))
-        found[name] = direction, (ends[0] - ends[1]) / 2e-5
-    model.load(params)
-    return model.loss(*BATCH, **extra), found
+        found.append((direction, (ends[0] - ends[1]) / 2e-5))
+    return loss, found
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", METHODS)
 def test_loss_and_gradient_are_the_definitions(framework, method):
     model = model_of(framework, method)
-    before, (loss, slope_of) = model.parameters(), slopes(method)
+    before, (loss, found) = model.parameters(), slopes(method)
     assert model.evaluate(*BATCH) == pytest.approx(model_of("numpy", method).evaluate(*BATCH), rel=1e-9)
     assert float(model.step(*BATCH)) == pytest.approx(loss, rel=1e-9)
     after = model.parameters()
-    for name, (direction, slope) in slope_of.items():
-        assert ((before[name] - after[name]) * direction).sum() == pytest.approx(slope, abs=1e-7), name
-
-
-def test_every_parameter_has_a_slope():
-    assert slopes("full_softmax")[1].keys() == model_of("numpy", "full_softmax").parameter_shapes().keys()
+    for direction, slope in found:
+        moved = sum(((before[name] - after[name]) * value).sum() for name, value in direction.items())
+        assert moved == pytest.approx(slope, abs=1e-7), list(direction)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -199,6 +194,40 @@ def test_the_same_beams_as_the_definitions_whose_scores_are_those_of_teacher_for
     for place in range(width):
         nll = model.evaluate(*BATCH[:2], targets_BWL[:, place])
         assert nll == pytest.approx(-scores_BW[:, place].sum(), rel=1e-9)
+
+
+def test_the_definitions_decoder_is_torchs():
+    torch = pytest.importorskip("torch")
+    model = model_of("numpy", "full_softmax")
+    params = {name: torch.tensor(value) for name, value in model.parameters().items()}
+    options = {"dropout": 0.0, "batch_first": True, "norm_first": True, "dtype": torch.float64}
+    theirs = torch.nn.TransformerDecoderLayer(8, 2, 12, **options)
+    given = {}
+    for ours, name, norm in (("self", "self_attn", 1), ("cross", "multihead_attn", 2)):
+        block = f"decoder.0.{ours}"
+        for kind in ("weight", "bias"):
+            parts = [params[f"{block}.{part}_{kind}"] for part in ("query", "key", "value")]
+            given[f"{name}.in_proj_{kind}"] = torch.cat(parts)
+            given[f"{name}.out_proj.{kind}"] = params[f"{block}.out_{kind}"]
+            given[f"norm{norm}.{kind}"] = params[f"{block}.norm_{'scale' if kind == 'weight' else kind}"]
+    for kind in ("weight", "bias"):
+        given[f"linear1.{kind}"] = params[f"decoder.0.feed.in_{kind}"]
+        given[f"linear2.{kind}"] = params[f"decoder.0.feed.out_{kind}"]
+        given[f"norm3.{kind}"] = params[f"decoder.0.feed.norm_{'scale' if kind == 'weight' else kind}"]
+    theirs.load_state_dict(given)
+    heard = model._encode(*BATCH[:2])
+    read_BT = model.inputs_of(TARGETS_BT)
+    with torch.no_grad():
+        x_BTD = params["embedding"][torch.tensor(read_BT)] * 8**0.5 + torch.tensor(sinusoids(range(4), 8))
+        x_BTD = theirs(
+            x_BTD,
+            torch.tensor(heard.frames_BSD),
+            tgt_mask=torch.ones(4, 4, dtype=torch.bool).triu(1),
+            memory_key_padding_mask=torch.tensor(~heard.real_BS),
+        )
+        last = params["decoder.norm_scale"], params["decoder.norm_bias"]
+        hidden_BTD = torch.nn.functional.layer_norm(x_BTD, (8,), *last)
+    np.testing.assert_allclose(model._decode(read_BT, heard), hidden_BTD.numpy(), atol=1e-12)
 
 
 @pytest.mark.parametrize("labels", [[], [1], [0, 1], [1, 1], [0, 1, 0], [2, 2, 0], [1, 1, 1], [0, 1, 2, 0, 1]])

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from impls.bag_model import BagModel, BagModelConfig
 from impls.on_jax import _optimizers, adapter
 from impls.on_jax._layer import Array, Tree
-from impls.on_jax.models.language_model import output_of
+from impls.on_jax.models import _output
+from impls.on_jax.models._output import output_of
 from impls.spec import Arrays, LayerSpec
 
 
@@ -36,16 +37,12 @@ class JaxBagModel(BagModel):
 
     def _load(self, params: Arrays) -> None:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
-            tree = {name: jnp.array(value, self.dtype) for name, value in params.items()}
-            output = self.output.from_canonical(self.structure, output_of(tree))
-            self.params = {"input": tree["input"], **{f"output.{name}": value for name, value in output.items()}}
+            self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
             self.optimizer = _optimizers.init(self.config.optimizer, self.params)
 
     def parameters(self) -> Arrays:
         with adapter.precision(self.spec.dtype):
-            canonical = self.output.to_canonical(self.structure, output_of(self.params))
-            tree = {"input": self.params["input"], **{f"output.{name}": value for name, value in canonical.items()}}
-            return {name: adapter.to_numpy(value) for name, value in tree.items()}
+            return _output.to_canonical(self.output, self.structure, self.params)
 
     def _step_of(
         self,

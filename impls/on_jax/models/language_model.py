@@ -6,66 +6,20 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from numpy.typing import NDArray
 
 from impls.contract import LanguageModel, LanguageModelConfig
 from impls.on_jax import _optimizers, adapter
 from impls.on_jax._layer import Array, Tree
+from impls.on_jax.models import _lstm, _output
+from impls.on_jax.models._lstm import State
+from impls.on_jax.models._output import output_of
 from impls.on_jax.sohsm import SelfOrganizedHierarchicalSoftmax
 from impls.spec import Arrays, LayerSpec
 from impls.structures.statistics import BatchWeights, StatisticsWeights
 
-State = tuple[Array, Array]
-
 jax.tree_util.register_dataclass(BatchWeights)
-
-
-def lstm(body: Tree, inputs_BT: Array, state: State) -> tuple[Array, State]:
-    """(B, T, H) outputs and the final state; the products with the inputs are taken out of the recurrence."""
-    inputs_TBE = body["embedding"][inputs_BT.T]
-    gates_TBG = inputs_TBE @ body["lstm_input_weight"].T + body["lstm_bias"]
-
-    def cell(carry: State, gates_BG: Array) -> tuple[State, Array]:
-        h_BH, c_BH = carry
-        i, f, g, o = jnp.split(gates_BG + h_BH @ body["lstm_hidden_weight"].T, 4, axis=1)
-        c_BH = jax.nn.sigmoid(f) * c_BH + jax.nn.sigmoid(i) * jnp.tanh(g)
-        h_BH = jax.nn.sigmoid(o) * jnp.tanh(c_BH)
-        return (h_BH, c_BH), h_BH
-
-    state, outputs_TBH = lax.scan(cell, state, gates_TBG)
-    return outputs_TBH.swapaxes(0, 1), state
-
-
-def cudnn_weights(body: Tree) -> Array:
-    """The LSTM's parameters in cuDNN's single array: input and hidden weights, then two biases, the second one zero."""
-    bias = body["lstm_bias"]
-    pieces = [body["lstm_input_weight"].ravel(), body["lstm_hidden_weight"].ravel(), bias, jnp.zeros_like(bias)]
-    return jnp.concatenate(pieces)
-
-
-def cudnn_lstm(body: Tree, inputs_BT: Array, state: State) -> tuple[Array, State]:
-    """As `lstm`, by cuDNN."""
-    from jax.experimental import rnn
-
-    inputs_BTE = body["embedding"][inputs_BT]
-    batch, steps, embedding = inputs_BTE.shape
-    results: Any = rnn.lstm(
-        inputs_BTE,
-        state[0][None],
-        state[1][None],
-        cudnn_weights(body),
-        seq_lengths=jnp.full((batch,), steps, jnp.int32),
-        input_size=embedding,
-        hidden_size=state[0].shape[1],
-        num_layers=1,
-        dropout=0.0,
-        bidirectional=False,
-    )
-    outputs_BTH, h, c = results
-    return outputs_BTH, (h[0], c[0])
 
 
 class JaxLanguageModel(LanguageModel):
@@ -73,8 +27,7 @@ class JaxLanguageModel(LanguageModel):
         super().__init__(spec, config)
         self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
         self.output = adapter.native(spec)
-        # cuDNN's LSTM is float32's; elsewhere the scan is the only form.
-        self._lstm = cudnn_lstm if device.platform == "gpu" and spec.dtype == "float32" else lstm
+        self._lstm = _lstm.form_for(device, spec.dtype)
         self.reorganizations = 0
         self.weights: StatisticsWeights | None = None
         self.statistics: Array | None = None
@@ -91,8 +44,7 @@ class JaxLanguageModel(LanguageModel):
 
     def _load(self, params: Arrays) -> None:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
-            tree = {name: jnp.array(value, self.dtype) for name, value in params.items()}
-            self.params = self._with_output(tree, self.output.from_canonical(self.structure, output_of(tree)))
+            self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
             self.optimizer = _optimizers.init(self.config.optimizer, self.params)
         self.train_state: State | None = None
         self.eval_state: State | None = None
@@ -100,20 +52,13 @@ class JaxLanguageModel(LanguageModel):
 
     def parameters(self) -> Arrays:
         with adapter.precision(self.spec.dtype):
-            canonical = self.output.to_canonical(self.structure, output_of(self.params))
-            return {name: adapter.to_numpy(v) for name, v in self._with_output(self.params, canonical).items()}
-
-    @staticmethod
-    def _with_output(tree: Tree, output: Tree) -> Tree:
-        """`tree` with `output` in place of the output layer's part, whose names may be others in the layer's layout."""
-        body = {name: value for name, value in tree.items() if not name.startswith("output.")}
-        return {**body, **{f"output.{name}": value for name, value in output.items()}}
+            return _output.to_canonical(self.output, self.structure, self.params)
 
     def _zero_state(self, batch: int) -> State:
-        return jnp.zeros((batch, self.config.hidden), self.dtype), jnp.zeros((batch, self.config.hidden), self.dtype)
+        return _lstm.zero_state(batch, self.config.hidden, self.dtype)
 
     def _hidden_of(self, params: Tree, inputs_BT: Array, state: State) -> tuple[Array, State]:
-        outputs_BTH, state = self._lstm(params, inputs_BT, state)
+        outputs_BTH, state = self._lstm(params, "lstm", params["embedding"], inputs_BT, state)
         return outputs_BTH.reshape(-1, self.config.hidden), state
 
     def _step_of(
@@ -226,14 +171,10 @@ class JaxLanguageModel(LanguageModel):
 
     def _moved(self, tree: Tree, before: Tree, after: Tree) -> Tree:
         assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
-        return self._with_output(tree, self.output.moved(output_of(tree), before, after))
+        return _output.with_output(tree, self.output.moved(output_of(tree), before, after))
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)
-
-
-def output_of(tree: Tree) -> dict[str, Any]:
-    return {n.removeprefix("output."): value for n, value in tree.items() if n.startswith("output.")}
 
 
 MODEL = JaxLanguageModel

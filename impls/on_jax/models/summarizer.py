@@ -1,0 +1,174 @@
+"""The encoder-decoder in JAX. See `impls/on_numpy/models/summarizer.py` for the definition.
+
+Every shape of a batch is compiled anew: callers pad sources and targets to few lengths.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.on_jax import _optimizers, adapter
+from impls.on_jax._layer import Array, Tree, wide
+from impls.on_jax.models import _lstm, _output
+from impls.on_jax.models._lstm import State
+from impls.on_jax.models._output import output_of
+from impls.spec import Arrays, LayerSpec
+from impls.summarizer import PADDING, Summarizer, SummarizerConfig
+
+_SIZES = 8  # how many numbers of targets a shape of a batch is compiled for, at most
+
+
+class Memory(NamedTuple):
+    """The encoder's states and which of them are those of words: what the decoder reads."""
+
+    state_BSH: Array
+    real_BS: Array
+
+
+def pack(targets_BT: NDArray) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What the output layer scores, so that it scores little padding: places among the B * T, and the targets there.
+
+    Their number N is that of the targets, rounded up to a multiple of an eighth of B * T: at most an eighth is scored
+    for nothing, and a shape of a batch is compiled for no more than eight N. The rest is place 0 and target `PADDING`.
+    """
+    targets_P = targets_BT.ravel()
+    (places,) = np.nonzero(targets_P != PADDING)
+    rest = (0, -len(places) % -(-len(targets_P) // _SIZES))
+    targets_N = np.pad(targets_P[places], rest, constant_values=PADDING)
+    return np.pad(places, rest).astype(np.int32), targets_N.astype(np.int32)
+
+
+def attend(params: Tree, states_BTH: Array, memory: Memory) -> Array:
+    """(B, T, H) the output layer's hidden vectors, from the decoder's states.
+
+    W_a multiplies the decoder's states, not the memory: they are fewer in training, no more than the memory's over a
+    whole search of usual width and length, and nothing else is to be kept.
+    """
+    kind = wide(states_BTH.dtype)
+    query_BTH = states_BTH @ params["attention_weight"]
+    scores_BTS = jnp.einsum("bth,bsh->bts", query_BTH, memory.state_BSH, preferred_element_type=kind)
+    scores_BTS = jnp.where(memory.real_BS[:, None], scores_BTS, -jnp.inf)
+    weights_BTS = jax.nn.softmax(scores_BTS, axis=2).astype(states_BTH.dtype)
+    context_BTH = jnp.einsum("bts,bsh->bth", weights_BTS, memory.state_BSH)
+    return jnp.tanh(jnp.concatenate([context_BTH, states_BTH], axis=2) @ params["combine_weight"].T)
+
+
+class JaxSummarizer(Summarizer):
+    def __init__(self, spec: LayerSpec, config: SummarizerConfig, device: adapter.Device) -> None:
+        super().__init__(spec, config)
+        self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
+        self.output = adapter.native(spec)
+        self._lstm = _lstm.form_for(device, spec.dtype)
+        with adapter.precision(spec.dtype), jax.default_device(device):
+            self.structure = self.output.structure()
+        self._step = jax.jit(self._step_of, donate_argnums=(0, 1))
+        self._evaluate = jax.jit(self._evaluate_of)
+        self._prime = jax.jit(self._prime_of, static_argnums=3)
+        self._extend = jax.jit(self._next_of, static_argnums=5)
+        self._load(self.initial_parameters())
+
+    def _load(self, params: Arrays) -> None:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
+            self.optimizer = _optimizers.init(self.config.optimizer, self.params)
+        self.memory: Memory | None = None
+        self.decode_state: State | None = None
+
+    def parameters(self) -> Arrays:
+        with adapter.precision(self.spec.dtype):
+            return _output.to_canonical(self.output, self.structure, self.params)
+
+    def _encode(self, params: Tree, sources_BS: Array) -> tuple[Memory, State]:
+        real_BS = sources_BS != PADDING
+        lengths_B = real_BS.sum(axis=1, dtype=jnp.int32)
+        words_BS, vectors = jnp.maximum(sources_BS, 0), params["source_embedding"]
+        zeros = _lstm.zero_state(len(sources_BS), self.config.hidden, self.dtype)
+        states_BSH, state = self._lstm(params, "encoder", vectors, words_BS, zeros, lengths_B)
+        return Memory(states_BSH, real_BS), state
+
+    def _decode(self, params: Tree, inputs_BT: Array, state: State) -> tuple[Array, State]:
+        return self._lstm(params, "decoder", params["target_embedding"], inputs_BT, state)
+
+    def _hidden_of(self, params: Tree, sources_BS: Array, inputs_BT: Array, places_N: Array) -> Array:
+        """(N, H) the output layer's hidden vectors at these places."""
+        memory, state = self._encode(params, sources_BS)
+        states_BTH, _ = self._decode(params, inputs_BT, state)
+        return attend(params, states_BTH, memory).reshape(-1, self.config.hidden)[places_N]
+
+    def _step_of(
+        self,
+        params: Tree,
+        optimizer: _optimizers.State,
+        structure: Tree,
+        sources_BS: Array,
+        inputs_BT: Array,
+        places_N: Array,
+        targets_N: Array,
+        extra: dict[str, Any],
+    ) -> tuple[Tree, _optimizers.State, Array]:
+        def loss_of(params: Tree) -> Array:
+            hidden_NH = self._hidden_of(params, sources_BS, inputs_BT, places_N)
+            return self.output.loss(output_of(params), structure, hidden_NH, targets_N, ignore_index=PADDING, **extra)
+
+        loss, grads = jax.value_and_grad(loss_of)(params)
+        return *_optimizers.update(self.config.optimizer, params, grads, optimizer), loss
+
+    def _evaluate_of(
+        self, params: Tree, structure: Tree, sources_BS: Array, inputs_BT: Array, places_N: Array, targets_N: Array
+    ) -> Array:
+        hidden_NH = self._hidden_of(params, sources_BS, inputs_BT, places_N)
+        nll_N = self.output.nll(output_of(params), structure, hidden_NH, jnp.maximum(targets_N, 0))
+        return jnp.where(targets_N != PADDING, nll_N, 0).sum()
+
+    def _batch(self, sources_BS: NDArray, targets_BT: NDArray) -> tuple[NDArray[np.int32], ...]:
+        return sources_BS.astype(np.int32), self.inputs_of(targets_BT), *pack(targets_BT)
+
+    def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Array:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            batch = self._batch(sources_BS, targets_BT)
+            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *batch, extra)
+            return loss
+
+    def evaluate(self, sources_BS: NDArray, targets_BT: NDArray) -> float:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            return float(self._evaluate(self.params, self.structure, *self._batch(sources_BS, targets_BT)))
+
+    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            found = self._prime(self.params, self.structure, prompts_BT.astype(np.int32), k)
+            values, ids, self.decode_state, self.memory = found
+            return adapter.to_numpy(values), adapter.to_numpy(ids)
+
+    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.decode_state is not None
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            # Taken here: within the compiled function, it would be compiled for each number of kept states.
+            h_RH, c_RH = (kept[rows_R] for kept in self.decode_state)
+            found = self._extend(self.params, self.structure, self.memory, ids_R.astype(np.int32), (h_RH, c_RH), k)
+            values, ids, self.decode_state = found
+            return adapter.to_numpy(values), adapter.to_numpy(ids)
+
+    def _prime_of(self, params: Tree, structure: Tree, sources_BS: Array, k: int) -> tuple[Array, Array, State, Memory]:
+        memory, state = self._encode(params, sources_BS)
+        ends_B = jnp.full(len(sources_BS), self.config.end, jnp.int32)
+        return *self._next_of(params, structure, memory, ends_B, state, k), memory
+
+    def _next_of(
+        self, params: Tree, structure: Tree, memory: Memory, inputs_R: Array, state: State, k: int
+    ) -> tuple[Array, Array, State]:
+        states_R1H, state = self._decode(params, inputs_R[:, None], state)
+        states_BWH = states_R1H.reshape(len(memory.real_BS), -1, self.config.hidden)
+        hidden_RH = attend(params, states_BWH, memory).reshape(-1, self.config.hidden)
+        return *self.output.topk(output_of(params), structure, hidden_RH, k), state
+
+    def synchronize(self) -> None:
+        jax.block_until_ready(self.params)
+
+
+MODEL = JaxSummarizer
