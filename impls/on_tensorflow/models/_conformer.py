@@ -46,14 +46,13 @@ def _front(params: Tensors, features_BFM: Tensor) -> Tensor:
         filters_33CC = tf.transpose(params[f"{name}_weight"], [2, 3, 1, 0])
         x_BFMC = tf.nn.conv2d(x_BFMC, filters_33CC, strides=2, padding="VALID")
         x_BFMC = tf.nn.relu(tf.nn.bias_add(x_BFMC, params[f"{name}_bias"]))
-    _, _, mels, channels = x_BFMC.shape
     weight_DX = params["front.out_weight"]
-    dim = weight_DX.shape[0]
+    (dim, width), channels = weight_DX.shape, x_BFMC.shape[3]
     # The weights are turned to the channels inside: there are fewer of them than frames.
-    turned_DMC = tf.transpose(tf.reshape(weight_DX, [dim, channels, mels]), [0, 2, 1])
+    turned_DMC = tf.transpose(tf.reshape(weight_DX, [dim, channels, -1]), [0, 2, 1])
+    out = {"out_weight": tf.reshape(turned_DMC, [dim, width]), "out_bias": params["front.out_bias"]}
     shape = tf.shape(x_BFMC)
-    flat_BSX = tf.reshape(x_BFMC, [shape[0], shape[1], mels * channels])
-    out = {"out_weight": tf.reshape(turned_DMC, [dim, -1]), "out_bias": params["front.out_bias"]}
+    flat_BSX = tf.reshape(x_BFMC, [shape[0], shape[1], width])
     return linear(out, "out", flat_BSX) * dim**0.5
 
 
