@@ -90,11 +90,11 @@ def dataset(name: str) -> ModuleType:
     return importlib.import_module(f"harness.datasets.{name.replace('-', '_')}")
 
 
-_HOLDS = {"text": "running text", "pairs": "pairs of source and summary"}
+_HOLDS = {"text": "running text", "pairs": "pairs of source and summary", "speech": "speech"}
 
 
 def dataset_of_kind(name: str, kind: str) -> ModuleType:
-    """The dataset, once it holds what is asked for: "text" or "pairs"."""
+    """The dataset, once it holds what is asked for: "text", "pairs" or "speech"."""
     module = dataset(name)
     if kind != module.KIND:
         others = ", ".join(other for other in datasets() if kind == dataset(other).KIND)

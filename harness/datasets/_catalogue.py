@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 
 from harness import registry
-from harness.datasets import _corpus, _files, _pairs
+from harness.datasets import _corpus, _files, _pairs, _recordings, _speech
 from harness.datasets._files import Progress
 from impls.errors import BadInput
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset as it is listed: `kind` is "text" or "pairs"; `is_here` tells whether it needs neither building nor a
-    network."""
+    """A dataset as it is listed.
+
+    Attributes:
+        kind: "text", "pairs" or "speech".
+        is_here: Whether it needs neither building nor a network.
+    """
 
     name: str
     kind: str
@@ -35,13 +40,7 @@ def _entry(name: str) -> Entry:
 
 def get(name: str, progress: Progress) -> str:
     """Download or build a dataset, unless it is here, and say what is in it, in one line."""
-    if registry.dataset(name).KIND == "pairs":
-        pairs = _pairs.load(name, progress=progress)
-        counts = ", ".join(f"{split} {len(each):,}" for split, each in pairs.splits.items())
-        return f"{name}: pairs: {counts}; sha256 {pairs.sha256}"
-    corpus = _corpus.load(name, progress=progress)
-    tokens = ", ".join(f"{split} {len(ids):,}" for split, ids in corpus.splits.items())
-    return f"{name}: {len(corpus.words):,} words; tokens: {tokens}; sha256 {corpus.sha256}"
+    return f"{name}: {_GET[registry.dataset(name).KIND](name, progress)}"
 
 
 def verify(name: str, progress: Progress) -> str:
@@ -52,6 +51,33 @@ def verify(name: str, progress: Progress) -> str:
     """
     if not registry.dataset(name).is_here():
         raise BadInput(f"dataset {name!r} is not here, or is damaged: allowed: 'vocabench data get {name}' first")
-    if registry.dataset(name).KIND == "pairs":
-        return _pairs.load(name, progress=progress).sha256
-    return _files.sha256_of(_corpus.find(name, progress).files)
+    return _VERIFY[registry.dataset(name).KIND](name, progress)
+
+
+def _get_text(name: str, progress: Progress) -> str:
+    corpus = _corpus.load(name, progress=progress)
+    return f"{len(corpus.words):,} words; tokens: {_counts(corpus.splits)}; sha256 {corpus.sha256}"
+
+
+def _get_pairs(name: str, progress: Progress) -> str:
+    pairs = _pairs.load(name, progress=progress)
+    return f"pairs: {_counts(pairs.splits)}; sha256 {pairs.sha256}"
+
+
+def _get_speech(name: str, progress: Progress) -> str:
+    speech = _speech.load(name, progress=progress)
+    hours = sum(utterance.seconds for split in speech.splits.values() for utterance in split) / 3600
+    skipped = ", ".join(f"{reason} {len(ids):,}" for reason, ids in speech.skipped.items()) or "none"
+    return f"{hours:.2f} hours; utterances: {_counts(speech.splits)}; skipped: {skipped}; sha256 {speech.sha256}"
+
+
+def _counts(splits: Mapping[str, Sized]) -> str:
+    return ", ".join(f"{split} {len(each):,}" for split, each in splits.items())
+
+
+_GET = {"text": _get_text, "pairs": _get_pairs, "speech": _get_speech}
+_VERIFY: dict[str, Callable[[str, Progress], str]] = {
+    "text": lambda name, progress: _files.sha256_of(_corpus.find(name, progress).files),
+    "pairs": lambda name, progress: _pairs.load(name, progress=progress).sha256,
+    "speech": lambda name, progress: _recordings.sha256(_speech.find(name, progress).folder),
+}

@@ -85,10 +85,10 @@ def installed_versions(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def built_folder(name: str, form: int, versions: Mapping[str, str]) -> Path:
-    """Where what is built from these versions in this form is kept."""
+def built_folder(name: str, form: int, versions: Mapping[str, str], room: str = "texts") -> Path:
+    """Where what is built from these versions in this form is kept, in a room of the cache."""
     key = hashlib.sha256(json.dumps([form, versions]).encode()).hexdigest()[:16]
-    return _files.cache_folder() / "texts" / f"{name}-{key}"
+    return _files.cache_folder() / room / f"{name}-{key}"
 
 
 def _build(versions: Mapping[str, str], folder: Path, progress: Progress) -> None:

@@ -52,6 +52,23 @@ class PairText:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """A folder of utterances in the one form that `_recordings` writes.
+
+    Attributes:
+        name: Of the dataset.
+        folder: Where it is.
+        licence: Of sound and transcripts.
+        versions: What they were made from, where that can change.
+    """
+
+    name: str
+    folder: Path
+    licence: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
 class Dataset(Protocol):
     """What a file in this folder defines that holds running text."""
 
@@ -76,6 +93,7 @@ class PairDataset(Protocol):
     DESCRIPTION: str
     SOURCE: str
     LICENCE: str
+    MAY_QUOTE: bool  # whether rows may show a few of its pairs, which go where the rows go
 
     def pairs(self, progress: Progress) -> PairText:
         """Build the pairs."""
@@ -83,4 +101,21 @@ class PairDataset(Protocol):
 
     def is_here(self) -> bool:
         """Whether `pairs` would need no building."""
+        ...
+
+
+class SpeechDataset(Protocol):
+    """What a file in this folder defines that holds speech."""
+
+    KIND: str  # "speech"
+    DESCRIPTION: str
+    SOURCE: str
+    LICENCE: str
+
+    def recorded(self, progress: Progress) -> Recorded:
+        """Build the utterances."""
+        ...
+
+    def is_here(self) -> bool:
+        """Whether `recorded` would need no building."""
         ...

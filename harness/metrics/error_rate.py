@@ -1,0 +1,155 @@
+"""Character and phone error rates: substitutions, deletions and insertions over the length of the reference.
+
+    rate = (sum over utterances of S_u + D_u + I_u) / (sum over utterances of N_u)
+
+Errors are pooled over utterances, so that a long one counts for more than a short one; a rate can be above 1. The
+alignments are the jiwer library's, of least edit distance. What has to be settled before two figures can be compared is
+a `CharacterErrorRate` or a `PhoneErrorRate`, and its `signature` says it.
+
+An empty hypothesis is all deletions; of an empty reference every symbol of the hypothesis is an insertion, which adds
+to the errors and nothing to the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+
+import jiwer
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.metrics import _bootstrap
+from harness.metrics._bootstrap import RESAMPLES, Difference
+from harness.speech.phones import PhoneRule
+from harness.speech.text import TextRule
+from harness.stats import Interval
+from impls.errors import BadInput
+
+COUNTS = ("substitutions", "deletions", "insertions", "length")
+
+_TOKENS = jiwer.Compose([jiwer.ReduceToListOfListOfWords(word_delimiter=" ")])
+
+
+@dataclass(frozen=True)
+class CharacterErrorRate:
+    """
+    Attributes:
+        rule: What makes references and hypotheses comparable; its characters are what is counted.
+    """
+
+    rule: TextRule = field(default_factory=TextRule)
+
+    @property
+    def signature(self) -> str:
+        """All that a score hangs on, in one line."""
+        return f"cer|jiwer:{metadata.version('jiwer')}|{self.rule.signature}|rate:pooled"
+
+    def per_utterance(
+        self, references: Sequence[str], hypotheses: Sequence[str], languages: Sequence[str] | None = None
+    ) -> NDArray[np.int64]:
+        """The counts of each utterance: all that rates, intervals and tests need.
+
+        Args:
+            references, hypotheses: U texts each.
+            languages: Of each utterance, for the rule of case.
+
+        Returns:
+            (U, 4): utterance by `COUNTS`.
+
+        Raises:
+            BadInput: No utterances, or not as many of each.
+        """
+        _check(references, hypotheses)
+        languages = [""] * len(references) if languages is None else languages
+        _check(references, languages)
+        return _counts(self._tokens(references, languages), self._tokens(hypotheses, languages))
+
+    def _tokens(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[str]]:
+        # As numbers, so that a space is a token like others.
+        return [
+            [str(ord(sign)) for sign in self.rule(text, language)]
+            for text, language in zip(texts, languages, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class PhoneErrorRate:
+    """
+    Attributes:
+        rule: What makes tokens of transcripts.
+    """
+
+    rule: PhoneRule = field(default_factory=PhoneRule)
+
+    @property
+    def signature(self) -> str:
+        """All that a score hangs on, in one line."""
+        return f"per|jiwer:{metadata.version('jiwer')}|{self.rule.signature}|rate:pooled"
+
+    def per_utterance(self, references: Sequence[str], hypotheses: Sequence[str]) -> NDArray[np.int64]:
+        """As `CharacterErrorRate.per_utterance`, of phonetic transcripts."""
+        _check(references, hypotheses)
+        return _counts([self.rule(each) for each in references], [self.rule(each) for each in hypotheses])
+
+
+def rate(counts_U4: NDArray[np.int64]) -> float:
+    """The error rate of all utterances together.
+
+    Raises:
+        BadInput: The references are all empty.
+    """
+    errors_U, length_U = _pooled(counts_U4)
+    return float(errors_U.sum() / length_U.sum())
+
+
+def aggregate(counts_U4: NDArray[np.int64], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """The same with its 95 % interval over resamples of the utterances (Bisani and Ney 2004).
+
+    Raises:
+        BadInput: The references are all empty.
+    """
+    errors_U, length_U = _pooled(counts_U4)
+    return _bootstrap.intervals(errors_U[:, None], resamples, seed, sizes_S=length_U)[0]
+
+
+def compare(
+    first_U4: NDArray[np.int64], second_U4: NDArray[np.int64], resamples: int = RESAMPLES, seed: int = 0
+) -> Difference:
+    """How much higher the first system's rate is than the second's, on the same utterances (Bisani and Ney 2004).
+
+    Raises:
+        BadInput: Not the same references, or all of them empty.
+    """
+    if len(first_U4) != len(second_U4) or (first_U4[:, 3] != second_U4[:, 3]).any():
+        sizes = [f"{len(each_U4):,} utterances of {each_U4[:, 3].sum():,} symbols" for each_U4 in (first_U4, second_U4)]
+        raise BadInput(f"systems with {' and '.join(sizes)}: allowed: the same references")
+    first_U, length_U = _pooled(first_U4)
+    second_U, _ = _pooled(second_U4)
+    return _bootstrap.differences(first_U[:, None], second_U[:, None], resamples, seed, sizes_S=length_U)[0]
+
+
+def _pooled(counts_U4: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Errors and length of each utterance."""
+    errors_U, length_U = counts_U4[:, :3].sum(axis=1), counts_U4[:, 3]
+    if not length_U.sum():
+        raise BadInput(f"{len(counts_U4):,} references without a symbol: allowed: one symbol or more among them")
+    return errors_U.astype(np.float64), length_U.astype(np.float64)
+
+
+def _check(first: Sequence[str], second: Sequence[str]) -> None:
+    if not len(first) or len(first) != len(second):
+        raise BadInput(f"{len(first):,} references, {len(second):,} hypotheses: allowed: as many of both, from 1")
+
+
+def _counts(references: list[list[str]], hypotheses: list[list[str]]) -> NDArray[np.int64]:
+    """(U, 4) of tokens without spaces in them."""
+    return np.array([_of_one(*each) for each in zip(references, hypotheses, strict=True)], np.int64)
+
+
+def _of_one(reference: list[str], hypothesis: list[str]) -> tuple[int, int, int, int]:
+    found = jiwer.process_words(
+        " ".join(reference), " ".join(hypothesis), reference_transform=_TOKENS, hypothesis_transform=_TOKENS
+    )
+    return found.substitutions, found.deletions, found.insertions, len(reference)
