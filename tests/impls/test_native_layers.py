@@ -307,7 +307,7 @@ def test_cudnns_weights_are_packed_as_its_reference_reads_them():
 @needs["jax"]
 @pytest.mark.parametrize("shape", [(1, 3), (3, 7), (8, 12)])
 def test_a_shape_of_pairs_is_compiled_for_at_most_eight_numbers_of_targets(shape):
-    from impls.on_jax.models import summarizer
+    from impls.on_jax.models import _packing
 
     rng = np.random.default_rng(0)
     size = shape[0] * shape[1]
@@ -316,7 +316,7 @@ def test_a_shape_of_pairs_is_compiled_for_at_most_eight_numbers_of_targets(shape
         targets_BT = np.full(shape, PADDING)
         places = np.sort(rng.choice(size, real, replace=False))
         targets_BT.flat[places] = rng.integers(0, 20, real)
-        places_N, targets_N = summarizer.pack(targets_BT)
+        places_N, targets_N = _packing.pack(targets_BT, PADDING)
         assert places_N[:real].tolist() == places.tolist()
         assert targets_N[:real].tolist() == targets_BT.flat[places].tolist()
         assert (targets_N[real:] == PADDING).all()

@@ -1,7 +1,7 @@
 """What the blocks of a conformer and of a transformer are made of, in TensorFlow.
 
-The parameters of a stack's blocks stand stacked (`impls/stacks.py`): the optimizer has no more arrays than of one block.
-A block is traced once, whatever their number.
+The parameters of a stack's blocks stand stacked (`impls/stacks.py`), so that the optimizer has no more arrays than one
+block has. A block is traced once, whatever their number.
 
 Shape letters: B sequences, T places that ask, S places asked, D width, H heads, E = D / H.
 """
