@@ -58,11 +58,13 @@ def raylet(node):
     return node.all_processes["raylet"][0].process.pid
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=30):
+    """What `condition` gives once it is true."""
     ends = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < ends
-        time.sleep(0.1)
+        time.sleep(0.05)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,8 @@ def test_a_cell_has_the_threads_of_its_cores(cluster, tmp_path):
     seen = []
 
     def look(cell, text):
-        seen.extend(child.environ()["NPROC"] for child in workers_below(*map(raylet, nodes)))
+        if not text:
+            seen.extend(child.environ()["NPROC"] for child in wait_until(lambda: workers_below(*map(raylet, nodes))))
 
     nodes = cluster.list_all_nodes()
     with Store(tmp_path / "rows.jsonl") as store:
@@ -148,10 +151,10 @@ def test_a_worker_killed_in_the_middle_is_a_row_and_the_others_go_on(cluster, tm
     killed = []
 
     def kill_first(cell, text):
-        if text and not killed:
-            for child in workers_below(*map(raylet, nodes))[:1]:
-                child.kill()
-                killed.append(child.pid)
+        if not killed:  # a cell begins: its worker comes, and has not got far
+            child, *_ = wait_until(lambda: workers_below(*map(raylet, nodes)))
+            child.kill()
+            killed.append(child.pid)
 
     with Store(tmp_path / "rows.jsonl") as store:
         rows = list(
@@ -168,11 +171,10 @@ def test_a_cell_lost_twice_is_an_error_row(cluster, tmp_path):
     nodes, killed = cluster.list_all_nodes(), []
 
     def kill_around(cell, text):
-        if text and "lost" not in text and cell == cells[0]:
-            for child in workers_below(*map(raylet, nodes)):
-                if child.pid not in killed:
-                    killed.append(child.pid)
-                    psutil.Process(child.ppid()).kill()
+        if not text:
+            child, *_ = wait_until(lambda: [c for c in workers_below(*map(raylet, nodes)) if c.pid not in killed])
+            killed.append(child.pid)
+            psutil.Process(child.ppid()).kill()
 
     cells = oracle_cells(["sohsm"])
     with Store(tmp_path / "rows.jsonl") as store:
@@ -209,9 +211,14 @@ def test_cells_of_a_node_that_is_removed_are_measured_elsewhere(cluster, tmp_pat
     said = []
 
     def remove(cell, text):
-        said.append(text)
-        if text and psutil.pid_exists(pid) and workers_below(pid):
+        if not said:
+            wait_until(lambda: workers_below(pid))
+            others = psutil.Process(pid).children(recursive=True)
             cluster.remove_node(node, allow_graceful=False)
+            for process in others:  # a machine that is lost leaves none behind that could still answer
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        said.append(text)
 
     cells = oracle_cells(METHODS)
     with Store(tmp_path / "rows.jsonl") as store:
