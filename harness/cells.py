@@ -45,10 +45,10 @@ class Cell:
     """What to measure. Two cells with equal fields are the same measurement.
 
     Attributes:
-        vocab: Words; for a cell over a dataset, the words of its corpus.
+        vocab: Words of the output layer.
         dim: Width of the hidden vector.
         tokens: Tokens of a batch.
-        dataset_sha256: Of the text, so that rows over different text never count as the same.
+        dataset_sha256: Of the data, so that rows over different data never count as the same.
         options: The method's options that differ from their defaults.
         settings: All of the task's settings.
     """
@@ -221,15 +221,14 @@ def _expand(
         or sweep.get("frameworks")
         or [name for name in registry.installed_frameworks() if name != ORACLE]
     )
-    dataset_name = (selection.dataset or sweep.get("dataset", "")) if task.USES_DATASET else ""
+    load = getattr(task, "load", None)
+    dataset_name = (selection.dataset or sweep.get("dataset", "")) if load else ""
 
     for vocab in vocabularies:
         sha256 = ""
-        if dataset_name:
-            from harness.datasets import _corpus
-
-            corpus = _corpus.load(dataset_name, vocab=check_vocab(vocab) if vocab else None, progress=progress)
-            vocab, sha256 = len(corpus.counts_V), corpus.sha256
+        if load and dataset_name:
+            data = load(dataset_name, check_vocab(vocab) if vocab else None, settings, progress)
+            vocab, sha256 = len(data.counts_V), data.sha256
         shared = {
             "suite": suite,
             "task": sweep["task"],

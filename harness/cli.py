@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--out", help="write to this file as well as to the screen")
     table.add_argument("--plot", metavar="FILE", help="draw speed against vocabulary to this svg, png or pdf file")
     table.add_argument("--clusters", type=int, default=0, metavar="N", help="print N learned word clusters too")
+    table.add_argument("--examples", type=int, default=0, metavar="N", help="print N summaries of each system too")
     _filters(table)
 
     report = command("report", _report, "one HTML page of stored rows, which opens offline")
@@ -137,7 +138,13 @@ def _table(arguments: argparse.Namespace) -> int:
 
     kept = Filter(frameworks=arguments.framework, methods=arguments.method, vocab=arguments.vocab, tasks=arguments.task)
     return table(
-        arguments.run, arguments.format, kept, clusters=arguments.clusters, out=arguments.out, plot=arguments.plot
+        arguments.run,
+        arguments.format,
+        kept,
+        clusters=arguments.clusters,
+        examples=arguments.examples,
+        out=arguments.out,
+        plot=arguments.plot,
     )
 
 

@@ -36,6 +36,12 @@ QUANTITIES: dict[str, tuple[str, str, str]] = {
         "Spearman's rho of cosines with people's similarity of pairs, both words known",
     ),
     "glove_loss": ("1", LOWER, "mean weighted squared error of GloVe's factorisation, on the text it was fitted to"),
+    **{
+        f"{measure}_{name}": ("1", HIGHER, f"ROUGE-{measure.removeprefix('rouge')}: {meaning}, mean of the samples")
+        for name, meaning in (("f1", "F1 of whole summaries"), ("recall75", "recall of the first 75 bytes"))
+        for measure in ("rouge1", "rouge2", "rougeL")
+    },
+    "decode_seconds": ("s", LOWER, "beam search of a summary, in batches, its source read among it"),
     "train_seconds": ("s", LOWER, "training without evaluation, data loading included"),
     "agreement_error": ("tolerance", LOWER, "largest error against the float64 oracle, in units of its tolerance"),
 }

@@ -11,7 +11,9 @@ from harness.store import Row, latest, read
 from impls.errors import BadInput, unknown
 
 
-def table(run: str | None, form: str, kept: Filter, *, clusters: int, out: str | None, plot: str | None) -> int:
+def table(
+    run: str | None, form: str, kept: Filter, *, clusters: int, examples: int, out: str | None, plot: str | None
+) -> int:
     from harness.report import table as tables
 
     if form not in tables.FORMATS:
@@ -25,6 +27,8 @@ def table(run: str | None, form: str, kept: Filter, *, clusters: int, out: str |
     text = tables.render(records, form)
     if clusters:
         text += "\n" + tables.clusters(rows, clusters)
+    if examples:
+        text += "\n" + tables.examples(rows, examples)
     print(text, end="" if text.endswith("\n") else "\n")
     if out:
         Path(out).write_text(text, encoding="utf-8")
@@ -44,9 +48,13 @@ def show(rows: Sequence[Row], form: str) -> None:
 def _check(kept: Filter) -> None:
     for given, kind, names in (
         (kept.frameworks, "framework", registry.frameworks()),
-        (kept.methods, "method", [*registry.methods(), "unigram"]),
+        (kept.methods, "method", [*registry.methods(), *_extra_methods()]),
         (kept.tasks, "task", registry.tasks()),
     ):
         for name in given or ():
             if name not in names:
                 raise unknown(kind, name, names)
+
+
+def _extra_methods() -> list[str]:
+    return [method for task in registry.tasks() for method in getattr(registry.task(task), "EXTRA_METHODS", ())]

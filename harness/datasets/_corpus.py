@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness import registry
-from harness.datasets import _encode, _files, _own
+from harness.datasets import _encode, _files, _own, _text
 from harness.datasets._files import Progress
 from harness.datasets._source import Text
 from impls.errors import BadInput
@@ -53,6 +53,10 @@ def find(name: str, progress: Progress = _silent) -> Text:
     return registry.dataset_of_kind(name, "text").text(progress)
 
 
+def _tokens(text: Text) -> dict[str, Iterator[list[str]]]:
+    return {split: _text.tokens(path, text.rule) for split, path in text.files.items()}
+
+
 def load(name: str, *, vocab: int | None = None, min_count: int | None = None, progress: Progress = _silent) -> Corpus:
     """Count, encode and map a dataset, from the cache where it has been done before.
 
@@ -79,14 +83,14 @@ def load(name: str, *, vocab: int | None = None, min_count: int | None = None, p
     key = hashlib.sha256(json.dumps(rule).encode()).hexdigest()[:24]
     folder = _files.filled(
         _files.cache_folder() / "corpora" / key,
-        lambda scratch: _encode.encode(text, vocab, fewest, scratch, progress),
+        lambda scratch: _encode.encode(text.name, _tokens(text), vocab, fewest, scratch, progress),
     )
     return Corpus(
         name=text.name,
         sha256=sha256,
         licence=text.licence,
         versions=text.versions,
-        words=(folder / "words.txt").read_text(encoding="utf-8").split("\n"),
-        counts_V=np.load(folder / "counts.npy", allow_pickle=False),
+        words=_encode.read_words(folder),
+        counts_V=_encode.read_counts(folder),
         splits={split: _encode.read_ids(folder, split) for split in text.files},
     )

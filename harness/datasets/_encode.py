@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -12,35 +12,53 @@ from numpy.typing import NDArray
 
 from harness.datasets import _text
 from harness.datasets._files import Progress
-from harness.datasets._source import Text
 from impls.errors import BadInput
 
 _IDS = np.dtype("<i4")
 _BLOCK = 1 << 24  # ids renumbered at a time
 
 
-def encode(text: Text, vocab: int | None, min_count: int, folder: Path, progress: Progress) -> None:
+def encode(
+    name: str,
+    splits: Mapping[str, Iterable[list[str]]],
+    vocab: int | None,
+    min_count: int,
+    folder: Path,
+    progress: Progress,
+) -> None:
     """Write words.txt, counts.npy and the ids of each split into `folder`.
 
     Ids are first given out in the order in which words come, so that text is read only once; only then are the words
     of the training split ranked, and the ids on disk put right.
+
+    Args:
+        name: Of the dataset.
+        splits: Split to its words, some at a time; "train" at least.
+        vocab: So many words, <unk> among them, and <eos> where the text has it; None keeps those that occur
+            `min_count` times in the training split.
+        min_count: See `vocab`.
+        folder: Where to write.
+        progress: Called with a line of text now and then.
+
+    Raises:
+        BadInput: A split without a word; a vocabulary below 2 or above the number of words there are.
     """
     first_ids: defaultdict[str, int] = defaultdict(count().__next__)
     paths: dict[str, Path] = {}
-    for split in ("train", *(split for split in text.files if split != "train")):
-        progress(f"{text.name}: counting and encoding {split}")
+    for split in ("train", *(split for split in splits if split != "train")):
+        progress(f"{name}: counting and encoding {split}")
         paths[split] = ids_path(folder, split)
         with paths[split].open("wb") as file:
-            for words in _text.tokens(text.files[split], text.rule):
+            for words in splits[split]:
                 np.fromiter(map(first_ids.__getitem__, words), _IDS, len(words)).tofile(file)
         if not paths[split].stat().st_size:
-            raise BadInput(f"dataset {text.name!r}: no words in its {split} split, {text.files[split]}: allowed: text")
+            raise BadInput(f"dataset {name!r}: no words in its {split} split: allowed: text")
 
     words = list(first_ids)
     counts_W = np.zeros(len(words), dtype=np.int64)
     for ids_T in _blocks(paths["train"], "r"):
         counts_W += np.bincount(ids_T, minlength=len(words))
-    kept, new_id_W = _vocabulary(text.name, words, counts_W, vocab, min_count)
+    kept, new_id_W = _vocabulary(name, words, counts_W, vocab, min_count)
     counts_V = np.zeros(len(kept), dtype=np.int64)
     np.add.at(counts_V, new_id_W, counts_W)
     for path in paths.values():
@@ -57,6 +75,16 @@ def ids_path(folder: Path, split: str) -> Path:
 def read_ids(folder: Path, split: str) -> NDArray[np.int32]:
     """The ids of a split, (tokens,), mapped and read-only."""
     return np.memmap(ids_path(folder, split), dtype=_IDS, mode="r")
+
+
+def read_words(folder: Path) -> list[str]:
+    """Id to word."""
+    return (folder / "words.txt").read_text(encoding="utf-8").split("\n")
+
+
+def read_counts(folder: Path) -> NDArray[np.int64]:
+    """(V,) occurrences in the training split."""
+    return np.load(folder / "counts.npy", allow_pickle=False)
 
 
 def _blocks(path: Path, mode: str) -> Iterator[NDArray[np.int32]]:

@@ -13,8 +13,10 @@ from impls.errors import BadInput
 
 _LICENCE = "the user's own"
 
-# The source and the title of a split: our own names, then those of Rush et al. 2015, whose archive has two folders.
+# A split's files, its source and its title but for JSON lines: our own names, then those of Rush et al. 2015, whose
+# archive has two folders.
 _NAMES = (
+    ("{split}.jsonl",),
     ("{split}.source.txt", "{split}.title.txt"),
     ("{split}.article.filter.txt", "{split}.title.filter.txt"),
     ("{split}.article.txt", "{split}.title.txt"),
@@ -33,10 +35,11 @@ def own(name: str) -> PairText:
 
     - SOURCE,TITLE: two files of the same number of lines. Of a single set of pairs the last 5 % are held out, half for
       validation and half for testing.
-    - FILE.jsonl: a line a pair, {"source": TEXT, "title": TEXT} or {"source": TEXT, "references": [TEXT, ...]}.
-    - A folder with the splits there are: train.source.txt and train.title.txt, and so on; Gigaword as Rush et al.
-      (2015) give it out ({train,valid}.article.filter.txt or .article.txt with their titles; for testing input.txt
-      with task1_ref0.txt); DUC-2004 (input.txt with task1_ref0.txt to task1_ref3.txt).
+    - FILE.jsonl: a line a pair, {"text": TEXT, "summary": TEXT} or {"text": TEXT, "summaries": [TEXT, ...]}, with any
+      further keys; held out as above.
+    - A folder with the splits there are: train.jsonl and so on; train.source.txt with train.title.txt, and so on;
+      Gigaword as Rush et al. (2015) give it out ({train,valid}.article.filter.txt or .article.txt with their titles;
+      for testing input.txt with task1_ref0.txt); DUC-2004 (input.txt with task1_ref0.txt to task1_ref3.txt).
 
     Raises:
         BadInput: Nothing is there, or a source has no summaries.
@@ -65,8 +68,8 @@ def _check(*files: Path) -> None:
 def _of_folder(folder: Path) -> dict[str, tuple[Path, ...]]:
     found = {}
     for split in SPLITS:
-        for source, title in _NAMES:
-            paths = tuple(folder / name.format(split=split) for name in (source, title))
+        for names in _NAMES:
+            paths = tuple(folder / name.format(split=split) for name in names)
             if paths[0].is_file():
                 _check(*paths)
                 found[split] = paths
@@ -76,8 +79,8 @@ def _of_folder(folder: Path) -> dict[str, tuple[Path, ...]]:
         found["test"] = (tests[0], *_references(tests[0].parent))
     if not found:
         raise BadInput(
-            f"folder {folder}: no pairs: allowed: train.source.txt with train.title.txt, train.article.txt with "
-            "train.title.txt, input.txt with task1_ref0.txt, or the like"
+            f"folder {folder}: no pairs: allowed: train.jsonl, train.source.txt with train.title.txt, "
+            "train.article.txt with train.title.txt, input.txt with task1_ref0.txt, or the like"
         )
     return found
 
@@ -133,8 +136,8 @@ def _check_ends(paths: tuple[Path, ...], number: int, raw: list[bytes]) -> None:
 def _of_json(path: Path, number: int, line: str) -> tuple[str, list[str]]:
     def wrong(what: str) -> BadInput:
         return BadInput(
-            f'{path}, line {number:,}: {what}: allowed: {{"source": TEXT, "title": TEXT}} or '
-            '{"source": TEXT, "references": [TEXT, ...]}'
+            f'{path}, line {number:,}: {what}: allowed: {{"text": TEXT, "summary": TEXT}} or '
+            '{"text": TEXT, "summaries": [TEXT, ...]}'
         )
 
     try:
@@ -143,11 +146,11 @@ def _of_json(path: Path, number: int, line: str) -> tuple[str, list[str]]:
         raise wrong("no JSON") from None
     if not isinstance(record, dict):
         raise wrong("no object")
-    if not _lines.is_text(record.get("source")):
-        raise wrong("no source")
-    if ("title" in record) == ("references" in record):
-        raise wrong("title and references" if "title" in record else "no title and no references")
-    references = [record["title"]] if "title" in record else record["references"]
-    if not isinstance(references, list) or not references or not all(map(_lines.is_text, references)):
-        raise wrong("a reference is missing, empty or no text")
-    return record["source"].strip(), [each.strip() for each in references]
+    if not _lines.is_text(record.get("text")):
+        raise wrong("no text")
+    if ("summary" in record) == ("summaries" in record):
+        raise wrong("summary and summaries" if "summary" in record else "no summary and no summaries")
+    summaries = [record["summary"]] if "summary" in record else record["summaries"]
+    if not isinstance(summaries, list) or not summaries or not all(map(_lines.is_text, summaries)):
+        raise wrong("a summary is missing, empty or no text")
+    return record["text"].strip(), [each.strip() for each in summaries]

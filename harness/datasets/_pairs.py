@@ -21,7 +21,7 @@ from impls.errors import BadInput
 
 Pair = tuple[str, list[str]]  # the source, and one reference or more
 
-_FORMAT = 1  # of the cache: raised when the same files would give other pairs
+_FORMAT = 2  # of the cache: raised when the same files would give other pairs
 _DIGIT = re.compile("[0-9]")
 _HELD_OUT = 0.025  # of a single file, for validation, and as much again for testing
 
@@ -68,7 +68,7 @@ class _Lines(Sequence[Pair]):
     def _at(self, number: int) -> Pair:
         line = self._bytes[self._starts_P[number] : self._starts_P[number + 1]].tobytes()
         record = json.loads(line)
-        return record["source"], record["references"]
+        return record["text"], record["summaries"]
 
 
 def _silent(_: str) -> None:
@@ -126,7 +126,7 @@ def _write_all(text: PairText, digits: bool, folder: Path, progress: Progress) -
 
 def line_of(source: str, references: Sequence[str]) -> bytes:
     """A pair as it is kept."""
-    record = {"source": source, "references": list(references)}
+    record = {"text": source, "summaries": list(references)}
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 

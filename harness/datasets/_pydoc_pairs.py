@@ -11,7 +11,7 @@ from harness.datasets import _files, _pairs, _pydoc
 from harness.datasets._files import Progress
 from harness.datasets._source import SPLITS, PairText
 
-_FORMAT = 1  # raised when the same sources would give other pairs
+_FORMAT = 2  # raised when the same sources would give other pairs
 
 
 @dataclass(frozen=True)

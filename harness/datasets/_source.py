@@ -93,6 +93,7 @@ class PairDataset(Protocol):
     DESCRIPTION: str
     SOURCE: str
     LICENCE: str
+    MAY_QUOTE: bool  # whether rows may show a few of its pairs, which go where the rows go
 
     def pairs(self, progress: Progress) -> PairText:
         """Build the pairs."""

@@ -21,6 +21,7 @@ KIND = "pairs"
 DESCRIPTION = "bodies of docstrings with their first lines as summaries, from the packages of pydoc and four more"
 SOURCE = "built here, without a network"
 LICENCE = "the licence of each package"
+MAY_QUOTE = True
 PACKAGES = (*pydoc.PACKAGES, "sympy", "networkx", "matplotlib", "nltk")
 CORPUS = Summaries("pydoc-summaries", PACKAGES, LICENCE)
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from harness import registry
 from harness.cells import variant
+from harness.metrics._bootstrap import differences
 from harness.store import Row
+from harness.tasks._paired import BASELINE
 
 KEYS = (
     "suite", "task", "dataset", "framework", "method", "vocab", "dim", "tokens", "device", "precision", "seed",
     "quantity", "value", "unit", "better", "ratio_to_full_softmax", "ratio_low", "ratio_high", "agreement", "status",
-    "options", "low", "high", "dataset_sha256", "formulation", "message", "objective",
+    "options", "low", "high", "dataset_sha256", "formulation", "message", "objective", "split", "difference",
+    "difference_low", "difference_high", "p_value",
 )  # fmt: skip
 
 Record = dict[str, Any]
@@ -52,18 +58,42 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     }
     # The agreement cell without options covers the variants too: it checks each choice that changes the arithmetic.
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
+    baselines = {_trial(row): row for row in rows if row["cell"]["method"] == BASELINE}
     records = []
     for row in rows:
         identity = _identity(row)
         verdict = row["agreement"].get("verdict") or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
         for measurement in row["measurements"] or [{}]:
-            records.append(_record(row, measurement, verdict))
+            records.append(_record(row, measurement, verdict) | _difference(measurement, baselines.get(_trial(row))))
     return records
 
 
 def _identity(row: Row) -> tuple[str, ...]:
     cell = row["cell"]
     return (cell["framework"], cell["method"], cell["precision"], cell["device"], variant(cell["options"]))
+
+
+def _trial(row: Row) -> str:
+    """All of a cell but its method: what two systems must share to be compared sample by sample."""
+    return json.dumps({**row["cell"], "method": "", "options": {}}, sort_keys=True)
+
+
+def _difference(measurement: dict[str, Any], baseline: Row | None) -> Record:
+    """How much better a mean of scores is than full softmax's on the same samples, by the paired bootstrap."""
+    quantity = measurement.get("quantity", "")
+    if not quantity.startswith("rouge") or baseline is None:
+        return {}
+    others = [m["samples"] for m in baseline["measurements"] if m["quantity"] == quantity]
+    if not others:
+        return {}
+    (found,) = differences(np.array(measurement["samples"])[:, None], np.array(others[0])[:, None])
+    interval = found.interval
+    return {
+        "difference": interval.value,
+        "difference_low": interval.low,
+        "difference_high": interval.high,
+        "p_value": found.p_value,
+    }
 
 
 def _record(row: Row, measurement: dict[str, Any], verdict: str) -> Record:
@@ -87,4 +117,5 @@ def _record(row: Row, measurement: dict[str, Any], verdict: str) -> Record:
         "formulation": measurement.get("detail", {}).get("formulation"),
         "message": row.get("message", ""),
         "objective": cell["settings"].get("objective", ""),
+        "split": cell["settings"].get("split", ""),
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.cells import variant
 from harness.report.rows import KEYS, Record
 from harness.store import Row
 from harness.tasks._paired import BASELINE
@@ -37,6 +38,10 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
     vectors = [r for r in records if r["task"] == "word_vectors" and r["quantity"]]
     for (dataset, vocab, objective), part in _groups(vectors, "dataset", "vocab", "objective"):
         found.append((f"Word vectors by {objective} on {dataset}, {vocab:,} words", _table(part, _WORD_VECTORS)))
+    summaries = [r for r in records if r["task"] == "summarization" and r["quantity"]]
+    for (dataset, vocab, split), part in _groups(summaries, "dataset", "vocab", "split"):
+        where = "" if split == "test" else f", {split} split"
+        found.append((f"Summarization on {dataset}{where}, {vocab:,} words", _table(part, _SUMMARIZATION)))
     timing = [r for r in records if r["task"] == "timing" and r["quantity"]]
     for (vocab, dim, tokens, precision, device), part in sorted(
         _groups(timing, "vocab", "dim", "tokens", "precision", "device"), key=lambda group: group[0]
@@ -126,6 +131,18 @@ def _correlation(record: Record) -> str:
     return f"{record['value']:.3f}"
 
 
+def _rouge(record: Record) -> str:
+    """In per cent, as papers give it, with the 95 % interval of the mean over samples."""
+    return f"{100 * record['value']:.2f} [{100 * record['low']:.2f}, {100 * record['high']:.2f}]"
+
+
+def _difference(record: Record) -> str:
+    """What R-L gains over full softmax of the same framework, and how often chance alone would give as much."""
+    if record["difference"] is None or record["method"] == BASELINE:
+        return ""
+    return f"{100 * record['difference']:+.2f} (p {record['p_value']:.3f})"
+
+
 def _speed(record: Record) -> str:
     """The speed-up with its interval; a figure is given only next to its agreement."""
     if record["agreement"] == "disagree":
@@ -148,6 +165,20 @@ _WORD_VECTORS: Sequence[tuple[str, str, Show]] = (
     ("analogies", "analogy_accuracy", _share),
     ("similarity", "similarity_correlation", _correlation),
     ("training", "train_seconds", _duration),
+)
+_SUMMARIZATION: Sequence[tuple[str, str, Show]] = (
+    ("R-1", "rouge1_f1", _rouge),
+    ("R-2", "rouge2_f1", _rouge),
+    ("R-L", "rougeL_f1", _rouge),
+    ("against full softmax", "rougeL_f1", _difference),
+    ("R-1 recall", "rouge1_recall75", _rouge),
+    ("R-2 recall", "rouge2_recall75", _rouge),
+    ("R-L recall", "rougeL_recall75", _rouge),
+    ("against full softmax, recall", "rougeL_recall75", _difference),
+    ("perplexity", "perplexity", _perplexity),
+    ("training", "train_seconds", _duration),
+    ("a step", "step_seconds", _duration),
+    ("decoding one", "decode_seconds", _duration),
 )
 _TIMING: Sequence[tuple[str, str, Show]] = (
     ("forward+backward", "layer_seconds", _speed),
@@ -223,4 +254,23 @@ def clusters(rows: Iterable[Row], most: int) -> str:
                 lines = [f"{number:3d}  {' '.join(words)}" for number, words in enumerate(found[:most])]
                 title = f"### Clusters of {cell['framework']} {cell['method']} on {cell['dataset']}"
                 parts.append("\n".join([title, "", *lines, ""]))
+    return "\n".join(parts)
+
+
+def examples(rows: Iterable[Row], most: int) -> str:
+    """Sources with their references and what each system made of them, as in figure 2 of the SOHSM paper; of rows that
+    may quote them."""
+    found: dict[tuple[str, str], tuple[dict[str, Any], list[tuple[str, str]]]] = {}
+    for row in rows:
+        cell = row["cell"]
+        system = f"{cell['framework']} {cell['method']}{variant(cell['options'])}"
+        for measurement in row["measurements"]:
+            for example in measurement.get("detail", {}).get("examples", ()):
+                key = cell["dataset"], example["text"]
+                found.setdefault(key, (example, []))[1].append((system, example["ours"]))
+    parts = []
+    for number, ((dataset, text), (example, systems)) in enumerate(list(found.items())[:most], start=1):
+        said = [("source", text), *(("reference", each) for each in example["summaries"]), *systems]
+        lines = [f"- {who}: {what}" for who, what in said]
+        parts.append("\n".join([f"### Example {number} of {dataset}", "", *lines, ""]))
     return "\n".join(parts)

@@ -12,7 +12,6 @@ from harness.workload import batch, zipf_counts
 from impls.contract import LanguageModelConfig
 from impls.options import Choice
 
-USES_DATASET = False
 SETTINGS: dict[str, Setting] = {
     "training": Choice(True, (False, True), "also compare the loss curves of 20 optimizer steps"),
 }

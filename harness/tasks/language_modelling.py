@@ -14,16 +14,17 @@ from harness import layers, registry
 from harness.cells import Cell, Setting
 from harness.datasets import _corpus
 from harness.quantities import Measurement
+from harness.tasks._data import data_of
+from harness.tasks._optimizer import optimizer_of
 from harness.tasks._paired import BASELINE, decoding
 from harness.tasks._result import Result
-from harness.tasks._text import corpus_of, with_words
+from harness.tasks._text import load, with_words
 from impls.contract import LanguageModel, LanguageModelConfig
 from impls.errors import BadInput
-from impls.optimizers import NAMES, Optimizer
+from impls.optimizers import NAMES
 from impls.options import Choice, Number
 from impls.spec import check_options
 
-USES_DATASET = True
 EXTRA_METHODS = ("unigram",)  # no layer at all: what a model that learned nothing but word counts would score
 
 SETTINGS: dict[str, Setting] = {
@@ -47,36 +48,34 @@ _CLUSTERS_SHOWN, _WORDS_SHOWN = 60, 12
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    corpus, data = corpus_of(cell, progress)
+    corpus, data = data_of(cell, load, progress)
     if cell.method in EXTRA_METHODS:
         return Result([_unigram(corpus)], {}, data)
 
-    options, first = _bootstrapped(cell, corpus, progress)
+    options = with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
+    options, told = with_vectors(cell, corpus, options, progress)
     training = Training(cell, corpus, options)
     training.run(progress)
     measurements = training.measurements()
-    measurements[0].detail.update(first)
+    measurements[0].detail.update(told)
     if cell.settings["decode_rows"]:
         progress("decoding")
         measurements += training.decoding()
     return Result(measurements, {}, data)
 
 
-def _bootstrapped(
-    cell: Cell, corpus: _corpus.Corpus, progress: Callable[[str], None]
+def with_vectors(
+    cell: Cell, corpus: _corpus.Corpus, options: dict[str, Any], progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the cell's layer, with word vectors from a model trained first where it needs such; and what the
-    row tells of that model."""
-    definition = registry.definition(cell.method)
-    options = with_words(check_options(definition, cell.options), corpus.words)
-    before = definition.bootstrap(options)
+    """The options of a layer, with word vectors from a model trained first where it needs such; and what the row tells
+    of that model."""
+    before = registry.definition(cell.method).bootstrap(options)
     if before is None:
         return options, {}
     first = Training(cell, corpus, before)
     first.run(lambda text: progress(f"for word vectors: {text}"))
     changed = {name: value for name, value in before.items() if value != options[name]}
-    told = {"options": changed, "train_seconds": first.train_seconds, "curve": first.curve}
-    return {**options, "vectors": first.mean_hidden()}, {"bootstrap": told}
+    return {**options, "vectors": first.mean_hidden()}, first.told(changed)
 
 
 class Training:
@@ -84,13 +83,6 @@ class Training:
 
     def __init__(self, cell: Cell, corpus: _corpus.Corpus, options: Mapping[str, object]) -> None:
         self.cell, self.corpus, self.settings = cell, corpus, cell.settings
-        optimizer = Optimizer(
-            name=cell.settings["optimizer"],
-            learning_rate=cell.settings["learning_rate"],
-            weight_decay=cell.settings["weight_decay"],
-            clip_norm=cell.settings["clip_norm"],
-            epsilon=1e-8 if cell.settings["optimizer"] == "adam" else 1e-10,
-        )
         spec = layers.spec(
             cell.method,
             counts=corpus.counts_V,
@@ -100,7 +92,10 @@ class Training:
             **options,
         )
         config = LanguageModelConfig(
-            embedding=cell.settings["embedding"], hidden=cell.dim, optimizer=optimizer, seed=cell.seed
+            embedding=cell.settings["embedding"],
+            hidden=cell.dim,
+            optimizer=optimizer_of(cell.settings),
+            seed=cell.seed,
         )
         self.model: LanguageModel = layers.create_language_model(cell.framework, spec, config, cell.device)
         self.interval = int(spec.options.get("interval", 0))  # type: ignore[call-overload]
@@ -187,6 +182,10 @@ class Training:
             scores["cluster_perplexity"] = float(np.exp(sums["cluster_nll"] / tokens))
             scores["in_cluster_perplexity"] = float(np.exp((sums["nll"] - sums["cluster_nll"]) / tokens))
         return scores
+
+    def told(self, changed: Mapping[str, object]) -> dict[str, Any]:
+        """What the row of a model that is trained after this one, with `changed` options, tells of it."""
+        return {"bootstrap": {"options": dict(changed), "train_seconds": self.train_seconds, "curve": self.curve}}
 
     def measurements(self) -> list[Measurement]:
         split = "test" if "test" in self.corpus.splits else "valid"

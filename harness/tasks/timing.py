@@ -20,7 +20,6 @@ from impls.contract import LanguageModelConfig, Layer
 from impls.optimizers import Optimizer
 from impls.options import Number
 
-USES_DATASET = False
 FRESH_PROCESS = True  # frameworks keep memory that they have freed, which would hide the next cell's peak
 
 # Of the layer alone: the work, and the optimizer that it takes, Adagrad as in the SOHSM paper without the clipping that

@@ -21,14 +21,15 @@ from harness.datasets import _corpus
 from harness.metrics import word_vectors as metrics
 from harness.quantities import Measurement
 from harness.tasks import _bags, _glove
+from harness.tasks._data import data_of
+from harness.tasks._optimizer import optimizer_of
 from harness.tasks._result import Result
-from harness.tasks._text import corpus_of, with_words
+from harness.tasks._text import load, with_words
 from impls.bag_model import BagModel, BagModelConfig
-from impls.optimizers import NAMES, Optimizer
+from impls.optimizers import NAMES
 from impls.options import Choice, File, Number, path_of
 from impls.spec import check_options
 
-USES_DATASET = True
 EXTRA_METHODS = ("glove",)  # no output layer: the reference objective that counts pairs
 
 SETTINGS: dict[str, Setting] = {
@@ -48,7 +49,7 @@ _HELD_OUT = 10  # of a document's words, every tenth
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    corpus, data = corpus_of(cell, progress)
+    corpus, data = data_of(cell, load, progress)
     if cell.method in EXTRA_METHODS:
         measurements, vectors_VE = _of_glove(cell, corpus, progress)
     else:
@@ -86,15 +87,8 @@ def _of_model(
     spec = layers.spec(
         cell.method, counts=corpus.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
     )
-    optimizer = Optimizer(
-        name=settings["optimizer"],
-        learning_rate=settings["learning_rate"],
-        weight_decay=0.0,
-        clip_norm=0.0,
-        epsilon=1e-8 if settings["optimizer"] == "adam" else 1e-10,
-    )
     inputs = -(-len(train_T) // settings["document"]) if by_document else vocab
-    config = BagModelConfig(inputs=inputs, optimizer=optimizer, seed=cell.seed)
+    config = BagModelConfig(inputs=inputs, optimizer=optimizer_of(settings), seed=cell.seed)
     model = layers.create_bag_model(cell.framework, spec, config, cell.device)
 
     rng = np.random.default_rng([cell.seed, 10])

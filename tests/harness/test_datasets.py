@@ -13,7 +13,6 @@ import pytest
 
 from harness import registry
 from harness.datasets import _catalogue, _corpus, _encode, _files, _text
-from harness.datasets._source import Text
 from impls.errors import BadInput
 
 
@@ -85,8 +84,8 @@ def test_min_count(tmp_path):
 def test_words_that_are_unknown_already_count_as_unknown(tmp_path):
     path = tmp_path / "train"
     path.write_text("a <unk> b <unk> a c\n")
-    text = Text("x", {"train": path, "valid": path}, "lines", "none")
-    _encode.encode(text, 4, 1, tmp_path, print)
+    splits = {split: _text.tokens(path, "lines") for split in ("train", "valid")}
+    _encode.encode("x", splits, 4, 1, tmp_path, print)
     assert (tmp_path / "words.txt").read_text().split() == ["<unk>", "a", "<eos>", "b"]
     assert np.load(tmp_path / "counts.npy").tolist() == [3, 2, 1, 1]
     assert _encode.read_ids(tmp_path, "valid").tolist() == [1, 0, 3, 0, 1, 0, 2]

@@ -75,8 +75,8 @@ def test_duc_has_several_references_and_only_a_test_split(tmp_path):
 
 def test_json_lines(tmp_path):
     path = tmp_path / "some.jsonl"
-    records = [{"source": f"s {n}", "title": f"t {n}"} for n in range(98)]
-    records += [{"source": " a\nb ", "references": ["x\u2028y", "z\n"]}, {"source": "last", "title": "\u00e9", "id": 7}]
+    records = [{"text": f"s {n}", "summary": f"t {n}"} for n in range(98)]
+    records += [{"text": " a\nb ", "summaries": ["x\u2028y", "z\n"]}, {"text": "last", "summary": "\u00e9", "id": 7}]
     write(path, map(json.dumps, records))
     splits = _pairs.load(str(path)).splits
     assert [len(splits[split]) for split in ("train", "valid", "test")] == [96, 2, 2]
@@ -88,6 +88,13 @@ def test_json_lines(tmp_path):
     for index in (96, -97):
         with pytest.raises(IndexError):
             splits["train"][index]
+
+
+def test_a_folder_of_json_lines(tmp_path):
+    for split, pairs in EXPECTED.items():
+        write(tmp_path / f"{split}.jsonl", (json.dumps({"id": 1, "text": s, "summaries": t}) for s, t in pairs))
+    pairs = _pairs.load(str(tmp_path))
+    assert {split: list(each) for split, each in pairs.splits.items()} == EXPECTED
 
 
 def test_two_files(tmp_path):
@@ -150,29 +157,29 @@ def test_what_is_wrong_in_text_files(tmp_path, cache, source, title, message):
         ("[" * 100_000, "no JSON"),
         ("[1]", "no object"),
         ('"text"', "no object"),
-        ('{"title": "t"}', "no source"),
-        ('{"source": 1, "title": "t"}', "no source"),
-        ('{"source": " ", "title": "t"}', "no source"),
-        ('{"source": "\\ud800", "title": "t"}', "no source"),
-        ('{"source": "s"}', "no title and no references"),
-        ('{"source": "s", "title": "t", "references": ["t"]}', "title and references"),
-        ('{"source": "s", "title": ""}', "a reference is missing"),
-        ('{"source": "s", "title": null}', "a reference is missing"),
-        ('{"source": "s", "references": []}', "a reference is missing"),
-        ('{"source": "s", "references": "text"}', "a reference is missing"),
-        ('{"source": "s", "references": ["t", null]}', "a reference is missing"),
+        ('{"summary": "t"}', "no text"),
+        ('{"text": 1, "summary": "t"}', "no text"),
+        ('{"text": " ", "summary": "t"}', "no text"),
+        ('{"text": "\\ud800", "summary": "t"}', "no text"),
+        ('{"text": "s"}', "no summary and no summaries"),
+        ('{"text": "s", "summary": "t", "summaries": ["t"]}', "summary and summaries"),
+        ('{"text": "s", "summary": ""}', "a summary is missing"),
+        ('{"text": "s", "summary": null}', "a summary is missing"),
+        ('{"text": "s", "summaries": []}', "a summary is missing"),
+        ('{"text": "s", "summaries": "text"}', "a summary is missing"),
+        ('{"text": "s", "summaries": ["t", null]}', "a summary is missing"),
         ("", "it is empty"),
     ],
 )
 def test_what_is_wrong_in_json_lines(tmp_path, line, message):
     path = tmp_path / "some.jsonl"
-    write(path, ['{"source": "s", "title": "t"}', line, '{"source": "s", "title": "t"}'])
+    write(path, ['{"text": "s", "summary": "t"}', line, '{"text": "s", "summary": "t"}'])
     fails(str(path), f"some.jsonl, line 2: {message}")
 
 
 def test_bytes_that_are_no_utf8_in_json_lines(tmp_path):
-    (tmp_path / "some.jsonl").write_bytes(b'{"source": "s", "title": "t"}\n{"source": "\xe9"}\n')
-    fails(str(tmp_path / "some.jsonl"), "some.jsonl, line 2: byte 42 of the file is 0xe9")
+    (tmp_path / "some.jsonl").write_bytes(b'{"text": "s", "summary": "t"}\n{"text": "\xe9"}\n')
+    fails(str(tmp_path / "some.jsonl"), "some.jsonl, line 2: byte 40 of the file is 0xe9")
 
 
 def test_files_that_are_missing(tmp_path):
@@ -180,7 +187,7 @@ def test_files_that_are_missing(tmp_path):
     fails(f"{tmp_path}/a,{tmp_path}/b", "a: no such file")
     fails(f"{tmp_path}/a,b,c", "3 files: allowed: SOURCE,TITLE")
     fails(f"{tmp_path}/none", "none: no folder")
-    fails(str(tmp_path), "no pairs: allowed: train.source.txt")
+    fails(str(tmp_path), "no pairs: allowed: train.jsonl, train.source.txt")
     write(tmp_path / "input.txt", ["a"])
     fails(str(tmp_path), "task1_ref0.txt: missing reference")
     write(tmp_path / "task1_ref0.txt", ["a"])
@@ -198,7 +205,7 @@ def test_references_of_different_length(tmp_path):
 
 
 def test_too_few_to_hold_any_out(tmp_path):
-    write(tmp_path / "some.jsonl", ['{"source": "s", "title": "t"}'] * 2)
+    write(tmp_path / "some.jsonl", ['{"text": "s", "summary": "t"}'] * 2)
     fails(str(tmp_path / "some.jsonl"), "2 of them: allowed: from 3")
 
 

@@ -1,0 +1,19 @@
+"""The optimizer that a task's settings describe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from impls.optimizers import Optimizer
+
+
+def optimizer_of(settings: Mapping[str, Any]) -> Optimizer:
+    """`optimizer` and `learning_rate`; `weight_decay` and `clip_norm` where the task has them, else none."""
+    return Optimizer(
+        name=settings["optimizer"],
+        learning_rate=settings["learning_rate"],
+        weight_decay=settings.get("weight_decay", 0.0),
+        clip_norm=settings.get("clip_norm", 0.0),
+        epsilon=1e-8 if settings["optimizer"] == "adam" else 1e-10,
+    )
