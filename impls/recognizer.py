@@ -187,9 +187,14 @@ def frames_after(frames: ArrayLike) -> NDArray[np.int64]:
     return np.maximum((once - 1) // 2, 0)
 
 
+def frequencies(dim: int) -> NDArray[np.float64]:
+    """(D/2,) of the sinusoids, in radians a position."""
+    return 10_000.0 ** (-np.arange(0, dim, 2) / dim)
+
+
 def sinusoids(positions_P: ArrayLike, dim: int) -> NDArray[np.float64]:
     """(P, D) sines, then cosines, of each position at D/2 wavelengths from 2 pi to 2 pi 10000 (Vaswani et al. 2017)."""
-    angle_PH = np.asarray(positions_P, dtype=np.float64)[:, None] * 10_000.0 ** (-np.arange(0, dim, 2) / dim)
+    angle_PH = np.asarray(positions_P, dtype=np.float64)[:, None] * frequencies(dim)
     return np.concatenate([np.sin(angle_PH), np.cos(angle_PH)], axis=1)
 
 

@@ -20,28 +20,36 @@ class Updates:
         settings.check_dense("tensorflow")
         self.settings = settings
         self.variables = dict(variables)
-        start = settings.initial_accumulator if settings.name == "adagrad" else 0.0
         self.slots = [
-            {
-                n: tf.Variable(tf.fill(v.shape, tf.constant(start, v.dtype)), trainable=False)
-                for n, v in variables.items()
-            }
+            {n: tf.Variable(self._start(v), trainable=False) for n, v in variables.items()}
             for _ in range(settings.slots)
         ]
         self.steps = tf.Variable(tf.zeros([], tf.int64), trainable=False)
 
-    def minimize(self, loss_of: Callable[[], Tensor]) -> Tensor:
-        """One step down the gradient of a loss; its value before it."""
+    def _start(self, variable: tf.Variable) -> Tensor:
+        start = self.settings.initial_accumulator if self.settings.name == "adagrad" else 0.0
+        return tf.fill(variable.shape, tf.constant(start, variable.dtype))
+
+    def reset(self) -> None:
+        """As before the first step, in what has been traced too."""
+        for slot in self.slots:
+            for variable in slot.values():
+                variable.assign(self._start(variable))
+        self.steps.assign(0)
+
+    def minimize(self, loss_of: Callable[[], Tensor], rate: Tensor | None = None) -> Tensor:
+        """One step down the gradient of a loss; its value before it. `rate` as in `apply`."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             for variable in self.variables.values():
                 tape.watch(variable)
             loss = loss_of()
         grads = tape.gradient(loss, self.variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        self.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()})
+        self.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()}, rate)
         return loss
 
-    def apply(self, grads: Mapping[str, Tensor]) -> None:
-        """One step: clip by the global norm, add weight decay, update."""
+    def apply(self, grads: Mapping[str, Tensor], rate: Tensor | None = None) -> None:
+        """One step: clip by the global norm, add weight decay, update, at the learning rate of the settings or at
+        `rate`, a scalar."""
         settings = self.settings
         self.steps.assign_add(1)
         if settings.clip_norm:
@@ -57,7 +65,7 @@ class Updates:
                 change = self._adam(name, grad)
             else:
                 change = grad
-            variable.assign_sub(settings.learning_rate * change)
+            variable.assign_sub((settings.learning_rate if rate is None else tf.cast(rate, change.dtype)) * change)
 
     def _adam(self, name: str, grad: Tensor) -> Tensor:
         settings, time = self.settings, tf.cast(self.steps, grad.dtype)

@@ -33,6 +33,12 @@ def test_tasks_over_text_refuse_pairs_in_one_line(task, capsys, in_empty_folder)
     assert "'pydoc-summaries' is pairs of source and summary, not running text" in line
 
 
+def test_summarization_refuses_text_in_one_line(capsys, in_empty_folder):
+    assert cli.main(["run", "summarization", "-t", "summarization", "-f", "numpy", "--dataset", "pydoc-small"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "'pydoc-small' is running text, not pairs of source and summary" in line
+
+
 def test_every_dataset_has_a_kind_and_the_list_shows_it(capsys):
     kinds = {name: registry.dataset(name).KIND for name in registry.datasets()}
     assert set(kinds.values()) == {"text", "pairs", "speech"}

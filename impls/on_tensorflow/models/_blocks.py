@@ -1,0 +1,110 @@
+"""What the blocks of a conformer and of a transformer are made of, in TensorFlow.
+
+The parameters of a stack's blocks stand stacked, `encoder.0.norm_scale` and its like of all blocks as
+`encoder.*.norm_scale` with the blocks outside: so the optimizer has a dozenth of the arrays. A block is traced once,
+whatever their number.
+
+Shape letters: B sequences, T places that ask, S places asked, D width, H heads, E = D / H.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
+from impls.recognizer import NORM_EPSILON, frequencies
+from impls.spec import Arrays, Shapes
+
+_NUMBER = re.compile(r"(?<=coder\.)\d+")
+
+
+def stacks(names: Iterable[str]) -> dict[str, list[str]]:
+    """Which canonical parameters each of the stacked names holds, in their order; one where it has no blocks."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(_NUMBER.sub("*", name), []).append(name)
+    return found
+
+
+def stacked_shapes(shapes: Shapes) -> Shapes:
+    return {
+        name: (len(members), *shapes[members[0]]) if "*" in name else shapes[name]
+        for name, members in stacks(shapes).items()
+    }
+
+
+def stack(params: Arrays) -> Arrays:
+    return {
+        name: np.stack([params[member] for member in members]) if "*" in name else params[name]
+        for name, members in stacks(params).items()
+    }
+
+
+def unstack(stacked: Arrays) -> Arrays:
+    """What `stack` was given, in another order."""
+    params: Arrays = {}
+    for name, value in stacked.items():
+        if "*" in name:
+            params |= {name.replace("*", str(number)): block for number, block in enumerate(value)}
+        else:
+            params[name] = value
+    return params
+
+
+def blocks_of(params: Tensors, stack: str) -> list[Tensors]:
+    """The parameters of each block of "encoder" or "decoder", by their names in it."""
+    prefix = f"{stack}.*."
+    parts = {name.removeprefix(prefix): tf.unstack(v) for name, v in params.items() if name.startswith(prefix)}
+    return [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
+
+
+def linear(params: Tensors, name: str, x: Tensor) -> Tensor:
+    weight, bias = params[f"{name}_weight"], params[f"{name}_bias"]
+    outputs, inputs = weight.shape
+    # As one product: a batched one would make the weight's gradient once a sequence.
+    flat = tf.nn.bias_add(tf.matmul(tf.reshape(x, [-1, inputs]), weight, transpose_b=True), bias)
+    return tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [outputs]], axis=0))
+
+
+def norm(params: Tensors, name: str, x: Tensor) -> Tensor:
+    """The layer norm of the last dimension, in at least float32."""
+    wide = at_least_float32(x)
+    mean, variance = tf.nn.moments(wide, axes=[-1], keepdims=True)
+    unit = (wide - mean) * tf.math.rsqrt(variance + NORM_EPSILON)
+    return tf.cast(unit, x.dtype) * params[f"{name}_scale"] + params[f"{name}_bias"]
+
+
+def feed_forward(params: Tensors, name: str, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    inner = activation(linear(params, f"{name}.in", norm(params, f"{name}.norm", x)))
+    return linear(params, f"{name}.out", inner)
+
+
+def split(x_BTD: Tensor, heads: int) -> Tensor:
+    """(B, H, T, E)."""
+    by_head = tf.reshape(x_BTD, [tf.shape(x_BTD)[0], -1, heads, x_BTD.shape[2] // heads])
+    return tf.transpose(by_head, [0, 2, 1, 3])
+
+
+def sinusoids(positions_P: Tensor, dim: int, dtype: tf.DType) -> Tensor:
+    """(P, D) as those of `impls.recognizer`."""
+    angle_PH = tf.cast(positions_P, tf.float64)[:, None] * frequencies(dim)
+    return tf.cast(tf.concat([tf.sin(angle_PH), tf.cos(angle_PH)], axis=1), dtype)
+
+
+def additive_mask(seen: Tensor, dtype: tf.DType) -> Tensor:
+    """What `read` adds to scores of `dtype`: 0 where a place is seen, and -inf where it has no weight."""
+    kind = tf.float64 if dtype == tf.float64 else tf.float32
+    return tf.where(seen, tf.zeros([], kind), tf.constant(-float("inf"), kind))
+
+
+def read(scores_BHTS: Tensor, mask: Tensor, value_BHSE: Tensor) -> Tensor:
+    """(B, T, D) of each head the mean of values that a softmax of its scores, in at least float32, weighs."""
+    weight_BHTS = tf.nn.softmax(at_least_float32(scores_BHTS) + mask)
+    mixed_BHTE = tf.matmul(tf.cast(weight_BHTS, value_BHSE.dtype), value_BHSE)
+    _, heads, _, width = value_BHSE.shape
+    shape = tf.shape(mixed_BHTE)
+    return tf.reshape(tf.transpose(mixed_BHTE, [0, 2, 1, 3]), [shape[0], shape[2], heads * width])

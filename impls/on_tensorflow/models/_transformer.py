@@ -1,0 +1,96 @@
+"""A pre-norm transformer decoder over any encoder's frames in TensorFlow. See `impls/recognizer.py` for the formulas.
+
+Shape letters: B sequences, S frames, T units, P units with those of the past, D width, H heads, E = D / H, R rows of a
+decode, which are B or as many for each sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from impls.on_tensorflow._layer import Tensor, Tensors
+from impls.on_tensorflow.models._blocks import (
+    additive_mask,
+    blocks_of,
+    feed_forward,
+    linear,
+    norm,
+    read,
+    sinusoids,
+    split,
+)
+
+KeysValues = tuple[Tensor, Tensor]  # (B, H, S, E) each
+
+
+def remember(params: Tensors, frames_BSD: Tensor, heads: int) -> list[KeysValues]:
+    """What each block's attention to the encoder's frames reads, which no unit changes."""
+    return [_keys_values(block, "cross", frames_BSD, heads) for block in blocks_of(params, "decoder")]
+
+
+def nothing_read(params: Tensors, rows: Tensor, heads: int) -> list[KeysValues]:
+    """The past before the first unit."""
+    scale_LD = params["decoder.*.self.norm_scale"]
+    blocks, dim = scale_LD.shape
+    nothing_RH0E = tf.zeros([rows, heads, 0, dim // heads], scale_LD.dtype)
+    return [(nothing_RH0E, nothing_RH0E)] * blocks
+
+
+def decode(
+    params: Tensors,
+    read_RT: Tensor,
+    memory: Sequence[KeysValues],
+    real_BS: Tensor,
+    past: Sequence[KeysValues],
+) -> tuple[Tensor, list[KeysValues]]:
+    """(R, T, D) hidden vectors after each of the units read, and what to hand back as `past` with the next.
+
+    Args:
+        params: Of the whole recognizer.
+        read_RT: Unit ids.
+        memory: Of `remember`.
+        real_BS: Which of the encoder's frames are real.
+        past: What this gave for the units before.
+    """
+    embedding_VD = params["embedding"]
+    dim, kind = embedding_VD.shape[1], embedding_VD.dtype
+    start = tf.shape(past[0][0])[2]
+    place_T = tf.range(start, start + tf.shape(read_RT)[1])
+    x_RTD = tf.gather(embedding_VD, read_RT) * dim**0.5 + sinusoids(place_T, dim, kind)
+    seen_TP = tf.range(place_T[-1] + 1) <= place_T[:, None]
+    masks = additive_mask(seen_TP, kind), additive_mask(real_BS, kind)[:, None, None]
+    now = []
+    for block, frames, before in zip(blocks_of(params, "decoder"), memory, past, strict=True):
+        x_RTD, read_so_far = _block(block, x_RTD, frames, before, *masks)
+        now.append(read_so_far)
+    return norm(params, "decoder.norm", x_RTD), now
+
+
+@tf.function
+def _block(
+    params: Tensors, x_RTD: Tensor, frames: KeysValues, past: KeysValues, mask_TP: Tensor, mask_B11S: Tensor
+) -> tuple[Tensor, KeysValues]:
+    heads, dim = frames[0].shape[1], x_RTD.shape[2]
+    normed_RTD = norm(params, "self.norm", x_RTD)
+    here = _keys_values(params, "self", normed_RTD, heads)
+    read_so_far = tf.concat([past[0], here[0]], axis=2), tf.concat([past[1], here[1]], axis=2)
+    x_RTD += _attend(params, "self", normed_RTD, read_so_far, mask_TP)
+    # A sequence's rows are to its frames what the units of one row are: the frames stay one copy.
+    x_BWD = tf.reshape(x_RTD, [tf.shape(mask_B11S)[0], -1, dim])
+    x_BWD += _attend(params, "cross", norm(params, "cross.norm", x_BWD), frames, mask_B11S)
+    x_BWD += feed_forward(params, "feed", x_BWD, tf.nn.relu)
+    return tf.reshape(x_BWD, tf.shape(x_RTD)), read_so_far
+
+
+def _keys_values(params: Tensors, name: str, x_BSD: Tensor, heads: int) -> KeysValues:
+    return split(linear(params, f"{name}.key", x_BSD), heads), split(linear(params, f"{name}.value", x_BSD), heads)
+
+
+def _attend(params: Tensors, name: str, x_BTD: Tensor, memory: KeysValues, mask: Tensor) -> Tensor:
+    """(B, T, D)"""
+    key_BHSE, value_BHSE = memory
+    _, heads, _, width = key_BHSE.shape
+    query_BHTE = split(linear(params, f"{name}.query", x_BTD), heads) * width**-0.5
+    return linear(params, f"{name}.out", read(tf.matmul(query_BHTE, key_BHSE, transpose_b=True), mask, value_BHSE))

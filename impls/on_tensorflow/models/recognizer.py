@@ -1,0 +1,189 @@
+"""The speech recognizer in TensorFlow. See `impls/recognizer.py` for the formulas,
+`impls/on_numpy/models/recognizer.py` for their definition."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from impls.on_tensorflow import _optimizers, adapter
+from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
+from impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
+from impls.on_tensorflow.models._transformer import KeysValues
+from impls.recognizer import Recognizer, RecognizerConfig, frames_after
+from impls.spec import Arrays, LayerSpec
+
+
+class _Speech(NamedTuple):
+    """What the encoder reads.
+
+    Attributes:
+        features_BFM: Features.
+        frames_B: How many frames are real after the convolutions.
+    """
+
+    features_BFM: Tensor
+    frames_B: Tensor
+
+
+class _Units(NamedTuple):
+    """What the decoder reads and what is to come of it; both as in `Recognizer`."""
+
+    inputs_BT: Tensor
+    targets_BT: Tensor
+
+
+class _Heard(NamedTuple):
+    """What the decoder attends to.
+
+    Attributes:
+        memory: Keys and values of the frames, for each of its blocks.
+        real_BS: Which of the frames are real.
+    """
+
+    memory: list[KeysValues]
+    real_BS: Tensor
+
+
+class TensorFlowRecognizer(Recognizer):
+    def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: str) -> None:
+        super().__init__(spec, config)
+        self.device, self.dtype = device, tf.as_dtype(spec.dtype)
+        shapes = _blocks.stacked_shapes(config.body_shapes(spec.vocab))
+        with tf.device(device):
+            self.output = adapter.native(spec)
+            self.body = {name: tf.Variable(tf.zeros(shape, self.dtype)) for name, shape in shapes.items()}
+            self.optimizer = _optimizers.Updates(config.optimizer, self._variables())
+        # One trace of each function is for all shapes.
+        ids_N, ids_BT = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+        speech = _Speech(tf.TensorSpec([None, None, config.mels], self.dtype), ids_N)
+        units = _Units(ids_BT, ids_BT)
+        extra = dict.fromkeys(spec.definition.extra, ids_N)
+        rate = tf.TensorSpec([], tf.float64)
+        by_head = tf.TensorSpec([None, config.heads, None, config.dim // config.heads], self.dtype)
+        kept = [(by_head, by_head)] * config.decoder_layers
+        heard = _Heard(kept, tf.TensorSpec([None, None], tf.bool))
+        self._step = tf.function(self._step_of, input_signature=[speech, units, extra, rate])
+        self._evaluate = tf.function(self._evaluate_of, input_signature=[speech, units])
+        self._listen = tf.function(self._listen_of, input_signature=[speech])
+        self._next = cache(
+            lambda k: tf.function(partial(self._next_of, k), input_signature=[heard, kept, ids_N, ids_N])
+        )
+        self._load(self.initial_parameters())
+
+    def _variables(self) -> _parameters.Variables:
+        return _parameters.with_output(self.body, self.output)
+
+    def parameters(self) -> Arrays:
+        found = _blocks.unstack(_parameters.to_canonical(self._variables(), self.output))
+        return {name: found[name] for name in self.parameter_shapes()}
+
+    def _load(self, params: Arrays) -> None:
+        with tf.device(self.device):
+            _parameters.load_canonical(_blocks.stack(params), self._variables(), self.output)
+            self.optimizer.reset()
+        self.steps = 0
+        self.heard: _Heard | None = None
+        self.past: list[KeysValues] = []
+
+    def _listen_of(self, speech: _Speech) -> _Heard:
+        return self._heard(*_conformer.encode(self.body, *speech))
+
+    def _heard(self, frames_BSD: Tensor, real_BS: Tensor) -> _Heard:
+        return _Heard(_transformer.remember(self.body, frames_BSD, self.config.heads), real_BS)
+
+    def _hidden(self, heard: _Heard, units: _Units) -> tuple[Tensor, Tensor]:
+        """(N, D) what the output layer reads at each of the targets' units, and (N,) those."""
+        past = _transformer.nothing_read(self.body, tf.shape(units.inputs_BT)[0], self.config.heads)
+        hidden_BTD, _ = _transformer.decode(self.body, units.inputs_BT, *heard, past)
+        place_N2 = tf.where(units.targets_BT >= 0)
+        return tf.gather_nd(hidden_BTD, place_N2), tf.gather_nd(units.targets_BT, place_N2)
+
+    def _step_of(self, speech: _Speech, units: _Units, extra: Tensors, rate: Tensor) -> Tensor:
+        return self.optimizer.minimize(lambda: self._loss(speech, units, extra), rate)
+
+    def _loss(self, speech: _Speech, units: _Units, extra: Tensors) -> Tensor:
+        weight = self.config.ctc_weight
+        frames_BSD, real_BS = _conformer.encode(self.body, *speech)
+        hidden_ND, targets_N = self._hidden(self._heard(frames_BSD, real_BS), units)
+        loss = self._unit_loss(hidden_ND, targets_N, extra)
+        if not weight:
+            return loss
+        ctc_nll = self._ctc_nll(frames_BSD, speech.frames_B, units.targets_BT)
+        return (1 - weight) * loss + weight * ctc_nll / tf.cast(tf.size(targets_N), loss.dtype)
+
+    def _unit_loss(self, hidden_ND: Tensor, targets_N: Tensor, extra: Tensors) -> Tensor:
+        """The mean over the units, smoothed."""
+        smoothing = self.config.smoothing
+        if not smoothing:
+            return self.output(hidden_ND, targets_N, **extra)
+        log_probs_NV = self.output.log_probs(hidden_ND)
+        if self.spec.definition.train_only_loss:
+            loss = self.output(hidden_ND, targets_N, **extra)
+        else:
+            # The layer's own, from what smoothing has made anyway.
+            loss = -tf.reduce_mean(tf.gather(log_probs_NV, targets_N, batch_dims=1))
+        return (1 - smoothing) * loss - smoothing * tf.reduce_mean(log_probs_NV)
+
+    def _ctc_nll(self, frames_BSD: Tensor, frames_B: Tensor, targets_BT: Tensor) -> Tensor:
+        """Summed over the utterances that have frames enough."""
+        log_probs_BSU = tf.nn.log_softmax(at_least_float32(_blocks.linear(self.body, "ctc", frames_BSD)))
+        labels_B = tf.math.count_nonzero(targets_BT >= 0, axis=1, dtype=tf.int32) - 1
+        return tf.reduce_sum(_ctc.nll(log_probs_BSU, frames_B, targets_BT, labels_B))
+
+    def _evaluate_of(self, speech: _Speech, units: _Units) -> Tensor:
+        log_probs_N = self.output.target_log_probs(*self._hidden(self._listen_of(speech), units))
+        return -tf.reduce_sum(tf.cast(log_probs_N, tf.float64))
+
+    def _next_of(
+        self, k: int, heard: _Heard, past: list[KeysValues], rows_R: Tensor, ids_R: Tensor
+    ) -> tuple[Tensor, Tensor, list[KeysValues]]:
+        past = [(tf.gather(keys, rows_R), tf.gather(values, rows_R)) for keys, values in past]
+        hidden_R1D, past = _transformer.decode(self.body, ids_R[:, None], *heard, past)
+        return *self.output.topk(hidden_R1D[:, 0], k), past
+
+    def _speech(self, features_BFM: NDArray, frames_B: NDArray) -> _Speech:
+        return _Speech(tf.cast(tf.constant(features_BFM), self.dtype), _ids(frames_after(frames_B)))
+
+    def _units(self, targets_BT: NDArray) -> _Units:
+        return _Units(_ids(self.inputs_of(targets_BT)), _ids(targets_BT))
+
+    def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Tensor:
+        self.steps += 1
+        with tf.device(self.device):
+            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            rate = tf.constant(self.config.rate_at(self.steps), tf.float64)
+            return self._step(self._speech(features_BFM, frames_B), self._units(targets_BT), extra, rate)
+
+    def evaluate(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> float:
+        with tf.device(self.device):
+            return float(self._evaluate(self._speech(features_BFM, frames_B), self._units(targets_BT)))
+
+    def listen(self, features_BFM: NDArray, frames_B: NDArray, longest: int) -> None:
+        with tf.device(self.device):
+            self.heard = self._listen(self._speech(features_BFM, frames_B))
+
+    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        with tf.device(self.device):
+            self.past = _transformer.nothing_read(self.body, len(prompts_BT), self.config.heads)
+        return self.extend(np.arange(len(prompts_BT)), prompts_BT[:, 0], k)
+
+    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.heard is not None
+        with tf.device(self.device):
+            values, ids, self.past = self._next(k)(self.heard, self.past, _ids(rows_R), _ids(ids_R))
+            return adapter.to_numpy(values), adapter.to_numpy(ids)
+
+    def synchronize(self) -> None:
+        adapter.wait(self.body)
+
+
+def _ids(ids: NDArray) -> Tensor:
+    return tf.constant(ids, tf.int32)
+
+
+MODEL = TensorFlowRecognizer
