@@ -99,11 +99,11 @@ def run(cell: Cell, progress: Progress) -> Result:
     transcripts, real_time_factor = training.transcripts(progress)
     score = _scored(cell, speech, transcripts)
     utterances = _utterances(cell, speech)
-    score.detail |= {
-        "ids": [utterance.id for utterance in utterances],
-        "transcripts": transcripts,
-        "skipped": {reason: len(ids) for reason, ids in speech.skipped.items()},
-    }
+    score.detail.update(
+        ids=[utterance.id for utterance in utterances],
+        transcripts=transcripts,
+        skipped={reason: len(ids) for reason, ids in speech.skipped.items()},
+    )
     if cell.dataset in registry.datasets() and registry.dataset(cell.dataset).MAY_QUOTE:
         score.detail["examples"] = _examples(speech, utterances, transcripts)
     return Result([score, *measurements, real_time_factor], {}, provenance)
@@ -190,7 +190,7 @@ class Training(_training.Training):
     def _choose_widths(self) -> None:
         """Each width of utterances has one of texts, the longest that such a batch may hold: so there are no more
         shapes than widths."""
-        used = {**self.scored, "train": np.union1d(self.training_P, self.scored.get("train", []))}
+        used = self.scored | {"train": self.training_P}  # of the training split nothing else is ever scored
         frames_P = np.concatenate([self.frames[split][numbers_P] for split, numbers_P in used.items()])
         lengths_P = np.concatenate([self.sizes_of_texts(split, numbers_P) for split, numbers_P in used.items()])
         self.widths_W = _batches.widths(frames_P, self.settings["paddings"])
