@@ -17,8 +17,14 @@ def init(settings: Optimizer, params: Tree) -> State:
     return jnp.zeros((), jnp.int32), slots
 
 
-def update(settings: Optimizer, params: Tree, grads: Tree, state: State) -> tuple[Tree, State]:
-    """One step: clip by the global norm, add weight decay, update."""
+def update(
+    settings: Optimizer, params: Tree, grads: Tree, state: State, rate: Array | float | None = None
+) -> tuple[Tree, State]:
+    """One step: clip by the global norm, add weight decay, update.
+
+    `rate` is what a schedule gives for this step; the settings' learning rate where left out.
+    """
+    rate = settings.learning_rate if rate is None else rate
     steps, slots = state
     steps = steps + 1
     if settings.clip_norm:
@@ -43,5 +49,5 @@ def update(settings: Optimizer, params: Tree, grads: Tree, state: State) -> tupl
             change = first_hat / (jnp.sqrt(second_hat) + settings.epsilon)
         else:
             change = grad
-        new_params[name] = param - settings.learning_rate * change
+        new_params[name] = param - rate * change
     return new_params, (steps, new_slots)

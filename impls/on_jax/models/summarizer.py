@@ -17,10 +17,9 @@ from impls.on_jax._layer import Array, Tree, wide
 from impls.on_jax.models import _lstm, _output
 from impls.on_jax.models._lstm import State
 from impls.on_jax.models._output import output_of
+from impls.on_jax.models._packing import pack
 from impls.spec import Arrays, LayerSpec
 from impls.summarizer import PADDING, Summarizer, SummarizerConfig
-
-_SIZES = 8  # how many numbers of targets a shape of a batch is compiled for, at most
 
 
 class Memory(NamedTuple):
@@ -28,19 +27,6 @@ class Memory(NamedTuple):
 
     state_BSH: Array
     real_BS: Array
-
-
-def pack(targets_BT: NDArray) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """What the output layer scores, so that it scores little padding: places among the B * T, and the targets there.
-
-    Their number N is that of the targets, rounded up to a multiple of an eighth of B * T: at most an eighth is scored
-    for nothing, and a shape of a batch is compiled for no more than eight N. The rest is place 0 and target `PADDING`.
-    """
-    targets_P = targets_BT.ravel()
-    (places,) = np.nonzero(targets_P != PADDING)
-    rest = (0, -len(places) % -(-len(targets_P) // _SIZES))
-    targets_N = np.pad(targets_P[places], rest, constant_values=PADDING)
-    return np.pad(places, rest).astype(np.int32), targets_N.astype(np.int32)
 
 
 def attend(params: Tree, states_BTH: Array, memory: Memory) -> Array:
@@ -126,7 +112,7 @@ class JaxSummarizer(Summarizer):
         return jnp.where(targets_N != PADDING, nll_N, 0).sum()
 
     def _batch(self, sources_BS: NDArray, targets_BT: NDArray) -> tuple[NDArray[np.int32], ...]:
-        return sources_BS.astype(np.int32), self.inputs_of(targets_BT), *pack(targets_BT)
+        return sources_BS.astype(np.int32), self.inputs_of(targets_BT), *pack(targets_BT, PADDING)
 
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Array:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):

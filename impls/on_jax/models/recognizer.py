@@ -1,0 +1,211 @@
+"""The speech recognizer in JAX. See `impls/on_numpy/models/recognizer.py` for the definition.
+
+Every shape of a batch is compiled anew: callers pad utterances and transcripts to few lengths.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from impls.errors import BadInput
+from impls.on_jax import _optimizers, adapter
+from impls.on_jax._layer import Array, Tree, pick
+from impls.on_jax.models import _blocks, _conformer, _output, _transformer
+from impls.on_jax.models._ctc import ctc_nll
+from impls.on_jax.models._output import output_of
+from impls.on_jax.models._packing import pack
+from impls.on_jax.models._transformer import Cache, Memory
+from impls.recognizer import PADDING, Recognizer, RecognizerConfig, frames_after
+from impls.spec import Arrays, LayerSpec
+
+
+class Batch(NamedTuple):
+    """Utterances and transcripts as the compiled functions take them.
+
+    Attributes:
+        features_BFM: Of the frames.
+        frames_B: How many of those after the convolutions are real.
+        inputs_BT: What the decoder reads.
+        labels_BT: Units of the transcripts; beyond the last, any.
+        labels_B: How many, without the end.
+        places_N, targets_N: Which of the B * T hidden vectors the output layer scores, and for which units.
+    """
+
+    features_BFM: Array
+    frames_B: Array
+    inputs_BT: Array
+    labels_BT: Array
+    labels_B: Array
+    places_N: Array
+    targets_N: Array
+
+
+class Decoding(NamedTuple):
+    """What was listened to and read since, and how many units of each row that is."""
+
+    memory: Memory
+    cache: Cache
+    units: int
+
+
+class JaxRecognizer(Recognizer):
+    def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: adapter.Device) -> None:
+        super().__init__(spec, config)
+        self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
+        self.output = adapter.native(spec)
+        with adapter.precision(spec.dtype), jax.default_device(device):
+            self.structure = self.output.structure()
+        self._step = jax.jit(self._step_of, donate_argnums=(0, 1))
+        self._evaluate = jax.jit(self._evaluate_of)
+        self._listen = jax.jit(self._listen_of)
+        self._kept = jax.jit(Cache.at)
+        self._next = jax.jit(self._next_of, static_argnums=6, donate_argnums=3)
+        self._load(self.initial_parameters())
+
+    def _load(self, params: Arrays) -> None:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            self.params = _output.from_canonical(self.output, self.structure, _blocks.stack(params), self.dtype)
+            self.optimizer = _optimizers.init(self.config.optimizer, self.params)
+        self.steps = 0
+        self.heard: tuple[Memory, int] | None = None
+        self.decoding: Decoding | None = None
+
+    def parameters(self) -> Arrays:
+        with adapter.precision(self.spec.dtype):
+            return _blocks.unstack(_output.to_canonical(self.output, self.structure, self.params))
+
+    def _encode(self, params: Tree, features_BFM: Array, frames_B: Array) -> tuple[Array, Array]:
+        """(B, S, D), and (B, S) which of the frames are real."""
+        real_BS = jnp.arange(int(frames_after(features_BFM.shape[1]))) < frames_B[:, None]
+        return _conformer.encode(params, self.config, features_BFM.astype(self.dtype), real_BS), real_BS
+
+    def _hidden_of(self, params: Tree, frames_BSD: Array, real_BS: Array, batch: Batch) -> Array:
+        """(N, D) what the output layer reads at each of its targets."""
+        memory = _transformer.remember(params, frames_BSD, real_BS)
+        hidden_BTD = _transformer.decode(params, self.config, memory, batch.inputs_BT)
+        return hidden_BTD.reshape(-1, self.config.dim)[batch.places_N]
+
+    def _step_of(
+        self,
+        params: Tree,
+        optimizer: _optimizers.State,
+        structure: Tree,
+        batch: Batch,
+        extra: dict[str, Any],
+        rate: Array,
+    ) -> tuple[Tree, _optimizers.State, Array]:
+        weight = self.config.ctc_weight
+
+        def loss_of(params: Tree) -> Array:
+            frames_BSD, real_BS = self._encode(params, batch.features_BFM, batch.frames_B)
+            hidden_ND = self._hidden_of(params, frames_BSD, real_BS, batch)
+            losses_N = self._unit_losses(
+                output_of(params), structure, hidden_ND, jnp.maximum(batch.targets_N, 0), extra
+            )
+            real_N = batch.targets_N != PADDING
+            loss = jnp.where(real_N, losses_N, 0).sum() / real_N.sum()
+            if not weight:
+                return loss
+            logits_BSU = _blocks.linear(params, "ctc", frames_BSD)
+            nll_B = ctc_nll(logits_BSU, batch.frames_B, batch.labels_BT, batch.labels_B)
+            return (1 - weight) * loss + weight * nll_B.sum() / real_N.sum()
+
+        loss, grads = jax.value_and_grad(loss_of)(params)
+        return *_optimizers.update(self.config.optimizer, params, grads, optimizer, rate), loss
+
+    def _unit_losses(
+        self, output: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, extra: dict[str, Any]
+    ) -> Array:
+        """(N,) smoothed."""
+        smoothing = self.config.smoothing
+        if not smoothing:
+            return self.output.losses(output, structure, hidden_ND, targets_N, **extra)
+        log_probs_NV = self.output.log_probs(output, structure, hidden_ND)
+        if self.spec.definition.train_only_loss:
+            losses_N = self.output.losses(output, structure, hidden_ND, targets_N, **extra)
+        else:
+            losses_N = -pick(log_probs_NV, targets_N)  # the layer's own, from what smoothing has made anyway
+        return (1 - smoothing) * losses_N - smoothing * log_probs_NV.mean(axis=1)
+
+    def _evaluate_of(self, params: Tree, structure: Tree, batch: Batch) -> Array:
+        hidden_ND = self._hidden_of(params, *self._encode(params, batch.features_BFM, batch.frames_B), batch)
+        real_N = batch.targets_N != PADDING
+        nll_N = self.output.nll(output_of(params), structure, hidden_ND, jnp.where(real_N, batch.targets_N, 0))
+        return jnp.where(real_N, nll_N, 0).sum()
+
+    def _batch(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Batch:
+        arrays = (
+            features_BFM,
+            frames_after(frames_B).astype(np.int32),
+            self.inputs_of(targets_BT),
+            np.maximum(targets_BT, 0).astype(np.int32),
+            ((targets_BT != PADDING).sum(axis=1) - 1).astype(np.int32),
+            *pack(targets_BT, PADDING),
+        )
+        return Batch(*map(jnp.asarray, arrays))
+
+    def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Array:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            self.steps += 1
+            self.params, self.optimizer, loss = self._step(
+                self.params,
+                self.optimizer,
+                self.structure,
+                self._batch(features_BFM, frames_B, targets_BT),
+                adapter.extra_on(self.device, next(self.extra_of_steps)),
+                self.config.rate_at(self.steps),
+            )
+            return loss
+
+    def evaluate(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> float:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            return float(self._evaluate(self.params, self.structure, self._batch(features_BFM, frames_B, targets_BT)))
+
+    def listen(self, features_BFM: NDArray, frames_B: NDArray, longest: int) -> None:
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            memory = self._listen(self.params, features_BFM, frames_after(frames_B).astype(np.int32))
+        self.heard, self.decoding = (memory, longest), None
+
+    def _listen_of(self, params: Tree, features_BFM: Array, frames_B: Array) -> Memory:
+        return _transformer.remember(params, *self._encode(params, features_BFM, frames_B))
+
+    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.heard is not None
+        memory, longest = self.heard
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            cache = Cache.empty(self.config, len(prompts_BT), longest, self.dtype)
+            return self._next_units(Decoding(memory, cache, 0), prompts_BT[:, 0], k)
+
+    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        assert self.decoding is not None
+        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            # By itself: with what follows, that would be compiled for each number of kept states.
+            cache = self._kept(self.decoding.cache, rows_R.astype(np.int32))
+            return self._next_units(self.decoding._replace(cache=cache), ids_R, k)
+
+    def _next_units(self, decoding: Decoding, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        memory, cache, units = decoding
+        longest = cache.key_LRXD.shape[2]
+        if units == longest:
+            raise BadInput(f"a unit after {units}: allowed: up to the {longest} that `listen` was told of")
+        found = self._next(self.params, self.structure, memory, cache, ids_R.astype(np.int32), units, k)
+        values, ids, cache = found
+        self.decoding = Decoding(memory, cache, units + 1)
+        return adapter.to_numpy(values), adapter.to_numpy(ids)
+
+    def _next_of(
+        self, params: Tree, structure: Tree, memory: Memory, cache: Cache, ids_R: Array, position: Array, k: int
+    ) -> tuple[Array, Array, Cache]:
+        hidden_RD, cache = _transformer.decode_next(params, self.config, memory, cache, ids_R, position)
+        return *self.output.topk(output_of(params), structure, hidden_RD, k), cache
+
+    def synchronize(self) -> None:
+        jax.block_until_ready(self.params)
+
+
+MODEL = JaxRecognizer
