@@ -43,6 +43,12 @@ class Names:
 
 Setting = Choice | Number | Names | File
 
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("suite", "task", "framework", "method", "device", "precision", "dataset", "dataset_sha256"), str),
+    **dict.fromkeys(("vocab", "dim", "tokens", "seed"), int),
+    **dict.fromkeys(("options", "settings"), Mapping),
+}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -77,7 +83,15 @@ class Cell:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Cell:
-        return cls(**fields)
+        """Raises `BadInput` where `fields` are not those of a cell."""
+        try:
+            cell = cls(**fields)
+        except TypeError as error:
+            raise BadInput(f"no cell: {str(error).split('() ')[-1]}: allowed: the fields of a row's cell") from error
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(cell, name), kind):
+                raise BadInput(f"no cell: {name}={getattr(cell, name)!r}: allowed: {kind.__name__}")
+        return cell
 
     @property
     def key(self) -> str:

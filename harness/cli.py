@@ -69,7 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--out", help="results file (default: a new one below results/local)")
 
     table = command("table", _table, "the comparison, from stored rows")
-    table.add_argument("--run", help="results file (default: the one written last)")
+    table.add_argument("--run", action="append", help="results file (default: the one written last)")
+    table.add_argument(
+        "--against", choices=["published"], help="papers' figures with ours beside them; --run may be repeated"
+    )
     table.add_argument("--format", default="markdown", help="markdown, latex, csv, json or html")
     table.add_argument("--out", help="write to this file as well as to the screen")
     table.add_argument("--plot", metavar="FILE", help="draw speed against vocabulary to this svg, png or pdf file")
@@ -81,6 +84,22 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--run", action="append", help="results file; may be repeated (default: the one written last)")
     report.add_argument("--out", default="report.html", help="the page (default: report.html)")
     report.add_argument("--title", help="its heading (default: the runs' names)")
+
+    publish = command("publish", _publish, "copy a run's rows to results/, where they are committed")
+    publish.add_argument("run", help="results file")
+    publish.add_argument("--as", dest="name", metavar="NAME", help="results/NAME.jsonl (default: the run's own name)")
+    publish.add_argument("--allow-dirty", action="store_true", help="rows of code that no commit holds, too")
+    publish.add_argument("--replace", action="store_true", help="in place of rows published under that name")
+
+    compare = command("compare", _compare, "whether run B is worse than run A; exit 0 no, 1 yes, 3 nothing to compare")
+    compare.add_argument("before", metavar="A", help="results file, or a folder of them: runs of the same code")
+    compare.add_argument("after", metavar="B", help="likewise")
+    compare.add_argument("--frameworks", metavar="X,Y", help="whether framework X became worse next to Y")
+    compare.add_argument("--threshold", type=float, default=0.05, help="least change of times and memory (0.05)")
+    compare.add_argument("--quality-threshold", type=float, default=0.01, help="least change of all else (0.01)")
+    compare.add_argument("--strict", action="store_true", help="what B lacks counts as worse")
+    compare.add_argument("--format", default="markdown", help="markdown or json")
+    compare.add_argument("--out", help="write to this file as well as to the screen")
 
     data = command("data", _data, "list, get or verify datasets")
     data.add_argument("action", choices=["list", "get", "verify"])
@@ -133,10 +152,14 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
-    from harness.commands.table import table
+    from harness.commands.table import against_published, table
     from harness.report.rows import Filter
 
     kept = Filter(frameworks=arguments.framework, methods=arguments.method, vocab=arguments.vocab, tasks=arguments.task)
+    if arguments.against:
+        if arguments.clusters or arguments.examples or arguments.plot:
+            raise BadInput("--against published has no plot, clusters or examples: allowed: --run, --format and --out")
+        return against_published(arguments.run, arguments.format, kept, out=arguments.out)
     return table(
         arguments.run,
         arguments.format,
@@ -152,6 +175,27 @@ def _report(arguments: argparse.Namespace) -> int:
     from harness.commands.report import report
 
     return report(arguments.run, out=arguments.out, title=arguments.title)
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    from harness.commands.publish import publish
+
+    return publish(arguments.run, arguments.name, allow_dirty=arguments.allow_dirty, replace=arguments.replace)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from harness.commands.compare import compare
+    from harness.gate import Limits
+
+    return compare(
+        arguments.before,
+        arguments.after,
+        frameworks=arguments.frameworks,
+        limits=Limits(cost=arguments.threshold, quality=arguments.quality_threshold),
+        strict=arguments.strict,
+        form=arguments.format,
+        out=arguments.out,
+    )
 
 
 def _data(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,11 @@ SCHEMA = 1
 
 Row = dict[str, Any]
 
+
+class OtherSchema(BadInput):
+    """Rows of another version of this program."""
+
+
 _REQUIRED = ("schema", "key", "cell", "status", "measurements", "provenance")
 
 
@@ -130,10 +135,10 @@ def _rows(path: Path) -> Iterator[Row]:
             raise BadInput(f"{where}: not a JSON row: allowed: lines written by 'vocabench run'") from error
         if not isinstance(row, dict) or row.get("schema") != SCHEMA:
             found = row.get("schema") if isinstance(row, dict) else None
-            raise BadInput(f"{where}: schema version {found!r}: allowed: {SCHEMA}")
+            raise OtherSchema(f"{where}: schema version {found!r}: allowed: {SCHEMA}")
         missing = [name for name in _REQUIRED if name not in row]
-        if missing or not isinstance(row["cell"], dict) or not isinstance(row["measurements"], list):
-            raise BadInput(
-                f"{where}: no row: {', '.join(missing) or 'cell or measurements'} missing or of another form"
-            )
+        kinds = {"key": str, "cell": dict, "measurements": list}
+        wrong = missing or [name for name, kind in kinds.items() if not isinstance(row[name], kind)]
+        if wrong:
+            raise BadInput(f"{where}: no row: {', '.join(wrong)} missing or of another form")
         yield row

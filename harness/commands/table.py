@@ -12,14 +12,23 @@ from impls.errors import BadInput, unknown
 
 
 def table(
-    run: str | None, form: str, kept: Filter, *, clusters: int, examples: int, out: str | None, plot: str | None
+    given: Sequence[str] | None,
+    form: str,
+    kept: Filter,
+    *,
+    clusters: int,
+    examples: int,
+    out: str | None,
+    plot: str | None,
 ) -> int:
     from harness.report import table as tables
 
     if form not in tables.FORMATS:
         raise unknown("format", form, tables.FORMATS)
     _check(kept)
-    path = runs.resolve(run)
+    if len(given or ()) > 1:
+        raise BadInput("--run given more than once: allowed: with --against published only")
+    path = runs.resolve(given[0] if given else None)
     rows = latest(read(path))
     records = [record for record in flatten(rows) if kept.keeps(record)]
     if not records:
@@ -29,14 +38,34 @@ def table(
         text += "\n" + tables.clusters(rows, clusters)
     if examples:
         text += "\n" + tables.examples(rows, examples)
-    print(text, end="" if text.endswith("\n") else "\n")
-    if out:
-        Path(out).write_text(text, encoding="utf-8")
+    _say(text, out)
     if plot:
         from harness.report.plot import speed
 
         speed(records, Path(plot))
     return 0
+
+
+def against_published(given: Sequence[str] | None, form: str, kept: Filter, *, out: str | None) -> int:
+    """The ledger of published figures with the rows of one run or more beside them."""
+    from harness.published import _ledger
+    from harness.report import against
+
+    if form not in against.FORMATS:
+        raise unknown("format", form, against.FORMATS)
+    _check(kept)
+    measured = [each for path in map(runs.resolve, given or [None]) for each in against.ours(runs.rows(path), kept)]
+    found = against.lines(_ledger.figures(), measured, kept)
+    if not found:
+        raise BadInput("no published figure under these filters: allowed: fewer or other filters")
+    _say(against.render(found, form), out)
+    return 0
+
+
+def _say(text: str, out: str | None) -> None:
+    print(text, end="" if text.endswith("\n") else "\n")
+    if out:
+        Path(out).write_text(text, encoding="utf-8")
 
 
 def show(rows: Sequence[Row], form: str) -> None:

@@ -24,7 +24,7 @@ def render(records: Sequence[Record], form: str) -> str:
         return json.dumps(records, indent=1) + "\n"
     if form == "csv":
         return pd.DataFrame.from_records(list(records), columns=list(KEYS)).to_csv(index=False)
-    return "\n".join(_section(title, table, form) for title, table in tables(records))
+    return "\n".join(section(title, table, form) for title, table in tables(records))
 
 
 def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
@@ -239,7 +239,8 @@ def _short(value: object) -> str:
     return text if len(text) <= 120 else text[:119] + "…"
 
 
-def _section(title: str, table: pd.DataFrame, form: str) -> str:
+def section(title: str, table: pd.DataFrame, form: str) -> str:
+    """A titled table in "markdown", "latex" or "html"."""
     if form == "markdown":
         return f"### {title}\n\n{markdown(table)}\n"
     if form == "latex":

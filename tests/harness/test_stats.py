@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import wilcoxon
+from scipy.stats import mannwhitneyu, wilcoxon
 
 from harness import stats
 
@@ -39,3 +39,27 @@ def test_a_ratio_survives_rounds_that_were_disturbed_together():
     assert found.value == pytest.approx(3.0, rel=0.02)
     assert 2.9 < found.low <= found.value <= found.high < 3.1
     assert len(ratios) == 9
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "level"),
+    [(6, 6, 0.95), (7, 12, 0.999), (30, 20, 0.99), (11, 11, 0.9999), (60, 60, 0.95), (60, 60, 0.9999)],
+)
+def test_the_shift_s_interval_inverts_the_rank_sum_test(first, second, level):
+    rng = np.random.default_rng(first)
+    lower, upper = rng.normal(size=first), rng.normal(0.5, size=second)
+    found = stats.shift(lower.tolist(), upper.tolist(), level)
+    method = "exact" if first * second <= 2500 else "asymptotic"
+    for inside, outside in ((found.low + 1e-9, found.low - 1e-9), (found.high - 1e-9, found.high + 1e-9)):
+        assert mannwhitneyu(upper - inside, lower, method=method).pvalue > 1 - level
+        assert mannwhitneyu(upper - outside, lower, method=method).pvalue <= 1 - level
+
+
+def test_a_shift_of_too_few_samples_has_the_whole_range():
+    found = stats.shift([0.0, 1.0, 2.0], [10.0, 12.0], level=0.95)
+    assert (found.low, found.high) == (8.0, 12.0)
+
+
+def test_a_shift_needs_samples():
+    with pytest.raises(ValueError, match="at least one of each"):
+        stats.shift([], [1.0])

@@ -18,6 +18,11 @@ needs = {
 }
 
 
+def options_of(method) -> list[dict[str, Any]]:
+    """Of a method as it is, and of its variants."""
+    return [{}, *(dict(options) for options in registry.definition(method).variants)]
+
+
 def extra_of(spec):
     return spec.draw_extra(np.random.default_rng(0))
 
@@ -177,13 +182,44 @@ def test_torch_log_probs_have_the_gradient_of_the_nll(method):
 
     targets_N = torch.arange(0, 40, 3)
     hidden_ND = torch.randn(len(targets_N), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for options in ({}, *registry.definition(method).variants):
+    for options in options_of(method):
         native = adapter.native(layers.spec(method, counts=zipf_counts(40), dim=16, dtype="float64", **options))
         inputs: Any = [hidden_ND.clone().requires_grad_(), *native.parameters()]
         log_probs_N = native.log_probs(inputs[0])[torch.arange(len(targets_N)), targets_N]
         direct = torch.autograd.grad(native.nll(inputs[0], targets_N).sum(), inputs, materialize_grads=True)
         dense = torch.autograd.grad(-log_probs_N.sum(), inputs, materialize_grads=True)
         for of_nll, of_log_probs in zip(direct, dense, strict=True):
+            np.testing.assert_allclose(of_log_probs, of_nll, atol=1e-12, err_msg=str(options))
+
+
+@needs["tensorflow"]
+@pytest.mark.parametrize("method", registry.methods("tensorflow"))
+def test_tensorflow_log_probs_have_the_gradient_of_the_nll(method):
+    """By every parameter, in one trace for any number of tokens: label smoothing is trained through them."""
+    from impls.on_tensorflow import adapter
+    from impls.on_tensorflow.adapter import tf
+
+    targets_N = np.arange(0, 40, 3)
+    hidden_ND = np.random.default_rng(0).normal(size=(len(targets_N), 16))
+    for options in options_of(method):
+        native = adapter.native(layers.spec(method, counts=zipf_counts(40), dim=16, dtype="float64", **options))
+
+        def grads(hidden_ND, targets_N, native=native):
+            inputs = [hidden_ND, *native.named_weights().values()]
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(hidden_ND)
+                direct = tf.reduce_sum(native.nll(hidden_ND, targets_N))
+                dense = -tf.reduce_sum(tf.gather(native.log_probs(hidden_ND), targets_N, batch_dims=1))
+            zero = tf.UnconnectedGradients.ZERO
+            return [
+                [tf.convert_to_tensor(grad) for grad in tape.gradient(sum_, inputs, unconnected_gradients=zero)]
+                for sum_ in (direct, dense)
+            ]
+
+        traced = tf.function(
+            grads, input_signature=[tf.TensorSpec([None, 16], tf.float64), tf.TensorSpec([None], tf.int32)]
+        )
+        for of_nll, of_log_probs in zip(*traced(hidden_ND, targets_N.astype(np.int32)), strict=True):
             np.testing.assert_allclose(of_log_probs, of_nll, atol=1e-12, err_msg=str(options))
 
 
@@ -271,7 +307,7 @@ def test_cudnns_weights_are_packed_as_its_reference_reads_them():
 @needs["jax"]
 @pytest.mark.parametrize("shape", [(1, 3), (3, 7), (8, 12)])
 def test_a_shape_of_pairs_is_compiled_for_at_most_eight_numbers_of_targets(shape):
-    from impls.on_jax.models import summarizer
+    from impls.on_jax.models import _packing
 
     rng = np.random.default_rng(0)
     size = shape[0] * shape[1]
@@ -280,7 +316,7 @@ def test_a_shape_of_pairs_is_compiled_for_at_most_eight_numbers_of_targets(shape
         targets_BT = np.full(shape, PADDING)
         places = np.sort(rng.choice(size, real, replace=False))
         targets_BT.flat[places] = rng.integers(0, 20, real)
-        places_N, targets_N = summarizer.pack(targets_BT)
+        places_N, targets_N = _packing.pack(targets_BT, PADDING)
         assert places_N[:real].tolist() == places.tolist()
         assert targets_N[:real].tolist() == targets_BT.flat[places].tolist()
         assert (targets_N[real:] == PADDING).all()

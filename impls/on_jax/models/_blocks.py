@@ -1,51 +1,23 @@
 """What the blocks of a conformer and of a transformer are made of.
 
-The parameters of a stack's blocks stand stacked, `encoder.0.norm_scale` and its like of all blocks as
-`encoder.*.norm_scale` with the blocks outside, and a scan runs over them: one block is compiled, whatever their number,
-for each of the many shapes that a batch of utterances can have; and the optimizer's step has as few arrays.
+The parameters of a stack's blocks stand stacked (`impls/stacks.py`), and a scan runs over them: one block is compiled,
+whatever their number, for each of the many shapes that a batch of utterances can have; and the optimizer's step has as
+few arrays.
 
 Shape letters: B sequences, T places that ask, S places asked, D width, H heads, E width of a head.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from impls.on_jax._layer import Array, Tree, wide
 from impls.recognizer import NORM_EPSILON
-from impls.spec import Arrays
-
-_BLOCK = re.compile(r"(encoder|decoder)\.(\d+)\.(.*)")
-
-
-def stack(params: Arrays) -> Arrays:
-    """Canonical parameters with those of the blocks stacked."""
-    stacked: Arrays = {}
-    blocks: dict[str, list[np.ndarray]] = {}
-    for name, value in params.items():
-        if found := _BLOCK.fullmatch(name):  # the blocks come in order
-            blocks.setdefault(f"{found[1]}.*.{found[3]}", []).append(value)
-        else:
-            stacked[name] = value
-    return stacked | {name: np.stack(values) for name, values in blocks.items()}
-
-
-def unstack(stacked: Arrays) -> Arrays:
-    """What `stack` was given, in another order."""
-    params: Arrays = {}
-    for name, value in stacked.items():
-        if "*" in name:
-            params |= {name.replace("*", str(number)): block for number, block in enumerate(value)}
-        else:
-            params[name] = value
-    return params
 
 
 def blocks_of(params: Tree, stack: str) -> Tree:

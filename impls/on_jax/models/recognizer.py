@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from impls import stacks
 from impls.errors import BadInput
 from impls.on_jax import _optimizers, adapter
 from impls.on_jax._layer import Array, Tree, pick
@@ -69,7 +70,7 @@ class JaxRecognizer(Recognizer):
 
     def _load(self, params: Arrays) -> None:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
-            self.params = _output.from_canonical(self.output, self.structure, _blocks.stack(params), self.dtype)
+            self.params = _output.from_canonical(self.output, self.structure, stacks.stack(params), self.dtype)
             self.optimizer = _optimizers.init(self.config.optimizer, self.params)
         self.steps = 0
         self.heard: tuple[Memory, int] | None = None
@@ -77,7 +78,7 @@ class JaxRecognizer(Recognizer):
 
     def parameters(self) -> Arrays:
         with adapter.precision(self.spec.dtype):
-            return _blocks.unstack(_output.to_canonical(self.output, self.structure, self.params))
+            return stacks.unstack(_output.to_canonical(self.output, self.structure, self.params))
 
     def _encode(self, params: Tree, features_BFM: Array, frames_B: Array) -> tuple[Array, Array]:
         """(B, S, D), and (B, S) which of the frames are real."""
@@ -145,7 +146,7 @@ class JaxRecognizer(Recognizer):
             self.inputs_of(targets_BT),
             np.maximum(targets_BT, 0).astype(np.int32),
             ((targets_BT != PADDING).sum(axis=1) - 1).astype(np.int32),
-            *pack(targets_BT, PADDING),
+            *pack(targets_BT, PADDING, sizes=1),  # units are few: scoring padding costs less than compiling again
         )
         return Batch(*map(jnp.asarray, arrays))
 

@@ -1,58 +1,19 @@
 """What the blocks of a conformer and of a transformer are made of, in TensorFlow.
 
-The parameters of a stack's blocks stand stacked, `encoder.0.norm_scale` and its like of all blocks as
-`encoder.*.norm_scale` with the blocks outside: so the optimizer has a dozenth of the arrays. A block is traced once,
-whatever their number.
+The parameters of a stack's blocks stand stacked (`impls/stacks.py`), so that the optimizer has no more arrays than one
+block has. A block is traced once, whatever their number.
 
 Shape letters: B sequences, T places that ask, S places asked, D width, H heads, E = D / H.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
 from impls.recognizer import NORM_EPSILON, frequencies
-from impls.spec import Arrays, Shapes
-
-_NUMBER = re.compile(r"(?<=coder\.)\d+")
-
-
-def stacks(names: Iterable[str]) -> dict[str, list[str]]:
-    """Which canonical parameters each of the stacked names holds, in their order; one where it has no blocks."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(_NUMBER.sub("*", name), []).append(name)
-    return found
-
-
-def stacked_shapes(shapes: Shapes) -> Shapes:
-    return {
-        name: (len(members), *shapes[members[0]]) if "*" in name else shapes[name]
-        for name, members in stacks(shapes).items()
-    }
-
-
-def stack(params: Arrays) -> Arrays:
-    return {
-        name: np.stack([params[member] for member in members]) if "*" in name else params[name]
-        for name, members in stacks(params).items()
-    }
-
-
-def unstack(stacked: Arrays) -> Arrays:
-    """What `stack` was given, in another order."""
-    params: Arrays = {}
-    for name, value in stacked.items():
-        if "*" in name:
-            params |= {name.replace("*", str(number)): block for number, block in enumerate(value)}
-        else:
-            params[name] = value
-    return params
 
 
 def blocks_of(params: Tensors, stack: str) -> list[Tensors]:

@@ -75,12 +75,12 @@ def _relative_attention(params: Tensors, x_BSD: Tensor, real_BS: Tensor, offsets
     )
     offsets_PD = tf.matmul(offsets_PD, params["attention.position_weight"], transpose_b=True)
     by_offset_BHSP = tf.matmul(position_BHSE, split(offsets_PD[None], heads), transpose_b=True)
-    scores_BHSS = tf.matmul(content_BHSE, key_BHSE, transpose_b=True) + by_frame(by_offset_BHSP)
+    scores_BHSS = tf.matmul(content_BHSE, key_BHSE, transpose_b=True) + _by_frame(by_offset_BHSP)
     mask_B11S = additive_mask(real_BS, x_BSD.dtype)[:, None, None]
     return linear(params, "attention.out", read(scores_BHSS, mask_B11S, value_BHSE))
 
 
-def by_frame(scores_BHSP: Tensor) -> Tensor:
+def _by_frame(scores_BHSP: Tensor) -> Tensor:
     """(B, H, S, S) the score of frame i with the offset i - j, from those with all offsets S - 1 down to -S.
 
     Each row begins a place further left than the row before: cut anew into rows one element shorter, all begin alike.

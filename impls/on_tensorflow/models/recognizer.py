@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from impls import stacks
 from impls.on_tensorflow import _optimizers, adapter
 from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
 from impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
@@ -53,7 +54,7 @@ class TensorFlowRecognizer(Recognizer):
     def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: str) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, tf.as_dtype(spec.dtype)
-        shapes = _blocks.stacked_shapes(config.body_shapes(spec.vocab))
+        shapes = stacks.stacked_shapes(config.body_shapes(spec.vocab))
         with tf.device(device):
             self.output = adapter.native(spec)
             self.body = {name: tf.Variable(tf.zeros(shape, self.dtype)) for name, shape in shapes.items()}
@@ -79,12 +80,12 @@ class TensorFlowRecognizer(Recognizer):
         return _parameters.with_output(self.body, self.output)
 
     def parameters(self) -> Arrays:
-        found = _blocks.unstack(_parameters.to_canonical(self._variables(), self.output))
+        found = stacks.unstack(_parameters.to_canonical(self._variables(), self.output))
         return {name: found[name] for name in self.parameter_shapes()}
 
     def _load(self, params: Arrays) -> None:
         with tf.device(self.device):
-            _parameters.load_canonical(_blocks.stack(params), self._variables(), self.output)
+            _parameters.load_canonical(stacks.stack(params), self._variables(), self.output)
             self.optimizer.reset()
         self.steps = 0
         self.heard: _Heard | None = None

@@ -1,0 +1,91 @@
+"""`vocabench publish`: a run's rows that are worth keeping, copied to where they are committed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import registry, runs
+from harness.cells import Cell
+from harness.store import Row
+from impls.errors import BadInput
+
+_KEPT = ("ok", "disagree")
+_TEXT = ("summaries", "examples", "transcripts")  # details that quote the data
+_OURS = ("pydoc", "spoken")  # built from what may be passed on
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CODE = re.compile(r"-[0-9a-f]{12}$")  # of the run's default name
+
+
+def publish(run: str, name: str | None, *, allow_dirty: bool, replace: bool) -> int:
+    """Write results/NAME.jsonl whole or not at all; says what was left out, a line each."""
+    path = Path(run)
+    target = _target(name if name is not None else _CODE.sub("", path.stem))
+    rows = runs.rows(path)
+    kept = [row for row in rows if row["status"] in _KEPT]
+    for row in rows:
+        if row["status"] not in _KEPT:
+            print(f"left out: {Cell.from_json(row['cell']).label}: {row['status']}: {row.get('message', '')}")
+    if not kept:
+        raise BadInput(f"results file {path}: no row that was measured: allowed: at least one")
+    if not allow_dirty:
+        _check_clean(kept, path)
+    if target.exists() and not replace:
+        raise BadInput(f"{target} is there already: allowed: another name by --as, or --replace")
+    published = [row if _may_be_passed_on(row) else _without_text(row) for row in kept]
+    stripped = sum(new != old for new, old in zip(published, kept, strict=True))
+    if stripped:
+        print(f"left out of {stripped} rows: {', '.join(_TEXT)}, which quote data that is not ours to pass on")
+    _write(target, published)
+    print(f"{len(published)} rows: {target}")
+    return 0
+
+
+def _target(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"name {name!r}: allowed: letters, digits, '.', '_' and '-', as of a file without folders")
+    return runs.PUBLISHED / f"{name.removesuffix('.jsonl')}.jsonl"
+
+
+def _check_clean(rows: Sequence[Row], path: Path) -> None:
+    dirty = [row for row in rows if row["provenance"].get("code", {}).get("dirty")]
+    if dirty:
+        label = Cell.from_json(dirty[0]["cell"]).label
+        raise BadInput(
+            f"results file {path}: {len(dirty)} of {len(rows)} rows come from code that no commit holds, such as "
+            f"{label}: allowed: rows of a clean checkout, or --allow-dirty"
+        )
+
+
+def _may_be_passed_on(row: Row) -> bool:
+    dataset = row["cell"].get("dataset", "")
+    return not dataset or (dataset in registry.datasets() and dataset.startswith(_OURS))
+
+
+def _without_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_text(item) for name, item in value.items() if name not in _TEXT}
+    if isinstance(value, list):
+        return [_without_text(item) for item in value]
+    return value
+
+
+def _write(target: Path, rows: Sequence[Row]) -> None:
+    """Beside the target first, and renamed once it is on disk."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o644)
+        os.replace(beside, target)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,556 @@
+"""The gate: what counts as worse, what as noise, and what cannot be compared."""
+
+import dataclasses
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import cli, gate, layers, timing
+from harness.cells import Cell, Selection, Suite
+from harness.quantities import QUANTITIES, Measurement
+from harness.stats import location, paired_ratio
+from harness.store import Store
+from harness.workload import batch, zipf_counts
+
+LIMITS = gate.Limits()
+MACHINE = {"cpu": "Some CPU", "cores": 2}
+
+
+def cell(method="sohsm", *, task="timing", framework="torch", vocab=1000, **more):
+    return Cell("quick", task, framework, method, vocab, 64, 128, **more)
+
+
+def row(of, *measurements, status="ok", agreement=None, machine=MACHINE, message=""):
+    return {
+        "key": of.key,
+        "cell": of.to_json(),
+        "status": status,
+        "message": message,
+        "measurements": [each.to_json() for each in measurements],
+        "agreement": agreement or {},
+        "provenance": {"machine": machine, "framework": {"threads": "2"}, "code": {"dirty": False}},
+    }
+
+
+def timed(baseline, own, quantity="layer_seconds"):
+    """What a task keeps of paired rounds."""
+    centre = location(list(own))
+    ratio, ratios = paired_ratio(list(baseline), list(own))
+    found = {**dataclasses.asdict(ratio), "samples": ratios, "baseline_samples": list(baseline)}
+    return Measurement(quantity, centre.value, list(own), centre.low, centre.high, found)
+
+
+def run(rng, factors, *, rounds=21, noise=0.015, drift=0.03, machine=1.0, framework="torch", vocab=1000, where=MACHINE):
+    """Rows of one run: full softmax at 100 ms, and others `factors` times as long; a machine `machine` times slower,
+    which drifts, for both of a round alike."""
+
+    def samples(factor, speed):
+        return 0.1 * machine * factor * speed * np.exp(rng.normal(0, noise, rounds))
+
+    rows = []
+    for method, factor in factors.items():
+        speed = np.exp(rng.normal(0, drift, rounds))
+        full = factors.get("full_softmax", 1.0)
+        measurement = timed(samples(full, speed), samples(factor, speed))
+        rows.append(row(cell(method, framework=framework, vocab=vocab), measurement, machine=where))
+    return rows
+
+
+FACTORS = {"full_softmax": 1.0, "sohsm": 0.1, "huffman": 0.05}
+
+
+def verdicts(found):
+    return {(each.cell.split()[2], each.quantity): each.verdict for each in found}
+
+
+def outcome(before, after, strict=False, limits=LIMITS):
+    return gate.verdict(gate.compare(before, after, limits), strict=strict)
+
+
+def test_a_slowdown_of_ten_percent_is_caught_and_none_is_not():
+    rng = np.random.default_rng(0)
+    for trial in range(20):
+        same = gate.compare(run(rng, FACTORS), run(rng, FACTORS), LIMITS)
+        assert gate.verdict(same, strict=True) == gate.SAME_OR_BETTER, trial
+        slowed = gate.compare(run(rng, FACTORS), run(rng, FACTORS | {"sohsm": 0.11}), LIMITS)
+        assert verdicts(slowed)["sohsm", "layer_seconds"] == gate.WORSE, trial
+        assert slowed[0].change == pytest.approx(0.1, abs=0.03)
+        assert (slowed[0].low or 0.0) > (slowed[0].bar or 1.0)
+
+
+def test_several_runs_a_side_see_through_a_machine_that_drifts():
+    """Its speed differs by a third from process to process, and full softmax's by 2 % next to the others."""
+    rng = np.random.default_rng(13)
+
+    def runs(factors):
+        own = [{**factors, "full_softmax": np.exp(rng.normal(0, 0.01))} for _ in range(5)]
+        return [each for one in own for each in run(rng, one, drift=0.2, machine=np.exp(rng.normal(0, 0.3)))]
+
+    for trial in range(20):
+        before = runs(FACTORS)
+        assert outcome(before, runs(FACTORS)) == gate.SAME_OR_BETTER, trial
+        assert outcome(before, runs(FACTORS | {"sohsm": 0.11})) == gate.WORSE, trial
+
+
+def test_a_hundred_noisy_cells_raise_no_alarm():
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        before, after = (
+            [each for vocab in range(100, 134) for each in run(rng, FACTORS, rounds=7, noise=0.1, vocab=vocab)]
+            for _ in range(2)
+        )
+        found = gate.compare(before, after, LIMITS)
+        assert len(found) == 102
+        assert not {each.verdict for each in found} & {gate.WORSE, gate.BETTER}
+
+
+@pytest.mark.parametrize("machine", [0.5, 2.0])
+def test_another_speed_of_the_machine_is_no_change_of_the_code(machine):
+    rng = np.random.default_rng(2)
+    found = verdicts(gate.compare(run(rng, FACTORS), run(rng, FACTORS, machine=machine), LIMITS))
+    assert found["sohsm", "layer_seconds"] == found["huffman", "layer_seconds"] == gate.SAME
+    assert found["full_softmax", "layer_seconds"] == gate.UNCLEAR
+
+
+def test_full_softmax_itself_is_judged_by_what_the_others_say():
+    rng = np.random.default_rng(3)
+    drift_free = {"noise": 0.005, "rounds": 41}
+    before, after = run(rng, FACTORS, **drift_free), run(rng, FACTORS | {"full_softmax": 1.6}, **drift_free)
+    assert verdicts(gate.compare(before, after, LIMITS))["full_softmax", "layer_seconds"] == gate.WORSE
+    assert verdicts(gate.compare(after, before, LIMITS))["full_softmax", "layer_seconds"] == gate.BETTER
+
+
+def test_absolute_times_of_two_machines_are_not_compared():
+    rng = np.random.default_rng(4)
+    other = run(rng, FACTORS, where=MACHINE | {"cpu": "Another CPU"})
+    found = gate.compare(run(rng, FACTORS), other, LIMITS)
+    by_method = verdicts(found)
+    assert by_method["full_softmax", "layer_seconds"] == gate.NOT_COMPARABLE
+    assert by_method["sohsm", "layer_seconds"] == gate.SAME
+    only = [each for each in run(rng, {"full_softmax": 1.0}, where={"cpu": "Another CPU"})]
+    assert outcome(run(rng, {"full_softmax": 1.0}), only) == gate.NOT_COMPARABLE
+
+
+def test_within_the_measured_noise_floor_nothing_is_worse():
+    """Full softmax over itself was 1.4 in this run, whatever the reason: so may others be."""
+    rng = np.random.default_rng(5)
+    before, after = run(rng, {"sohsm": 0.1}), run(rng, {"sohsm": 0.12})
+    assert outcome(before, after) == gate.WORSE
+    base = 0.1 * np.exp(rng.normal(0, 0.01, 21))
+    floor = row(cell("full_softmax"), timed(1.4 * base, base))
+    found = gate.compare([*before, floor], [*after, floor], LIMITS)
+    (sohsm,) = [each for each in found if "sohsm" in each.cell]
+    assert sohsm.verdict == gate.UNCLEAR
+    assert "within the noise" in sohsm.reason
+    assert sohsm.bar == pytest.approx(0.4, abs=0.05)
+
+
+def test_too_few_rounds_are_unclear_not_same():
+    rng = np.random.default_rng(6)
+    factors = {"sohsm": 0.1}
+    found = gate.compare(run(rng, factors, rounds=6, noise=0.1), run(rng, factors, rounds=6, noise=0.1), LIMITS)
+    assert [each.verdict for each in found] == [gate.UNCLEAR]
+    assert "more rounds" in found[0].reason
+
+
+def test_runs_of_the_same_code_are_pooled():
+    """What differs from process to process is no difference between the codes, once each ran in several."""
+    rng = np.random.default_rng(7)
+    fast, slow = run(rng, {"sohsm": 0.1}), run(rng, {"sohsm": 0.13})
+    assert outcome(fast, slow) == gate.WORSE
+    assert outcome([*fast, *slow], [*slow, *fast]) == gate.SAME_OR_BETTER
+    slower = [*run(rng, {"sohsm": 0.2}), *run(rng, {"sohsm": 0.2})]
+    assert outcome([*fast, *slow], slower) == gate.WORSE
+    failed = row(cell("sohsm"), status="error", message="boom")
+    for order in ([*fast, failed], [failed, *fast]):
+        assert outcome(fast, order) == gate.WORSE
+
+
+def test_a_process_in_which_full_softmax_was_slow_is_no_change_of_the_others():
+    rng = np.random.default_rng(12)
+    before, after = run(rng, FACTORS), run(rng, FACTORS)
+    moved = 0.15 * np.exp(rng.normal(0, 0.01, 21))
+    after[1] = row(cell("sohsm"), timed(moved, 0.01 * np.exp(rng.normal(0, 0.01, 21))))
+    for pair in ((before, after), (after, before)):
+        (sohsm,) = [each for each in gate.compare(*pair, LIMITS) if "sohsm" in each.cell]
+        assert sohsm.verdict == gate.UNCLEAR
+        assert "within the noise" in sohsm.reason
+
+
+def test_unpaired_times_need_several_runs():
+    """Such as the steps of a training run, which may have met a busy machine."""
+    rng = np.random.default_rng(15)
+
+    def steps(seconds):
+        samples = (seconds * np.exp(rng.normal(0, 0.02, 40))).tolist()
+        return row(cell(task="summarization"), Measurement("step_seconds", seconds, samples))
+
+    assert gate.compare([steps(1.0)], [steps(1.3)], LIMITS)[0].verdict == gate.UNCLEAR
+    before, after = ([steps(each * factor) for each in (1.0, 1.02, 0.98)] for factor in (1.0, 1.3))
+    assert gate.compare(before, after, LIMITS)[0].verdict == gate.WORSE
+    assert gate.compare(before, before, LIMITS)[0].verdict != gate.WORSE
+
+
+def test_a_time_that_was_zero_in_one_run_is_pooled_with_the_others():
+    rows = [row(cell(), Measurement("compile_seconds", value, [value])) for value in (0.0, 1.0, 1.1)]
+    assert outcome(rows, rows) == gate.SAME_OR_BETTER
+
+
+def perplexity(value, *, samples=(), quantity="perplexity", **more):
+    return row(cell(task="language_modelling", **more), Measurement(quantity, value, list(samples)))
+
+
+@pytest.mark.parametrize(
+    ("quantity", "before", "after", "expected"),
+    [
+        ("perplexity", 100.0, 100.9, gate.SAME),
+        ("perplexity", 100.0, 101.2, gate.WORSE),
+        ("perplexity", 100.0, 98.0, gate.BETTER),
+        ("beam_recall", 0.9, 0.8, gate.WORSE),
+        ("beam_recall", 0.8, 0.9, gate.BETTER),
+        ("beam_recall", 0.0, 0.0, gate.SAME),
+        ("similarity_correlation", -0.1, -0.2, gate.WORSE),
+        ("perplexity", 100.0, float("nan"), gate.WORSE),
+        ("perplexity", float("nan"), 100.0, gate.BETTER),
+        ("peak_bytes", 100e6, 103e6, gate.SAME),
+        ("peak_bytes", 1e6, 3e6, gate.SAME),
+        ("peak_bytes", 100e6, 120e6, gate.WORSE),
+        ("train_seconds", 1.0, 2.0, gate.UNCLEAR),
+        ("agreement_error", 0.1, 0.9, gate.SAME),
+    ],
+)
+def test_single_figures_have_a_direction(quantity, before, after, expected):
+    pair = [perplexity(None if np.isnan(v) else v, quantity=quantity) for v in (before, after)]
+    (found,) = gate.compare([pair[0]], [pair[1]], LIMITS)
+    assert found.verdict == expected
+
+
+def test_scores_a_sample_have_to_differ_by_more_than_chance():
+    rng = np.random.default_rng(8)
+    before_S = rng.random(200)
+    by_chance_S = before_S + rng.normal(0, 0.3, 200)
+    by_chance_S += 0.97 * before_S.mean() - by_chance_S.mean()
+    for after_S, expected in (
+        (before_S * 0.95, gate.WORSE),
+        (by_chance_S, gate.UNCLEAR),
+        (before_S / 0.95, gate.BETTER),
+    ):
+        pair = [perplexity(float(s.mean()), samples=s.tolist(), quantity="beam_recall") for s in (before_S, after_S)]
+        (found,) = gate.compare([pair[0]], [pair[1]], LIMITS)
+        assert found.verdict == expected
+
+
+def test_agreement_lost_is_worse_and_gained_is_better():
+    agrees = row(cell(), status="ok", agreement={"verdict": "agree"})
+    lost = row(cell(), status="disagree", agreement={"verdict": "disagree", "disagreements": ["grad_hidden: 3.0"]})
+    (found,) = gate.compare([agrees], [lost], LIMITS)
+    assert (found.verdict, found.quantity, found.reason) == (gate.WORSE, "agreement", "grad_hidden: 3.0")
+    assert outcome([lost], [agrees]) == gate.SAME_OR_BETTER
+    assert gate.compare([lost], [agrees], LIMITS)[0].verdict == gate.BETTER
+    assert not gate.compare([lost], [lost], LIMITS)
+
+
+@pytest.mark.parametrize("status", ["oom", "error", "timeout"])
+def test_what_fails_now_is_worse(status):
+    failed = row(cell(task="language_modelling"), status=status, message="what happened")
+    (found,) = gate.compare([perplexity(1.0)], [failed], LIMITS)[:1]
+    assert (found.verdict, found.reason) == (gate.WORSE, f"{status}: what happened")
+    assert outcome([failed], [perplexity(1.0)]) == gate.SAME_OR_BETTER
+    assert outcome([failed], [failed]) == gate.NOT_COMPARABLE
+
+
+def test_missing_cells_are_told_and_count_only_when_strict():
+    both, gone = perplexity(1.0), perplexity(1.0, seed=1)
+    found = gate.compare([both, gone], [both, perplexity(1.0, seed=2)], LIMITS)
+    assert sorted(each.verdict for each in found) == [gate.MISSING, gate.NEW, gate.SAME]
+    assert gate.verdict(found, strict=False) == gate.SAME_OR_BETTER
+    assert gate.verdict(found, strict=True) == gate.WORSE
+    assert outcome([gone], [both]) == gate.NOT_COMPARABLE
+
+
+def test_a_quantity_that_is_no_longer_measured_is_missing():
+    both = row(cell(task="language_modelling"), Measurement("perplexity", 1.0), Measurement("beam_recall", 1.0))
+    found = gate.compare([both], [perplexity(1.0)], LIMITS)
+    assert [(each.verdict, each.quantity) for each in found] == [
+        (gate.MISSING, "beam_recall"),
+        (gate.SAME, "perplexity"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "first", "second"),
+    [("dataset_sha256", "a" * 64, "b" * 64), ("device", "cpu", "cuda"), ("precision", "float32", "bfloat16")],
+)
+def test_other_text_device_or_precision_is_not_comparable(field, first, second):
+    shared = {"dataset": "pydoc"}
+    pair = [perplexity(1.0, **{**shared, field: value}) for value in (first, second)]
+    found = gate.compare([pair[0]], [pair[1]], LIMITS)
+    assert found[0].verdict == gate.NOT_COMPARABLE
+    assert field in found[0].reason
+    assert gate.verdict(found, strict=False) == gate.NOT_COMPARABLE
+
+
+def test_suites_efforts_and_settings_of_later_make_no_other_cell():
+    full = {"rounds": 11, "budget": 2.0, "decode_rows": 128}
+    before = row(cell(settings=full), Measurement("expanded_share", 0.5))
+    named = dataclasses.replace(cell(settings={"rounds": 21}), suite="cpu")
+    assert outcome([before], [row(named, Measurement("expanded_share", 0.5))], strict=True) == gate.SAME_OR_BETTER
+    other = cell(settings={"decode_rows": 64})
+    assert outcome([before], [row(other, Measurement("expanded_share", 0.5))]) == gate.NOT_COMPARABLE
+
+
+def test_frameworks_are_compared_by_their_ratio():
+    rng = np.random.default_rng(9)
+
+    def both(jax, machine=1.0):
+        quiet = {"noise": 0.01, "rounds": 41, "machine": machine}
+        rows = [
+            *run(rng, FACTORS, **quiet),
+            *run(rng, {"full_softmax": jax, "sohsm": 0.1 * jax}, framework="jax", **quiet),
+        ]
+        for each in rows:  # absolute times have no pair to cancel a drift
+            own = each["measurements"][0]
+            own["samples"] = (own["value"] * np.exp(rng.normal(0, 0.01, 41))).tolist()
+        return rows
+
+    moved = gate.between_frameworks(both(1.0), both(2.0, machine=3.0), "jax", "torch", LIMITS)
+    assert {each.verdict for each in moved} == {gate.WORSE}
+    assert {each.unit for each in moved} == {"x"}
+    assert len(moved) == 2  # huffman was measured in one of them alone
+    back = gate.between_frameworks(both(1.0), both(2.0), "torch", "jax", LIMITS)
+    assert {each.verdict for each in back} == {gate.BETTER}
+    rows = both(1.5)
+    still = gate.between_frameworks(rows, rows, "jax", "torch", LIMITS)
+    assert {each.change for each in still} == {0.0}
+    assert [each.before for each in still] == pytest.approx([1.5] * 2, rel=0.2)
+    assert not gate.between_frameworks(rows, rows, "jax", "tensorflow", LIMITS)
+
+
+def test_perplexity_of_frameworks_too():
+    def both(torch, jax):
+        return [perplexity(torch, framework="torch"), perplexity(jax, framework="jax")]
+
+    (found,) = gate.between_frameworks(both(100.0, 100.0), both(100.0, 105.0), "jax", "torch", LIMITS)
+    assert (found.verdict, found.change) == (gate.WORSE, pytest.approx(0.05))
+
+
+rounds = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=25)
+MIRROR = {gate.WORSE: gate.BETTER, gate.BETTER: gate.WORSE}
+
+
+def paired_rows(baseline, own):
+    size = min(len(baseline), len(own))
+    return [row(cell(), timed(baseline[:size], own[:size]))]
+
+
+@given(rounds, rounds, rounds, rounds)
+@settings(deadline=None, max_examples=60)
+def test_what_is_worse_one_way_is_better_the_other(baseline, own, later_baseline, later_own):
+    before, after = paired_rows(baseline, own), paired_rows(later_baseline, later_own)
+    (there,), (back,) = (gate.compare(*pair, LIMITS) for pair in ((before, after), (after, before)))
+    assert back.verdict == MIRROR.get(there.verdict, there.verdict)
+    assert (1 + (back.low or 0.0)) * (1 + (there.high or 0.0)) == pytest.approx(1.0)
+
+
+@given(rounds, rounds, st.floats(1.0, 10.0))
+@settings(deadline=None, max_examples=60)
+def test_slower_is_never_better_and_never_less_bad(baseline, own, factor):
+    before = paired_rows(baseline, own)
+    slow = paired_rows(baseline, [factor * each for each in own])
+    slower = paired_rows(baseline, [2 * factor * each for each in own])
+    (one,), (two,) = (gate.compare(before, after, LIMITS) for after in (slow, slower))
+    assert one.verdict != gate.BETTER
+    assert one.change == pytest.approx(factor - 1, abs=1e-6)
+    assert not (one.verdict == gate.WORSE and two.verdict != gate.WORSE)
+
+
+@given(rounds, rounds)
+@settings(deadline=None, max_examples=30)
+def test_a_run_is_never_worse_than_itself(baseline, own):
+    rows = paired_rows(baseline, own)
+    assert outcome(rows, rows) == gate.SAME_OR_BETTER
+
+
+@given(st.sampled_from(sorted(q for q, (unit, _, _) in QUANTITIES.items() if unit == "1")), st.floats(0.1, 100))
+@settings(deadline=None, max_examples=40)
+def test_quality_goes_by_the_quantity_s_own_direction(quantity, value):
+    (found,) = gate.compare([perplexity(value, quantity=quantity)], [perplexity(2 * value, quantity=quantity)], LIMITS)
+    assert found.verdict == (gate.WORSE if QUANTITIES[quantity][1] == "lower" else gate.BETTER)
+
+
+@pytest.fixture
+def files(in_empty_folder):
+    def write(name, rows):
+        path = in_empty_folder / name
+        path.parent.mkdir(exist_ok=True)
+        with Store(path) as store:
+            for each in rows:
+                store.append(each)
+        return str(path)
+
+    return write
+
+
+def test_the_command_s_exit_codes_and_formats(files, capsys, in_empty_folder):
+    rng = np.random.default_rng(10)
+    before, slow = files("a.jsonl", run(rng, FACTORS)), files("b.jsonl", run(rng, FACTORS | {"sohsm": 0.2}))
+    assert cli.main(["compare", before, before]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("same or better: ")
+    assert cli.main(["compare", before, slow, "--out", "gate.md"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| worse ")
+    assert "+100" in lines[2] or "+9" in lines[2]
+    assert lines[-1].startswith("worse: 1 worse")
+    assert (in_empty_folder / "gate.md").read_text().splitlines() == lines
+    assert cli.main(["compare", before, slow, "--format", "json"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    assert content["verdict"] == "worse"
+    assert content["findings"][0]["quantity"] == "layer_seconds"
+    assert cli.main(["compare", before, slow, "--threshold", "0.5"]) == 1
+    assert cli.main(["compare", before, files("c.jsonl", run(rng, FACTORS, vocab=7))]) == 3
+    assert cli.main(["compare", before, files("empty.jsonl", [])]) == 3
+    assert cli.main(["compare", before, before, "--frameworks", "jax,torch"]) == 3
+    assert capsys.readouterr().out.splitlines()[-1] == "not comparable: nothing shared"
+
+
+def test_a_folder_stands_for_runs_of_the_same_code(files, capsys):
+    rng = np.random.default_rng(11)
+    for number in (1, 2):
+        files(f"before/{number}.jsonl", run(rng, FACTORS))
+        files(f"after/{number}.jsonl", run(rng, FACTORS | {"huffman": 0.06}))
+    assert cli.main(["compare", "before", "after"]) == 1
+    assert cli.main(["compare", "before", "before"]) == 0
+
+
+def test_rows_of_another_schema_are_not_comparable(files, capsys, in_empty_folder):
+    path = files("a.jsonl", [perplexity(1.0)])
+    (in_empty_folder / "old.jsonl").write_text(json.dumps(perplexity(1.0) | {"schema": 99}) + "\n")
+    assert cli.main(["compare", path, "old.jsonl"]) == 3
+    assert "schema version 99" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.jsonl"], "required"),
+        (["a.jsonl", "nowhere.jsonl"], "No such file"),
+        (["a.jsonl", "broken.jsonl"], "not a JSON row"),
+        (["a.jsonl", "a.jsonl", "--threshold", "5"], "--threshold 5"),
+        (["a.jsonl", "a.jsonl", "--threshold", "nan"], "--threshold nan"),
+        (["a.jsonl", "a.jsonl", "--quality-threshold", "-0.1"], "--quality-threshold -0.1"),
+        (["a.jsonl", "a.jsonl", "--threshold", "much"], "invalid float"),
+        (["a.jsonl", "a.jsonl", "--format", "html"], "unknown format 'html'"),
+        (["a.jsonl", "a.jsonl", "--frameworks", "jax"], "two of them"),
+        (["a.jsonl", "a.jsonl", "--frameworks", "jax,jax"], "two of them"),
+        (["a.jsonl", "a.jsonl", "--frameworks", "jax,pytorch"], "unknown framework 'pytorch'"),
+        (["a.jsonl", "folder"], "no results file"),
+        (["a.jsonl", "other.jsonl"], "no cell: missing"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(files, capsys, in_empty_folder, arguments, message):
+    files("a.jsonl", [perplexity(1.0)])
+    files("other.jsonl", [perplexity(1.0) | {"cell": {}}])
+    (in_empty_folder / "broken.jsonl").write_text("{\n")
+    (in_empty_folder / "folder").mkdir()
+    assert cli.main(["compare", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (["key"], []),
+        (["measurements", 0, "samples", 0], 1e308),
+        (["measurements", 0, "samples"], []),
+        (["measurements", 0, "ratio", "low"], -1.5),
+        (["measurements", 0, "ratio", "baseline_samples"], [0.0, None]),
+        (["measurements", 0, "value"], None),
+        (["measurements", 0, "unit"], 3),
+        (["provenance", "machine"], "none"),
+        (["cell", "settings"], {"rounds": {}}),
+        (["cell", "task"], "no_longer"),
+        (["status"], 3),
+    ],
+)
+def test_odd_rows_are_no_traceback(files, in_empty_folder, place, value):
+    rows = [{"schema": 1, **each} for each in run(np.random.default_rng(14), FACTORS, rounds=7)]
+    good = files("good.jsonl", rows)
+    for number in (0, 1):
+        odd = json.loads(json.dumps(rows))
+        inner = odd[number]
+        for step in place[:-1]:
+            inner = inner[step]
+        inner[place[-1]] = value
+        (in_empty_folder / "odd.jsonl").write_text("".join(json.dumps(each) + "\n" for each in odd))
+        for pair in ([good, "odd.jsonl"], ["odd.jsonl", good]):
+            assert cli.main(["compare", *pair]) in (0, 1, 2, 3)
+
+
+def test_the_example_s_commands_are_ours():
+    text = (Path(__file__).parents[2] / "docs" / "examples" / "github-actions.yml").read_text()
+    (cells,) = re.findall(r"^  CELLS: (.*)$", text, re.MULTILINE)
+    parsed = cli._parser().parse_args(["run", *cells.split(), "--out", "x.jsonl"])
+    selection = Selection(
+        frameworks=["numpy"],
+        methods=parsed.method,
+        vocab=parsed.vocab,
+        tasks=parsed.task,
+        settings=dict(each.split("=") for each in parsed.set),
+    )
+    assert {each.task for each in Suite.load(parsed.suite).cells(selection)} == {"timing"}
+    assert cli._parser().parse_args(["compare", "rows/base", "rows/head", "--out", "gate.md"]).before == "rows/base"
+
+
+ROUNDS, RUNS, TRIALS = 21, 3, 20
+
+
+@pytest.mark.slow
+def test_on_this_machine_ten_percent_is_caught_and_none_is_not():
+    """Real layers, timed as the harness does, three runs a side in turns. A call takes a fraction of a millisecond, so
+    that most run between two interruptions by whatever else the machine does."""
+    counts = zipf_counts(300)
+    inputs = batch(counts, tokens=16, dim=32, seed=0)
+
+    def work(method):
+        layer = layers.create("numpy", method, counts=counts, dim=32, seed=0, dtype="float64")
+        return layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
+
+    def slowed(call):
+        """A tenth of the call's own time in busy work after it."""
+
+        def both():
+            start = time.perf_counter()
+            call()
+            end = time.perf_counter()
+            stop = end + 0.1 * (end - start)
+            while time.perf_counter() < stop:
+                pass
+
+        return both
+
+    def measure(planted):
+        rows = []
+        for method in ("full_softmax", "huffman"):
+            own = slowed(work(method)) if planted and method == "huffman" else work(method)
+            found = timing.paired(work("full_softmax"), own, rounds=ROUNDS, budget_seconds=60)
+            rows.append(row(cell(method), timed(found.baseline.samples, found.other.samples)))
+        return rows
+
+    alarms, caught = [], 0
+    for _ in range(TRIALS):
+        before, again, planted = [], [], []
+        for _ in range(RUNS):  # in turns, so that no side has the machine at another time of the day
+            before += measure(False)
+            again += measure(False)
+            planted += measure(True)
+        alarms += [each for each in gate.compare(before, again, LIMITS) if each.verdict == gate.WORSE]
+        caught += verdicts(gate.compare(before, planted, LIMITS))["huffman", "layer_seconds"] == gate.WORSE
+    assert not alarms
+    assert caught == TRIALS
