@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-
 def pack(targets_BT: NDArray, padding: int, sizes: int = 8) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """What the output layer scores, so that it scores little padding: places among the B * T, and the targets there.
 
