@@ -113,7 +113,7 @@ def test_fifty_utterances_are_learned_by_heart(folder, learned):
     found = by_quantity(row)
     assert found["cer"]["value"] < 0.05
     assert len(found["cer"]["samples"]) == 50
-    assert 1.0 < found["perplexity"]["value"] < 1.1
+    assert 1.0 < found["perplexity"]["value"] < 1.2
     # Others of these tones are heard too, if not as well: a model that heard nothing would be at 1.
     assert found["cer"]["value"] < by_quantity(learned)["cer"]["value"] < 0.7
 
