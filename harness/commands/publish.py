@@ -37,8 +37,9 @@ def publish(run: str, name: str | None, *, allow_dirty: bool, replace: bool) -> 
         _check_clean(kept, path)
     if target.exists() and not replace:
         raise BadInput(f"{target} is there already: allowed: another name by --as, or --replace")
-    published = [row if _may_be_passed_on(row) else _without_text(row) for row in kept]
-    stripped = sum(new != old for new, old in zip(published, kept, strict=True))
+    quoted = [row if _may_be_passed_on(row) else _without_text(row) for row in kept]
+    stripped = sum(new != old for new, old in zip(quoted, kept, strict=True))
+    published = [_without_place(row) for row in quoted]
     if stripped:
         print(f"left out of {stripped} rows: {', '.join(_TEXT)}, which quote data that is not ours to pass on")
     _write(target, published)
@@ -73,6 +74,16 @@ def _without_text(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_text(item) for item in value]
     return value
+
+
+def _without_place(row: Row) -> Row:
+    """A dataset read from a path is named by its file or folder: where it lies is nobody's business, and its sha256
+    stays."""
+    cell = row["cell"]
+    if "/" not in cell.get("dataset", ""):
+        return row
+    cell = {**cell, "dataset": Path(cell["dataset"]).name}
+    return {**row, "cell": cell, "key": Cell.from_json(cell).key}
 
 
 def _write(target: Path, rows: Sequence[Row]) -> None:

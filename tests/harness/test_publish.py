@@ -60,6 +60,14 @@ def test_text_of_others_is_left_out(run, in_empty_folder, capsys):
     assert "left out of 1 rows" in capsys.readouterr().out
 
 
+def test_where_a_dataset_lies_is_left_out(run, in_empty_folder):
+    assert cli.main(["publish", run(row(dataset="/home/me/corpora/novels")), "--as", "novels"]) == 0
+    (found,) = published(in_empty_folder, "novels")
+    assert "/home/me" not in json.dumps(found)
+    assert found["cell"]["dataset"] == "novels"
+    assert found["key"] == Cell.from_json(found["cell"]).key
+
+
 def test_a_file_that_only_calls_itself_ours_is_not(run, in_empty_folder):
     assert cli.main(["publish", run(row(dataset="pydoc-of-mine.txt"))]) == 0
     assert "quoted" not in (in_empty_folder / "results" / "quick.jsonl").read_text()
