@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+DOCS_INSTALLED := .venv/.docs-installed
 
-.PHONY: bench report check test lint format asv clean
+.PHONY: bench report check test lint format docs asv clean
 
 bench: $(INSTALLED)
 	$(BIN)/vocabench run quick
@@ -26,6 +27,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(DOCS_INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 asv: $(INSTALLED)
 	$(BIN)/asv machine --yes
 	$(BIN)/asv run HEAD^!
@@ -34,6 +38,10 @@ $(INSTALLED): constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[all,dev]"
+	touch $@
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[docs]"
 	touch $@
 
 clean:

@@ -1,16 +1,31 @@
-"""Every method has its page, and the code on it runs."""
+"""What the documentation says holds: code runs, commands parse, links lead somewhere, ratios are measured."""
 
+import doctest
 import importlib
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
-from harness import registry
+from harness import cells, cli, registry, store
+from harness.cells import Suite, check_by_hand
+from harness.report.rows import flatten
 from harness.workload import batch, zipf_counts
+from impls.errors import BadInput
 
-PAGES = Path(__file__).parent.parent / "docs" / "methods"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = DOCS / "methods"
+TEXTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+TOYS = ("<method>", "scaled_softmax")  # stand for a method that a reader adds
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 HEADINGS = {"torch": "PyTorch:", "tensorflow": "TensorFlow:", "jax": "JAX:"}
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
@@ -58,3 +73,185 @@ def _inputs(framework, inputs):
     jax = importlib.import_module("jax")
     jnp = jax.numpy
     return {"jax": jax, "jnp": jnp, "hidden": jnp.asarray(hidden_ND), "targets": jnp.asarray(targets_N)}
+
+
+@pytest.mark.parametrize("framework", registry.installed_frameworks())
+def test_the_contract_runs(framework):
+    page = (DOCS / "contract.md").read_text().replace('"torch"', f'"{framework}"')
+    names: dict[str, object] = {}
+    for kind, block in re.findall(r"```(python|pycon)\n(.*?)```", page, re.DOTALL):
+        if kind == "python":
+            exec(block, names)
+            continue
+        examples = doctest.DocTestParser().get_doctest(block, names, "contract.md", None, None)
+        said: list[str] = []
+        assert not doctest.DocTestRunner().run(examples, out=said.append).failed, "".join(said)
+
+
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="the page's example is in PyTorch")
+def test_the_method_added_on_the_page_agrees(tmp_path):
+    page = (DOCS / "adding-a-method.md").read_text()
+    for room in ("harness", "impls"):
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+    definition, native = BLOCK.findall(page)
+    for path, content in zip(re.findall(r"^`(impls/.*?\.py)`", page, re.MULTILINE), (definition, native), strict=True):
+        (tmp_path / path).write_text(content)
+    assert "vocabench check -f torch -m scaled_softmax\n" in page
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli", "check", "-f", "torch", "-m", "scaled_softmax"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of 3 cells agree" in done.stdout
+
+
+def _named(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=_named)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(path.read_text())):
+        if re.match(r"https?://", target):
+            continue
+        file, _, heading = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        assert found.exists(), target
+        assert found.is_relative_to(ROOT), target
+        # The site holds pages and files, and has nothing to show for a folder.
+        assert found.is_file() or not path.is_relative_to(DOCS), target
+        if heading:
+            assert heading in _headings(found.read_text()), target
+
+
+def _prose(text):
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def _headings(text):
+    """As they are linked to: on the site, and where the repository is read."""
+    found = re.findall(r"^#+ (.*)$", _prose(text), re.MULTILINE)
+    plain = (unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode() for heading in found)
+    return [re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain]
+
+
+def test_every_page_is_in_the_navigation():
+    def pages(entry):
+        return [entry] if isinstance(entry, str) else [page for each in entry for page in pages(each)]
+
+    def values(entry):
+        if isinstance(entry, list):
+            return [values(each) for each in entry]
+        return [values(each) for each in entry.values()] if isinstance(entry, dict) else entry
+
+    listed = pages(values(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    own = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted([*own, "CHANGELOG.md", "CONTRIBUTING.md"])
+
+
+def _commands(text):
+    """Command lines in code, in blocks and in the middle of a sentence; what follows two spaces explains them."""
+    blocks = re.findall(r"^```(?:\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"^ {4}(vocabench .*)$", text, re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    spans = re.findall(r"(?<!`)`(vocabench [^`]+)`(?!`)", _prose(text))
+    starts = (re.sub(r"^(.*?\S) {2,}\S.*", r"\1", re.sub(r"\\? +(?=-)", " ", line)) for line in [*lines, *indented])
+    return [line for line in [*starts, *spans] if line.startswith("vocabench ")]
+
+
+COMMANDS = [(path, line) for path in TEXTS for line in dict.fromkeys(_commands(path.read_text()))]
+
+
+def test_commands_are_found():
+    assert len(COMMANDS) > 50
+    assert len({path for path, _ in COMMANDS}) > 10
+
+
+@pytest.mark.parametrize(("path", "line"), COMMANDS, ids=lambda value: value if isinstance(value, str) else value.stem)
+def test_commands_parse(path, line, monkeypatch):
+    """With the suites, methods, tasks, options, settings and datasets that they name; nothing is run."""
+    arguments = shlex.split(re.sub(r"\bN\b", "1", line), comments=True)[1:]
+    if len(arguments) == 1 and arguments[0] in ("compare", "publish", "data", "list"):
+        return  # a command's name in a sentence
+    parsed = cli._parser().parse_args(arguments)
+    for kind, names in (
+        ("framework", registry.frameworks()),
+        ("method", registry.methods()),
+        ("task", registry.tasks()),
+    ):
+        assert set(getattr(parsed, kind, None) or ()) <= {*names, *TOYS}
+    if arguments[0] == "run":
+        _check_run(parsed, monkeypatch)
+        # A name that is no dataset's is a path, which its page explains.
+        known = parsed.dataset is None or parsed.dataset.isupper() or parsed.dataset in registry.datasets()
+        assert known or f"`{parsed.dataset}`" in path.read_text()
+    if arguments[0] == "data" and parsed.name and not parsed.name.isupper():
+        assert parsed.name in registry.datasets()
+    for run in getattr(parsed, "run", None) or ():
+        assert run.isupper() or (ROOT / run).is_file()
+
+
+def _check_run(parsed, monkeypatch):
+    seen = []
+    monkeypatch.setattr(registry, "check_framework", lambda name: name)  # it need not be installed
+    monkeypatch.setattr("harness.commands.run.run", lambda suite, selection, **_: seen.append((suite, selection)) or 0)
+    parsed.command(parsed)
+    [(name, selection)] = seen
+    if name.isupper():
+        return
+    suite = Suite.load(name)
+    if not set(selection.methods or ()) & set(TOYS):
+        selection.check()
+        check_by_hand(suite, selection)
+    for method in registry.methods():
+        options = registry.definition(method).options
+        for option in options.keys() & selection.options:
+            _check_value(option, options[option], selection.options[option])
+    for task in registry.tasks():
+        settings = registry.task(task).SETTINGS
+        for setting in settings.keys() & selection.settings:
+            _check_value(setting, settings[setting], selection.settings[setting])
+
+
+def _check_value(name, setting, text):
+    if not text.isupper():
+        setting.check(name, cells._parse(setting, text))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vocabench tabel",
+        "vocabench run quik",
+        "vocabench run quick -m sohms",
+        "vocabench run quick -o projecton=none",
+        "vocabench run quick -o projection=some",
+        "vocabench run quick -t language_modelling --dataset pydocs",
+        "vocabench table --run results/quik.jsonl",
+    ],
+)
+def test_a_wrong_command_would_be_seen(line, monkeypatch):
+    with pytest.raises((AssertionError, BadInput)):
+        test_commands_parse(ROOT / "README.md", line, monkeypatch)
+
+
+RATIO = re.compile(r"(\d[\d.]*)x (\[\d[\d.]*, \d[\d.]*\])")
+
+
+@pytest.mark.parametrize("path", [path for path in TEXTS if RATIO.search(path.read_text())], ids=_named)
+def test_ratios_are_measured(path):
+    """A speed-up with its interval is one of a published row's."""
+    from harness.report.table import _times
+
+    measured = set()
+    for file in sorted((ROOT / "results").glob("*.jsonl")):
+        for record in flatten(store.latest(store.read(file))):
+            if record["ratio_low"] is not None:
+                value, low, high = (_times(record[key]) for key in ("ratio_to_full_softmax", "ratio_low", "ratio_high"))
+                measured.add((value, f"[{low}, {high}]"))
+    assert set(RATIO.findall(path.read_text())) <= measured
