@@ -7,7 +7,7 @@ DOCS_INSTALLED := .venv/.docs-installed
 .PHONY: bench report check test lint format docs asv clean
 
 bench: $(INSTALLED)
-	$(BIN)/vocabench run quick
+	$(BIN)/vocabench run quick -t agreement -t timing -t language_modelling
 
 report: $(INSTALLED)
 	$(BIN)/vocabench report

@@ -23,14 +23,18 @@ ORACLE = "numpy"
 
 @dataclass(frozen=True)
 class Names:
-    """A setting that takes one or more of a few names."""
+    """A setting that takes one or more of a few names; where `values` is None, any names or none at all."""
 
     default: tuple[str, ...]
-    values: tuple[str, ...]
+    values: tuple[str, ...] | None
     help: str
 
     def check(self, name: str, value: object) -> tuple[str, ...]:
         given = tuple(value) if isinstance(value, list | tuple) else (value,)
+        if self.values is None:
+            if not all(isinstance(item, str) for item in given):
+                raise BadInput(f"{name}={value!r}: allowed: names")
+            return tuple(item for item in given if item)  # type: ignore[return-value]
         for item in given:
             if item not in self.values:
                 raise unknown(f"{name}", str(item), self.values)

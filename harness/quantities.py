@@ -41,6 +41,11 @@ QUANTITIES: dict[str, tuple[str, str, str]] = {
         for name, meaning in (("f1", "F1 of whole summaries"), ("recall75", "recall of the first 75 bytes"))
         for measure in ("rouge1", "rouge2", "rougeL")
     },
+    **{
+        name: ("1", LOWER, f"{unit} error rate: substitutions, deletions and insertions over the references' {unit}s")
+        for name, unit in (("cer", "character"), ("per", "phone"))
+    },
+    "rtf": ("1", LOWER, "real-time factor: seconds of beam search, in batches, over seconds of audio"),
     "decode_seconds": ("s", LOWER, "beam search of a summary, in batches, its source read among it"),
     "train_seconds": ("s", LOWER, "training without evaluation, data loading included"),
     "agreement_error": ("tolerance", LOWER, "largest error against the float64 oracle, in units of its tolerance"),

@@ -111,6 +111,7 @@ class SpeechDataset(Protocol):
     DESCRIPTION: str
     SOURCE: str
     LICENCE: str
+    MAY_QUOTE: bool  # whether rows may show a few of its transcripts, which go where the rows go
 
     def recorded(self, progress: Progress) -> Recorded:
         """Build the utterances."""

@@ -44,6 +44,11 @@ class Vocabulary:
     counts_V: NDArray[np.int64]
     with_language: bool
 
+    @property
+    def end(self) -> int:
+        """The id of <eos>."""
+        return self._ids[EOS]
+
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {unit: number for number, unit in enumerate(self.units)}
@@ -90,6 +95,11 @@ class Speech:
     vocabulary: Vocabulary
     skipped: Mapping[str, Sequence[str]]
     everything: Sequence[Utterance]
+
+    @property
+    def counts_V(self) -> NDArray[np.int64]:
+        """(V,) of the vocabulary's units."""
+        return self.vocabulary.counts_V
 
     def transcript(self, utterance: Utterance) -> str:
         """What was said, as the error rates read it."""

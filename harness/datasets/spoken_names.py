@@ -11,6 +11,7 @@ KIND = "speech"
 DESCRIPTION = "synthetic speech: names in 15 languages, Romance, Slavic and Turkic, with phones"
 SOURCE = "built here, without a network: CLDR's names (babel) spoken by espeak-ng (espeakng-loader)"
 LICENCE = "names: Unicode License v3; espeak-ng, which speaks them: GPL v3"
+MAY_QUOTE = True
 CORPUS = Spoken("spoken-names", LANGUAGES, {"train": 240, "valid": 20, "test": 30}, LICENCE)
 
 recorded, is_here = CORPUS.recorded, CORPUS.is_here

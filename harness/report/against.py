@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ KEYS = (
 )  # fmt: skip
 
 NOT_RUN = "not run"
+_ALL = "overall"  # the group of a paper that is all of its languages
 
 _COST_UNITS = ("s", "B")  # what depends on the machine, so that only ratios of two papers can be held together
 
@@ -32,7 +34,10 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Ours:
-    """One quantity of one row; of a row that measured nothing, `value` is None and `status` says why."""
+    """One quantity of one row; of a row that measured nothing, `value` is None and `status` says why.
+
+    `parts` are its values by language, and by group of languages, where the row has them.
+    """
 
     cell: Mapping[str, Any]
     quantity: str | None
@@ -42,11 +47,12 @@ class Ours:
     agreement: str
     status: str
     message: str
+    parts: Mapping[str, float]
 
 
 def ours(rows: Sequence[Row], kept: Filter) -> list[Ours]:
     """What `rows`, those of one run, measured, under a filter."""
-    cells = [row["cell"] for row in rows for _ in row["measurements"] or [{}]]
+    measured = [(row["cell"], measurement) for row in rows for measurement in row["measurements"] or [{}]]
     records = flatten(rows)
     found = [
         Ours(
@@ -58,11 +64,26 @@ def ours(rows: Sequence[Row], kept: Filter) -> list[Ours]:
             record["agreement"],
             record["status"],
             record["message"],
+            _parts(measurement.get("detail", {})),
         )
-        for cell, record in zip(cells, records, strict=True)
+        for (cell, measurement), record in zip(measured, records, strict=True)
     ]
     # A ratio's full softmax need not be one of what is shown.
     return [each for each, record in zip(_with_ratios(found), records, strict=True) if kept.keeps(record)]
+
+
+def _parts(detail: Mapping[str, Any]) -> dict[str, float]:
+    kinds = (detail.get(kind) for kind in ("languages", "groups"))
+    found = {name: part["value"] for kind in kinds if isinstance(kind, dict) for name, part in kind.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _part(figure: Figure, each: Ours) -> Ours | None:
+    """What of `each` stands next to `figure`: its value of the figure's language or group; None where it has none."""
+    named = figure.language or (figure.group if each.parts and figure.group != _ALL else "")
+    if not named:
+        return each
+    return dataclasses.replace(each, value=each.parts[named]) if named in each.parts else None
 
 
 def _with_ratios(found: Sequence[Ours]) -> Iterator[Ours]:
@@ -71,7 +92,7 @@ def _with_ratios(found: Sequence[Ours]) -> Iterator[Ours]:
     for each in found:
         baseline = baselines.get((_without_method(each.cell), each.quantity))
         if each.ratio is None and baseline and baseline.value and each.value:
-            each = Ours(**{**vars(each), "ratio": baseline.value / each.value})
+            each = dataclasses.replace(each, ratio=baseline.value / each.value)
         yield each
 
 
@@ -92,7 +113,8 @@ def lines(figures: Iterable[Figure], measured: Sequence[Ours], kept: Filter) -> 
         if kept.tasks is not None and figure.table.task not in kept.tasks:
             continue
         same = [each for each in measured if _same_work(figure, each)]
-        values = [each for each in same if each.quantity == figure.quantity and each.value is not None]
+        own = (_part(figure, each) for each in same if each.quantity == figure.quantity and each.value is not None)
+        values = [each for each in own if each is not None]
         if values:
             found += [_line(figure, each) for each in values]
         else:
@@ -101,12 +123,10 @@ def lines(figures: Iterable[Figure], measured: Sequence[Ours], kept: Filter) -> 
 
 
 def _same_work(figure: Figure, each: Ours) -> bool:
-    language = each.cell["settings"].get("language", "")
     return (
         each.cell["task"] == figure.table.task
         and each.cell["method"] == figure.method
         and all(each.cell["options"].get(name) == value for name, value in figure.options.items())
-        and figure.language in ("", language)
     )
 
 
@@ -185,7 +205,7 @@ def _reasons(figure: Figure, each: Ours) -> Iterator[str]:
     options = {name: value for name, value in cell["options"].items() if name not in figure.options}
     if options:
         yield f"options {variant(options)[1:-1]}"
-    if figure.group:
+    if figure.group and figure.group not in each.parts:
         yield f"the paper's is of {figure.group}"
     if _is_cost(figure):
         yield "another machine: the yardstick" if figure.method == BASELINE else "another machine: ratios compared"

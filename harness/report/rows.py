@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness import registry
 from harness.cells import variant
@@ -18,9 +19,11 @@ from harness.tasks._paired import BASELINE
 KEYS = (
     "suite", "task", "dataset", "framework", "method", "vocab", "dim", "tokens", "device", "precision", "seed",
     "quantity", "value", "unit", "better", "ratio_to_full_softmax", "ratio_low", "ratio_high", "agreement", "status",
-    "options", "low", "high", "dataset_sha256", "formulation", "message", "objective", "split", "difference",
+    "options", "low", "high", "dataset_sha256", "formulation", "message", "objective", "split", "units", "difference",
     "difference_low", "difference_high", "p_value",
 )  # fmt: skip
+
+ERROR_RATES = ("cer", "per")
 
 Record = dict[str, Any]
 
@@ -79,14 +82,17 @@ def _trial(row: Row) -> str:
 
 
 def _difference(measurement: dict[str, Any], baseline: Row | None) -> Record:
-    """How much better a mean of scores is than full softmax's on the same samples, by the paired bootstrap."""
+    """How much higher a score is than full softmax's on the same samples, by the paired bootstrap."""
     quantity = measurement.get("quantity", "")
-    if not quantity.startswith("rouge") or baseline is None:
+    if (not quantity.startswith("rouge") and quantity not in ERROR_RATES) or baseline is None:
         return {}
-    others = [m["samples"] for m in baseline["measurements"] if m["quantity"] == quantity]
+    others = [m for m in baseline["measurements"] if m["quantity"] == quantity]
     if not others:
         return {}
-    (found,) = differences(np.array(measurement["samples"])[:, None], np.array(others[0])[:, None])
+    (own_S, sizes_S), (other_S, other_sizes_S) = _sample_scores(measurement), _sample_scores(others[0])
+    if not np.array_equal(sizes_S, other_sizes_S):
+        return {}
+    (found,) = differences(own_S[:, None], other_S[:, None], sizes_S=sizes_S)
     interval = found.interval
     return {
         "difference": interval.value,
@@ -94,6 +100,16 @@ def _difference(measurement: dict[str, Any], baseline: Row | None) -> Record:
         "difference_high": interval.high,
         "p_value": found.p_value,
     }
+
+
+def _sample_scores(measurement: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(S,) what each sample adds to a score, and (S,) its size: of an error rate the errors and the length of the
+    reference, of a mean of scores the score and 1."""
+    if measurement["quantity"] in ERROR_RATES:
+        counts_S4 = np.array(measurement["detail"]["counts"], np.float64)
+        return counts_S4[:, :3].sum(axis=1), counts_S4[:, 3]
+    scores_S = np.array(measurement["samples"], np.float64)
+    return scores_S, np.ones(len(scores_S))
 
 
 def _record(row: Row, measurement: dict[str, Any], verdict: str) -> Record:
@@ -118,4 +134,5 @@ def _record(row: Row, measurement: dict[str, Any], verdict: str) -> Record:
         "message": row.get("message", ""),
         "objective": cell["settings"].get("objective", ""),
         "split": cell["settings"].get("split", ""),
+        "units": cell["settings"].get("units", ""),
     }

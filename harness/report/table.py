@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -40,8 +40,10 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
         found.append((f"Word vectors by {objective} on {dataset}, {vocab:,} words", _table(part, _WORD_VECTORS)))
     summaries = [r for r in records if r["task"] == "summarization" and r["quantity"]]
     for (dataset, vocab, split), part in _groups(summaries, "dataset", "vocab", "split"):
-        where = "" if split == "test" else f", {split} split"
-        found.append((f"Summarization on {dataset}{where}, {vocab:,} words", _table(part, _SUMMARIZATION)))
+        found.append((f"Summarization on {dataset}{_where(split)}, {vocab:,} words", _table(part, _SUMMARIZATION)))
+    speech = [r for r in records if r["task"] == "speech" and r["quantity"]]
+    for (dataset, vocab, split, units), part in _groups(speech, "dataset", "vocab", "split", "units"):
+        found.append((f"Speech on {dataset}{_where(split)}, {vocab:,} {units}", _table(part, _SPEECH)))
     timing = [r for r in records if r["task"] == "timing" and r["quantity"]]
     for (vocab, dim, tokens, precision, device), part in sorted(
         _groups(timing, "vocab", "dim", "tokens", "precision", "device"), key=lambda group: group[0]
@@ -58,6 +60,10 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
         columns = ["task", "framework", "method", "vocab", "precision", "status", "message"]
         found.append(("Not measured", pd.DataFrame([[_short(r[c]) for c in columns] for r in failed], columns=columns)))
     return [(title, table) for title, table in found if len(table)]
+
+
+def _where(split: str) -> str:
+    return "" if split == "test" else f", {split} split"
 
 
 def _name(record: Record) -> str:
@@ -127,17 +133,21 @@ def _share(record: Record) -> str:
     return f"{100 * record['value']:.1f} %"
 
 
+def _factor(record: Record) -> str:
+    return f"{record['value']:.3g}"
+
+
 def _correlation(record: Record) -> str:
     return f"{record['value']:.3f}"
 
 
-def _rouge(record: Record) -> str:
-    """In per cent, as papers give it, with the 95 % interval of the mean over samples."""
+def _score(record: Record) -> str:
+    """In per cent, as papers give it, with its 95 % interval over samples."""
     return f"{100 * record['value']:.2f} [{100 * record['low']:.2f}, {100 * record['high']:.2f}]"
 
 
 def _difference(record: Record) -> str:
-    """What R-L gains over full softmax of the same framework, and how often chance alone would give as much."""
+    """How much higher it is than full softmax's of the same framework; how often chance alone would give as much."""
     if record["difference"] is None or record["method"] == BASELINE:
         return ""
     return f"{100 * record['difference']:+.2f} (p {record['p_value']:.3f})"
@@ -167,18 +177,28 @@ _WORD_VECTORS: Sequence[tuple[str, str, Show]] = (
     ("training", "train_seconds", _duration),
 )
 _SUMMARIZATION: Sequence[tuple[str, str, Show]] = (
-    ("R-1", "rouge1_f1", _rouge),
-    ("R-2", "rouge2_f1", _rouge),
-    ("R-L", "rougeL_f1", _rouge),
+    ("R-1", "rouge1_f1", _score),
+    ("R-2", "rouge2_f1", _score),
+    ("R-L", "rougeL_f1", _score),
     ("against full softmax", "rougeL_f1", _difference),
-    ("R-1 recall", "rouge1_recall75", _rouge),
-    ("R-2 recall", "rouge2_recall75", _rouge),
-    ("R-L recall", "rougeL_recall75", _rouge),
+    ("R-1 recall", "rouge1_recall75", _score),
+    ("R-2 recall", "rouge2_recall75", _score),
+    ("R-L recall", "rougeL_recall75", _score),
     ("against full softmax, recall", "rougeL_recall75", _difference),
     ("perplexity", "perplexity", _perplexity),
     ("training", "train_seconds", _duration),
     ("a step", "step_seconds", _duration),
     ("decoding one", "decode_seconds", _duration),
+)
+_SPEECH: Sequence[tuple[str, str, Show]] = (
+    ("CER", "cer", _score),
+    ("CER against full softmax", "cer", _difference),
+    ("PER", "per", _score),
+    ("PER against full softmax", "per", _difference),
+    ("perplexity", "perplexity", _perplexity),
+    ("training", "train_seconds", _duration),
+    ("a step", "step_seconds", _duration),
+    ("real-time factor", "rtf", _factor),
 )
 _TIMING: Sequence[tuple[str, str, Show]] = (
     ("forward+backward", "layer_seconds", _speed),
@@ -259,19 +279,26 @@ def clusters(rows: Iterable[Row], most: int) -> str:
 
 
 def examples(rows: Iterable[Row], most: int) -> str:
-    """Sources with their references and what each system made of them, as in figure 2 of the SOHSM paper; of rows that
-    may quote them."""
+    """Sources or utterances with their references and what each system made of them, as in figure 2 of the SOHSM paper;
+    of rows that may quote them."""
     found: dict[tuple[str, str], tuple[dict[str, Any], list[tuple[str, str]]]] = {}
     for row in rows:
         cell = row["cell"]
         system = f"{cell['framework']} {cell['method']}{variant(cell['options'])}"
         for measurement in row["measurements"]:
             for example in measurement.get("detail", {}).get("examples", ()):
-                key = cell["dataset"], example["text"]
+                key = cell["dataset"], example.get("text") or f"{example['id']}, {example['reference']}"
                 found.setdefault(key, (example, []))[1].append((system, example["ours"]))
     parts = []
-    for number, ((dataset, text), (example, systems)) in enumerate(list(found.items())[:most], start=1):
-        said = [("source", text), *(("reference", each) for each in example["summaries"]), *systems]
+    for number, ((dataset, _), (example, systems)) in enumerate(list(found.items())[:most], start=1):
+        said = [*_given(example), *systems]
         lines = [f"- {who}: {what}" for who, what in said]
         parts.append("\n".join([f"### Example {number} of {dataset}", "", *lines, ""]))
     return "\n".join(parts)
+
+
+def _given(example: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a system was given, and what it should have made of it."""
+    if "text" in example:
+        return [("source", example["text"]), *(("reference", each) for each in example["summaries"])]
+    return [("utterance", f"{example['id']} ({example['language']})"), ("reference", example["reference"])]

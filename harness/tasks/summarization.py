@@ -6,7 +6,6 @@ that beam search finds, by its log-probability and not divided by its length.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from harness.datasets._encoded_pairs import EncodedPairs
 from harness.datasets._source import SPLITS
 from harness.quantities import Measurement
 from harness.store import Row
-from harness.tasks import _pair_batches, _rouge, _summary_model
+from harness.tasks import _batches, _rouge, _summary_model, _training
 from harness.tasks._data import Progress, data_of
 from harness.tasks._optimizer import optimizer_of
 from harness.tasks._result import Result
@@ -92,7 +91,7 @@ def run(cell: Cell, progress: Progress) -> Result:
     training.run(progress)
     found = training.measurements()
     found[0].detail.update(told)
-    summaries, seconds = training.decoded(progress)
+    summaries, seconds = training.summaries(progress)
     scores = _scores(cell, data, summaries)
     scores[0].detail["summaries"] = summaries
     if cell.dataset in registry.datasets() and registry.dataset(cell.dataset).MAY_QUOTE:
@@ -115,12 +114,12 @@ def rescored(row: Row, progress: Progress) -> list[Measurement]:
 
 
 def _training_pairs(cell: Cell, data: EncodedPairs) -> NDArray[np.int64]:
-    return _pair_batches.spread(len(data.pairs.splits["train"]), cell.settings["pairs"])
+    return _batches.spread(len(data.pairs.splits["train"]), cell.settings["pairs"])
 
 
 def _scored_pairs(cell: Cell, data: EncodedPairs, split: str) -> NDArray[np.int64]:
     pairs_P = _training_pairs(cell, data) if split == "train" else np.arange(len(data.pairs.splits[split]))
-    return pairs_P[_pair_batches.spread(len(pairs_P), cell.settings["score_pairs"])]
+    return pairs_P[_batches.spread(len(pairs_P), cell.settings["score_pairs"])]
 
 
 def _lead(cell: Cell, data: EncodedPairs) -> list[str]:
@@ -150,17 +149,19 @@ def _examples(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[dict
     split = data.pairs.splits[cell.settings["split"]]
     pairs_P = _scored_pairs(cell, data, cell.settings["split"])
     found = []
-    for place in _pair_batches.spread(len(pairs_P), _EXAMPLES):
+    for place in _batches.spread(len(pairs_P), _EXAMPLES):
         text, references = split[int(pairs_P[place])]
         found.append({"text": text, "summaries": references, "ours": summaries[place]})
     return found
 
 
-class Training:
-    """One training run, with what it leaves behind: the curve, and times."""
+class Training(_training.Training):
+    """One training run of a summarizer."""
 
     def __init__(self, cell: Cell, data: EncodedPairs, options: Mapping[str, object]) -> None:
-        self.cell, self.data, self.settings = cell, data, cell.settings
+        scored = {split: _scored_pairs(cell, data, split) for split in ("valid", cell.settings["split"])}
+        super().__init__(cell, _training_pairs(cell, data), scored)
+        self.data = data
         spec = layers.spec(
             cell.method, counts=data.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
         )
@@ -173,125 +174,31 @@ class Training:
             seed=cell.seed,
         )
         self.model: Summarizer = layers.create_summarizer(cell.framework, spec, config, cell.device)
-        self.training_P = _training_pairs(cell, data)
-        self.batch = min(cell.settings["batch"], len(self.training_P))
-        used = {split: self._scored(split) for split in ("valid", cell.settings["split"])} | {"train": self.training_P}
+        used = scored | {"train": self.training_P}
         self.source_widths, self.summary_widths = (
-            _pair_batches.widths(
+            _batches.widths(
                 np.concatenate([side.splits[split].lengths_P[pairs_P] for split, pairs_P in used.items()]),
                 cell.settings["paddings"],
             )
             for side in (data.sources, data.summaries)
         )
-        self.train_seconds = 0.0
-        self.step_seconds: list[float] = []
-        self.shapes: set[tuple[int, int]] = set()
-        self.curve: list[dict[str, float]] = []
 
-    def run(self, progress: Progress) -> None:
-        settings, rng = self.settings, np.random.default_rng([self.cell.seed, 12])
-        per_epoch = len(self.training_P) // self.batch
-        total = per_epoch * settings["epochs"]
-        evaluate_at = {
-            round(per_epoch * (epoch + part / settings["evaluations"]))
-            for epoch in range(settings["epochs"])
-            for part in range(1, settings["evaluations"] + 1)
-        }
-        step, losses = 0, []
-        started = time.perf_counter()
-        for _epoch in range(settings["epochs"]):
-            for chosen_B in _pair_batches.shuffled_batches(*self._sizes("train", self.training_P), self.batch, rng):
-                losses.append(self._step(self.training_P[chosen_B]))
-                step += 1
-                if step % 10 == 0:
-                    progress(f"step {step}/{total} loss {losses[-1]:.3f}")
-                if step in evaluate_at:
-                    self.train_seconds += time.perf_counter() - started
-                    self._evaluate(step, losses)
-                    losses = []
-                    progress(f"step {step}/{total} validation perplexity {self.curve[-1]['perplexity']:.2f}")
-                    started = time.perf_counter()
+    def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        lengths_P = self.data.sources.splits[split].lengths_P[numbers_P]
+        widths_P = _batches.width_of(lengths_P, self.source_widths)
+        return widths_P, self.data.summaries.splits[split].lengths_P[numbers_P]
 
-    def _step(self, pairs_B: NDArray[np.int64]) -> float:
-        """One training step; it is timed, but for the first of each shape, which may compile."""
-        started = time.perf_counter()
-        sources_BS, targets_BT = self._padded("train", pairs_B)
-        loss = float(self.model.step(sources_BS, targets_BT))
-        self.model.synchronize()
-        shape = sources_BS.shape[1], targets_BT.shape[1]
-        if shape in self.shapes:
-            self.step_seconds.append(time.perf_counter() - started)
-        self.shapes.add(shape)
-        return loss
+    def padded(self, split: str, numbers_B: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        _, lengths_B = self.sizes(split, numbers_B)
+        summary_width = int(_batches.width_of(lengths_B.max(), self.summary_widths))
+        (sources_BS,) = self.inputs(split, numbers_B)
+        return sources_BS, self.data.summaries.splits[split].padded(numbers_B, summary_width, PADDING)
 
-    def _evaluate(self, step: int, losses: list[float]) -> None:
-        mean_loss = float(np.mean(losses))
-        if not np.isfinite(mean_loss):
-            raise FloatingPointError(f"training loss is {mean_loss} at step {step}")
-        self.curve.append(
-            {
-                "step": step,
-                "seconds": self.train_seconds,
-                "train_loss": mean_loss,
-                "perplexity": self._perplexity("valid"),
-            }
-        )
+    def inputs(self, split: str, numbers_B: NDArray[np.int64]) -> tuple[NDArray[np.int32]]:
+        widths_B, _ = self.sizes(split, numbers_B)
+        return (self.data.sources.splits[split].padded(numbers_B, int(widths_B.max()), PADDING),)
 
-    def _perplexity(self, split: str) -> float:
-        """By the word of the first references as they are learned: cut, each with its end."""
-        pairs_P, nll, words = self._scored(split), 0.0, 0
-        for chosen_B in _pair_batches.sorted_batches(*self._sizes(split, pairs_P), self.batch):
-            sources_BS, targets_BT = self._padded(split, pairs_P[chosen_B])
-            nll += self.model.evaluate(sources_BS, targets_BT)
-            words += int((targets_BT >= 0).sum())
-        return float(np.exp(nll / words))
-
-    def measurements(self) -> list[Measurement]:
-        """The first is the perplexity."""
-        split = self.settings["split"]
-        value = self.curve[-1]["perplexity"] if split == "valid" else self._perplexity(split)
-        detail = {"split": split, "validation_perplexity": self.curve[-1]["perplexity"], "curve": self.curve}
-        found = [
-            Measurement("perplexity", value, detail=detail),
-            Measurement("train_seconds", self.train_seconds, [self.train_seconds]),
-        ]
-        if self.step_seconds:
-            shapes = {"pairs": self.batch, "shapes": sorted(self.shapes)}
-            found.append(
-                Measurement("step_seconds", float(np.median(self.step_seconds)), self.step_seconds, detail=shapes)
-            )
-        return found
-
-    def decoded(self, progress: Progress) -> tuple[list[str], Measurement]:
-        """The summary of each pair scored, in their order; and seconds a summary.
-
-        A sample is of a batch; the first batch of each shape is decoded once before, which may compile.
-        """
-        split = self.settings["split"]
-        pairs_P = self._scored(split)
-        found: list[str] = [""] * len(pairs_P)
-        samples: list[float] = []
-        total, shapes = 0.0, set()
-        # Sources alone: the summaries are not known yet.
-        widths_P = self._sizes(split, pairs_P)[0]
-        for chosen_B in _pair_batches.sorted_batches(widths_P, np.zeros_like(widths_P), self.batch):
-            width = int(widths_P[chosen_B].max())
-            sources_BS = self.data.sources.splits[split].padded(pairs_P[chosen_B], width, PADDING)
-            if sources_BS.shape not in shapes:
-                shapes.add(sources_BS.shape)
-                self._search(sources_BS)
-            started = time.perf_counter()
-            summaries = self._search(sources_BS)
-            seconds = time.perf_counter() - started
-            total += seconds
-            samples.append(seconds / len(chosen_B))
-            for place, summary in zip(chosen_B, summaries, strict=True):
-                found[place] = summary
-            progress(f"decoded a batch of {len(chosen_B)} of {len(found):,}")
-        detail = {"split": split, "beam": self.settings["beam"], "pairs": self.batch, "shapes": sorted(shapes)}
-        return found, Measurement("decode_seconds", total / len(found), samples, detail=detail)
-
-    def _search(self, sources_BS: NDArray[np.int32]) -> list[str]:
+    def search(self, sources_BS: NDArray[np.int32]) -> list[str]:
         settings, end, words = self.settings, self.data.end, self.data.summaries.words
         _, words_BWL = beam_search(
             self.model,
@@ -304,17 +211,21 @@ class Training:
         # Once it has come, the end fills the rest.
         return [" ".join(words[number] for number in best_L if number != end) for best_L in words_BWL[:, 0].tolist()]
 
-    def _scored(self, split: str) -> NDArray[np.int64]:
-        return _scored_pairs(self.cell, self.data, split)
-
-    def _sizes(self, split: str, pairs_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The padded width of each source, and the length of each summary."""
-        lengths_P = self.data.sources.splits[split].lengths_P[pairs_P]
-        widths_P = _pair_batches.width_of(lengths_P, self.source_widths)
-        return widths_P, self.data.summaries.splits[split].lengths_P[pairs_P]
-
-    def _padded(self, split: str, pairs_B: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        widths_B, lengths_B = self._sizes(split, pairs_B)
-        summary_width = int(_pair_batches.width_of(lengths_B.max(), self.summary_widths))
-        sources_BS = self.data.sources.splits[split].padded(pairs_B, int(widths_B.max()), PADDING)
-        return sources_BS, self.data.summaries.splits[split].padded(pairs_B, summary_width, PADDING)
+    def summaries(self, progress: Progress) -> tuple[list[str], Measurement]:
+        """The summary of each pair scored, in their order; and seconds a summary, a sample a batch."""
+        split = self.settings["split"]
+        pairs_P = self.scored[split]
+        # By sources alone: the summaries are not known yet.
+        widths_P, _ = self.sizes(split, pairs_P)
+        order = _batches.sorted_batches(widths_P, np.zeros_like(widths_P), self.batch)
+        found: dict[int, str] = {}
+        samples: list[float] = []
+        total = 0.0
+        for numbers_B, texts, seconds in self.decoded([pairs_P[chosen_B] for chosen_B in order], progress):
+            found |= zip(numbers_B.tolist(), texts, strict=True)
+            samples.append(seconds / len(numbers_B))
+            total += seconds
+        shapes = sorted(self.decoded_shapes)
+        detail = {"split": split, "beam": self.settings["beam"], "batch": self.batch, "shapes": shapes}
+        summaries = [found[number] for number in pairs_P.tolist()]
+        return summaries, Measurement("decode_seconds", total / len(summaries), samples, detail=detail)

@@ -14,7 +14,7 @@ from harness.cells import Selection, Suite
 from harness.datasets import _encoded_pairs
 from harness.report import rows as records
 from harness.report import table as tables
-from harness.tasks import _pair_batches, _rouge, summarization
+from harness.tasks import _batches, _rouge, summarization
 from harness.tasks.language_modelling import Training as LanguageModelTraining
 from impls.errors import BadInput
 
@@ -254,7 +254,7 @@ def test_pairs_become_ids(tmp_path):
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_widths_pad_with_the_fewest_places(count):
     lengths_P = np.random.default_rng(count).geometric(0.2, 60)
-    found_W = _pair_batches.widths(lengths_P, count)
+    found_W = _batches.widths(lengths_P, count)
     assert found_W[-1] == lengths_P.max()
     assert len(found_W) <= count
 
@@ -264,26 +264,26 @@ def test_widths_pad_with_the_fewest_places(count):
     shorter = sorted(set(lengths_P.tolist()) - {int(lengths_P.max())})
     chosen = itertools.combinations(shorter, min(count - 1, len(shorter)))
     assert places(found_W.tolist()) == min(places([*each, int(lengths_P.max())]) for each in chosen)
-    assert _pair_batches.width_of(lengths_P, found_W).sum() == places(found_W.tolist())
+    assert _batches.width_of(lengths_P, found_W).sum() == places(found_W.tolist())
 
 
 def test_batches_hold_like_lengths_and_each_pair_at_most_once():
     rng = np.random.default_rng(0)
     lengths_P, widths_P = rng.integers(1, 30, 1003), rng.choice([10, 20], 1003)
-    batches = _pair_batches.shuffled_batches(widths_P, lengths_P, 10, np.random.default_rng(1))
+    batches = _batches.shuffled_batches(widths_P, lengths_P, 10, np.random.default_rng(1))
     assert [len(chosen_B) for chosen_B in batches] == [10] * 100
     assert len(set(np.concatenate(batches).tolist())) == 1000
     spans = [np.ptp(lengths_P[chosen_B]) for chosen_B in batches]
     assert np.median(spans) <= 2
     firsts = [int(lengths_P[chosen_B].min()) for chosen_B in batches]
     assert firsts != sorted(firsts)
-    held_out = _pair_batches.sorted_batches(widths_P, lengths_P, 10)
+    held_out = _batches.sorted_batches(widths_P, lengths_P, 10)
     assert sorted(np.concatenate(held_out).tolist()) == list(range(1003))
 
 
 def test_pairs_are_spread_over_the_split():
-    assert _pair_batches.spread(10, 4).tolist() == [0, 2, 5, 7]
-    assert _pair_batches.spread(3, 0).tolist() == _pair_batches.spread(3, 8).tolist() == [0, 1, 2]
+    assert _batches.spread(10, 4).tolist() == [0, 2, 5, 7]
+    assert _batches.spread(3, 0).tolist() == _batches.spread(3, 8).tolist() == [0, 1, 2]
 
 
 def test_a_split_that_is_missing_is_said_to_be(tmp_path, folder):

@@ -1,4 +1,7 @@
-"""Pairs in batches: those of like length together, padded to a few widths, since JAX compiles for each."""
+"""Samples in batches: those of like length together, padded to a few widths, since JAX compiles for each.
+
+A sample is an input, such as a text or an utterance, and what is to be made of it.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def width_of(lengths: NDArray[np.int64], widths_W: NDArray[np.int64]) -> NDArray
 
 
 def sorted_batches(widths_P: NDArray[np.int64], lengths_P: NDArray[np.int64], batch: int) -> list[NDArray[np.int64]]:
-    """All pairs by the width of their sources, then by the length of their summaries, `batch` at a time."""
+    """All samples by the width of their inputs, then by the length of their texts, `batch` at a time."""
     order_P = np.lexsort((lengths_P, widths_P))
     return [order_P[start : start + batch] for start in range(0, len(order_P), batch)]
 
@@ -51,7 +54,7 @@ def sorted_batches(widths_P: NDArray[np.int64], lengths_P: NDArray[np.int64], ba
 def shuffled_batches(
     widths_P: NDArray[np.int64], lengths_P: NDArray[np.int64], batch: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """The same of random pools of pairs, in random order; a few pairs that fill no batch are left out."""
+    """The same of random pools of samples, in random order; a few samples that fill no batch are left out."""
     order_P = rng.permutation(len(widths_P))[: len(widths_P) // batch * batch]
     found: list[NDArray[np.int64]] = []
     for start in range(0, len(order_P), batch * _POOL):

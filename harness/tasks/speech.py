@@ -1,0 +1,296 @@
+"""Speech recognition: the recognizer of Liu et al. 2022 with any output layer, scored by character or phone error rate.
+
+What it decodes is the likeliest transcript that beam search finds, by its log-probability and not divided by its
+length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import layers, registry
+from harness.cells import Cell, Names, Setting
+from harness.datasets import _speech
+from harness.datasets._recordings import Utterance
+from harness.datasets._source import SPLITS
+from harness.datasets._speech import UNITS, Speech
+from harness.quantities import Measurement
+from harness.speech import features, languages
+from harness.speech.augment import SpecAugment
+from harness.store import Row
+from harness.tasks import _batches, _error_rates, _recognizers, _training
+from harness.tasks._data import Progress, data_of
+from harness.tasks._result import Result
+from harness.tasks._text import with_words
+from impls.decoding import beam_search
+from impls.errors import BadInput
+from impls.optimizers import NAMES
+from impls.options import Choice, Number
+from impls.recognizer import PADDING, Recognizer
+from impls.spec import check_options
+
+SETTINGS: dict[str, Setting] = {
+    "size": Choice("paper", tuple(_recognizers.SIZES), "of the recognizer; its width is the cell's dim"),
+    "units": Choice("characters", UNITS, "what transcripts are made of"),
+    "languages": Names((), None, "codes, or groups: Romance, Slavic, Turkic; none for all"),
+    "held_out": Names((), None, "languages, or groups, that are tested on and never trained on; none for no such"),
+    "with_language": Choice(False, (False, True), "each transcript begins with its language, which is decoded too"),
+    "min_count": Number(1, 1, 10**9, "how often a unit must occur in the training split, or be <unk>"),
+    "epochs": Number(50, 1, 10**6, "passes over the training utterances"),
+    "batch": Number(32, 1, 10**6, "utterances side by side"),
+    "optimizer": Choice("adam", NAMES, "the update rule"),
+    "learning_rate": Number(0.002, 0.0, 1e6, "step size at the end of the warm-up, the largest"),
+    "warmup": Number(25_000, 0, 10**9, "steps until then; 0 for the same step size throughout"),
+    "weight_decay": Number(0.0, 0.0, 1e6, "L2"),
+    "clip_norm": Number(1.0, 0.0, 1e6, "largest global gradient norm; 0 clips nothing"),
+    "smoothing": Number(0.1, 0.0, 0.999, "share of each target that is spread over all units"),
+    "ctc_weight": Number(0.0, 0.0, 0.999, "share of CTC in the loss"),
+    "augment": Choice(True, (False, True), "SpecAugment in training"),
+    "mask_share": Number(1.0, 0.0, 1.0, "the largest share of an utterance that one of its masks in time may hide"),
+    "evaluations": Number(1, 1, 10**6, "evaluations an epoch on the validation split"),
+    "utterances": Number(0, 0, 10**9, "training utterances used; 0 for as many as there are"),
+    "alpha": Number(1.0, 0.0, 1.0, "languages are drawn by the power alpha of their sizes, once; 1 draws nothing"),
+    "split": Choice("test", SPLITS, "the split that is scored; of train, the utterances used"),
+    "score_utterances": Number(0, 0, 10**9, "utterances of a split that are scored, spread over it; 0 for all"),
+    "beam": Number(1, 1, 10**4, "width of the search; 1 is greedy"),
+    "longest": Number(0, 0, 10**4, "units decoded, at most; 0 for as many as a training transcript has"),
+    "paddings": Number(3, 1, 100, "widths that utterances are padded to"),
+}
+
+_EXAMPLES = 20
+_LENGTH_BINS = 3
+
+
+def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> Speech:
+    """The speech; `vocab` is None, or how many units there are.
+
+    Raises:
+        BadInput: As `_speech.load`; it has another number of units, or lacks a split that is needed.
+    """
+    speech = _speech.load(
+        name,
+        units=settings["units"],
+        languages=settings["languages"],
+        held_out=settings["held_out"],
+        with_language=settings["with_language"],
+        min_count=settings["min_count"],
+        progress=progress,
+    )
+    units = len(speech.counts_V)
+    if vocab not in (None, units):
+        raise BadInput(f"vocabulary of {vocab:,} units for speech {name!r}: allowed: {units:,}, those it has")
+    if settings["beam"] > units:
+        raise BadInput(f"beam={settings['beam']} over {units:,} units: allowed: as many as there are, or fewer")
+    for split in ("train", "valid", settings["split"]):
+        if split not in speech.splits:
+            raise BadInput(f"speech {name!r}: no split {split!r}: allowed: one, next to {', '.join(speech.splits)}")
+    return speech
+
+
+def run(cell: Cell, progress: Progress) -> Result:
+    speech, provenance = data_of(cell, load, progress)
+    training = Training(cell, speech, features.of_corpus(speech, progress=progress))
+    training.run(progress)
+    measurements = training.measurements()
+    transcripts, real_time_factor = training.transcripts(progress)
+    score = _scored(cell, speech, transcripts)
+    utterances = _utterances(cell, speech)
+    score.detail.update(
+        ids=[utterance.id for utterance in utterances],
+        transcripts=transcripts,
+        skipped={reason: len(ids) for reason, ids in speech.skipped.items()},
+    )
+    if cell.dataset in registry.datasets() and registry.dataset(cell.dataset).MAY_QUOTE:
+        score.detail["examples"] = _examples(speech, utterances, transcripts)
+    return Result([score, *measurements, real_time_factor], {}, provenance)
+
+
+def rescored(row: Row, progress: Progress) -> list[Measurement]:
+    """The error rate of a row once more, from its transcripts and the dataset.
+
+    Raises:
+        BadInput: The dataset is not here, or is not the one that the row is of.
+    """
+    cell = Cell.from_json(row["cell"])
+    speech, _ = data_of(cell, load, progress)
+    (transcripts,) = [m["detail"]["transcripts"] for m in row["measurements"] if "transcripts" in m["detail"]]
+    return [_scored(cell, speech, transcripts)]
+
+
+def _training_utterances(cell: Cell, speech: Speech) -> NDArray[np.int64]:
+    """Numbers of those of the training split that are trained on; where languages are drawn, one may be there twice."""
+    train, wanted, alpha = speech.splits["train"], cell.settings["utterances"], cell.settings["alpha"]
+    if alpha == 1:
+        return _batches.spread(len(train), wanted)
+    rng = np.random.default_rng([cell.seed, 13])
+    return languages.sample([each.language for each in train], wanted or len(train), rng, alpha)
+
+
+def _scored_utterances(cell: Cell, speech: Speech, split: str) -> NDArray[np.int64]:
+    if split == "train":
+        numbers_P = np.unique(_training_utterances(cell, speech))
+    else:
+        numbers_P = np.arange(len(speech.splits[split]))
+    return numbers_P[_batches.spread(len(numbers_P), cell.settings["score_utterances"])]
+
+
+def _utterances(cell: Cell, speech: Speech) -> list[Utterance]:
+    split = cell.settings["split"]
+    return [speech.splits[split][number] for number in _scored_utterances(cell, speech, split).tolist()]
+
+
+def _scored(cell: Cell, speech: Speech, transcripts: Sequence[str]) -> Measurement:
+    found = _error_rates.score(speech, _utterances(cell, speech), transcripts)
+    found.detail["split"] = cell.settings["split"]
+    return found
+
+
+def _examples(speech: Speech, utterances: Sequence[Utterance], transcripts: Sequence[str]) -> list[dict[str, Any]]:
+    """What `vocabench table --examples` prints: some of the utterances, with what we heard."""
+    return [
+        {
+            "id": utterances[place].id,
+            "language": utterances[place].language,
+            "reference": speech.transcript(utterances[place]),
+            "ours": transcripts[place],
+        }
+        for place in _batches.spread(len(utterances), _EXAMPLES).tolist()
+    ]
+
+
+class Training(_training.Training):
+    """One training run of a recognizer."""
+
+    def __init__(self, cell: Cell, speech: Speech, frames: features.Features) -> None:
+        scored = {split: _scored_utterances(cell, speech, split) for split in ("valid", cell.settings["split"])}
+        super().__init__(cell, _training_utterances(cell, speech), scored)
+        self.speech, self.features = speech, frames
+        vocabulary = speech.vocabulary
+        options = with_words(check_options(registry.definition(cell.method), cell.options), vocabulary.units)
+        if "interval" in options:
+            options["interval"] = 0  # nothing here makes clusters anew: the layer keeps its first ones
+        spec = layers.spec(
+            cell.method, counts=speech.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
+        )
+        config = _recognizers.config_of(cell, vocabulary.end)
+        self.model: Recognizer = layers.create_recognizer(cell.framework, spec, config, cell.device)
+        self.augment = SpecAugment(time_share=cell.settings["mask_share"]) if cell.settings["augment"] else None
+        # By split, of all its utterances.
+        self.frames = {
+            split: np.array([len(frames[each]) for each in speech.splits[split]]) for split in ("train", *scored)
+        }
+        self.texts = {split: [vocabulary.encode(each) for each in speech.splits[split]] for split in ("train", *scored)}
+        self.longest = cell.settings["longest"] or max(len(self.texts["train"][number]) for number in self.training_P)
+        self._choose_widths()
+
+    def _choose_widths(self) -> None:
+        """Each width of utterances has one of texts, the longest that such a batch may hold: so there are no more
+        shapes than widths."""
+        used = self.scored | {"train": self.training_P}  # of the training split nothing else is ever scored
+        frames_P = np.concatenate([self.frames[split][numbers_P] for split, numbers_P in used.items()])
+        lengths_P = np.concatenate([self.sizes_of_texts(split, numbers_P) for split, numbers_P in used.items()])
+        self.widths_W = _batches.widths(frames_P, self.settings["paddings"])
+        self.text_widths_W = np.array([lengths_P[frames_P <= width].max() for width in self.widths_W])
+
+    def sizes_of_texts(self, split: str, numbers_P: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([len(self.texts[split][number]) for number in numbers_P])
+
+    def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        widths_P = _batches.width_of(self.frames[split][numbers_P], self.widths_W)
+        return widths_P, self.sizes_of_texts(split, numbers_P)
+
+    def inputs(self, split: str, numbers_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """(B, F, M) normalised features, zeros beyond the last frame, and (B,) frames."""
+        frames_B = self.frames[split][numbers_B]
+        width = int(_batches.width_of(frames_B.max(), self.widths_W))
+        found: NDArray[np.float32] | None = None
+        for row, number in enumerate(numbers_B.tolist()):
+            features_FM = features.normalised(self.features[self.speech.splits[split][number]])
+            if found is None:
+                found = np.zeros((len(numbers_B), width, features_FM.shape[1]), np.float32)
+            found[row, : len(features_FM)] = features_FM
+        assert found is not None
+        return found, frames_B
+
+    def padded(self, split: str, numbers_B: NDArray[np.int64]) -> _training.Batch:
+        features_BFM, frames_B = self.inputs(split, numbers_B)
+        place = int(np.searchsorted(self.widths_W, features_BFM.shape[1]))
+        targets_BT = np.full((len(numbers_B), self.text_widths_W[place]), PADDING, np.int32)
+        for row, number in enumerate(numbers_B.tolist()):
+            ids_L = self.texts[split][number]
+            targets_BT[row, : len(ids_L)] = ids_L
+        return features_BFM, frames_B, targets_BT
+
+    def training_batch(self, epoch: int, numbers_B: NDArray[np.int64]) -> _training.Batch:
+        """Masked where SpecAugment says, by zero, which is the mean: the same in an epoch for the same utterance,
+        whatever else is in its batch."""
+        features_BFM, frames_B, targets_BT = self.padded("train", numbers_B)
+        if self.augment is not None:
+            for features_FM, frames, number in zip(features_BFM, frames_B, numbers_B, strict=True):
+                rng = np.random.default_rng([self.cell.seed, 14, epoch, number])
+                (masked_FM,) = self.augment.masked_BTM([int(frames)], features_FM.shape[1], rng)
+                features_FM[:frames][masked_FM] = 0
+        return features_BFM, frames_B, targets_BT
+
+    def search(self, features_BFM: NDArray[np.float32], frames_B: NDArray[np.int64]) -> list[str]:
+        self.model.listen(features_BFM, frames_B, self.longest)
+        prompts_B1 = np.full((len(frames_B), 1), self.model.config.end)
+        _, units_BWL = beam_search(
+            self.model, prompts_B1, self.longest, width=self.settings["beam"], end=self.model.config.end
+        )
+        return [self.speech.vocabulary.decode(best_L) for best_L in units_BWL[:, 0]]
+
+    def transcripts(self, progress: Progress) -> tuple[list[str], Measurement]:
+        """What is heard of each utterance scored, in their order; and the real-time factor, a sample a batch."""
+        split = self.settings["split"]
+        found: dict[int, str] = {}
+        batches: list[dict[str, float]] = []
+        for numbers_B, texts, seconds in self.decoded(self.batches(split), progress):
+            found |= zip(numbers_B.tolist(), texts, strict=True)
+            batches.append(
+                {
+                    "utterances": len(numbers_B),
+                    "units": int(self.sizes_of_texts(split, numbers_B).sum()) - len(numbers_B),  # without their ends
+                    "audio_seconds": sum(self.speech.splits[split][number].seconds for number in numbers_B.tolist()),
+                    "decode_seconds": seconds,
+                }
+            )
+        detail = {
+            "split": split,
+            "beam": self.settings["beam"],
+            "batch": self.batch,
+            "shapes": sorted(self.decoded_shapes),
+            "by_length": _by_length(batches),
+        }
+        samples = [each["decode_seconds"] / each["audio_seconds"] for each in batches]
+        value = _sum(batches, "decode_seconds") / _sum(batches, "audio_seconds")
+        return [found[number] for number in self.scored[split].tolist()], Measurement(
+            "rtf", value, samples, detail=detail
+        )
+
+
+def _by_length(batches: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """The real-time factor of short, middling and long transcripts, as in table 6 of the paper: batches of like length,
+    by their units an utterance, in three parts."""
+    ordered = sorted(batches, key=lambda each: each["units"] / each["utterances"])
+    found = []
+    for places in np.array_split(np.arange(len(ordered)), min(_LENGTH_BINS, len(ordered))):
+        part = [ordered[place] for place in places]
+        found.append(
+            {
+                "utterances": _sum(part, "utterances"),
+                "units_per_utterance": _sum(part, "units") / _sum(part, "utterances"),
+                "audio_seconds": _sum(part, "audio_seconds"),
+                "decode_seconds": _sum(part, "decode_seconds"),
+                "rtf": _sum(part, "decode_seconds") / _sum(part, "audio_seconds"),
+            }
+        )
+    return found
+
+
+def _sum(batches: Sequence[Mapping[str, float]], name: str) -> float:
+    return sum(each[name] for each in batches)
