@@ -60,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="a task's setting")
     run.add_argument("--out", help="results file (default: results/local/SUITE-CODE.jsonl)")
     run.add_argument("--retry", action="store_true", help="measure cells again that failed")
+    run.add_argument("--executor", choices=["local", "ray"], default="local", help="this machine, or a Ray cluster")
+    run.add_argument("--address", help="the cluster's HOST:PORT (default: the one that runs here, else a new one)")
+    run.add_argument("--cores", type=int, metavar="N", help="cores of a cell on the cluster (default: a whole node)")
 
     check = command("check", _check, "numerical agreement of every method and framework; exit 1 where one disagrees")
     check.add_argument("-f", "--framework", action="append")
@@ -135,7 +138,15 @@ def _run(arguments: argparse.Namespace) -> int:
         options=_pairs(arguments.option, "--option"),
         settings=_pairs(arguments.set, "--set"),
     )
-    return run(arguments.suite, selection, out=arguments.out, retry=arguments.retry)
+    return run(
+        arguments.suite,
+        selection,
+        out=arguments.out,
+        retry=arguments.retry,
+        executor=arguments.executor,
+        address=arguments.address,
+        cores=arguments.cores,
+    )
 
 
 def _check(arguments: argparse.Namespace) -> int:

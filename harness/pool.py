@@ -25,9 +25,13 @@ from harness.store import Row, Store
 from impls.errors import BadInput
 
 Progress = Callable[[Cell, str], None]
+RunCells = Callable[..., Iterator[Row]]
+
+# How each framework's libraries and compilers are told how many threads to start. They read it when they load.
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "NPROC")
 
 _START_DEADLINE = 300.0  # seconds for a framework to import and say what it is
-_ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class WorkerDied(Exception):
@@ -35,10 +39,15 @@ class WorkerDied(Exception):
 
 
 class Worker:
-    """One child process of one framework. Started when first asked, killed with its whole process group."""
+    """One child process of one framework. Started when first asked, killed with its whole process group.
 
-    def __init__(self, framework: str) -> None:
+    Attributes:
+        threads: That the framework may use; None leaves the choice to it.
+    """
+
+    def __init__(self, framework: str, threads: int | None = None) -> None:
         self.framework = framework
+        self.threads = threads
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
         self._answers = -1
@@ -50,8 +59,8 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def ask(self, request: dict[str, Any], *, deadline: float, progress: Callable[[str], None]) -> dict[str, Any]:
-        """The answer to one request.
+    def ask(self, request: dict[str, Any], *, deadline: float) -> Iterator[dict[str, Any]]:
+        """What the child says: any number of {"progress": text}, then one {"result": ...}.
 
         Raises:
             TimeoutError: No answer within `deadline` seconds; the child is killed.
@@ -69,9 +78,9 @@ class Worker:
             raise self._died() from error
         while True:
             for message in self._messages(ends):
+                yield message
                 if "result" in message:
-                    return message["result"]
-                progress(message["progress"])
+                    return
 
     def kill(self) -> None:
         if self._process is None:
@@ -90,7 +99,8 @@ class Worker:
         self._answers, child_end = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
         command = [sys.executable, "-m", "harness.worker", "--framework", self.framework, "--answers", str(child_end)]
-        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -98,7 +108,7 @@ class Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(child_end,),
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **threads, "PYTHONPATH": path},
         )
         os.close(child_end)
 
@@ -134,7 +144,8 @@ class Worker:
 def describe(framework: str) -> dict[str, Any]:
     """Devices and versions of a framework, asked of a child process."""
     with Worker(framework) as worker:
-        return worker.ask({"describe": True}, deadline=_START_DEADLINE, progress=lambda text: None)
+        (message,) = worker.ask({"describe": True}, deadline=_START_DEADLINE)
+        return message["result"]
 
 
 def check_device(frameworks: Iterable[str], device: str) -> None:
@@ -152,7 +163,6 @@ def check_device(frameworks: Iterable[str], device: str) -> None:
 
 def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progress) -> Iterator[Row]:
     """Measure the cells that `store` does not hold yet, and yield each row once it is on disk."""
-    shared = provenance.of_run()
     worker: Worker | None = None
     try:
         for cell in cells:
@@ -163,11 +173,12 @@ def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progr
                     worker.kill()
                 worker = Worker(cell.framework)
             progress(cell, "")
-            started = datetime.now(UTC).isoformat(timespec="seconds")
-            answer = _answer(worker, cell, deadline, progress)
-            row = _row(cell, answer, shared, started)
-            store.append(row)
-            yield row
+            for said in measure(worker, cell, deadline):
+                if isinstance(said, str):
+                    progress(cell, said)
+                else:
+                    store.append(said)
+                    yield said
     finally:
         if worker:
             worker.kill()
@@ -219,20 +230,25 @@ def _wants_fresh_process(cell: Cell) -> bool:
     return cell.task in registry.tasks() and getattr(registry.task(cell.task), "FRESH_PROCESS", False)
 
 
-def _answer(worker: Worker, cell: Cell, deadline: float, progress: Progress) -> dict[str, Any]:
-    def failed(status: str, message: str) -> dict[str, Any]:
-        return {"status": status, "message": message, "measurements": [], "agreement": {}}
-
+def measure(worker: Worker, cell: Cell, deadline: float) -> Iterator[str | Row]:
+    """Lines of progress, then the cell's row. What befalls the child becomes the row's status."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        return worker.ask({"cell": cell.to_json()}, deadline=deadline, progress=lambda text: progress(cell, text))
+        for message in worker.ask({"cell": cell.to_json()}, deadline=deadline):
+            yield message["progress"] if "progress" in message else _row(cell, message["result"], started)
     except TimeoutError:
-        return failed("timeout", f"no result within {deadline:g} s")
+        yield failed(cell, "timeout", f"no result within {deadline:g} s", started)
     except WorkerDied as error:
         # Without a word and by SIGKILL: that is how the kernel answers a lack of memory.
-        return failed("oom" if "killed by SIGKILL" in str(error) else "error", str(error))
+        yield failed(cell, "oom" if "killed by SIGKILL" in str(error) else "error", str(error), started)
 
 
-def _row(cell: Cell, answer: dict[str, Any], shared: dict[str, Any], started: str) -> Row:
+def failed(cell: Cell, status: str, message: str, started: str = "") -> Row:
+    """The row of a cell that has no answer."""
+    return _row(cell, {"status": status, "message": message, "measurements": []}, started)
+
+
+def _row(cell: Cell, answer: dict[str, Any], started: str) -> Row:
     return {
         "key": cell.key,
         "cell": cell.to_json(),
@@ -241,7 +257,7 @@ def _row(cell: Cell, answer: dict[str, Any], shared: dict[str, Any], started: st
         "measurements": answer["measurements"],
         "agreement": answer.get("agreement", {}),
         "provenance": {
-            **shared,
+            **provenance.of_run(),
             "framework": answer.get("framework", {}),
             "data": answer.get("data", {}),
             "started": started,

@@ -25,12 +25,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m harness.worker")
     parser.add_argument("--framework", required=True, choices=registry.frameworks())
     parser.add_argument("--answers", type=int, required=True, help="file descriptor that answers are written to")
-    parser.add_argument("--threads", type=int, default=0, help="threads a framework may use; 0 leaves its own choice")
     arguments = parser.parse_args()
     _end_with_parent()
-    if arguments.threads:
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
-            os.environ[name] = str(arguments.threads)
     registry.adapter(arguments.framework).prepare_process()
     with open(arguments.answers, "w", encoding="utf-8") as answers:
         for line in sys.stdin:

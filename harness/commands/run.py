@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness import pool, registry, runs
+from harness import pool, ray_pool, registry, runs
 from harness.cells import Cell, Selection, Suite, check_by_hand
 from harness.commands.table import show
 from harness.store import Row, Store, latest, read
-
-RunCells = Callable[..., Iterator[Row]]
+from impls.errors import BadInput
 
 _FAILED = ("error", "timeout", "oom")
 
 
-def run(suite_name: str, selection: Selection, *, out: str | None, retry: bool) -> int:
-    """Returns 0 when every cell of the run was measured and agrees, else 1."""
+def run(
+    suite_name: str,
+    selection: Selection,
+    *,
+    out: str | None,
+    retry: bool,
+    executor: str = "local",
+    address: str | None = None,
+    cores: int | None = None,
+) -> int:
+    """Returns 0 when every cell of the run was measured and agrees, else 1.
+
+    Args:
+        executor: "local", or "ray" with a cluster's address and the cores of a cell; see `ray_pool.run`.
+    """
     console = Console(stderr=True)
     suite = Suite.load(suite_name)
     selection.check()
     check_by_hand(suite, selection)
+    device = selection.device or "cpu"
+    if executor == "ray":
+        ray_pool.check(device, address, cores)
+    elif address is not None or cores is not None:
+        raise BadInput("--address and --cores are for a cluster: allowed: with --executor ray")
     with console.status("preparing"):
         cells = suite.cells(selection, progress=lambda text: None)
-    pool.check_device(
-        {cell.framework for cell in cells if cell.method in registry.methods()}, selection.device or "cpu"
-    )
+    run_cells = partial(ray_pool.run, address=address, cores=cores) if executor == "ray" else pool.run
+    if executor == "local":
+        pool.check_device({cell.framework for cell in cells if cell.method in registry.methods()}, device)
     path = Path(out) if out else runs.default_path(suite_name)
     with Store(path, again=_FAILED if retry else ()) as store:
-        measure(cells, store, suite.deadline_seconds, console)
+        measure(cells, store, suite.deadline_seconds, console, run_cells)
     keys = {cell.key for cell in cells}
     rows = [row for row in latest(read(path)) if row["key"] in keys]
     show(rows, "markdown")
@@ -41,7 +58,7 @@ def run(suite_name: str, selection: Selection, *, out: str | None, retry: bool) 
 
 
 def measure(
-    cells: list[Cell], store: Store, deadline: float, console: Console, run_cells: RunCells = pool.run
+    cells: list[Cell], store: Store, deadline: float, console: Console, run_cells: pool.RunCells = pool.run
 ) -> list[Row]:
     """The rows of `cells` that were missing in the store, with a progress bar on the way."""
     waiting = [cell for cell in cells if cell.key not in store]

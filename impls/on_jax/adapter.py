@@ -50,7 +50,8 @@ def describe(device: str) -> dict[str, str]:
     """Versions and settings that a row keeps as provenance."""
     facts = {"jax": jax.__version__, "jaxlib": importlib.import_module("jaxlib").__version__}
     if not device.startswith("cuda"):
-        return facts | {"threads": str(os.cpu_count()), "device_name": platform.processor() or platform.machine()}
+        threads = os.environ.get("NPROC") or os.cpu_count()  # as XLA sizes its pools
+        return facts | {"threads": str(threads), "device_name": platform.processor() or platform.machine()}
     found = check_device(device)
     return facts | {
         "device_name": found.device_kind,

@@ -50,7 +50,8 @@ def describe(device: str) -> dict[str, str]:
     """Versions and settings that a row keeps as provenance."""
     facts = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if not device.startswith("cuda"):
-        threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
+        chosen = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
+        threads = chosen or os.cpu_count()
         return facts | {"threads": str(threads), "device_name": platform.processor() or platform.machine()}
     found = tf.config.list_physical_devices("GPU")[int(device.partition(":")[2] or 0)]
     build = tf.sysconfig.get_build_info()

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness import pool
+from harness import pool, registry
 from harness.cells import Cell, Selection, Suite
 from harness.store import Store, read
 from impls.errors import BadInput
@@ -79,9 +79,18 @@ def test_a_device_that_is_not_there_is_refused():
         pool.check_device(["numpy"], "cuda")
 
 
+@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
+def test_a_framework_has_the_threads_it_was_given(framework, monkeypatch):
+    for name in pool._THREADS:
+        monkeypatch.setenv(name, "2")
+    with pool.Worker(framework, threads=1) as worker:
+        (message,) = worker.ask({"describe": True}, deadline=120)
+    assert message["result"]["describe"]["cpu"]["threads"] == "1"
+
+
 def test_a_killed_run_resumes_and_leaves_no_worker(in_empty_folder):
     command = [sys.executable, "-m", "harness.cli", "check", "-f", "numpy", "--out", "rows.jsonl"]
-    environment = {**os.environ, "PYTHONPATH": str(pool._ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(pool.ROOT)}
     path = in_empty_folder / "rows.jsonl"
     kills = 0
     for delay in (0.4, 0.8, 1.2, 1.6):
