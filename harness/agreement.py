@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from harness import layers, registry
 from harness.tolerances import FLIPS, samples_compare, tolerance
 from harness.workload import Batch
-from impls.contract import LanguageModelConfig, Layer
+from impls.contract import Layer
+from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
 from impls.spec import LayerSpec
 

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 
 from harness import registry
 from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.contract import Layer
 from impls.errors import unknown
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import LayerSpec
 from impls.summarizer import Summarizer, SummarizerConfig

@@ -8,17 +8,17 @@ the document that w stands in (Le and Mikolov 2014, arXiv 1405.4053). Shape lett
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from impls.errors import BadInput
+from impls.network import Network
 from impls.optimizers import Optimizer
-from impls.spec import Arrays, LayerSpec, Shapes, check_parameters
+from impls.spec import Arrays, LayerSpec, Shapes
 
 
 @dataclass(frozen=True)
@@ -34,37 +34,25 @@ class BagModelConfig:
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
 
+    def body_shapes(self, spec: LayerSpec) -> Shapes:
+        """Canonical parameters below the output layer: `input` (I, D)."""
+        return {"input": (self.inputs, spec.dim)}
 
-class BagModel(ABC):
-    """Input vectors below any output layer. Parameters: `input` (I, D), and `output.<name>` for those of the layer."""
+    def initial_body(self, spec: LayerSpec) -> Arrays:
+        """Float64, the same for every framework; input vectors uniform in +-0.5 / D, as word2vec's."""
+        bound = 0.5 / spec.dim
+        return {"input": np.random.default_rng([self.seed, 8]).uniform(-bound, bound, (self.inputs, spec.dim))}
+
+
+class BagModel(Network[BagModelConfig]):
+    """Input vectors below any output layer."""
+
+    NAME = "the bag model"
 
     def __init__(self, spec: LayerSpec, config: BagModelConfig) -> None:
         if config.inputs < 1:
             raise BadInput(f"inputs={config.inputs}: allowed: a whole number from 1")
-        self.spec = spec
-        self.config = config
-        self.extra_of_steps = spec.extra_of_steps(config.seed)
-
-    def parameter_shapes(self) -> Shapes:
-        output = {f"output.{name}": shape for name, shape in self.spec.parameter_shapes().items()}
-        return {"input": (self.config.inputs, self.spec.dim), **output}
-
-    def initial_parameters(self) -> Arrays:
-        """Float64, the same for every framework; input vectors uniform in +-0.5 / D, as word2vec's."""
-        rng = np.random.default_rng([self.config.seed, 8])
-        output = {f"output.{name}": value for name, value in self.spec.initial_parameters().items()}
-        bound = 0.5 / self.spec.dim
-        return {"input": rng.uniform(-bound, bound, (self.config.inputs, self.spec.dim)), **output}
-
-    def load(self, params: Mapping[str, ArrayLike]) -> None:
-        """Take parameters in canonical form; raises `BadInput` on a missing, extra or misshapen one."""
-        self._load(check_parameters("the bag model", self.parameter_shapes(), params))
-
-    @abstractmethod
-    def parameters(self) -> Arrays: ...
-
-    @abstractmethod
-    def _load(self, params: Arrays) -> None: ...
+        super().__init__(spec, config)
 
     @abstractmethod
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> SupportsFloat:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import SupportsFloat
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from impls import lstm
 from impls.errors import BadInput, unknown
 from impls.optimizers import Optimizer
-from impls.spec import Arrays, LayerSpec, Shapes, check_parameters
+from impls.spec import Arrays, LayerSpec
 
 WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
 
@@ -243,104 +241,6 @@ class Layer(ABC):
         if given.keys() == allowed.keys():
             return given
         return self.spec.draw_extra(np.random.default_rng([self.spec.seed, 6])) | given
-
-
-@dataclass(frozen=True)
-class LanguageModelConfig:
-    """The network of SOHSM section 4.2: one embedding, one LSTM layer, an output layer.
-
-    Attributes:
-        embedding: Width of a word's vector.
-        hidden: Width of the LSTM, which is the output layer's `dim`.
-        optimizer: Its settings.
-        seed: Of the initial parameters, of re-organizations and of the loss's random inputs.
-    """
-
-    embedding: int = 512
-    hidden: int = 512
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    seed: int = 0
-
-    def body_shapes(self, vocab: int) -> Shapes:
-        """Canonical parameters below the output layer: `embedding`, and those of `impls/lstm.py` for "lstm"."""
-        return {"embedding": (vocab, self.embedding), **lstm.shapes("lstm", self.embedding, self.hidden)}
-
-    def initial_body(self, vocab: int) -> Arrays:
-        """Float64 parameters below the output layer, the same for every framework; embeddings uniform in +-0.1."""
-        rng = np.random.default_rng([self.seed, 2])
-        embedding_VE = rng.uniform(-0.1, 0.1, (vocab, self.embedding))
-        return {"embedding": embedding_VE, **lstm.initial("lstm", self.embedding, self.hidden, rng)}
-
-
-class LanguageModel(ABC):
-    """An LSTM language model with any output layer, trained by truncated back-propagation with carried state.
-
-    Parameters are named as in `LanguageModelConfig.body_shapes`, and `output.<name>` for those of the layer.
-    """
-
-    def __init__(self, spec: LayerSpec, config: LanguageModelConfig) -> None:
-        if spec.dim != config.hidden:
-            raise BadInput(f"the layer's dim={spec.dim} differs from the LSTM's hidden={config.hidden}: allowed: equal")
-        self.spec = spec
-        self.config = config
-        self.extra_of_steps = spec.extra_of_steps(config.seed)
-
-    def parameter_shapes(self) -> Shapes:
-        output = {f"output.{name}": shape for name, shape in self.spec.parameter_shapes().items()}
-        return {**self.config.body_shapes(self.spec.vocab), **output}
-
-    def initial_parameters(self) -> Arrays:
-        output = {f"output.{name}": value for name, value in self.spec.initial_parameters().items()}
-        return {**self.config.initial_body(self.spec.vocab), **output}
-
-    def load(self, params: Mapping[str, ArrayLike]) -> None:
-        """Take parameters in canonical form; raises `BadInput` on a missing, extra or misshapen one."""
-        self._load(check_parameters("the language model", self.parameter_shapes(), params))
-
-    @abstractmethod
-    def parameters(self) -> Arrays: ...
-
-    @abstractmethod
-    def _load(self, params: Arrays) -> None: ...
-
-    @abstractmethod
-    def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> SupportsFloat:
-        """One optimizer step; the mean loss in nats per token before it.
-
-        `float()` of what returns waits for the device; before that, work may be under way. With `carry`, the LSTM
-        starts from the final state of the last step (no gradient through it), else from zeros.
-        """
-
-    @abstractmethod
-    def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
-        """Sums over the tokens, in nats: "nll", and for a two-level layer also "cluster_nll" (equation 5).
-
-        `carry` refers to the last call of `evaluate`: training's carried state is not touched.
-        """
-
-    @abstractmethod
-    def hidden(self, inputs_BT: NDArray) -> NDArray:
-        """(B*T, D) hidden vectors from zero state, batch-major: what a trained layer meets when it decodes."""
-
-    @abstractmethod
-    def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Read prompts (B, T) from zero state, and keep the states after them: log-probabilities and ids (B, K) of the
-        exact k likeliest next words. With `extend`, what `impls.decoding` searches with."""
-
-    @abstractmethod
-    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Go on from the kept states of `rows_R` with a word each, and keep what follows: as `prime`, (R, K)."""
-
-    def reorganize(self) -> tuple[NDArray, NDArray] | None:
-        """Give a self-organizing layer new clusters from its statistics, moving word vectors and optimizer state.
-
-        Returns the cluster of each word (V,) before and after, or None for a layer that does not organize itself.
-        """
-        return None
-
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Wait until the device has done all that was asked."""
 
 
 def check_hidden(hidden: ArrayLike, dim: int) -> NDArray:

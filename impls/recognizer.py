@@ -34,8 +34,7 @@ Shape letters: B utterances, F frames of features, M mels, S frames after the co
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
@@ -43,8 +42,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from impls.errors import BadInput
+from impls.network import Transcriber
 from impls.optimizers import Optimizer
-from impls.spec import Arrays, LayerSpec, Shapes, check_parameters
+from impls.spec import Arrays, LayerSpec, Shapes
 
 PADDING = -1  # in the places of a transcript beyond its last unit
 NORM_EPSILON = 1e-5
@@ -106,7 +106,7 @@ class RecognizerConfig:
             return self.optimizer.learning_rate
         return self.optimizer.learning_rate * min(step / self.warmup, (self.warmup / step) ** 0.5)
 
-    def body_shapes(self, vocab: int) -> Shapes:
+    def body_shapes(self, spec: LayerSpec) -> Shapes:
         """Canonical parameters below the output layer."""
         dim, heads = self.dim, self.heads
         shapes: Shapes = {
@@ -133,7 +133,7 @@ class RecognizerConfig:
             shapes |= self._linear(f"{block}.conv.out", dim, dim)
             shapes |= self._feed_forward(f"{block}.feed2")
             shapes |= self._norm(f"{block}.norm")
-        shapes["embedding"] = (vocab, dim)
+        shapes["embedding"] = (spec.vocab, dim)
         for number in range(self.decoder_layers):
             block = f"decoder.{number}"
             shapes |= self._attention(f"{block}.self")
@@ -141,7 +141,7 @@ class RecognizerConfig:
             shapes |= self._feed_forward(f"{block}.feed")
         shapes |= self._norm("decoder.norm")
         if self.ctc_weight:
-            shapes |= self._linear("ctc", vocab + 1, dim)  # the blank is the last
+            shapes |= self._linear("ctc", spec.vocab + 1, dim)  # the blank is the last
         return shapes
 
     @staticmethod
@@ -165,12 +165,12 @@ class RecognizerConfig:
             shapes |= self._linear(f"{name}.{part}", self.dim, self.dim)
         return shapes
 
-    def initial_body(self, vocab: int) -> Arrays:
+    def initial_body(self, spec: LayerSpec) -> Arrays:
         """Float64 parameters below the output layer, the same for every framework: weights uniform in +-1/sqrt(fan in),
         unit vectors in +-1/sqrt(D), scales one, biases zero."""
         rng = np.random.default_rng([self.seed, 10])
         body: Arrays = {}
-        for name, shape in self.body_shapes(vocab).items():
+        for name, shape in self.body_shapes(spec).items():
             if name.endswith("_scale"):
                 body[name] = np.ones(shape)
             elif name.endswith("_bias"):
@@ -198,47 +198,19 @@ def sinusoids(positions_P: ArrayLike, dim: int) -> NDArray[np.float64]:
     return np.concatenate([np.sin(angle_PH), np.cos(angle_PH)], axis=1)
 
 
-class Recognizer(ABC):
-    """A conformer encoder and a transformer decoder with any output layer, trained with teacher forcing.
+class Recognizer(Transcriber[RecognizerConfig]):
+    """A conformer encoder and a transformer decoder with any output layer.
 
-    Parameters are named as in `RecognizerConfig.body_shapes`, and `output.<name>` for those of the layer. Features are
-    (B, F, M) with (B,) frames that are real, 7 or more of each, zeros beyond them; targets (B, T) unit ids, `PADDING`
-    beyond the last, none empty, the last of each its end.
+    Features are (B, F, M) with (B,) frames that are real, 7 or more of each, zeros beyond them; targets (B, T) unit
+    ids, `PADDING` beyond the last, none empty, the last of each its end.
     """
+
+    NAME = "the recognizer"
 
     def __init__(self, spec: LayerSpec, config: RecognizerConfig) -> None:
         if spec.dim != config.dim:
             raise BadInput(f"the layer's dim={spec.dim} differs from the recognizer's dim={config.dim}: allowed: equal")
-        if not 0 <= config.end < spec.vocab:
-            raise BadInput(f"end={config.end}: allowed: a unit id from 0 to {spec.vocab - 1}")
-        self.spec = spec
-        self.config = config
-        self.extra_of_steps = spec.extra_of_steps(config.seed)
-
-    def parameter_shapes(self) -> Shapes:
-        output = {f"output.{name}": shape for name, shape in self.spec.parameter_shapes().items()}
-        return {**self.config.body_shapes(self.spec.vocab), **output}
-
-    def initial_parameters(self) -> Arrays:
-        output = {f"output.{name}": value for name, value in self.spec.initial_parameters().items()}
-        return {**self.config.initial_body(self.spec.vocab), **output}
-
-    def load(self, params: Mapping[str, ArrayLike]) -> None:
-        """Take parameters in canonical form; raises `BadInput` on a missing, extra or misshapen one."""
-        self._load(check_parameters("the recognizer", self.parameter_shapes(), params))
-
-    def inputs_of(self, targets_BT: NDArray) -> NDArray[np.int32]:
-        """(B, T) what the decoder reads: the end, then each target but the last; unit 0 where there is padding."""
-        inputs_BT = np.empty(targets_BT.shape, dtype=np.int32)
-        inputs_BT[:, 0] = self.config.end
-        inputs_BT[:, 1:] = np.maximum(targets_BT[:, :-1], 0)
-        return inputs_BT
-
-    @abstractmethod
-    def parameters(self) -> Arrays: ...
-
-    @abstractmethod
-    def _load(self, params: Arrays) -> None: ...
+        super().__init__(spec, config)
 
     @abstractmethod
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> SupportsFloat:
@@ -255,16 +227,4 @@ class Recognizer(ABC):
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         """Read units (B, 1), the end, after what was listened to: log-probabilities and ids (B, K) of the exact k
-        likeliest first units. With `extend`, what `impls.decoding` searches with."""
-
-    @abstractmethod
-    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Go on from kept states `rows_R` with units `ids_R`, and keep the states after them: (R, K) as `prime`.
-
-        Rows that go on from the same utterance stand together, as many for each, utterances in order: so the encoder's
-        frames are held once, not once a row.
-        """
-
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Wait until the device has done what was asked of it."""
+        likeliest first units."""

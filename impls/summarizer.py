@@ -12,18 +12,18 @@ Shape letters: B pairs, S source places, T target places, R decoded rows.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from impls import lstm
 from impls.errors import BadInput
+from impls.network import Transcriber
 from impls.optimizers import Optimizer
-from impls.spec import Arrays, LayerSpec, Shapes, check_parameters
+from impls.spec import Arrays, LayerSpec, Shapes
 
 PADDING = -1  # in the places of a source or a summary beyond its last word
 
@@ -47,23 +47,23 @@ class SummarizerConfig:
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
 
-    def body_shapes(self, vocab: int) -> Shapes:
+    def body_shapes(self, spec: LayerSpec) -> Shapes:
         """Canonical parameters below the output layer: those of `impls/lstm.py` for "encoder" and "decoder"; W_a is
         `attention_weight`, W_c is `combine_weight`, whose first H columns read c_t."""
         return {
             "source_embedding": (self.sources, self.embedding),
             **lstm.shapes("encoder", self.embedding, self.hidden),
-            "target_embedding": (vocab, self.embedding),
+            "target_embedding": (spec.vocab, self.embedding),
             **lstm.shapes("decoder", self.embedding, self.hidden),
             "attention_weight": (self.hidden, self.hidden),
             "combine_weight": (self.hidden, 2 * self.hidden),
         }
 
-    def initial_body(self, vocab: int) -> Arrays:
+    def initial_body(self, spec: LayerSpec) -> Arrays:
         """Float64 parameters below the output layer, the same for every framework; embeddings uniform in +-0.1, the
         others uniform in +-1/sqrt(fan in)."""
         rng = np.random.default_rng([self.seed, 9])
-        shapes = self.body_shapes(vocab)
+        shapes = self.body_shapes(spec)
 
         def uniform(name: str, bound: float) -> Arrays:
             return {name: rng.uniform(-bound, bound, shapes[name])}
@@ -78,48 +78,20 @@ class SummarizerConfig:
         }
 
 
-class Summarizer(ABC):
-    """An encoder-decoder with any output layer, trained with teacher forcing.
+class Summarizer(Transcriber[SummarizerConfig]):
+    """An encoder-decoder with any output layer.
 
-    Parameters are named as in `SummarizerConfig.body_shapes`, and `output.<name>` for those of the layer. Sources and
-    targets are word ids, `PADDING` beyond the last; none is empty. A target holds its end.
+    Sources and targets are word ids, `PADDING` beyond the last; none is empty. A target holds its end.
     """
+
+    NAME = "the summarizer"
 
     def __init__(self, spec: LayerSpec, config: SummarizerConfig) -> None:
         if spec.dim != config.hidden:
             raise BadInput(f"the layer's dim={spec.dim} differs from the LSTMs' hidden={config.hidden}: allowed: equal")
-        if not 0 <= config.end < spec.vocab:
-            raise BadInput(f"end={config.end}: allowed: a word id from 0 to {spec.vocab - 1}")
         if config.sources < 1:
             raise BadInput(f"sources={config.sources}: allowed: a whole number from 1")
-        self.spec = spec
-        self.config = config
-        self.extra_of_steps = spec.extra_of_steps(config.seed)
-
-    def parameter_shapes(self) -> Shapes:
-        output = {f"output.{name}": shape for name, shape in self.spec.parameter_shapes().items()}
-        return {**self.config.body_shapes(self.spec.vocab), **output}
-
-    def initial_parameters(self) -> Arrays:
-        output = {f"output.{name}": value for name, value in self.spec.initial_parameters().items()}
-        return {**self.config.initial_body(self.spec.vocab), **output}
-
-    def load(self, params: Mapping[str, ArrayLike]) -> None:
-        """Take parameters in canonical form; raises `BadInput` on a missing, extra or misshapen one."""
-        self._load(check_parameters("the summarizer", self.parameter_shapes(), params))
-
-    def inputs_of(self, targets_BT: NDArray) -> NDArray[np.int32]:
-        """(B, T) what the decoder reads: the end, then each target but the last; word 0 where there is padding."""
-        inputs_BT = np.empty(targets_BT.shape, dtype=np.int32)
-        inputs_BT[:, 0] = self.config.end
-        inputs_BT[:, 1:] = np.maximum(targets_BT[:, :-1], 0)
-        return inputs_BT
-
-    @abstractmethod
-    def parameters(self) -> Arrays: ...
-
-    @abstractmethod
-    def _load(self, params: Arrays) -> None: ...
+        super().__init__(spec, config)
 
     @abstractmethod
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> SupportsFloat:
@@ -131,17 +103,5 @@ class Summarizer(ABC):
 
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Read sources (B, S) and keep the states after them: log-probabilities and ids (B, K) of the exact k likeliest
-        first words. With `extend`, what `impls.decoding` searches with."""
-
-    @abstractmethod
-    def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Go on from kept states `rows_R` with words `ids_R`, and keep the states after them: (R, K) as `prime`.
-
-        Rows that go on from the same source stand together, as many for each source, sources in order: so the sources'
-        states are held once, not once a row.
-        """
-
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Wait until the device has done what was asked of it."""
+        """Read sources (B, S), and keep the states after them: log-probabilities and ids (B, K) of the exact k
+        likeliest first words."""

@@ -9,7 +9,8 @@ from harness import agreement, layers, registry
 from harness.cells import Cell, Selection, Suite
 from harness.tasks import agreement as agreement_task
 from harness.workload import batch, zipf_counts
-from impls.contract import WORK, LanguageModelConfig
+from impls.contract import WORK
+from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]

@@ -9,7 +9,7 @@ from harness.cells import Cell, Setting
 from harness.quantities import Measurement
 from harness.tasks._result import Result
 from harness.workload import batch, zipf_counts
-from impls.contract import LanguageModelConfig
+from impls.language_model import LanguageModelConfig
 from impls.options import Choice
 
 SETTINGS: dict[str, Setting] = {

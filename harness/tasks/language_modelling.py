@@ -19,8 +19,8 @@ from harness.tasks._optimizer import optimizer_of
 from harness.tasks._paired import BASELINE, decoding
 from harness.tasks._result import Result
 from harness.tasks._text import load, with_words
-from impls.contract import LanguageModel, LanguageModelConfig
 from impls.errors import BadInput
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.optimizers import NAMES
 from impls.options import Choice, Number
 from impls.spec import check_options

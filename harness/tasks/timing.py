@@ -16,7 +16,8 @@ from harness.tasks._paired import BASELINE, DECODING, decoding, timed
 from harness.tasks._result import Result
 from harness.timing import Work, call_seconds
 from harness.workload import Batch, batch, zipf_counts
-from impls.contract import LanguageModelConfig, Layer
+from impls.contract import Layer
+from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
 from impls.options import Number
 

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
+from impls.contract import Job, Layer
 from impls.errors import unknown
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_jax import _optimizers
 from impls.on_jax._layer import OutputLayer, Tree, wide
 from impls.optimizers import Optimizer

@@ -8,8 +8,9 @@ import platform
 import numpy as np
 
 from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import LanguageModel, LanguageModelConfig, Layer
+from impls.contract import Layer
 from impls.errors import BadInput, unknown
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import LayerSpec
 from impls.summarizer import Summarizer, SummarizerConfig

@@ -18,8 +18,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
+from impls.contract import Job, Layer
 from impls.errors import BadInput, unknown
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_tensorflow import _optimizers
 from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
 from impls.recognizer import Recognizer, RecognizerConfig

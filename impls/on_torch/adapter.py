@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import Job, LanguageModel, LanguageModelConfig, Layer
+from impls.contract import Job, Layer
 from impls.errors import unknown
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_torch import _optimizers
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._row_sparse import RowSparse

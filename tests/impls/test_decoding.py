@@ -7,9 +7,9 @@ import pytest
 
 from harness import layers, registry
 from harness.workload import zipf_counts
-from impls.contract import LanguageModelConfig
 from impls.decoding import beam_search, greedy
 from impls.errors import BadInput
+from impls.language_model import LanguageModelConfig
 
 # One of each way to decode: all words at once, clusters, classes, a tree, a head with tails.
 METHODS = ("full_softmax", "sohsm", "class_hsm", "huffman", "adaptive_softmax")

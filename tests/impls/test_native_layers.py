@@ -247,7 +247,7 @@ def test_the_oracles_language_model_is_torchs_lstm_and_adagrad():
     import torch
     from torch import nn
 
-    from impls.contract import LanguageModelConfig
+    from impls.language_model import LanguageModelConfig
 
     config = LanguageModelConfig(embedding=5, hidden=6)
     spec = layers.spec("full_softmax", counts=zipf_counts(31), dim=6, dtype="float64")

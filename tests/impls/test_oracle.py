@@ -5,7 +5,7 @@ import pytest
 
 from harness import layers, registry
 from harness.workload import batch, zipf_counts
-from impls.contract import LanguageModelConfig
+from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
 
 METHODS = registry.methods()

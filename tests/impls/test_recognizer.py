@@ -298,7 +298,7 @@ def test_bad_settings(changes, message):
     ("changes", "message"),
     [
         ({"dim": 16}, "the layer's dim=8 differs from the recognizer's dim=16"),
-        ({"end": VOCAB}, "end=13: allowed: a unit id from 0 to 12"),
+        ({"end": VOCAB}, "end=13: allowed: a word id from 0 to 12"),
     ],
 )
 def test_a_recognizer_that_does_not_fit_its_layer(framework, changes, message):

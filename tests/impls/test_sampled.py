@@ -8,7 +8,7 @@ import pytest
 from harness import layers, registry
 from harness.tolerances import tolerance
 from harness.workload import batch, zipf_counts
-from impls.contract import LanguageModelConfig
+from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
 
 FRAMEWORKS = registry.installed_frameworks()

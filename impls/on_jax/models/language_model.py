@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.contract import LanguageModel, LanguageModelConfig
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_jax import _optimizers, adapter
 from impls.on_jax._layer import Array, Tree
 from impls.on_jax.models import _lstm, _output

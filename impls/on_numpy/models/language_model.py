@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.contract import LanguageModel, LanguageModelConfig
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_numpy import sohsm
 from impls.on_numpy._optimizers import Updates
 from impls.on_numpy._oracle import OracleLayer

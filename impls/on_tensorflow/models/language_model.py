@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from impls.contract import LanguageModel, LanguageModelConfig
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_tensorflow import _optimizers, adapter
 from impls.on_tensorflow._layer import Tensor, Tensors
 from impls.on_tensorflow.models import _lstm, _parameters

@@ -54,7 +54,7 @@ class TensorFlowRecognizer(Recognizer):
     def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: str) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, tf.as_dtype(spec.dtype)
-        shapes = stacks.stacked_shapes(config.body_shapes(spec.vocab))
+        shapes = stacks.stacked_shapes(config.body_shapes(spec))
         with tf.device(device):
             self.output = adapter.native(spec)
             self.body = {name: tf.Variable(tf.zeros(shape, self.dtype)) for name, shape in shapes.items()}

@@ -35,7 +35,7 @@ class TensorFlowSummarizer(Summarizer):
         self.device, self.dtype = device, tf.as_dtype(spec.dtype)
         with tf.device(device):
             self.output = adapter.native(spec)
-            shapes = config.body_shapes(spec.vocab)
+            shapes = config.body_shapes(spec)
             own = ("source_embedding", "target_embedding", "attention_weight", "combine_weight")
             self.own = {name: tf.Variable(tf.zeros(shapes[name], self.dtype)) for name in own}
             self.encoder, self.decoder = (

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from impls.contract import LanguageModel, LanguageModelConfig
+from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_torch import _optimizers, adapter
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors
 from impls.on_torch._row_sparse import RowSparse
