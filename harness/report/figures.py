@@ -206,7 +206,8 @@ def quality(records: Sequence[Record], looks: Looks) -> list[Figure]:
     made = []
     for task, quantity in QUALITY.items():
         mine = [r for r in records if r["task"] == task and r["value"] is not None]
-        for number, ((dataset, vocab), group) in enumerate(_groups(mine, "dataset", "vocab").items()):
+        groups = _groups(mine, "dataset", "vocab", "split")
+        for number, ((dataset, vocab, split), group) in enumerate(groups.items()):
             points = _points(group, quantity)
             if len(points) < 2:
                 continue
@@ -247,7 +248,9 @@ def quality(records: Sequence[Record], looks: Looks) -> list[Figure]:
                 axes.grid()
                 _svg.legend(axes)
 
-            title = f"Quality against speed: {task.replace('_', ' ')} on {dataset}, {vocab:,} words"
+            title = (
+                f"Quality against speed: {task.replace('_', ' ')} on {dataset}{_unless_test(split)}, {vocab:,} words"
+            )
             best = ", ".join(f"{p.name} in {p.framework}" for p in sorted(front, key=lambda p: p.speed))
             made.append(
                 Figure(
@@ -269,6 +272,11 @@ def quality(records: Sequence[Record], looks: Looks) -> list[Figure]:
                 )
             )
     return made
+
+
+def _unless_test(split: str | None) -> str:
+    """Which split it is of, where it is not that for testing."""
+    return f", {split} split" if split not in (None, "", "test") else ""
 
 
 def _points(group: Sequence[Record], quantity: str) -> list[_Point]:
@@ -302,7 +310,7 @@ def pareto(points: Sequence[_Point], better_high: bool) -> list[_Point]:
 
 def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
     """Held-out perplexity while training; where clusters re-organize, just before and just after (SOHSM's figure 1)."""
-    groups: dict[tuple[str, str, str], dict[str, tuple[list[dict[str, float]], list[dict[str, float]]]]] = {}
+    groups: dict[tuple[str, str, str, str], dict[str, tuple[list[dict[str, float]], list[dict[str, float]]]]] = {}
     for row in rows:
         cell = row["cell"]
         for measurement in row["measurements"]:
@@ -310,10 +318,12 @@ def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
             curve = [point for point in detail.get("curve", ()) if point.get("perplexity") is not None]
             if measurement["quantity"] == "perplexity" and (len(curve) > 1 or detail.get("reorganizations")):
                 name = _name_of_cell(cell)
-                group = groups.setdefault((cell["task"], cell["dataset"], cell["framework"]), {})
+                group = groups.setdefault(
+                    (cell["task"], cell["dataset"], detail.get("split", ""), cell["framework"]), {}
+                )
                 group[name] = (curve, detail.get("reorganizations", []))
     made = []
-    for number, ((task, dataset, framework), lines) in enumerate(groups.items()):
+    for number, ((task, dataset, split, framework), lines) in enumerate(groups.items()):
 
         def draw(axes: Axes, lines: dict[str, Any] = lines) -> None:
             for name in lines:
@@ -324,13 +334,14 @@ def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
             axes.grid(axis="y")
             _svg.legend(axes)
 
-        title = f"Training: {task.replace('_', ' ')} on {dataset}, {framework}"
+        title = f"Training: {task.replace('_', ' ')} on {dataset}{_unless_test(split)}, {framework}"
+        reorganized = any(changes for _, changes in lines.values())
         made.append(
             Figure(
                 "training",
                 title,
-                "Where clusters re-organize, a line falls or jumps within one step: perplexity of a sample just before "
-                "and just after.",
+                "Perplexity of held-out text while training."
+                + (" Where clusters re-organize, it is of a sample just before and just after." if reorganized else ""),
                 _svg.drawn(
                     draw,
                     name=f"curve{number}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from impls.errors import BadInput
 _ASSETS = Path(__file__).parent / "assets"
 _EXAMPLES = 12  # of a row's example outputs; the row has them all
 _CLUSTERS = 20
+_FIGURE = re.compile(r"[+-]?\d|A/A")  # what a cell with a number begins with: such stand to the right
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def build(rows: Sequence[Row], *, title: str, files: str) -> str:
     records = flatten(rows)
     script = (_ASSETS / "page.js").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.tests["figure"] = lambda text: text[:1].isdigit() or text[:2] == "A/"
+    environment.tests["figure"] = _FIGURE.match
     return environment.from_string((_ASSETS / "page.html").read_text(encoding="utf-8")).render(
         title=title,
         summary=_summary(rows, records),
@@ -114,10 +116,12 @@ def _summary(rows: Sequence[Row], records: Sequence[Record]) -> str:
     wrong = sum(row["status"] == "disagree" for row in rows)
     days = sorted(str(row["provenance"].get("started", ""))[:10] for row in rows if row["provenance"].get("started"))
     when = f", measured {days[0]}" + (f" to {days[-1]}" if days[-1] != days[0] else "") if days else ""
+    verdict = "None disagrees, and all finished."
+    if failed or wrong:
+        verdict = f"{wrong} disagree, {failed} did not finish."
     return (
         f"{len(rows):,} cells of {len(methods)} methods in {len(frameworks)} frameworks, {len(records):,} figures"
-        f"{when}. "
-        f"{'All agree and finished.' if not failed + wrong else f'{wrong} disagree, {failed} did not finish.'}"
+        f"{when}. {verdict}"
     )
 
 
@@ -179,10 +183,13 @@ def _clusters(rows: Iterable[Row]) -> Iterable[Texts]:
 
 
 def _examples(rows: Iterable[Row]) -> Iterable[Texts]:
-    """Outputs that tasks keep as {"source": TEXT, "reference": TEXT, ...}."""
+    """Outputs that tasks keep as {"text": TEXT, "summaries": [TEXT, ...], "ours": TEXT} and the like."""
     for title, found in _details(rows, "examples"):
-        items = [[(str(name), str(text)) for name, text in example.items()] for example in found[:_EXAMPLES]]
-        yield Texts(title, items)
+        yield Texts(title, [[(str(name), _text(value)) for name, value in one.items()] for one in found[:_EXAMPLES]])
+
+
+def _text(value: Any) -> str:
+    return " / ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _every(records: Sequence[Record]) -> Table:

@@ -87,6 +87,11 @@ def test_the_numbers_are_the_rows(html, rows):
             assert f"{record['ratio_to_full_softmax']:.2f}" in text
 
 
+def test_style_and_script_reach_the_browser_as_they_are(html):
+    for name in ("page.css", "page.js"):
+        assert (Path(page.__file__).parent / "assets" / name).read_text(encoding="utf-8") in html
+
+
 def test_a_hostile_row_is_text(rows):
     bad = copy.deepcopy(rows)
     for row in bad:
