@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from harness.cells import variant
+from harness.quantities import HIGHER
 from harness.report.rows import KEYS, Record
 from harness.store import Row
 from harness.tasks._paired import BASELINE
@@ -16,6 +17,8 @@ from harness.tasks._paired import BASELINE
 FORMATS = ("markdown", "latex", "csv", "json", "html")
 
 Show = Callable[[Record], str]
+
+_BOLD, _END = "\ue000", "\ue001"  # around bold text until LaTeX's signs have been escaped
 
 
 def render(records: Sequence[Record], form: str) -> str:
@@ -91,11 +94,33 @@ def _table(records: Sequence[Record], columns: Sequence[tuple[str, str, Show]]) 
         "method": [name for name, _ in ordered],
         "framework": [framework for _, framework in ordered],
     }
+    best: dict[str, set[int]] = {}
     for title, quantity, show in columns:
         if quantity in measured:
-            data[title] = [show(lines[line][quantity]) if quantity in lines[line] else "" for line in ordered]
+            found = [lines[line].get(quantity) for line in ordered]
+            data[title] = ["" if record is None else show(record) for record in found]
+            best[title] = _best(found, show)
     data["agreement"] = [next(iter(lines[line].values()))["agreement"] for line in ordered]
-    return pd.DataFrame(data)
+    table = pd.DataFrame(data)
+    table.attrs["best"] = best
+    return table
+
+
+def _best(found: Sequence[Record | None], show: Show) -> set[int]:
+    """The lines with the best figure of a column, where two or more have one: what LaTeX prints in bold."""
+    if show is _difference:
+        return set()
+    figures: dict[int, float] = {}
+    for line, record in enumerate(found):
+        if record is None or record["agreement"] == "disagree":
+            continue
+        by_ratio = show is _speed
+        value = record["ratio_to_full_softmax" if by_ratio else "value"]
+        if value is not None:
+            figures[line] = value if by_ratio or record["better"] == HIGHER else -value
+    if len(figures) < 2:
+        return set()
+    return {line for line, value in figures.items() if value == max(figures.values())}
 
 
 def _agreement(records: Sequence[Record]) -> pd.DataFrame:
@@ -244,8 +269,12 @@ def section(title: str, table: pd.DataFrame, form: str) -> str:
     if form == "markdown":
         return f"### {title}\n\n{markdown(table)}\n"
     if form == "latex":
-        body = table.to_latex(index=False, escape=True, column_format="ll" + "r" * (table.shape[1] - 2))
-        return f"% {title}\n{body}"
+        marked = table.copy()
+        for column, lines in table.attrs.get("best", {}).items():
+            for line in lines:
+                marked.loc[line, column] = f"{_BOLD}{marked.loc[line, column]}{_END}"
+        body = marked.to_latex(index=False, escape=True, column_format="ll" + "r" * (table.shape[1] - 2))
+        return f"% {title}\n" + body.replace(_BOLD, r"\textbf{").replace(_END, "}")
     return f"<h3>{title}</h3>\n{table.to_html(index=False, border=0)}\n"
 
 
