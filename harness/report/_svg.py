@@ -16,7 +16,7 @@ _LEGEND_LINE = 0.17
 _LONGEST = 44  # letters of a name in a drawing
 
 # Okabe and Ito's palette, which colour-blind readers tell apart, less its yellow and black; then four more.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f", "#9467bd", "#637939")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#17a2a2", "#9467bd", "#637939")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 
 Axes = Any  # matplotlib's, which is imported only when something is drawn
