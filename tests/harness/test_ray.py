@@ -187,20 +187,21 @@ def test_a_cell_lost_twice_is_an_error_row(cluster, tmp_path):
 
 def test_a_stopped_run_leaves_no_worker_and_resumes(cluster, in_empty_folder):
     command = [sys.executable, "-m", "harness.cli", "run", "check", "-f", "numpy", "-s", "training=False"]
-    command += [word for method in METHODS for word in ("-m", method)] + ["--out", "rows.jsonl"]
+    command += [word for method in METHODS for word in ("-m", method)]
     on_cluster = [*command, "--executor", "ray", "--address", cluster.address]
     environment = {**os.environ, "PYTHONPATH": str(pool.ROOT)}
     nodes = [raylet(node) for node in cluster.list_all_nodes()]
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
-        run = subprocess.Popen(on_cluster, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        out = ["--out", f"{number}.jsonl"]  # each begins anew: what is left of a resumed run may end before the signal
+        run = subprocess.Popen([*on_cluster, *out], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         wait_until(lambda: workers_below(*nodes))
         run.send_signal(number)
         _, said = run.communicate(timeout=60)
         assert run.returncode == code, said
         wait_until(lambda: not workers_below(*nodes))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*command, *out], env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    keys = [row["key"] for row in read(in_empty_folder / "rows.jsonl")]
+    keys = [row["key"] for row in read(in_empty_folder / out[1])]
     assert sorted(keys) == sorted(cell.key for cell in oracle_cells(METHODS))
 
 
