@@ -126,8 +126,18 @@ def _same_work(figure: Figure, each: Ours) -> bool:
     return (
         each.cell["task"] == figure.table.task
         and each.cell["method"] == figure.method
-        and all(each.cell["options"].get(name) == value for name, value in figure.options.items())
+        and all(_option(each.cell, name) in _several(value) for name, value in figure.options.items())
     )
+
+
+def _option(cell: Mapping[str, Any], name: str) -> Any:
+    """Of a cell, which names those alone that differ from their defaults."""
+    return cell["options"].get(name, registry.definition(cell["method"]).options[name].default)
+
+
+def _several(value: Any) -> Sequence[Any]:
+    """A paper may not tell which of some options it took."""
+    return value if isinstance(value, list) else [value]
 
 
 def _absence(figure: Figure, same: Sequence[Ours]) -> str:

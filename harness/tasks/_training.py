@@ -76,8 +76,8 @@ class Training(ABC):
         }
         step, losses = 0, []
         started = time.perf_counter()
+        sizes = self.sizes("train", self.training_P)
         for epoch in range(settings["epochs"]):
-            sizes = self.sizes("train", self.training_P)
             for chosen_B in _batches.shuffled_batches(*sizes, self.batch, rng):
                 losses.append(self._step(epoch, self.training_P[chosen_B]))
                 step += 1

@@ -171,8 +171,13 @@ class Training(_training.Training):
         self.speech, self.features = speech, frames
         vocabulary = speech.vocabulary
         options = with_words(check_options(registry.definition(cell.method), cell.options), vocabulary.units)
+        if cell.options.get("interval"):
+            raise BadInput(
+                f"option interval={cell.options['interval']} of {cell.method}: allowed in speech: 0, for nothing makes "
+                "clusters anew there"
+            )
         if "interval" in options:
-            options["interval"] = 0  # nothing here makes clusters anew: the layer keeps its first ones
+            options["interval"] = 0
         spec = layers.spec(
             cell.method, counts=speech.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
         )

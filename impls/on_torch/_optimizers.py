@@ -66,9 +66,12 @@ def descend(
     settings: Optimizer,
     optimizer: torch.optim.Optimizer | RowSparse,
     parameters: Iterable[nn.Parameter],
+    rate: float | None = None,
 ) -> None:
-    """One step along the loss's gradient."""
+    """One step along the loss's gradient, at the settings' learning rate or at another."""
     loss.backward()
     finish_gradients(settings, parameters)
+    for group in optimizer.param_groups if rate is not None else ():
+        group["lr"] = rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)  # gradients are as large as the parameters: gone between steps

@@ -18,6 +18,8 @@ from harness.report import table as tables
 from harness.speech import features
 from harness.tasks import _error_rates, _recognizers, speech
 from impls.errors import BadInput
+from tests import rows
+from tests.rows import by_quantity
 
 soundfile = pytest.importorskip("soundfile")
 
@@ -75,8 +77,7 @@ def cell_of(framework, method, folder, options=None, precision="float64", **sett
             dataset=folder,
             precision=[precision],
             options=options or {},
-            settings={"languages": "es,tr", "alpha": "1"}
-            | {name: str(each) for name, each in (SMALL | settings).items()},
+            settings={name: str(each) for name, each in settings.items()},
         )
     )
     (cell,) = cells
@@ -84,19 +85,7 @@ def cell_of(framework, method, folder, options=None, precision="float64", **sett
 
 
 def row_of(cell):
-    """What a worker would write for the cell."""
-    result = speech.run(cell, lambda text: None)
-    row = {
-        "cell": cell.to_json(),
-        "status": "ok",
-        "measurements": [measurement.to_json() for measurement in result.measurements],
-        "agreement": {},
-    }
-    return json.loads(json.dumps(row))
-
-
-def by_quantity(row):
-    return {measurement["quantity"]: measurement for measurement in row["measurements"]}
+    return rows.row_of(speech, cell)
 
 
 @pytest.fixture(scope="module")

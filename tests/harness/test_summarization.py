@@ -17,6 +17,8 @@ from harness.report import table as tables
 from harness.tasks import _batches, _rouge, summarization
 from harness.tasks.language_modelling import Training as LanguageModelTraining
 from impls.errors import BadInput
+from tests import rows
+from tests.rows import by_quantity
 
 FRAMEWORKS = registry.installed_frameworks()
 WORDS = [first + second for first in "bcdfghklmn" for second in "aeiou"]
@@ -64,19 +66,7 @@ def cell_of(framework, method, folder, options=None, **settings):
 
 
 def row_of(cell):
-    """What a worker would write for the cell."""
-    result = summarization.run(cell, lambda text: None)
-    row = {
-        "cell": cell.to_json(),
-        "status": "ok",
-        "measurements": [measurement.to_json() for measurement in result.measurements],
-        "agreement": {},
-    }
-    return json.loads(json.dumps(row))
-
-
-def by_quantity(row):
-    return {measurement["quantity"]: measurement for measurement in row["measurements"]}
+    return rows.row_of(summarization, cell)
 
 
 @pytest.fixture(scope="module")

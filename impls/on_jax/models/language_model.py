@@ -175,6 +175,3 @@ class JaxLanguageModel(LanguageModel):
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)
-
-
-MODEL = JaxLanguageModel

@@ -207,6 +207,3 @@ class JaxRecognizer(Recognizer):
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)
-
-
-MODEL = JaxRecognizer

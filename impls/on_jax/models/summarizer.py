@@ -155,6 +155,3 @@ class JaxSummarizer(Summarizer):
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)
-
-
-MODEL = JaxSummarizer

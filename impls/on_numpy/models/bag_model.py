@@ -7,22 +7,11 @@ from numpy.typing import NDArray
 
 from impls.bag_model import BagModel, BagModelConfig
 from impls.on_numpy._optimizers import Updates
-from impls.on_numpy._oracle import OracleLayer
-from impls.spec import Arrays, LayerSpec
+from impls.on_numpy.models._network import InFloat64
 
 
-class NumpyBagModel(BagModel):
-    def __init__(self, spec: LayerSpec, config: BagModelConfig, layer: OracleLayer) -> None:
-        super().__init__(spec, config)
-        self.layer = layer
-        self._load(self.initial_parameters())
-
-    def parameters(self) -> Arrays:
-        return {name: value.copy() for name, value in self.params.items()}
-
-    def _load(self, params: Arrays) -> None:
-        self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
-        self.layer.share(self.params)
+class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
+    def _begin(self) -> None:
         self.updates = Updates(self.config.optimizer, self.params)
 
     def _hidden(self, bags_NJ: NDArray) -> tuple[NDArray, NDArray]:
@@ -40,6 +29,3 @@ class NumpyBagModel(BagModel):
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
         return -float(self.layer._target_log_probs(self._hidden(bags_NJ)[0], targets_N).sum())
-
-
-MODEL = NumpyBagModel

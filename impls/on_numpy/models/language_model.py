@@ -10,27 +10,21 @@ from impls.on_numpy import sohsm
 from impls.on_numpy._optimizers import Updates
 from impls.on_numpy._oracle import OracleLayer
 from impls.on_numpy.models import _lstm
+from impls.on_numpy.models._network import InFloat64
 from impls.spec import Arrays, LayerSpec
 from impls.structures import clusters
 from impls.structures.statistics import StatisticsWeights
 
 
-class NumpyLanguageModel(LanguageModel):
+class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig, layer: OracleLayer) -> None:
-        super().__init__(spec, config)
-        self.layer = layer
+        super().__init__(spec, config, layer)
         self.reorganizations = 0
         if isinstance(layer, sohsm.SelfOrganizedHierarchicalSoftmax):
             self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
             self.statistics_VC = np.zeros((spec.vocab, layer.clusters))
-        self._load(self.initial_parameters())
 
-    def parameters(self) -> Arrays:
-        return {name: value.copy() for name, value in self.params.items()}
-
-    def _load(self, params: Arrays) -> None:
-        self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
-        self.layer.share(self.params)
+    def _begin(self) -> None:
         self.updates = Updates(self.config.optimizer, self.params)
         self.train_state = self.eval_state = None
         self.decode_state: _lstm.State | None = None
@@ -104,6 +98,3 @@ class NumpyLanguageModel(LanguageModel):
         grads["embedding"] = np.zeros_like(self.params["embedding"])
         np.add.at(grads["embedding"], inputs_BT, dvectors_BTE)
         return grads
-
-
-MODEL = NumpyLanguageModel

@@ -15,10 +15,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from impls.errors import BadInput
-from impls.on_numpy._oracle import OracleLayer, log_softmax, sigmoid
+from impls.on_numpy._oracle import log_softmax, sigmoid
 from impls.on_numpy.models import _ctc
+from impls.on_numpy.models._network import InFloat64
 from impls.recognizer import NORM_EPSILON, Recognizer, RecognizerConfig, frames_after, sinusoids
-from impls.spec import Arrays, LayerSpec
 
 
 class Heard(NamedTuple):
@@ -28,18 +28,8 @@ class Heard(NamedTuple):
     real_BS: NDArray
 
 
-class NumpyRecognizer(Recognizer):
-    def __init__(self, spec: LayerSpec, config: RecognizerConfig, layer: OracleLayer) -> None:
-        super().__init__(spec, config)
-        self.layer = layer
-        self._load(self.initial_parameters())
-
-    def parameters(self) -> Arrays:
-        return {name: value.copy() for name, value in self.params.items()}
-
-    def _load(self, params: Arrays) -> None:
-        self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
-        self.layer.share(self.params)
+class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
+    def _begin(self) -> None:
         self.decoding: tuple[Heard, NDArray] | None = None  # and the units that each row has read
 
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> NoReturn:

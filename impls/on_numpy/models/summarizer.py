@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.on_numpy._optimizers import Updates
-from impls.on_numpy._oracle import OracleLayer, log_softmax
+from impls.on_numpy._oracle import log_softmax
 from impls.on_numpy.models import _lstm
-from impls.spec import Arrays, LayerSpec
+from impls.on_numpy.models._network import InFloat64
+from impls.spec import Arrays
 from impls.summarizer import Summarizer, SummarizerConfig
 
 
@@ -30,18 +31,8 @@ class Read(NamedTuple):
     combined_BTX: NDArray  # [c_t; s_t], X = 2 H
 
 
-class NumpySummarizer(Summarizer):
-    def __init__(self, spec: LayerSpec, config: SummarizerConfig, layer: OracleLayer) -> None:
-        super().__init__(spec, config)
-        self.layer = layer
-        self._load(self.initial_parameters())
-
-    def parameters(self) -> Arrays:
-        return {name: value.copy() for name, value in self.params.items()}
-
-    def _load(self, params: Arrays) -> None:
-        self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
-        self.layer.share(self.params)
+class NumpySummarizer(InFloat64[SummarizerConfig], Summarizer):
+    def _begin(self) -> None:
         self.updates = Updates(self.config.optimizer, self.params)
         self.decoding: tuple[Memory, _lstm.State] | None = None
 

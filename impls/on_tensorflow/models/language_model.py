@@ -145,6 +145,3 @@ class TensorFlowLanguageModel(LanguageModel):
 
     def synchronize(self) -> None:
         adapter.wait(self.embedding)
-
-
-MODEL = TensorFlowLanguageModel

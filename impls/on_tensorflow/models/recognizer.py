@@ -185,6 +185,3 @@ class TensorFlowRecognizer(Recognizer):
 
 def _ids(ids: NDArray) -> Tensor:
     return tf.constant(ids, tf.int32)
-
-
-MODEL = TensorFlowRecognizer

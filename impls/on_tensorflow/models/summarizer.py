@@ -160,6 +160,3 @@ class TensorFlowSummarizer(Summarizer):
 
 def _tensors(*ids: NDArray) -> list[Tensor]:
     return [tf.constant(array, tf.int32) for array in ids]
-
-
-MODEL = TensorFlowSummarizer

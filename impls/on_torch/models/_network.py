@@ -19,6 +19,9 @@ class Network(nn.Module):
     NAMES: ClassVar[dict[str, str]]
     output: OutputLayer
 
+    def names(self) -> dict[str, str]:
+        return self.NAMES
+
     def trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
@@ -28,7 +31,7 @@ class Network(nn.Module):
         output = self.output.to_canonical(
             {name.removeprefix("output."): value for name, value in own.items() if name.startswith("output.")}
         )
-        tensors = {name: own[ours] for name, ours in self.NAMES.items()}
+        tensors = {name: own[ours] for name, ours in self.names().items()}
         tensors |= {f"output.{name}": value for name, value in output.items()}
         return {name: np.array(adapter.to_numpy(value)) for name, value in tensors.items()}
 
@@ -41,8 +44,8 @@ class Network(nn.Module):
             # Out of `params`, so that a million words' float64 arrays go as they are read.
             return torch.from_numpy(np.require(params.pop(name), requirements=["C", "W"]))
 
-        for name, ours in self.NAMES.items():
-            own[ours].copy_(taken(name))
+        for name, ours in self.names().items():
+            own[ours].copy_(taken(name).view_as(own[ours]))
         dtype = next(iter(own.values())).dtype
         output = {name.removeprefix("output."): taken(name).to(dtype) for name in list(params)}
         self.output.load_canonical(output)

@@ -133,6 +133,3 @@ class TorchLanguageModel(LanguageModel):
 
     def synchronize(self) -> None:
         adapter.synchronize(self.device)
-
-
-MODEL = TorchLanguageModel

@@ -13,25 +13,39 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from impls.on_torch import _optimizers, adapter
-from impls.on_torch._layer import TORCH_DTYPES, Tensors, at_least_float32
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from impls.on_torch.models import _network
 from impls.on_torch.models._conformer import EncoderBlock, Front, Sinusoids
 from impls.on_torch.models._transformer import Decoder, KeysValues
 from impls.recognizer import Recognizer, RecognizerConfig, frames_after
 from impls.spec import Arrays, LayerSpec
 
 
-class Body(nn.Module):
-    """All that lies below the output layer."""
+class Network(_network.Network):
+    """Encoder and decoder below any output layer."""
 
-    def __init__(self, vocab: int, config: RecognizerConfig) -> None:
+    def __init__(self, config: RecognizerConfig, output: OutputLayer, dtype: torch.dtype) -> None:
         super().__init__()
         self.sinusoids = Sinusoids(config.dim)
         self.front = Front(config)
         self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
-        self.embedding = nn.Parameter(torch.empty(vocab, config.dim))
+        self.embedding = nn.Parameter(torch.empty(output.spec.vocab, config.dim))
         self.decoder = Decoder(config)
         if config.ctc_weight:
-            self.ctc = nn.Linear(config.dim, vocab + 1)
+            self.ctc = nn.Linear(config.dim, output.spec.vocab + 1)
+        self.to(dtype)  # the output layer has its own
+        self.output = output
+
+    def names(self) -> dict[str, str]:
+        scales = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.LayerNorm)}
+
+        def canonical(name: str) -> str:
+            owner, _, kind = name.rpartition(".")
+            if kind not in ("weight", "bias"):
+                return name
+            return f"{owner}_{'scale' if name in scales else kind}".replace(".blocks.", ".")
+
+        return {canonical(name): name for name in self.trained() if not name.startswith("output.")}
 
     def encode(self, features_BFM: Tensor, real_BS: Tensor) -> Tensor:
         """(B, S, D)"""
@@ -68,56 +82,33 @@ class TorchRecognizer(Recognizer):
         super().__init__(spec, config)
         config.optimizer.check_dense("the recognizer of torch")
         self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]
-        self.body = Body(spec.vocab, config).to(device, self.dtype)
-        self.output = adapter.blank(spec).to(device)
+        self.network = Network(config, adapter.blank(spec), self.dtype).to(device)
         self._load(self.initial_parameters())
 
-    def _trained(self) -> list[nn.Parameter]:
-        return [*self.body.parameters(), *self.output.parameters()]
-
-    def _body(self) -> dict[str, nn.Parameter]:
-        """By canonical names."""
-        scales = {f"{name}.weight" for name, module in self.body.named_modules() if isinstance(module, nn.LayerNorm)}
-
-        def canonical(name: str) -> str:
-            owner, _, kind = name.rpartition(".")
-            if kind not in ("weight", "bias"):
-                return name
-            return f"{owner}_{'scale' if name in scales else kind}".replace(".blocks.", ".")
-
-        return {canonical(name): parameter for name, parameter in self.body.named_parameters()}
-
     def parameters(self) -> Arrays:
-        own = {name: value.detach() for name, value in self.output.named_parameters()}
-        tensors: Tensors = {f"output.{name}": value for name, value in self.output.to_canonical(own).items()}
-        tensors |= self._body()
         shapes = self.parameter_shapes()
-        return {name: np.array(adapter.to_numpy(tensors[name])).reshape(shape) for name, shape in shapes.items()}
+        return {name: value.reshape(shapes[name]) for name, value in self.network.read().items()}
 
-    @torch.no_grad()
     def _load(self, params: Arrays) -> None:
-        tensors = {name: torch.from_numpy(np.array(value)) for name, value in params.items()}
-        for name, parameter in self._body().items():
-            parameter.copy_(tensors.pop(name).view_as(parameter))
-        self.output.load_canonical({name.removeprefix("output."): value for name, value in tensors.items()})
-        self.optimizer = _optimizers.build(self.config.optimizer, self._trained())
+        self.network.write(params)
+        self.optimizer = _optimizers.build(self.config.optimizer, self.network.trained().values())
         self.steps = 0
         self.decoding: Decoding | None = None
 
     def _ids(self, ids: NDArray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self.device, non_blocking=True)
+        return adapter.ids_on(self.device, ids)
 
     def _encode(self, features_BFM: NDArray, frames_B: NDArray) -> tuple[Tensor, Tensor]:
         """(B, S, D), and (B, S) which of the frames are real."""
         real_BS = np.arange(int(frames_after(features_BFM.shape[1]))) < frames_after(frames_B)[:, None]
         real = torch.from_numpy(real_BS).to(self.device, non_blocking=True)
         features = torch.from_numpy(np.ascontiguousarray(features_BFM)).to(self.device, self.dtype, non_blocking=True)
-        return self.body.encode(features, real), real
+        return self.network.encode(features, real), real
 
     def _hidden(self, frames_BSD: Tensor, real_BS: Tensor, targets_BT: NDArray) -> tuple[Tensor, Tensor]:
         """(N, D) what the output layer reads at each of the targets' units, and (N,) those."""
-        memory = self.body.decoder.memory(frames_BSD)
-        hidden_BTD, _ = self.body.decode(self._ids(self.inputs_of(targets_BT)), memory, real_BS)
+        memory = self.network.decoder.memory(frames_BSD)
+        hidden_BTD, _ = self.network.decode(self._ids(self.inputs_of(targets_BT)), memory, real_BS)
         place_N = np.flatnonzero(targets_BT >= 0)
         return hidden_BTD.flatten(0, 1).index_select(0, self._ids(place_N)), self._ids(targets_BT.ravel()[place_N])
 
@@ -128,30 +119,26 @@ class TorchRecognizer(Recognizer):
         if weight:
             ctc_nll = self._ctc_nll(frames_BSD, frames_B, targets_BT)
             loss = (1 - weight) * loss + weight / len(targets_N) * ctc_nll
-        loss.backward()
-        _optimizers.finish_gradients(self.config.optimizer, self._trained())
         self.steps += 1
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.rate_at(self.steps)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        rate, trained = self.config.rate_at(self.steps), self.network.trained().values()
+        _optimizers.descend(loss, self.config.optimizer, self.optimizer, trained, rate)
         return loss.detach()
 
     def _unit_loss(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         """The mean over the units, smoothed."""
         extra, smoothing = adapter.extra_on(self.device, next(self.extra_of_steps)), self.config.smoothing
         if not smoothing:
-            return self.output(hidden_ND, targets_N, **extra)
-        log_probs_NV = self.output.log_probs(hidden_ND)
+            return self.network.output(hidden_ND, targets_N, **extra)
+        log_probs_NV = self.network.output.log_probs(hidden_ND)
         if self.spec.definition.train_only_loss:
-            loss = self.output(hidden_ND, targets_N, **extra)
+            loss = self.network.output(hidden_ND, targets_N, **extra)
         else:
             loss = F.nll_loss(log_probs_NV, targets_N)  # the layer's own, from what smoothing has made anyway
         return (1 - smoothing) * loss - smoothing * log_probs_NV.mean()
 
     def _ctc_nll(self, frames_BSD: Tensor, frames_B: NDArray, targets_BT: NDArray) -> Tensor:
         """Summed over the utterances that have frames enough."""
-        log_probs_BSU = F.log_softmax(at_least_float32(self.body.ctc(frames_BSD)), dim=2)
+        log_probs_BSU = F.log_softmax(at_least_float32(self.network.ctc(frames_BSD)), dim=2)
         return F.ctc_loss(
             log_probs_BSU.transpose(0, 1),
             self._ids(np.maximum(targets_BT, 0)),
@@ -165,12 +152,12 @@ class TorchRecognizer(Recognizer):
     @torch.no_grad()
     def evaluate(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> float:
         hidden_ND, targets_N = self._hidden(*self._encode(features_BFM, frames_B), targets_BT)
-        return -float(self.output.target_log_probs(hidden_ND, targets_N).double().sum())
+        return -float(self.network.output.target_log_probs(hidden_ND, targets_N).double().sum())
 
     @torch.no_grad()
     def listen(self, features_BFM: NDArray, frames_B: NDArray, longest: int) -> None:
         frames_BSD, real_BS = self._encode(features_BFM, frames_B)
-        self.decoding = Decoding(self.body.decoder.memory(frames_BSD), real_BS, [])
+        self.decoding = Decoding(self.network.decoder.memory(frames_BSD), real_BS, [])
 
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         assert self.decoding is not None
@@ -186,9 +173,9 @@ class TorchRecognizer(Recognizer):
     def _next_units(self, read_RT: NDArray, past: list[KeysValues], k: int) -> tuple[NDArray, NDArray]:
         assert self.decoding is not None
         memory, real_BS, _ = self.decoding
-        hidden_RTD, past = self.body.decode(self._ids(read_RT), memory, real_BS, past)
+        hidden_RTD, past = self.network.decode(self._ids(read_RT), memory, real_BS, past)
         self.decoding = Decoding(memory, real_BS, past)
-        values, ids = self.output.topk(hidden_RTD[:, -1], k)
+        values, ids = self.network.output.topk(hidden_RTD[:, -1], k)
         return adapter.to_numpy(values), adapter.to_numpy(ids)
 
     def synchronize(self) -> None:

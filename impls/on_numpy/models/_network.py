@@ -1,0 +1,29 @@
+"""What the definitions of networks share: float64 parameters under canonical names."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from impls.network import AnyConfig, Network
+from impls.on_numpy._oracle import OracleLayer
+from impls.spec import Arrays, LayerSpec
+
+
+class InFloat64(Network[AnyConfig]):
+    """To be named before the network that is defined: its parameters, which the output layer reads too."""
+
+    def __init__(self, spec: LayerSpec, config: AnyConfig, layer: OracleLayer) -> None:
+        super().__init__(spec, config)
+        self.layer = layer
+        self._load(self.initial_parameters())
+
+    def parameters(self) -> Arrays:
+        return {name: value.copy() for name, value in self.params.items()}
+
+    def _load(self, params: Arrays) -> None:
+        self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
+        self.layer.share(self.params)
+        self._begin()
+
+    def _begin(self) -> None:
+        """What starts anew with new parameters: the optimizer, states of sequences."""
