@@ -27,12 +27,10 @@ from impls.errors import BadInput
 _RESULTS, _MACHINE = 2, 1  # versions of the format
 _VERSION = "1"  # of each benchmark: asv compares no figures of different ones
 _PARAMETERS = ("framework", "method", "cell")
-_COLUMNS = (
-    "result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25",
-    "stats_q_75", "stats_number", "stats_repeat", "samples",
+_PER_CELL = (
+    "result", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25", "stats_q_75", "stats_number", "stats_repeat", "samples",
 )  # fmt: skip
-_PER_CELL = ("result", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25", "stats_q_75", "stats_number", "stats_repeat",
-             "samples")  # fmt: skip
+_COLUMNS = ("params", "version", *_PER_CELL)
 
 Parameters = tuple[str, ...]  # of one figure, as Python writes them: asv's own form
 Columns = dict[str, dict[Parameters, dict[str, Any]]]  # by benchmark
@@ -70,7 +68,7 @@ def origin(row: Row, date: int, machine_name: str | None) -> Origin:
         machine_name: Its folder; None makes one of the processor, the cores and the GPU.
     """
     cell = Cell.from_json(row["cell"])
-    found, made = row["provenance"].get("machine") or {}, row["provenance"].get("framework") or {}
+    found, made = provenance(row, "machine"), provenance(row, "framework")
     gpu = "" if cell.device == "cpu" else str(made.get("device_name", ""))
     name = machine_name or _file_name(" ".join(filter(None, [gpu, f"{found.get('cpu')} {found.get('cores')} cores"])))
     machine = {
@@ -83,7 +81,7 @@ def origin(row: Row, date: int, machine_name: str | None) -> Origin:
         "gpu": gpu,
     }
     return Origin(
-        commit=row["provenance"]["code"]["commit"],
+        commit=provenance(row, "code")["commit"],
         date=date,
         machine=machine,
         python=".".join(str(found.get("python", "")).split(".")[:2]),
@@ -91,6 +89,12 @@ def origin(row: Row, date: int, machine_name: str | None) -> Origin:
         framework_version=str(made.get(cell.framework, "")),
         threads=str(made.get("threads", "")),
     )
+
+
+def provenance(row: Row, room: str) -> dict[str, Any]:
+    """What the row says of its code, machine or framework; empty where it says nothing."""
+    found = row["provenance"].get(room)
+    return found if isinstance(found, dict) else {}
 
 
 def name_of(cell: Cell) -> str:
@@ -165,7 +169,7 @@ def _results(source: Origin, columns: Columns) -> dict[str, Any]:
 def _table(cells: Mapping[Parameters, dict[str, Any]]) -> list[Any]:
     """One benchmark's columns over the product of its parameters; null where there is no figure."""
     parameters = _axes(cells)
-    whole = {"params": parameters, "version": _VERSION, "started_at": None, "duration": None}
+    whole = {"params": parameters, "version": _VERSION}
     missing = {"result": np.nan}  # asv's "skipped"; null would be "failed"
     each = [cells.get(point, missing) for point in itertools.product(*parameters)]
     return [whole[name] if name in whole else [cell.get(name) for cell in each] for name in _COLUMNS]
@@ -178,12 +182,15 @@ def _axes(points: Iterable[Parameters]) -> list[list[str]]:
 def _read(path: Path) -> Columns:
     content = _load(path)
     found: Columns = {}
-    for name, row in content.get("results", {}).items():
-        columns = dict(zip(content["result_columns"], row, strict=False))
-        for number, point in enumerate(itertools.product(*columns["params"])):
-            cell = {name: columns[name][number] for name in _PER_CELL if columns.get(name)}
-            if cell.get("samples"):
-                found.setdefault(name, {})[point] = cell
+    try:
+        for benchmark, row in content.get("results", {}).items():
+            columns = dict(zip(content["result_columns"], row, strict=False))
+            for number, point in enumerate(itertools.product(*columns["params"])):
+                cell = {name: columns[name][number] for name in _PER_CELL if columns.get(name)}
+                if cell.get("samples"):
+                    found.setdefault(benchmark, {})[point] = cell
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise BadInput(f"{path}: no results of asv's: allowed: a file that asv or an export wrote") from error
     return found
 
 

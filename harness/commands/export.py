@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from harness import asv_results, runs
-from harness.asv_results import Origin
+from harness import runs
+from harness.asv_results import Origin, origin, provenance, write
 from harness.cells import Cell
 from harness.matching import measured
 from harness.store import Row
@@ -29,22 +29,22 @@ def export(paths: Sequence[str], *, machine: str | None, out: str) -> int:
     found: list[tuple[Origin, Row]] = []
     for path in paths:
         for row in runs.rows(Path(path)):
-            reason = _refused(row)
+            reason = _refused(row, machine)
             if reason:
                 print(f"left out: {Cell.from_json(row['cell']).label}: {reason}")
             else:
-                date = _date(row["provenance"]["code"]["commit"])
-                found.append((asv_results.origin(row, date, machine), row))
+                date = _date(provenance(row, "code")["commit"])
+                found.append((origin(row, date, machine), row))
     if not found:
         raise BadInput(f"{', '.join(paths)}: no row to export: allowed: measured rows of commits that are here")
-    written = asv_results.write(Path(out), found)
+    written = write(Path(out), found)
     print(f"{len(found)} rows: {len(written)} results files below {out}")
     return 0
 
 
-def _refused(row: Row) -> str:
+def _refused(row: Row, machine: str | None) -> str:
     """Why asv could not place the row, or nothing."""
-    code = row["provenance"].get("code") or {}
+    code = provenance(row, "code")
     commit = code.get("commit")
     if not measured(row):
         return f"{row['status']}: {row.get('message', '')}"
@@ -54,6 +54,8 @@ def _refused(row: Row) -> str:
         return f"commit {commit[:8]} with changes that no commit holds: allowed: rows of a clean checkout"
     if not _date(commit):
         return f"commit {commit[:8]} is not in the repository here: allowed: one that is; git fetch brings it"
+    if machine is None and not provenance(row, "machine").get("cpu"):
+        return "no processor in its provenance: allowed: one, or --machine NAME"
     return ""
 
 

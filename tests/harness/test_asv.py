@@ -243,6 +243,7 @@ def test_a_gpu_is_a_machine_of_its_own(repository):
         ({"commit": None}, "commit None"),
         ({"commit": "d" * 40}, "commit dddddddd is not in the repository here"),
         ({"status": "oom"}, "oom: no memory"),
+        ({"machine": None}, "no processor in its provenance"),
     ],
 )
 def test_a_row_that_has_no_place_is_left_out_with_a_line(repository, capsys, fields, message):
@@ -273,11 +274,15 @@ def test_two_machines_do_not_share_a_name(repository, capsys):
     assert "machine '../mine'" in capsys.readouterr().err
 
 
-def test_a_results_file_that_is_none_is_one_line(repository, capsys):
-    Path("exported").mkdir()
-    Path("exported/benchmarks.json").write_text("[]")
+@pytest.mark.parametrize("content", ["[]", "{", '{"results": {"timing.layer_seconds": []}}'])
+def test_a_results_file_that_is_none_is_one_line(repository, capsys, content):
+    assert export(row(LAYER, commit=repository[0])) == 0
+    (path,) = exported()
+    path.write_text(content)
     assert export(row(LAYER, commit=repository[0])) == 2
-    assert "exported/benchmarks.json: no object" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+    assert path.read_text() == content
 
 
 def asv(*arguments, home, config="asv.conf.json"):
