@@ -100,7 +100,7 @@ def provenance(row: Row, room: str) -> dict[str, Any]:
 def name_of(cell: Cell) -> str:
     """What asv calls a cell next to its framework and method: all that makes it another measurement."""
     known = registry.task(cell.task).SETTINGS if cell.task in registry.tasks() else {}
-    parts = [f"{cell.dataset}@{cell.dataset_sha256[:8]}" if cell.dataset else ""]
+    parts = [f"{Path(cell.dataset).name}@{cell.dataset_sha256[:8]}" if cell.dataset else ""]
     parts += [f"V={cell.vocab:,}" if cell.vocab else "", f"D={cell.dim} N={cell.tokens}", cell.precision, cell.device]
     parts += [f"seed={cell.seed}" if cell.seed else ""]
     for name, value in cell.settings.items():
