@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, wide
-from impls.on_numpy.cnn_softmax import WIDTHS, before, blocks
-from impls.structures.spelling import END
+from impls.on_numpy.cnn_softmax import WIDTHS, before
+from impls.structures.windows import WIDEST, blocks, windows
 
-_WIDEST = WIDTHS[-1]
+_FLAT = 2**31 - 1  # the longest array that 32-bit indices reach
 
 
 class CnnSoftmax(OutputLayer):
@@ -18,39 +18,22 @@ class CnnSoftmax(OutputLayer):
 
     Parameters: `char_embedding` (A, E), `conv{k}_weight` (F, k, E) and `conv{k}_bias` (F,) for k = 1..4,
     `char_projection` (D, 4 F), `correction_weight` (V, R) and `correction_projection` (D, R) where there is a
-    correction, `bias` (V,). Structure: `characters` (B, W, L), the words in blocks.
+    correction, `bias` (V,). Structure: `windows` (U, 4) and the fields of `Blocks`.
 
-    Every call makes all word vectors, (V, 4 F) features and then (V, D), once. The windows of a block of words are held
-    only while the block is under way, and made anew for the gradient: about 4 L (E + F) numbers a word of the block at
-    a time, twice that in the backward pass.
+    Every call makes the scores (U, X) of the U different windows that the words have, of which each word takes the
+    highest a filter: (V, X) features, and then (V, D) vectors. Held are these, the scores' gradient and (V, X) ids.
     """
 
     def structure(self) -> Tree:
-        return {"characters": jnp.asarray(blocks(self.spec))}
+        windows_UK, ids_VT = windows(self.spec.structure["characters"])
+        arrays = {"windows": windows_UK, **blocks(ids_VT)._asdict()}
+        return {name: jnp.asarray(array) for name, array in arrays.items()}
 
     def _features(self, params: Tree, structure: Tree) -> Array:
-        """(V, 4 F)"""
-        dtype = params["bias"].dtype
-        # Filters are of one width by zeros, so that all are one product. Half precision is widened here, outside the
-        # blocks, so that the gradients of all blocks are summed in float32.
-        around = {k: ((0, 0), (before(k), _WIDEST - k - before(k)), (0, 0)) for k in WIDTHS}
-        weight_XkE = jnp.concatenate([jnp.pad(_scaled(params[f"conv{k}_weight"]), around[k]) for k in WIDTHS])
-        weight_XY = weight_XkE.reshape(len(weight_XkE), -1)
-        bias_X = jnp.concatenate([params[f"conv{k}_bias"] for k in WIDTHS]).astype(wide(dtype))
-        embedding_AE = jnp.pad(params["char_embedding"], ((1, 0), (0, 0))).astype(wide(dtype))  # row 0 is padding
-
-        @jax.checkpoint
-        def features_of(characters_WL: Array) -> Array:
-            places = characters_WL.shape[1] - 2
-            chars_WLE = jnp.pad(embedding_AE[characters_WL], ((0, 0), (0, 1), (0, 0)))
-            windows_WTY = jnp.concatenate([chars_WLE[:, j : j + places] for j in range(_WIDEST)], axis=2)
-            scores_WTX = jnp.matmul(windows_WTY.astype(dtype), weight_XY.astype(dtype).T)
-            scores_WTX = jnp.where((characters_WL[:, 1:-1] > END)[:, :, None], scores_WTX, -jnp.inf)
-            # A bias is the same at every place: it can wait until one is chosen.
-            return jax.nn.relu(scores_WTX.max(axis=1) + bias_X.astype(dtype))
-
-        features_BWX = jax.lax.map(features_of, structure["characters"])
-        return features_BWX.reshape(-1, len(bias_X))[: self.spec.vocab]
+        """(V, X)"""
+        bias_X = jnp.concatenate([params[f"conv{k}_bias"] for k in WIDTHS])
+        # A bias is the same at every place: it can wait until one is chosen.
+        return jax.nn.relu(_highest(_scores(params, structure["windows"]), structure) + bias_X)
 
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         bias_V = params["bias"]
@@ -72,6 +55,44 @@ class CnnSoftmax(OutputLayer):
 def _scaled(weight: Array) -> Array:
     """A matrix over the square root of how many terms its products have, in float32 at least."""
     return weight.astype(wide(weight.dtype)) / weight[0].size ** 0.5
+
+
+def _scores(params: Tree, windows_UK: Array) -> Array:
+    """(U, X) of each window and filter, in float32 at least, as gradients are summed.
+
+    All widths are one product: filters short of the widest are filled up by zeros.
+    """
+    around = {k: ((0, 0), (before(k), WIDEST - k - before(k)), (0, 0)) for k in WIDTHS}
+    weight_XKE = jnp.concatenate([jnp.pad(_scaled(params[f"conv{k}_weight"]), around[k]) for k in WIDTHS])
+    dtype = params["char_embedding"].dtype
+    embedding_AE = jnp.pad(params["char_embedding"].astype(wide(dtype)), ((1, 0), (0, 0)))  # row 0 is padding
+    windows_UY = embedding_AE[windows_UK].reshape(len(windows_UK), -1)
+    return product(windows_UY, weight_XKE.reshape(len(weight_XKE), -1).astype(dtype))
+
+
+def _highest(scores_UX: Array, structure: Tree) -> Array:
+    """(V, X) the highest of each word's scores; the gradient goes to the first that is as high."""
+    filters = scores_UX.shape[1]
+    fixed_UX = jax.lax.stop_gradient(scores_UX)
+
+    def winners(block: tuple[Array, Array]) -> Array:
+        ids_TW, places = block
+
+        def later(place: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
+            highest_WX, winner_WX = best
+            score_WX = fixed_UX[ids_TW[place]]
+            winner_WX = jnp.where(score_WX > highest_WX, ids_TW[place, :, None], winner_WX)
+            return jnp.maximum(highest_WX, score_WX), winner_WX
+
+        first_WX = jnp.broadcast_to(ids_TW[0, :, None], (ids_TW.shape[1], filters))
+        return jax.lax.fori_loop(1, places, later, (fixed_UX[ids_TW[0]], first_WX))[1]
+
+    winner_BWX = jax.lax.map(winners, (structure["ids_BTW"], structure["places_B"]))
+    winner_VX = winner_BWX.reshape(-1, filters)[structure["rank_V"]]
+    if scores_UX.size > _FLAT:
+        return jnp.take_along_axis(scores_UX, winner_VX, axis=0)
+    # XLA reads, and sums gradients, at one index twice as fast as at two.
+    return scores_UX.ravel()[winner_VX * filters + jnp.arange(filters)]
 
 
 LAYER = CnnSoftmax

@@ -21,7 +21,9 @@ Where no words are given, word id i is spelled by its decimal digits: "123" has 
 
 With A characters of width E, F filters a width, words of L characters, X = 4 F and correction width R, a forward call
 takes 20 V L E F FLOPs for the filters and 2 V D (X + R) for the vectors, whatever N is, then 2 D V a token and (N, V)
-logits as full softmax does. Trained are A E + 10 E F + X (D + 1) + D R + V (R + 1) numbers in place of V (D + 1).
+logits as full softmax does. A window's scores depend on four characters alone, and words have but U different windows
+(`impls/structures/windows.py`), so the frameworks take 32 U E F for the filters, and (U, X) numbers of memory. Trained
+are A E + 10 E F + X (D + 1) + D R + V (R + 1) numbers in place of V (D + 1).
 """
 
 from __future__ import annotations
@@ -40,7 +42,6 @@ from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures.spelling import END, spell
 
 WIDTHS = (1, 2, 3, 4)
-BLOCK = 512  # words whose windows a framework's layer holds at a time: large enough for products at full speed
 
 OPTIONS = {
     "char_dim": Number(16, 1, 4096, "width of a character's vector"),
@@ -121,15 +122,6 @@ DEFINITION = Definition(
 def before(width: int) -> int:
     """At which of the four characters c_{t-1}..c_{t+2} a window begins."""
     return 1 if width == 1 else 0
-
-
-def blocks(spec: LayerSpec) -> NDArray[np.int32]:
-    """(B, W, L) characters of all words, in B blocks of W words; the last word is repeated where it takes that."""
-    characters_VL = spec.structure["characters"]
-    count = -(-spec.vocab // BLOCK)
-    words = -(-spec.vocab // count)
-    filled_VL = np.pad(characters_VL, ((0, count * words - spec.vocab), (0, 0)), mode="edge")
-    return filled_VL.reshape(count, words, -1)
 
 
 class CnnSoftmax(OracleLayer):

@@ -1,5 +1,7 @@
 """Words as characters, the option that gives them, and what the layer makes of what words share."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +11,8 @@ from harness import agreement, layers, registry
 from harness.tasks._text import with_words
 from harness.workload import batch, zipf_counts
 from impls.errors import BadInput
-from impls.on_numpy import cnn_softmax
 from impls.spec import check_options
+from impls.structures import windows
 from impls.structures.spelling import BEGIN, END, LONGEST, PADDING, spell
 
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy"]
@@ -32,6 +34,26 @@ def test_a_row_spells_its_word_between_marks(words):
         assert (row_L[0], row_L[-1]) == (BEGIN, END)
         assert "".join(own[number - 3] for number in row_L[1:-1]) == word[:LONGEST]
     assert (characters_VL != PADDING).any(axis=0).all()
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=8), min_size=1, max_size=20), st.integers(1, 8))
+def test_words_are_made_of_windows_in_blocks_of_about_the_same_length(words, block):
+    windows_UK, ids_VT = windows.windows(spell(words)[0])
+    assert len({tuple(window) for window in windows_UK}) == len(windows_UK)
+    characters = dict(enumerate(sorted(set("".join(words))), start=END + 1)) | {PADDING: "", BEGIN: "<", END: ">"}
+    text_U = ["".join(characters[number] for number in window) for window in windows_UK]
+    expected = [[f"<{word}>"[t - 1 : t + 3] for t in range(1, len(word) + 1)] for word in words]
+    assert [[text_U[number] for number in row_T if number >= 0] for row_T in ids_VT] == expected
+    with mock.patch.object(windows, "BLOCK", block):
+        ids_BTW, places_B, rank_V = windows.blocks(ids_VT)
+    assert ids_BTW.shape[2] <= block
+    assert (np.diff(places_B) <= 0).all()
+    for word, rank in enumerate(rank_V):
+        of_block, own = divmod(int(rank), ids_BTW.shape[2])
+        ids_T, places = ids_BTW[of_block, :, own], len(words[word])
+        assert places <= places_B[of_block]
+        assert ids_T[:places].tolist() == ids_VT[word, :places].tolist()
+        assert (ids_T[places:] == ids_T[0]).all()
 
 
 def test_words_without_a_spelling_are_spelled_by_the_digits_of_their_ids():
@@ -70,12 +92,24 @@ def test_agrees_with_the_definition_over_words(framework, options, monkeypatch):
     """In several blocks too, the last of them filled up."""
     rng = np.random.default_rng(2)
     words = ["".join(rng.choice(list("abcdeéß"), size=length)) for length in rng.integers(1, 24, 50)]
-    monkeypatch.setattr(cnn_softmax, "BLOCK", 16)
+    monkeypatch.setattr(windows, "BLOCK", 16)
     layer = make(framework, words, dim=10, **options)
     params = {name: rng.standard_normal(value.shape) for name, value in layer.parameters().items()}
     layer.load(params)
     inputs = batch(layer.spec.counts, tokens=40, dim=10, seed=3)
     assert [str(c) for c in agreement.check_layer(layer, inputs, k=5) if not c.agrees] == []
+
+
+@pytest.mark.skipif("jax" not in FRAMEWORKS, reason="needs JAX")
+def test_more_scores_than_indices_of_32_bits_give_the_same_in_jax(monkeypatch):
+    jax_softmax = pytest.importorskip("impls.on_jax.cnn_softmax")
+    inputs = batch(zipf_counts(len(WORDS)), tokens=7, dim=6, seed=4)
+    loss, _, grads = make("jax").loss_and_grads(inputs.hidden_ND, inputs.targets_N)
+    monkeypatch.setattr(jax_softmax, "_FLAT", 0)
+    other_loss, _, other_grads = make("jax").loss_and_grads(inputs.hidden_ND, inputs.targets_N)
+    assert loss == other_loss
+    for name, grad in grads.items():
+        np.testing.assert_allclose(other_grads[name], grad, rtol=1e-12, atol=1e-15)
 
 
 def test_a_correction_is_no_wider_than_the_hidden_vector():
