@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import form, registry
 from impls.errors import BadInput, unknown
-from impls.options import Choice, File, Folder, Number, Option, Rising, Table, Words
+from impls.options import Choice, File, Folder, Given, Number, Option, Rising, Spelled, Table, Words
 from impls.spec import DTYPES, check_options
 
 DEVICES = ("cpu", "cuda")
@@ -323,6 +323,9 @@ def _options(method: str, by_sweep: Mapping[str, Any], by_hand: Mapping[str, str
     }
     checked = check_options(definition, given)
     different = {name: value for name, value in checked.items() if value != definition.options[name].default}
+    for name, value in different.items():
+        if isinstance(value, Given | Spelled):  # a cell names what it is, and holds it not
+            raise BadInput(f"option {name}={value!r}: allowed in a suite: the path of a file")
     return _as_json(different)
 
 
@@ -351,6 +354,10 @@ def check_by_hand(suite: Suite, selection: Selection) -> None:
     settings = {name for task in tasks for name in registry.task(task).SETTINGS}
     methods = selection.methods or registry.methods()
     options = {name for method in methods for name in registry.definition(method).options}
+    if selection.dataset is not None and not any(hasattr(registry.task(task), "load") for task in tasks):
+        raise BadInput(
+            f"--dataset {selection.dataset}: {', '.join(sorted(tasks))} read none: allowed: a task that does"
+        )
     for name in selection.settings:
         if name not in settings:
             raise unknown("setting", name, sorted(settings))

@@ -8,13 +8,13 @@ A form takes a value and returns what is wrong with it, with the way to the plac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 Form = Callable[[Any], str]
 
 _DEEPEST = 24  # levels of lists and objects: far more than we write, far fewer than Python can follow
+LARGEST = 1e150  # below it, numbers count as finite
 _LARGEST = 2**63  # of whole numbers: what an array can hold
 
 
@@ -23,9 +23,9 @@ def text(value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """A finite one."""
+    """A finite one; sums and squares of a few must be finite too."""
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    good = good and (math.isfinite(value) if isinstance(value, float) else abs(value) < _LARGEST)
+    good = good and abs(value) < (LARGEST if isinstance(value, float) else _LARGEST)
     return "" if good else _no(value, "a finite number")
 
 

@@ -68,8 +68,8 @@ _AGREEMENT = record({}, {"verdict": one_of("agree", "disagree"), "disagreements"
 _PROVENANCE = record(
     {},
     {
-        "code": maybe(record({}, {"dirty": maybe(boolean)})),
-        **dict.fromkeys(("machine", "versions", "framework", "data"), maybe(record({}))),
+        "code": record({}, {"dirty": maybe(boolean)}),
+        **dict.fromkeys(("machine", "versions", "framework", "data"), record({})),
         "started": text,
         "seconds": maybe(number),
     },

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.form import LARGEST
 from impls.errors import BadInput
 
 SCHEMA = 1
@@ -98,7 +98,7 @@ def storable(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="backslashreplace").decode()
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if abs(value) < LARGEST else None
     if isinstance(value, dict):
         return {name: storable(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
