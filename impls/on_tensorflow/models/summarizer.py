@@ -20,12 +20,10 @@ class _Source(NamedTuple):
 
     Attributes:
         memory_BSH: The encoder's states e.
-        keys_BSH: What a decoder's query is multiplied with.
         real_BS: False in the places of padding.
     """
 
     memory_BSH: Tensor
-    keys_BSH: Tensor
     real_BS: Tensor
 
 
@@ -77,9 +75,11 @@ class TensorFlowSummarizer(Summarizer):
         """(B, T, H) states s, and the last."""
         return self.decoder(tf.gather(self.own["target_embedding"], inputs_BT), real_BT, state)
 
-    def _attend(self, queries_BTH: Tensor, source: _Source) -> Tensor:
+    def _attend(self, states_BTH: Tensor, source: _Source) -> Tensor:
         """(B, T, H) contexts c."""
-        scores_BTS = at_least_float32(tf.matmul(queries_BTH, source.keys_BSH, transpose_b=True))
+        # W_a meets the decoder's states: there are fewer of them than of the encoder's.
+        queries_BTH = tf.matmul(states_BTH, self.own["attention_weight"])
+        scores_BTS = at_least_float32(tf.matmul(queries_BTH, source.memory_BSH, transpose_b=True))
         none = -tf.cast(float("inf"), scores_BTS.dtype)
         shares_BTS = tf.nn.softmax(tf.where(source.real_BS[:, None, :], scores_BTS, none))
         return tf.matmul(tf.cast(shares_BTS, self.dtype), source.memory_BSH)
@@ -93,9 +93,7 @@ class TensorFlowSummarizer(Summarizer):
         """(N, H) and (N,) targets of the real places alone: padding is not scored."""
         memory_BSH, real_BS, state = self._encode(sources_BS)
         states_BTH, _ = self._decode(inputs_BT, targets_BT >= 0, state)
-        # Here the queries meet W_a, not the keys: there are fewer of them.
-        queries_BTH = tf.matmul(states_BTH, self.own["attention_weight"])
-        contexts_BTH = self._attend(queries_BTH, _Source(memory_BSH, memory_BSH, real_BS))
+        contexts_BTH = self._attend(states_BTH, _Source(memory_BSH, real_BS))
         place_N2 = tf.where(targets_BT >= 0)
         contexts_NH, states_NH, targets_N = (
             tf.gather_nd(array, place_N2) for array in (contexts_BTH, states_BTH, targets_BT)
@@ -135,8 +133,7 @@ class TensorFlowSummarizer(Summarizer):
 
     def _prime_of(self, sources_BS: Tensor, k: int) -> tuple[Tensor, Tensor, State, _Source]:
         memory_BSH, real_BS, state = self._encode(sources_BS)
-        keys_BSH = tf.matmul(memory_BSH, self.own["attention_weight"], transpose_b=True)
-        source = _Source(memory_BSH, keys_BSH, real_BS)
+        source = _Source(memory_BSH, real_BS)
         first_B = tf.fill(tf.shape(sources_BS)[:1], self.config.end)
         return *self._next(first_B, state, source, k), source
 
@@ -150,8 +147,8 @@ class TensorFlowSummarizer(Summarizer):
         inputs_R1 = ids_R[:, None]
         _, state = self._decode(inputs_R1, tf.ones_like(inputs_R1, tf.bool), state)
         # As many rows for each source, in order.
-        queries_BWH = tf.reshape(state[0], [tf.shape(source.memory_BSH)[0], -1, self.config.hidden])
-        contexts_RH = tf.reshape(self._attend(queries_BWH, source), [-1, self.config.hidden])
+        states_BWH = tf.reshape(state[0], [tf.shape(source.memory_BSH)[0], -1, self.config.hidden])
+        contexts_RH = tf.reshape(self._attend(states_BWH, source), [-1, self.config.hidden])
         return *self.output.topk(self._combine(contexts_RH, state[0]), k), state
 
     def synchronize(self) -> None:

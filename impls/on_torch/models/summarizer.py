@@ -20,7 +20,6 @@ class Memory(NamedTuple):
     """What the attention reads of the sources."""
 
     states_BSH: Tensor  # e_s
-    keys_BSH: Tensor  # W_a e_s
     padding_BS: Tensor
 
 
@@ -51,7 +50,7 @@ class Network(_network.Network):
         """The memory, and the state after each source's last word; `lengths_B` is on the host."""
         vectors_BSE = self.source_embedding(sources_BS.clamp(min=0))
         states_BSH, final = _lstm.over_padded(self.encoder, vectors_BSE, lengths_B)
-        return Memory(states_BSH, self.attention(states_BSH), sources_BS < 0), final
+        return Memory(states_BSH, sources_BS < 0), final
 
     def decode(self, inputs_BT: Tensor, state: _lstm.State) -> tuple[Tensor, _lstm.State]:
         """s_t (B, T, H), and the state after the last step."""
@@ -59,7 +58,9 @@ class Network(_network.Network):
 
     def attend(self, states_BTH: Tensor, memory: Memory, places_N: Tensor | None = None) -> Tensor:
         """h_t (N, H) at some of the B T places, batch-major; at all of them where left out."""
-        scores_BTS = at_least_float32(states_BTH @ memory.keys_BSH.mT)
+        # W_a meets the decoder's states: there are fewer of them than of the encoder's.
+        queries_BTH = states_BTH @ self.attention.weight
+        scores_BTS = at_least_float32(queries_BTH @ memory.states_BSH.mT)
         weight_BTS = scores_BTS.masked_fill(memory.padding_BS[:, None], -torch.inf).softmax(dim=2)
         context_BTH = weight_BTS.to(states_BTH.dtype) @ memory.states_BSH
         combined_NX = torch.cat([context_BTH, states_BTH], dim=2).flatten(0, 1)
