@@ -65,7 +65,7 @@ def check_readable(path):
     return lines
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_lose_nothing(tmp_path, kills):
     chance = random.Random(kills)
     runner = Runs(tmp_path)
