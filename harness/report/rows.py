@@ -57,7 +57,7 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     verdicts = {
         _identity(row): row["agreement"]["verdict"]
         for row in rows
-        if row["cell"]["task"] == "agreement" and row["agreement"].get("verdict")
+        if row["cell"]["task"] == "agreement" and row.get("agreement", {}).get("verdict")
     }
     # The agreement cell without options covers the variants too: it checks each choice that changes the arithmetic.
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
@@ -65,7 +65,9 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     records = []
     for row in rows:
         identity = _identity(row)
-        verdict = row["agreement"].get("verdict") or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
+        verdict = (
+            row.get("agreement", {}).get("verdict") or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
+        )
         for measurement in row["measurements"] or [{}]:
             records.append(_record(row, measurement, verdict) | _difference(measurement, baselines.get(_trial(row))))
     return records

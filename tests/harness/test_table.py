@@ -39,3 +39,9 @@ def test_a_figure_that_is_not_finite_is_said_to_be():
     for form in table.FORMATS:
         text = table.render(flatten(rows), form)
         assert form in ("csv", "json") or "not finite" in text
+
+
+def test_a_row_without_a_check_is_unchecked():
+    (row,) = [r for r in ROWS if r["cell"]["task"] == "timing"][:1]
+    records = flatten([{name: value for name, value in row.items() if name != "agreement"}])
+    assert {record["agreement"] for record in records} == {"unchecked"}
