@@ -1,1 +1,1 @@
-"""asv suites: thin look-ups into the rows of one harness sweep a commit."""
+"""asv suites: thin look-ups into the rows of the harness's suite `asv`, measured once a commit and task."""

@@ -106,6 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     publish.add_argument("--allow-dirty", action="store_true", help="rows of code that no commit holds, too")
     publish.add_argument("--replace", action="store_true", help="in place of rows published under that name")
 
+    export = command("export", _export, "write rows, made on any machine, to the history that asv keeps")
+    export.add_argument("run", nargs="+", help="results file")
+    export.add_argument("--machine", metavar="NAME", help="the machine's name there (default: of processor and GPU)")
+    export.add_argument("--out", default="results/asv/results", help="asv's results_dir (default: %(default)s)")
+
     compare = command("compare", _compare, "whether run B is worse than run A; exit 0 no, 1 yes, 3 nothing to compare")
     compare.add_argument("before", metavar="A", help="results file, or a folder of them: runs of the same code")
     compare.add_argument("after", metavar="B", help="likewise")
@@ -204,6 +209,12 @@ def _publish(arguments: argparse.Namespace) -> int:
     from harness.commands.publish import publish
 
     return publish(arguments.run, arguments.name, allow_dirty=arguments.allow_dirty, replace=arguments.replace)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from harness.commands.export import export
+
+    return export(arguments.run, machine=arguments.machine, out=arguments.out)
 
 
 def _compare(arguments: argparse.Namespace) -> int:

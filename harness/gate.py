@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from harness import roofline
 from harness.cells import Cell
 from harness.matching import Entry, Run, identify, measured
 from harness.quantities import LOWER
@@ -29,7 +30,8 @@ SAME_OR_BETTER = "same or better"
 
 RATIO = "x"  # the unit of speed-ups, and of one framework's figure over another's
 
-_NOT_JUDGED = ("noise_floor",)  # the machine's, not the code's
+# The machine's and the method's, not the code's; a share of the roofline is a time that is judged already.
+_NOT_JUDGED = ("noise_floor", *roofline.QUANTITIES)
 _MACHINE = (("machine", "cpu"), ("machine", "cores"), ("framework", "threads"), ("framework", "device_name"))
 _SEVERAL = 3  # runs of a side, from which on their own differences are the measure of what is usual
 _RUNS_LEVEL = 0.8  # of three runs a side the most extreme difference is left out

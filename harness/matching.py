@@ -20,7 +20,7 @@ from harness.store import Row
 from harness.tasks._paired import BASELINE
 
 # How long to measure and what, not how: cells that differ in these alone are the same measurement.
-_EFFORT = ("rounds", "budget", "quantities", "checked_tokens")
+EFFORT = ("rounds", "budget", "quantities", "checked_tokens")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Run:
             identity = identify(Cell.from_json(row["cell"]))
             if not measured(row) or measured(run.rows.get(identity, row)):  # what failed once has failed
                 run.rows[identity] = row
-            for entry in _entries(row):
+            for entry in entries(row):
                 key = identity, entry.quantity
                 run.entries[key] = _pooled(run.entries[key], entry) if key in run.entries else entry
         for entry in run.entries.values():
@@ -146,7 +146,7 @@ def identify(cell: Cell, **changed: Any) -> str:
     fields = cell.to_json() | changed
     known = registry.task(cell.task).SETTINGS if cell.task in registry.tasks() else {}
     defaults = {name: setting.default for name, setting in known.items()}
-    settings = {name: value for name, value in (defaults | fields["settings"]).items() if name not in _EFFORT}
+    settings = {name: value for name, value in (defaults | fields["settings"]).items() if name not in EFFORT}
     return json.dumps({**fields, "suite": "", "settings": settings}, sort_keys=True, default=str)
 
 
@@ -154,7 +154,7 @@ def positive(samples: Any) -> list[float]:
     return [each for each in samples or [] if each is not None and each > 0]
 
 
-def _entries(row: Row) -> Iterable[Entry]:
+def entries(row: Row) -> Iterable[Entry]:
     for each in row["measurements"] if measured(row) else ():
         yield Entry(
             cell=Cell.from_json(row["cell"]),

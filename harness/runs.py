@@ -3,6 +3,7 @@ what is published of them."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from harness import store
@@ -12,6 +13,8 @@ from impls.errors import BadInput
 
 PUBLISHED = Path("results")
 LOCAL = PUBLISHED / "local"
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of what becomes a file or folder
 
 
 def default_path(suite: str) -> Path:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from impls.errors import BadInput, unknown
 from impls.optimizers import Optimizer
-from impls.spec import Arrays, LayerSpec
+from impls.spec import Arrays, LayerSpec, LeastWork
 
 WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
 
@@ -179,6 +179,14 @@ class Layer(ABC):
         """(N,) the share of its clusters or nodes that the layer scores for `topk`; 1 where it has no bounds."""
         hidden_ND = check_hidden(hidden, self.spec.dim)
         return self._expanded_share(hidden_ND, check_k(k, self.spec.vocab))
+
+    def least_work(self, targets: ArrayLike, **extra: ArrayLike) -> LeastWork | None:
+        """What the loss of these targets (N,) and its gradients take at least, by the formula of the method's
+        definition; None where it has none."""
+        formula = self.spec.definition.least_work
+        if formula is None:
+            return None
+        return formula(self.spec, check_ids("targets", targets, self.spec.vocab), **self._check_extra(extra))
 
     def prepare(
         self,

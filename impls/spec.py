@@ -25,6 +25,14 @@ DTYPES = ("float32", "float64", "bfloat16")
 
 
 @dataclass(frozen=True)
+class LeastWork:
+    """What no implementation of a layer can do without in one forward and backward pass."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
 class Definition:
     """A method, independent of any framework. Each `impls/on_numpy/<method>.py` holds one as `DEFINITION`.
 
@@ -43,6 +51,8 @@ class Definition:
             with each of these too.
         bootstrap: Where a structure is made from word vectors (option `vectors`) and none are given: the options of the
             layer to train first, whose mean hidden vector for each word they then are. None where none is needed.
+        least_work: From the spec, the targets (N,) of a batch and the inputs named in `extra`, what forward and
+            backward take at least: the method's own, whatever an implementation does on top. None where nobody counted.
     """
 
     name: str
@@ -56,6 +66,7 @@ class Definition:
     draws: Callable[[LayerSpec], int] = lambda spec: 1
     variants: Sequence[Mapping[str, object]] = ()
     bootstrap: Callable[[Mapping[str, object]], Mapping[str, object] | None] = lambda options: None
+    least_work: Callable[..., LeastWork] | None = None
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,8 @@ def test_list_imports_no_framework(kind):
         (["table", "--against", "published", "--run", "nowhere.jsonl"], "No such file"),
         (["table", "--against", "published", "--plot", "x.svg"], "has no plot"),
         (["table"], "no run below"),
+        (["export", "nowhere.jsonl"], "No such file"),
+        (["export"], "required: run"),
         (["data", "get", "txt8"], "did you mean 'text8'"),
         (["list", "everything"], "invalid choice"),
         (["tabel"], "invalid choice"),

@@ -18,7 +18,6 @@ from impls.errors import BadInput
 _KEPT = ("ok", "disagree")
 _TEXT = ("summaries", "examples", "transcripts")  # details that quote the data
 _OURS = ("pydoc", "spoken")  # built from what may be passed on
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CODE = re.compile(r"-[0-9a-f]{12}$")  # of the run's default name
 
 
@@ -48,7 +47,7 @@ def publish(run: str, name: str | None, *, allow_dirty: bool, replace: bool) -> 
 
 
 def _target(name: str) -> Path:
-    if not _NAME.fullmatch(name):
+    if not runs.NAME.fullmatch(name):
         raise BadInput(f"name {name!r}: allowed: letters, digits, '.', '_' and '-', as of a file without folders")
     return runs.PUBLISHED / f"{name.removesuffix('.jsonl')}.jsonl"
 

@@ -108,7 +108,7 @@ def _table(records: Sequence[Record], columns: Sequence[tuple[str, str, Show]]) 
 
 def _best(found: Sequence[Record | None], show: Show) -> set[int]:
     """The lines with the best figure of a column, where two or more have one: what LaTeX prints in bold."""
-    if show is _difference:
+    if show in (_difference, _of_roofline):  # of which none is the best
         return set()
     figures: dict[int, float] = {}
     for line, record in enumerate(found):
@@ -161,6 +161,10 @@ def _memory(record: Record) -> str:
 
 def _share(record: Record) -> str:
     return f"{100 * record['value']:.1f} %"
+
+
+def _of_roofline(record: Record) -> str:
+    return share(record["value"])
 
 
 def _factor(record: Record) -> str:
@@ -237,6 +241,7 @@ _TIMING: Sequence[tuple[str, str, Show]] = (
     ("touched rows only", "row_sparse_step_seconds", _speed),
     ("whole model", "step_seconds", _speed),
     ("time", "layer_seconds", _duration),
+    ("of roofline", "roofline_share", _of_roofline),
     ("compile", "compile_seconds", _first_call),
     ("peak memory", "peak_bytes", _memory),
 )
@@ -259,6 +264,11 @@ def seconds(value: float) -> str:
         if value < below:
             return f"{value * scale:.3g} {unit}"
     return f"{value / 60:.3g} min"
+
+
+def share(value: float) -> str:
+    """In per cent, of two figures at least."""
+    return f"{100 * value:.{0 if value >= 0.0995 else 1}f} %"
 
 
 def size(value: float) -> str:

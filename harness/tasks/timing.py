@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness import agreement, layers
+from harness import agreement, layers, roofline
 from harness.cells import Cell, Names, Setting
 from harness.memory import peak_resident_bytes
 from harness.quantities import Measurement
@@ -77,13 +77,19 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         progress("decoding")
         hidden_ND = np.resize(inputs.hidden_ND, (cell.settings["decode_rows"], cell.dim))
         measurements += decoding(cell, layer, baseline, hidden_ND, wanted)
-    formulation = layer.formulation()
+    formulation, least = layer.formulation(), layer.least_work(inputs.targets_N)
     del layer, baseline
     gc.collect()
     if "step_seconds" in wanted:
         progress("step_seconds")
         measurements += _timed(
             cell, "step_seconds", _model_step(cell, BASELINE), _model_step(cell, cell.method), formulation
+        )
+    timed_layer = next((m for m in measurements if m.quantity == "layer_seconds"), None)
+    if timed_layer is not None and least is not None:
+        progress("ceilings of this machine")  # last: what its large arrays leave behind disturbs no other measurement
+        measurements += roofline.measurements(
+            timed_layer, least, roofline.ceilings(cell.framework, cell.device, cell.precision)
         )
     return Result(measurements, summary)
 

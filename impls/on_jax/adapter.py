@@ -77,6 +77,32 @@ def precision(dtype: str) -> AbstractContextManager[Any]:
     return jax.enable_x64(True) if dtype == "float64" else nullcontext()
 
 
+def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
+    """A function that multiplies two matrices (size, size) once and waits until it is done."""
+    product = jax.jit(jnp.matmul)
+    with precision(dtype), jax.default_device(check_device(device)):
+        left, right = jnp.asarray(np.random.default_rng(0).random((2, size, size)), JAX_DTYPES[dtype])
+
+    def run() -> None:
+        with precision(dtype):
+            product(left, right).block_until_ready()
+
+    return run
+
+
+def prepare_add(size: int, device: str) -> Callable[[], object]:
+    """A function that adds one float32 array (size,) to another in place and waits until it is done."""
+    add = jax.jit(jnp.add, donate_argnums=0)
+    with jax.default_device(check_device(device)):
+        total, other = jnp.ones(size, jnp.float32), jnp.ones(size, jnp.float32)
+
+    def run() -> None:
+        nonlocal total
+        total = add(total, other).block_until_ready()
+
+    return run
+
+
 def native(spec: LayerSpec) -> OutputLayer:
     """The method's functions, for use in a model of one's own."""
     return importlib.import_module(f"impls.on_jax.{spec.method}").LAYER(spec)

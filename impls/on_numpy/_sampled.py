@@ -19,9 +19,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import full_softmax
+from impls.on_numpy import _work, full_softmax
 from impls.options import Choice, Number, Option
-from impls.spec import Arrays, LayerSpec
+from impls.spec import Arrays, LayerSpec, LeastWork
 from impls.structures import samplers
 from impls.structures.samplers import AliasTable, Sampler
 
@@ -57,6 +57,15 @@ def draw_ids(spec: LayerSpec, rng: np.random.Generator) -> NDArray[np.int64]:
     table = AliasTable(arrays["alias_own"], arrays["alias"])
     sampler = Sampler(arrays["probability"], table, bool(spec.options["unique"]))
     return sampler.draw(rng, int(spec.options["samples"]))  # type: ignore[call-overload]
+
+
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64], sampled_ids: NDArray[np.int64]) -> LeastWork:
+    """A word that was drawn twice is scored once."""
+    sampled_S, tokens = np.unique(sampled_ids), len(targets_N)
+    rows = len(np.union1d(targets_N, sampled_S))
+    multiply_adds = tokens * (1 + len(sampled_S)) * spec.dim
+    besides = _work.all_parameters(spec) - spec.vocab * (spec.dim + 1)  # such as a normaliser
+    return _work.least(spec, tokens, multiply_adds=multiply_adds, parameters=rows * (spec.dim + 1) + besides)
 
 
 class SampledLayer(full_softmax.FullSoftmax):

@@ -10,13 +10,29 @@ A word is one leaf, or several, whose probabilities are summed.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
+from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, best, log_sigmoid
-from impls.spec import Arrays, LayerSpec
+from impls.spec import Arrays, LayerSpec, LeastWork
 from impls.structures import huffman
 from impls.structures.trees import leaves_of_words
+
+
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    """The inner nodes on each target's way, one that its several codes share counted once."""
+    words, tokens_W = np.unique(targets_N, return_counts=True)
+    leaf_WM = leaves_of_words(spec.structure.get("leaf_word", np.arange(spec.vocab)))[words]
+    on_way_WML = (spec.structure["sign"][leaf_WM] != 0) & (leaf_WM >= 0)[:, :, None]
+    row_P = np.nonzero(on_way_WML)[0]
+    visited_P2 = np.unique(np.stack([row_P, spec.structure["index"][leaf_WM][on_way_WML]], axis=1), axis=0)
+    multiply_adds = float(tokens_W[visited_P2[:, 0]].sum()) * spec.dim
+    numbers = sum(math.prod(shape[1:]) for shape in spec.parameter_shapes().values())  # of a node
+    nodes = len(np.unique(visited_P2[:, 1]))
+    return _work.least(spec, len(targets_N), multiply_adds=multiply_adds, parameters=nodes * numbers)
 
 
 class TreeSoftmax(OracleLayer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import platform
+from collections.abc import Callable
 
 import numpy as np
 
@@ -29,6 +30,19 @@ def prepare_process() -> None:
 def describe(device: str) -> dict[str, str]:
     """Versions and settings that a row keeps as provenance."""
     return {"numpy": np.__version__, "device_name": platform.processor() or platform.machine()}
+
+
+def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
+    """A function that multiplies two matrices (size, size) once."""
+    left, right = np.random.default_rng(0).random((2, size, size)).astype(dtype)
+    out = np.empty_like(left)
+    return lambda: np.matmul(left, right, out=out)
+
+
+def prepare_add(size: int, device: str) -> Callable[[], object]:
+    """A function that adds one float32 array (size,) to another in place."""
+    total, other = np.ones(size, np.float32), np.ones(size, np.float32)
+    return lambda: np.add(total, other, out=total)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:

@@ -14,15 +14,17 @@ tail i. `impls/structures/cutoffs.py` has the choice of the cuts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nll
 from impls.options import Number, Rising
-from impls.spec import Arrays, Definition, LayerSpec, Shapes
+from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures import cutoffs
 
 OPTIONS = {
@@ -55,6 +57,21 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     return {name: rng.uniform(-1, 1, shape) / np.sqrt(shape[1]) for name, shape in found}
 
 
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    """The head, and each tail that a target lies in for the tokens of that tail alone."""
+    tokens, found = len(targets_N), spec.parameter_shapes()
+    parameters = math.prod(found["head_weight"])
+    multiply_adds = tokens * parameters
+    rank_N = np.argsort(spec.structure["order"])[targets_N]
+    for tail, (start, end) in enumerate(pairwise(spec.structure["cutoffs"].tolist())):
+        inside = int(np.count_nonzero((start <= rank_N) & (rank_N < end)))
+        if inside:
+            words, inner = found[f"tail{tail}_weight"]
+            multiply_adds += _work.through_projection(inside, spec.dim, inner, words)
+            parameters += inner * (spec.dim + words)
+    return _work.least(spec, tokens, multiply_adds=multiply_adds, parameters=parameters)
+
+
 DEFINITION = Definition(
     name="adaptive_softmax",
     paper="Grave, Joulin, Cisse, Grangier, Jegou, Efficient softmax approximation for GPUs, arXiv 1609.04309, 2017",
@@ -63,6 +80,7 @@ DEFINITION = Definition(
     shapes=shapes,
     initial=initial,
     draws=lambda spec: 2,
+    least_work=least_work,
 )
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.errors import BadInput
-from impls.on_numpy._tree import TreeSoftmax
+from impls.on_numpy._tree import TreeSoftmax, least_work
 from impls.options import Choice, Folder, Number, Table, Words, path_of, read_table, read_words
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import huffman, trees, wordnet
@@ -132,6 +132,7 @@ DEFINITION = Definition(
     initial=initial,
     draws=lambda spec: spec.structure["index"].shape[1],
     bootstrap=bootstrap,
+    least_work=least_work,
 )
 
 

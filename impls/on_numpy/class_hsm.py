@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.errors import BadInput
+from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
 from impls.options import Choice, Number, Table, read_table
-from impls.spec import Arrays, Definition, LayerSpec, Shapes
+from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures import classes, clusters
 from impls.structures.shelves import Shelves
 
@@ -147,6 +148,17 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     return {name: params[name] for name in found}
 
 
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    """On each level the members of the groups on the targets' ways."""
+    found, scored, members, member_N = spec.parameter_shapes(), 0, 0, targets_N
+    for name, group_M in reversed(names(spec)):
+        group_M = np.zeros(found[f"{name}_bias"], dtype=np.int64) if group_M is None else group_M
+        tokens_G, sizes_G = _work.groups_reached(group_M, member_N)
+        scored, members = scored + int(tokens_G @ sizes_G), members + int(sizes_G.sum())
+        member_N = group_M[member_N]
+    return _work.least(spec, len(targets_N), multiply_adds=scored * spec.dim, parameters=members * (spec.dim + 1))
+
+
 DEFINITION = Definition(
     name="class_hsm",
     paper="Goodman, Classes for Fast Maximum Entropy Training, arXiv cs/0108006, 2001; Mikolov et al., ICASSP 2011",
@@ -156,6 +168,7 @@ DEFINITION = Definition(
     initial=initial,
     draws=lambda spec: len(names(spec)),
     bootstrap=bootstrap,
+    least_work=least_work,
     variants=({"bins": "count"}, {"bins": "random", "levels": 3}),
 )
 

@@ -26,15 +26,17 @@ logits as full softmax does. Trained are A E + 10 E F + X (D + 1) + D R + V (R +
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from impls.errors import BadInput
+from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
 from impls.options import Number, Words, read_words
-from impls.spec import Arrays, Definition, LayerSpec, Shapes
+from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures.spelling import END, spell
 
 WIDTHS = (1, 2, 3, 4)
@@ -95,6 +97,15 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     return params
 
 
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    """Each place of each filter meets each character once: what windows add up of these is not counted."""
+    tokens, found = len(targets_N), spec.parameter_shapes()
+    filters = found["char_embedding"][0] * sum(math.prod(found[f"conv{width}_weight"]) for width in WIDTHS)
+    inner = found["char_projection"][1] + found.get("correction_projection", (0, 0))[1]
+    multiply_adds = filters + _work.through_projection(tokens, spec.dim, inner, spec.vocab)
+    return _work.least(spec, tokens, multiply_adds=multiply_adds, parameters=_work.all_parameters(spec))
+
+
 DEFINITION = Definition(
     name="cnn_softmax",
     paper="Jozefowicz et al., Exploring the Limits of Language Modeling, arXiv 1602.02410, 2016",
@@ -102,6 +113,7 @@ DEFINITION = Definition(
     structure=structure,
     shapes=shapes,
     initial=initial,
+    least_work=least_work,
     variants=({"correction": 0},),
 )
 

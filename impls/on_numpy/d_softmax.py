@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
 from impls.options import Number
-from impls.spec import Arrays, Definition, LayerSpec, Shapes
+from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures import bands, clusters
 
 OPTIONS = {
@@ -50,6 +51,11 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     return drawn | {"bias": np.zeros(spec.vocab)}
 
 
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    tokens, parameters = len(targets_N), _work.all_parameters(spec)
+    return _work.least(spec, tokens, multiply_adds=tokens * (parameters - spec.vocab), parameters=parameters)
+
+
 DEFINITION = Definition(
     name="d_softmax",
     paper="Chen, Grangier, Auli, Strategies for training large vocabulary neural language models, arXiv 1512.04906",
@@ -57,6 +63,7 @@ DEFINITION = Definition(
     structure=structure,
     shapes=shapes,
     initial=initial,
+    least_work=least_work,
 )
 
 

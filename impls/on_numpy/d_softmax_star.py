@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import d_softmax
-from impls.spec import Arrays, LayerSpec, Shapes
+from impls.on_numpy import _work, d_softmax
+from impls.spec import Arrays, LayerSpec, LeastWork, Shapes
 from impls.structures import bands
 
 
@@ -26,7 +27,14 @@ def shapes(spec: LayerSpec) -> Shapes:
     return found | {f"band{band}_projection": (width, spec.dim) for band, width in enumerate(widths)}
 
 
-DEFINITION = dataclasses.replace(d_softmax.DEFINITION, name="d_softmax_star", shapes=shapes)
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    tokens = len(targets_N)
+    weights = [shape for name, shape in spec.parameter_shapes().items() if name.endswith("_weight")]
+    multiply_adds = sum(_work.through_projection(tokens, spec.dim, inner, words) for words, inner in weights)
+    return _work.least(spec, tokens, multiply_adds=multiply_adds, parameters=_work.all_parameters(spec))
+
+
+DEFINITION = dataclasses.replace(d_softmax.DEFINITION, name="d_softmax_star", shapes=shapes, least_work=least_work)
 
 
 class ProjectedDifferentiatedSoftmax(d_softmax.DifferentiatedSoftmax):

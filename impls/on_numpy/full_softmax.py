@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
-from impls.spec import Arrays, Definition, LayerSpec, Shapes
+from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 
 
 def shapes(spec: LayerSpec) -> Shapes:
@@ -23,6 +24,11 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     return {"weight": rng.uniform(-bound, bound, (spec.vocab, spec.dim)), "bias": np.zeros(spec.vocab)}
 
 
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    tokens, words = len(targets_N), spec.vocab
+    return _work.least(spec, tokens, multiply_adds=tokens * words * spec.dim, parameters=words * (spec.dim + 1))
+
+
 DEFINITION = Definition(
     name="full_softmax",
     paper="Bridle, Probabilistic interpretation of feedforward classification network outputs, 1990",
@@ -30,6 +36,7 @@ DEFINITION = Definition(
     structure=lambda counts_V, options, seed: {},
     shapes=shapes,
     initial=initial,
+    least_work=least_work,
 )
 
 

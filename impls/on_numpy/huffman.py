@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy._tree import TreeSoftmax
+from impls.on_numpy._tree import TreeSoftmax, least_work
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import huffman
 
@@ -43,6 +43,7 @@ DEFINITION = Definition(
     shapes=shapes,
     initial=initial,
     draws=lambda spec: spec.structure["index"].shape[1],
+    least_work=least_work,
 )
 
 

@@ -65,6 +65,7 @@ DEFINITION = dataclasses.replace(
     initial=initial,
     train_only_loss=True,
     extra={"sampled_ids": _sampled.draw_ids},
+    least_work=_sampled.least_work,
     variants=({"normaliser": "log_vocab"}, {"normaliser": "learned", "remove_hits": True}),
 )
 

@@ -26,6 +26,7 @@ DEFINITION = dataclasses.replace(
     structure=lambda counts_V, options, seed: _sampled.structure(counts_V, options, corrected=False),
     train_only_loss=True,
     extra={"sampled_ids": _sampled.draw_ids},
+    least_work=_sampled.least_work,
     variants=({"remove_hits": False},),
 )
 

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.errors import BadInput
+from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nll
 from impls.options import Choice, Number, Table, read_table
-from impls.spec import Arrays, Definition, LayerSpec, Shapes
+from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures import clusters
 from impls.structures.statistics import SMOOTHINGS
 
@@ -89,6 +90,21 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     return params
 
 
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    """All clusters, and the words of the targets' clusters."""
+    tokens, width, clusters = len(targets_N), spec.dim, int(spec.structure["cluster_count"])
+    tokens_G, sizes_G = _work.groups_reached(spec.structure["cluster"], targets_N)
+    tokens_G, sizes_G = np.append(tokens_G, tokens), np.append(sizes_G, clusters)
+    multiply_adds = int(tokens_G @ sizes_G) * width
+    if spec.options["projection"] == "relu":  # the hidden vectors have to be projected
+        multiply_adds += 2 * tokens * width**2
+    elif spec.options["projection"] == "linear":
+        multiply_adds = _work.through_projection(tokens_G, width, width, sizes_G)
+    parameters = int(sizes_G.sum()) * (width + bool(spec.options["bias"]))
+    parameters += 0 if spec.options["projection"] == "none" else 2 * width**2
+    return _work.least(spec, tokens, multiply_adds=multiply_adds, parameters=parameters)
+
+
 DEFINITION = Definition(
     name="sohsm",
     paper="Shen, Tan, Pal, Courville, Self-organized Hierarchical Softmax, arXiv 1707.08588, 2017",
@@ -97,6 +113,7 @@ DEFINITION = Definition(
     shapes=shapes,
     initial=initial,
     draws=lambda spec: 2,
+    least_work=least_work,
     variants=({"projection": "linear", "bias": True}, {"projection": "none", "bias": True}),
 )
 

@@ -72,6 +72,21 @@ def check_device(device: str) -> str:
     return "/CPU:0" if device == "cpu" else f"/GPU:{device.partition(':')[2] or 0}"
 
 
+def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
+    """A function that multiplies two matrices (size, size) once and waits until it is done."""
+    with tf.device(check_device(device)):
+        left, right = tf.unstack(tf.cast(tf.random.uniform([2, size, size]), dtype))
+        product = tf.function(lambda: tf.matmul(left, right))
+    return lambda: wait(product())
+
+
+def prepare_add(size: int, device: str) -> Callable[[], object]:
+    """A function that adds one float32 array (size,) to another in place and waits until it is done."""
+    with tf.device(check_device(device)):
+        total, other = tf.Variable(tf.ones([size])), tf.ones([size])
+    return lambda: wait(total.assign_add(other, read_value=False))
+
+
 def native(spec: LayerSpec) -> OutputLayer:
     """The method's Keras layer with its initial weights, for use in a model of one's own."""
     layer: OutputLayer = importlib.import_module(f"impls.on_tensorflow.{spec.method}").LAYER(spec)

@@ -113,6 +113,31 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
+    """A function that multiplies two matrices (size, size) once and waits until it is done."""
+    place = check_device(device)
+    left, right = torch.rand(2, size, size, device=place).to(TORCH_DTYPES[dtype])
+    out = torch.empty_like(left)
+
+    def run() -> None:
+        torch.mm(left, right, out=out)
+        synchronize(place)
+
+    return run
+
+
+def prepare_add(size: int, device: str) -> Callable[[], object]:
+    """A function that adds one float32 array (size,) to another in place and waits until it is done."""
+    place = check_device(device)
+    total, other = torch.ones(size, device=place), torch.ones(size, device=place)
+
+    def run() -> None:
+        total.add_(other)
+        synchronize(place)
+
+    return run
+
+
 def ids_on(device: torch.device, ids: NDArray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(device, non_blocking=True)
 

@@ -1,0 +1,46 @@
+"""What asv keeps of a row: figures of which lower is better, as all of asv's are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.matching import entries
+from harness.quantities import LOWER, QUANTITIES
+from harness.store import Row
+
+AGREEMENT = "agreement_error"
+_LEFT_OUT = ("noise_floor",)  # the machine's, not the code's
+_OPPOSITE, _RELATIVE = "one_minus_", "relative_"
+_UNITS = {"s": "seconds", "B": "bytes"}  # as asv calls those that it can scale
+
+
+def figures(row: Row) -> dict[str, list[float]]:
+    """Samples by name: of a quantity of which lower is better under its own, of any other as `one_minus_<quantity>`.
+
+    A time's samples are its rounds. Any other figure is one sample, for asv's figure is the median of them, and that of
+    the utterances' error rates, say, is not the error rate.
+
+    A time that was taken in turns with full softmax is there as `relative_<quantity>` too, the share of full softmax's
+    time round by round, which a busy machine moves far less. A row that disagrees with the definition has no figure
+    but its error.
+    """
+    found: dict[str, list[float]] = {}
+    for entry in entries(row):
+        wrong = row["status"] != "ok" and entry.quantity != AGREEMENT
+        if entry.value is None or entry.quantity in _LEFT_OUT or wrong:
+            continue
+        if entry.better != LOWER:
+            found[_OPPOSITE + entry.quantity] = [1 - entry.value]
+            continue
+        found[entry.quantity] = entry.samples if entry.is_time and entry.samples else [entry.value]
+        if entry.is_time and entry.rounds and not entry.is_baseline:
+            found[_RELATIVE + entry.quantity] = np.exp(np.negative(entry.rounds)).tolist()
+    return found
+
+
+def unit(figure: str) -> str:
+    """Of one of the names of `figures`, as asv calls it."""
+    if figure.startswith(_RELATIVE):
+        return "full softmax's"
+    given, *_ = QUANTITIES.get(figure.removeprefix(_OPPOSITE), ("1",))
+    return _UNITS.get(given, given)
