@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness import registry
+from harness import form, registry
 from impls.errors import BadInput, unknown
-from impls.options import Choice, File, Folder, Number, Option, Rising, Table, Words
+from impls.options import Choice, File, Folder, Given, Number, Option, Rising, Spelled, Table, Words
 from impls.spec import DTYPES, check_options
 
 DEVICES = ("cpu", "cuda")
@@ -48,6 +48,7 @@ _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("vocab", "dim", "tokens", "seed"), int),
     **dict.fromkeys(("options", "settings"), Mapping),
 }
+_CALLED = {str: "text", int: "a whole number from 0", Mapping: "an object"}
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,17 @@ class Cell:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Cell:
         """Raises `BadInput` where `fields` are not those of a cell."""
+        missing = [name for name in _KINDS if name not in fields]
+        if missing:
+            raise BadInput(f"no cell: missing {', '.join(missing)}: allowed: the fields of a row's cell")
         try:
             cell = cls(**fields)
         except TypeError as error:
             raise BadInput(f"no cell: {str(error).split('() ')[-1]}: allowed: the fields of a row's cell") from error
         for name, kind in _KINDS.items():
-            if not isinstance(getattr(cell, name), kind):
-                raise BadInput(f"no cell: {name}={getattr(cell, name)!r}: allowed: {kind.__name__}")
+            value = getattr(cell, name)
+            if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and not 0 <= value < 2**63):
+                raise BadInput(f"no cell: {name}={value!r}: allowed: {_CALLED[kind]}")
         return cell
 
     @property
@@ -146,6 +151,8 @@ class Selection:
                 raise unknown("task", task, registry.tasks())
         for vocab in self.vocab or ():
             check_vocab(vocab)
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise BadInput(f"seed {self.seed}: allowed: a whole number from 0 to {2**63 - 1}")
         for precision in self.precision or ():
             if precision not in DTYPES:
                 raise unknown("precision", precision, DTYPES)
@@ -154,14 +161,26 @@ class Selection:
 
 
 def check_vocab(vocab: int) -> int:
-    if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < 2:
-        raise BadInput(f"vocabulary of {vocab}: allowed: a whole number of words from 2")
+    if isinstance(vocab, bool) or not isinstance(vocab, int) or not 2 <= vocab < 2**31:
+        raise BadInput(f"vocabulary of {vocab}: allowed: a whole number of words from 2 to {2**31 - 1}")
     return vocab
 
 
-_SWEEP_KEYS = {
-    "task", "frameworks", "methods", "vocab", "dim", "tokens", "precision", "dataset", "options", "settings", "seeds",
-}  # fmt: skip
+_SWEEP = {
+    "task": form.text,
+    **dict.fromkeys(("frameworks", "methods"), form.some(form.text)),
+    "vocab": form.some(form.whole(2, 2**31 - 1)),
+    **dict.fromkeys(("dim", "tokens"), form.whole(1, 2**31 - 1)),
+    "precision": form.some(form.one_of(*DTYPES)),
+    "dataset": form.text,
+    **dict.fromkeys(("options", "settings"), form.both(form.plain, form.record({}))),
+    "seeds": form.some(form.whole(0)),
+}
+_SUITE = {
+    "description": form.text,
+    "sweep": form.some(form.record({"task": form.text}, _SWEEP)),
+}
+_SUITE_MORE = {"deadline_seconds": form.above_zero}
 
 
 @dataclass(frozen=True)
@@ -176,20 +195,21 @@ class Suite:
     @classmethod
     def load(cls, name: str) -> Suite:
         path = registry.suite_path(name)
-        with path.open("rb") as file:
-            try:
-                content = tomllib.load(file)
-            except tomllib.TOMLDecodeError as error:
-                raise BadInput(f"suite {path.name}: {error}") from error
-        for sweep in content.get("sweep", []):
-            for key in sweep:
-                if key not in _SWEEP_KEYS:
-                    raise unknown(f"key of a sweep in {path.name}", key, sorted(_SWEEP_KEYS))
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"suite {path.name}: {error}: allowed: TOML in UTF-8") from error
+        _check_keys(f"key of {path.name}", content, _SUITE | _SUITE_MORE)
+        if wrong := form.record(_SUITE, _SUITE_MORE)(content):
+            raise BadInput(f"suite {path.name}: {wrong.removeprefix('.')}")
+        for sweep in content["sweep"]:
+            _check_keys(f"key of a sweep in {path.name}", sweep, _SWEEP)
+            _check_names(path.name, sweep)
         return cls(
             name=name,
             description=content["description"],
             deadline_seconds=float(content.get("deadline_seconds", 600)),
-            sweeps=tuple(content.get("sweep", ())),
+            sweeps=tuple(content["sweep"]),
         )
 
     def cells(self, selection: Selection, progress: Callable[[str], None] = lambda line: None) -> list[Cell]:
@@ -223,6 +243,22 @@ class Suite:
         listed = {vocab for i in listing for vocab in self.sweeps[i]["vocab"]}
         first = number == listing[0]
         return [v for v in selected if v in sweep["vocab"] or (first and v not in listed)]
+
+
+def _check_keys(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for key in given:
+        if key not in known:
+            raise unknown(kind, key, sorted(known))
+
+
+def _check_names(file: str, sweep: Mapping[str, Any]) -> None:
+    """What nothing would read is a slip of the pen, as on the command line."""
+    _check_keys(f"task in {file}", [sweep["task"]], registry.tasks())
+    _check_keys(f"framework in {file}", sweep.get("frameworks", ()), registry.frameworks())
+    _check_keys(f"method in {file}", sweep.get("methods", ()), registry.methods())
+    definitions = map(registry.definition, sweep.get("methods") or registry.methods())
+    options = {name for each in definitions for name in each.options}
+    _check_keys(f"option in {file}", sweep.get("options", ()), options)
 
 
 def _expand(
@@ -287,6 +323,9 @@ def _options(method: str, by_sweep: Mapping[str, Any], by_hand: Mapping[str, str
     }
     checked = check_options(definition, given)
     different = {name: value for name, value in checked.items() if value != definition.options[name].default}
+    for name, value in different.items():
+        if isinstance(value, Given | Spelled):  # a cell names what it is, and holds it not
+            raise BadInput(f"option {name}={value!r}: allowed in a suite: the path of a file")
     return _as_json(different)
 
 
@@ -315,6 +354,10 @@ def check_by_hand(suite: Suite, selection: Selection) -> None:
     settings = {name for task in tasks for name in registry.task(task).SETTINGS}
     methods = selection.methods or registry.methods()
     options = {name for method in methods for name in registry.definition(method).options}
+    if selection.dataset is not None and not any(hasattr(registry.task(task), "load") for task in tasks):
+        raise BadInput(
+            f"--dataset {selection.dataset}: {', '.join(sorted(tasks))} read none: allowed: a task that does"
+        )
     for name in selection.settings:
         if name not in settings:
             raise unknown("setting", name, sorted(settings))

@@ -21,18 +21,30 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 something disagrees or failed, 2 bad usage or bad input."""
     try:
-        parsed = _parser().parse_args(arguments)
+        parsed = _parser().parse_args(_checked(sys.argv[1:] if arguments is None else arguments))
         return parsed.command(parsed)
     except BadInput as error:
-        print(f"vocabench: {error}", file=sys.stderr)
-        return BAD_USAGE
+        return _refused(f" {error}")
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        print(f"vocabench:{where}: {error.strerror or error}", file=sys.stderr)
-        return BAD_USAGE
+        return _refused(f"{where}: {error.strerror or error}")
     except KeyboardInterrupt:
         print("vocabench: stopped; the same command goes on where it was", file=sys.stderr)
         return 130
+
+
+def _checked(arguments: Sequence[str]) -> Sequence[str]:
+    for argument in arguments:
+        if "\0" in argument or any("\ud800" <= sign <= "\udfff" for sign in argument):
+            raise BadInput(f"argument {argument!r}: allowed: UTF-8 without NUL")
+    return arguments
+
+
+def _refused(reason: str) -> int:
+    """One line, whatever a name or a value that it quotes holds."""
+    line = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in f"vocabench:{reason}")
+    print(line, file=sys.stderr)
+    return BAD_USAGE
 
 
 def entry() -> None:

@@ -188,7 +188,7 @@ def _paired(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float
     if _few(a, b):
         noise = max(noise, old.spread(a), new.spread(b))
     what, bar, reason = _judge(slower, limits.cost, noise)
-    before, after = (math.exp(statistics.median(each.rounds)) for each in (a, b))
+    before, after = (math.exp(min(statistics.median(each.rounds), _LARGEST)) for each in (a, b))
     return _finding(
         what,
         a,

@@ -117,7 +117,7 @@ class Run:
     def spread(self, entry: Entry) -> float:
         """How far apart full softmax's own times lie that the run took in different processes, as a log."""
         series = [positive(each.ratio.get("baseline_samples")) for each in self.group(entry)]
-        series += [each.samples for each in self.group(entry) if each.is_baseline]
+        series += [positive(each.samples) for each in self.group(entry) if each.is_baseline]
         centres = [math.log(statistics.median(each)) for each in series if each]
         return max(centres, default=0.0) - min(centres, default=0.0)
 

@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from harness import provenance, registry
+from harness import provenance, registry, row
 from harness.cells import Cell
-from harness.store import Row, Store
+from harness.store import Row, Store, storable
 from impls.errors import BadInput
 
 Progress = Callable[[Cell, str], None]
@@ -30,6 +30,8 @@ RunCells = Callable[..., Iterator[Row]]
 # How each framework's libraries and compilers are told how many threads to start. They read it when they load.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "NPROC")
 
+_LONGEST_LINE = 1 << 28  # bytes of an answer: a worker that writes without end must not fill the memory
+_LAST_WORDS = 1 << 16  # bytes of what a worker printed that are read once it has died
 _START_DEADLINE = 300.0  # seconds for a framework to import and say what it is
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -51,7 +53,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
         self._answers = -1
-        self._buffer = b""
+        self._buffer = bytearray()
 
     def __enter__(self) -> Worker:
         return self
@@ -66,6 +68,8 @@ class Worker:
             TimeoutError: No answer within `deadline` seconds; the child is killed.
             WorkerDied: The child ended; says how, with the last line of what it printed.
         """
+        if self._process is not None and self._process.poll() is not None:
+            self.kill()  # it ended while nobody asked: no fault of what is asked now
         if self._process is None:
             self._start()
         assert self._process is not None
@@ -75,7 +79,7 @@ class Worker:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise self._died() from error
+            raise self._died(ends) from error
         while True:
             for message in self._messages(ends):
                 yield message
@@ -89,16 +93,18 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if self._process.stdin:
-            self._process.stdin.close()
+            with contextlib.suppress(OSError):  # what it has not read
+                self._process.stdin.close()
         os.close(self._answers)
         if self._errors:
             self._errors.close()
-        self._process, self._buffer = None, b""
+        self._process, self._buffer = None, bytearray()
 
     def _start(self) -> None:
         self._answers, child_end = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
-        command = [sys.executable, "-m", "harness.worker", "--framework", self.framework, "--answers", str(child_end)]
+        command = [sys.executable, "-m", "harness.worker", "--framework", self.framework]
+        command += ["--answers", str(child_end), "--parent", str(os.getpid())]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
         self._process = subprocess.Popen(
@@ -115,30 +121,53 @@ class Worker:
     def _messages(self, ends: float) -> Iterator[dict[str, Any]]:
         """The messages that have come in, after waiting for some."""
         remaining = ends - time.monotonic()
-        ready, _, _ = select.select([self._answers], [], [], max(0.0, remaining))
-        if not ready:
+        # A child may have something to say all the time, and no end of it.
+        if remaining <= 0 or not select.select([self._answers], [], [], remaining)[0]:
             self.kill()
             raise TimeoutError
         chunk = os.read(self._answers, 1 << 20)
         if not chunk:
-            raise self._died()
-        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+            raise self._died(ends)
+        self._buffer += chunk
+        if b"\n" not in chunk and len(self._buffer) <= _LONGEST_LINE:
+            return
+        *lines, self._buffer = self._buffer.split(b"\n")
+        if len(self._buffer) > _LONGEST_LINE:
+            lines.append(self._buffer)
         for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError as error:
+            message = _message(line)
+            if message is None:
                 self.kill()
-                raise WorkerDied(f"the worker wrote what is no answer: {line[:200]!r}") from error
+                raise WorkerDied(f"the worker wrote what is no answer: {bytes(line[:200])!r}")
+            yield message
 
-    def _died(self) -> WorkerDied:
+    def _died(self, ends: float) -> WorkerDied:
+        """What became of a child that says no more: it may live on, with its end of the pipe closed."""
         assert self._process is not None
         assert self._errors is not None
-        code = self._process.wait()
-        self._errors.seek(0)
+        try:
+            code = self._process.wait(max(0.0, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise TimeoutError from None
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_WORDS))
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self.kill()
         return WorkerDied(f"the worker was {how}" + (f": {lines[-1]}" if lines else ""))
+
+
+def _message(line: bytearray) -> dict[str, Any] | None:
+    """{"progress": text} or {"result": object}; None for anything else."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(message, dict) and len(message) == 1:
+        for name, kind in (("progress", str), ("result", dict)):
+            if isinstance(message.get(name), kind):
+                return message
+    return None
 
 
 def describe(framework: str) -> dict[str, Any]:
@@ -206,8 +235,8 @@ def run_side_by_side(cells: Iterable[Cell], store: Store, *, deadline: float, pr
 
     def work(framework: str) -> None:
         try:
-            for row in run(take(framework), store, deadline=deadline, progress=progress):
-                finished.put(row)
+            for each in run(take(framework), store, deadline=deadline, progress=progress):
+                finished.put(each)
         except BaseException as error:  # handed on to the caller's thread
             finished.put(error)
         finished.put(None)
@@ -235,12 +264,23 @@ def measure(worker: Worker, cell: Cell, deadline: float) -> Iterator[str | Row]:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         for message in worker.ask({"cell": cell.to_json()}, deadline=deadline):
-            yield message["progress"] if "progress" in message else _row(cell, message["result"], started)
+            yield message["progress"] if "progress" in message else _answered(worker, cell, message["result"], started)
     except TimeoutError:
         yield failed(cell, "timeout", f"no result within {deadline:g} s", started)
     except WorkerDied as error:
         # Without a word and by SIGKILL: that is how the kernel answers a lack of memory.
         yield failed(cell, "oom" if "killed by SIGKILL" in str(error) else "error", str(error), started)
+
+
+def _answered(worker: Worker, cell: Cell, answer: dict[str, Any], started: str) -> Row:
+    """The row of what a worker answers. One whose answer has another form is not asked again."""
+    try:
+        found = storable(_row(cell, answer, started))
+        row.check(found)
+    except BadInput as error:
+        worker.kill()
+        return failed(cell, "error", f"the worker's answer has another form: {error}", started)
+    return found
 
 
 def failed(cell: Cell, status: str, message: str, started: str = "") -> Row:
@@ -252,9 +292,9 @@ def _row(cell: Cell, answer: dict[str, Any], started: str) -> Row:
     return {
         "key": cell.key,
         "cell": cell.to_json(),
-        "status": answer["status"],
+        "status": answer.get("status"),
         "message": answer.get("message", ""),
-        "measurements": answer["measurements"],
+        "measurements": answer.get("measurements"),
         "agreement": answer.get("agreement", {}),
         "provenance": {
             **provenance.of_run(),

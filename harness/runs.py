@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from harness import store
-from harness.cells import Cell
 from harness.provenance import code_fingerprint
+from harness.row import check
 from impls.errors import BadInput
 
 PUBLISHED = Path("results")
@@ -44,28 +43,7 @@ def rows(path: Path) -> list[store.Row]:
     found = store.latest(store.read(path))
     for row in found:
         try:
-            Cell.from_json(row["cell"])
-            _check(row)
+            check(row)
         except BadInput as error:
             raise BadInput(f"results file {path}, row {row['key']}: {error}") from error
     return found
-
-
-def _check(row: store.Row) -> None:
-    if not isinstance(row["provenance"], dict) or not isinstance(row.get("agreement", {}), dict):
-        raise BadInput("no row: provenance or agreement of another form")
-    for measurement in row["measurements"]:
-        if not isinstance(measurement, dict) or not isinstance(measurement.get("quantity"), str):
-            raise BadInput("no measurement: allowed: an object with a quantity")
-        ratio = measurement.get("ratio") or {}
-        numbers: list[Any] = [measurement.get("value"), *_list(measurement.get("samples"))]
-        if not isinstance(ratio, dict) or not isinstance(measurement.get("detail", {}), dict):
-            raise BadInput(f"{measurement['quantity']}: no measurement: ratio or detail of another form")
-        numbers += [ratio.get("value"), ratio.get("low"), ratio.get("high"), *_list(ratio.get("baseline_samples"))]
-        for number in numbers:
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
-                raise BadInput(f"{measurement['quantity']}: {number!r} is no number")
-
-
-def _list(samples: Any) -> list[Any]:
-    return samples if isinstance(samples, list) else [] if samples is None else ["samples"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.form import LARGEST
 from impls.errors import BadInput
 
 SCHEMA = 1
@@ -68,7 +68,7 @@ class Store:
             self._append(row)
 
     def _append(self, row: Row) -> None:
-        line = (json.dumps(_finite({"schema": SCHEMA, **row}), allow_nan=False) + "\n").encode()
+        line = (json.dumps(storable({"schema": SCHEMA, **row}), allow_nan=False) + "\n").encode()
         end = os.lseek(self._file, 0, os.SEEK_END)
         try:
             written = os.write(self._file, line)
@@ -92,14 +92,17 @@ class Store:
             os.ftruncate(self._file, whole)
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN or infinity: null stands for them."""
+def storable(value: Any) -> Any:
+    """What the file can hold of it. For NaN and infinity, which JSON has not, null stands; for half characters, which
+    UTF-8 has not, their codes."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if abs(value) < LARGEST else None
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: storable(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [storable(item) for item in value]
     return value
 
 
@@ -110,6 +113,10 @@ def read(path: Path) -> list[Row]:
         BadInput: There is no such file, a line is cut or is not a row, or it has another schema version.
     """
     return list(_rows(path))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)  # NaN and infinity: Python's own, no JSON
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
@@ -130,7 +137,7 @@ def _rows(path: Path) -> Iterator[Row]:
     for number, line in enumerate(lines[:-1], start=1):
         where = f"results file {path}, line {number}"
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{where}: not a JSON row: allowed: lines written by 'vocabench run'") from error
         if not isinstance(row, dict) or row.get("schema") != SCHEMA:

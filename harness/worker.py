@@ -25,8 +25,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m harness.worker")
     parser.add_argument("--framework", required=True, choices=registry.frameworks())
     parser.add_argument("--answers", type=int, required=True, help="file descriptor that answers are written to")
+    parser.add_argument("--parent", type=int, required=True, help="process whose end is this one's end too")
     arguments = parser.parse_args()
-    _end_with_parent()
+    _end_with(arguments.parent)
     registry.adapter(arguments.framework).prepare_process()
     with open(arguments.answers, "w", encoding="utf-8") as answers:
         for line in sys.stdin:
@@ -78,15 +79,17 @@ def _say(answers: TextIO, message: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed must not go on measuring, nor hold its memory."""
-    parent = os.getppid()
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed, perhaps before this line was reached, must not go on measuring, nor hold its
+    memory."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(1)
 
+    if os.getppid() != parent:
+        os._exit(1)
     threading.Thread(target=watch, daemon=True).start()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class Number:
     def check(self, name: str, value: object) -> object:
         whole = isinstance(self.default, int)
         right_type = isinstance(value, int | np.integer) if whole else isinstance(value, int | float | np.number)
-        if isinstance(value, bool) or not right_type or not self.low <= float(value) <= self.high:  # type: ignore[arg-type]
+        if isinstance(value, bool) or not right_type or not self.low <= value <= self.high:  # type: ignore[operator]
             kind = "whole number" if whole else "number"
             raise BadInput(f"option {name}={value!r}: allowed: a {kind} from {self.low} to {self.high}")
         return int(value) if whole else float(value)  # type: ignore[call-overload]
@@ -84,7 +85,7 @@ class Table:
             return value
         if isinstance(value, str):
             path, sha256 = _file(name, value, "a .npy file")
-            _loaded(name, path, self.dims)
+            _numbers(name, _loaded(name, path), self.dims)
             return f"{path}@{sha256}"
         try:
             array = np.asarray(value)
@@ -184,15 +185,24 @@ def read_table(name: str, checked: object) -> NDArray | None:
     if isinstance(checked, Given):
         return checked.array
     path, _ = _file(name, str(checked), "a .npy file")
+    return _loaded(name, path)
+
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def _loaded(name: str, path: Path) -> NDArray:
+    """The array in a .npy file, once its header is found to be true: to numbers, as many as the file holds."""
+    with path.open("rb") as file:
+        try:
+            shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+        except Exception as error:  # the header is a Python literal, with all that can be wrong with one
+            raise BadInput(f"option {name}: {path} is no .npy file: {' '.join(str(error).split())[:200]}") from None
+        held = path.stat().st_size - file.tell()
+    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != held:
+        what = f"{dtype} of shape {shape} in {held:,} bytes"
+        raise BadInput(f"option {name}: {path} holds {what}: allowed: a .npy file of numbers")
     return np.load(path, allow_pickle=False)
-
-
-def _loaded(name: str, path: Path, dims: int) -> NDArray:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise BadInput(f"option {name}: {path} is no .npy file of numbers: {error}") from None
-    return _numbers(name, array, dims)
 
 
 def path_of(checked: str) -> Path:

@@ -80,6 +80,13 @@ def test_a_mistake_is_one_line_and_exit_2(arguments, message, in_empty_folder):
     assert "Traceback" not in done.stderr
 
 
+def test_names_with_any_signs_stay_on_one_line(in_empty_folder, capsys):
+    for name in ("two\nlines", "a\x1b[31mred", "a\u2028b", "half\ud800", "nul\0"):
+        assert cli.main(["table", "--run", name]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.isprintable()
+
+
 def test_a_run_and_its_tables(in_empty_folder):
     small = ["-f", "numpy", "--precision", "float64", "-v", "50", "-t", "timing", "-s", "budget=0"]
     small += [

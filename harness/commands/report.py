@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import runs
-from harness.store import latest, read
+from harness.store import latest
 from impls.errors import BadInput
 
 
 def report(run_paths: Sequence[str] | None, *, out: str, title: str | None) -> int:
     """Write the page of one run or of several; a cell that stands in more than one is shown as in the last."""
     paths = [Path(path) for path in run_paths] if run_paths else [runs.latest()]
-    rows = latest(row for path in paths for row in read(path))
+    rows = latest(row for path in paths for row in runs.rows(path))
     if not rows:
         raise BadInput(f"{', '.join(map(str, paths))}: no row: allowed: a run that measured something")
     from harness.report.page import build

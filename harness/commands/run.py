@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness import pool, ray_pool, registry, runs
 from harness.cells import Cell, Selection, Suite, check_by_hand
 from harness.commands.table import show
-from harness.store import Row, Store, latest, read
+from harness.store import Row, Store
 from impls.errors import BadInput
 
 _FAILED = ("error", "timeout", "oom")
@@ -49,9 +49,10 @@ def run(
         pool.check_device({cell.framework for cell in cells if cell.method in registry.methods()}, device)
     path = Path(out) if out else runs.default_path(suite_name)
     with Store(path, again=_FAILED if retry else ()) as store:
+        runs.rows(path)  # what could not be shown in the end is refused before anything is measured
         measure(cells, store, suite.deadline_seconds, console, run_cells)
     keys = {cell.key for cell in cells}
-    rows = [row for row in latest(read(path)) if row["key"] in keys]
+    rows = [row for row in runs.rows(path) if row["key"] in keys]
     show(rows, "markdown")
     console.print(f"rows: {path}")
     return 0 if all(row["status"] in ("ok", "skipped") for row in rows) else 1

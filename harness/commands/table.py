@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness import registry, runs
 from harness.report.rows import Filter, flatten
-from harness.store import Row, latest, read
+from harness.store import Row
 from impls.errors import BadInput, unknown
 
 
@@ -29,7 +29,7 @@ def table(
     if len(given or ()) > 1:
         raise BadInput("--run given more than once: allowed: with --against published only")
     path = runs.resolve(given[0] if given else None)
-    rows = latest(read(path))
+    rows = runs.rows(path)
     records = [record for record in flatten(rows) if kept.keeps(record)]
     if not records:
         raise BadInput(f"{path} has no row under these filters: allowed: fewer or other filters")

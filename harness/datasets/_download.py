@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import shutil
+import stat
 import urllib.request
 import zipfile
 import zlib
@@ -17,6 +18,7 @@ from impls.errors import BadInput
 
 _TIMEOUT_SECONDS = 60.0  # without a byte
 _CHUNK = 1 << 20
+_MOST_BYTES = 1 << 33  # of a download or of a member: a disk is not filled before a checksum tells
 _AGENT = "vocabench/0"  # some servers refuse the one urllib gives itself
 
 
@@ -67,7 +69,8 @@ class Download:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._failed(getattr(error, "reason", None) or error) from error
         with answer, target.open("wb") as file:
-            expected = int(answer.headers.get("Content-Length") or 0)
+            said = answer.headers.get("Content-Length") or "0"
+            expected = int(said) if said.isdecimal() else 0
             while True:
                 # Only what the network does is caught here: a full disk is another mistake.
                 try:
@@ -79,6 +82,8 @@ class Download:
                 file.write(chunk)
                 digest.update(chunk)
                 received += len(chunk)
+                if received > _MOST_BYTES:
+                    raise self._failed(f"more than {_MOST_BYTES:,} bytes came")
                 progress(f"{self.name}: {received / 2**20:.0f} of {expected / 2**20:.0f} MiB")
         if expected and received != expected:
             raise self._failed(f"cut short, {received:,} of {expected:,} bytes came")
@@ -102,6 +107,11 @@ def _extract(archive: Path, members: Mapping[str, str], folder: Path) -> None:
     try:
         with zipfile.ZipFile(archive) as opened:
             for member, name in members.items():
+                info = opened.getinfo(member)
+                if stat.S_ISLNK(info.external_attr >> 16) or info.is_dir():
+                    raise zipfile.BadZipFile(f"{member} is no file")
+                if info.file_size > _MOST_BYTES:
+                    raise zipfile.BadZipFile(f"{member} has {info.file_size:,} bytes, more than {_MOST_BYTES:,}")
                 with opened.open(member) as source, (folder / name).open("wb") as target:
                     shutil.copyfileobj(source, target, _CHUNK)
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError) as error:

@@ -83,8 +83,13 @@ def is_whole(folder: Path) -> bool:
     """Whether `filled` finished it and nothing has changed since."""
     try:
         checksums = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(checksums, dict):
+        return False
+    try:
         return all(sha256_of_file(folder / name) == expected for name, expected in checksums.items())
-    except (OSError, ValueError):
+    except ValueError:  # a file that cannot be read, or a name that none can have
         return False
 
 

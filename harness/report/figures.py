@@ -72,7 +72,11 @@ def _by_vocabulary(
     records: Sequence[Record], quantity: str
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, list[Record]]]]:
     """For each setting of the timing task that has several sizes or methods: method to its records by rising size."""
-    found = [r for r in records if r["task"] == "timing" and r["quantity"] == quantity and r["value"] is not None]
+    found = [
+        r
+        for r in records
+        if r["task"] == "timing" and r["quantity"] == quantity and r["value"] is not None and r["vocab"]
+    ]
     for key, group in _groups(found, "framework", "dim", "tokens", "precision", "device").items():
         lines: dict[str, list[Record]] = {}
         for record in sorted(group, key=lambda record: record["vocab"]):
@@ -444,7 +448,8 @@ def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
             for name in lines:
                 steps = _steps(*lines[name])
                 axes.plot(*zip(*steps, strict=True), linewidth=1.3, markersize=4, label=_svg.short(name), **looks[name])
-            axes.set(xlabel="training steps", ylabel="held-out perplexity")
+            counted = "steps" if any("step" in point for curve, _ in lines.values() for point in curve) else "epochs"
+            axes.set(xlabel=f"training {counted}", ylabel="held-out perplexity")
             _svg.logarithmic(axes.yaxis)
             axes.grid(axis="y")
             _svg.legend(axes)
@@ -477,7 +482,7 @@ def _name_of_cell(cell: dict[str, Any]) -> str:
 
 
 def _steps(curve: list[dict[str, float]], changes: list[dict[str, float]]) -> list[tuple[float, float]]:
-    points = [(point["step"], point["perplexity"]) for point in curve]
+    points = [(point["step" if "step" in point else "epoch"], point["perplexity"]) for point in curve]
     for change in changes:
         points += [
             (change["step"], change[key])

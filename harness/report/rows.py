@@ -57,7 +57,7 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     verdicts = {
         _identity(row): row["agreement"]["verdict"]
         for row in rows
-        if row["cell"]["task"] == "agreement" and row["agreement"].get("verdict")
+        if row["cell"]["task"] == "agreement" and row.get("agreement", {}).get("verdict")
     }
     # The agreement cell without options covers the variants too: it checks each choice that changes the arithmetic.
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
@@ -65,7 +65,9 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     records = []
     for row in rows:
         identity = _identity(row)
-        verdict = row["agreement"].get("verdict") or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
+        verdict = (
+            row.get("agreement", {}).get("verdict") or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
+        )
         for measurement in row["measurements"] or [{}]:
             records.append(_record(row, measurement, verdict) | _difference(measurement, baselines.get(_trial(row))))
     return records
@@ -90,7 +92,7 @@ def _difference(measurement: dict[str, Any], baseline: Row | None) -> Record:
     if not others:
         return {}
     (own_S, sizes_S), (other_S, other_sizes_S) = _sample_scores(measurement), _sample_scores(others[0])
-    if not np.array_equal(sizes_S, other_sizes_S):
+    if not len(sizes_S) or not sizes_S.all() or not np.array_equal(sizes_S, other_sizes_S):
         return {}
     (found,) = differences(own_S[:, None], other_S[:, None], sizes_S=sizes_S)
     interval = found.interval
@@ -106,14 +108,16 @@ def _sample_scores(measurement: dict[str, Any]) -> tuple[NDArray[np.float64], ND
     """(S,) what each sample adds to a score, and (S,) its size: of an error rate the errors and the length of the
     reference, of a mean of scores the score and 1."""
     if measurement["quantity"] in ERROR_RATES:
-        counts_S4 = np.array(measurement["detail"]["counts"], np.float64)
+        counts_S4 = np.array(measurement.get("detail", {}).get("counts", ()), np.float64).reshape(-1, 4)
         return counts_S4[:, :3].sum(axis=1), counts_S4[:, 3]
-    scores_S = np.array(measurement["samples"], np.float64)
-    return scores_S, np.ones(len(scores_S))
+    scores_S = np.array(measurement.get("samples", ()), np.float64)
+    return scores_S, np.ones(len(scores_S)) * np.isfinite(scores_S)
 
 
 def _record(row: Row, measurement: dict[str, Any], verdict: str) -> Record:
     cell, ratio = row["cell"], measurement.get("ratio") or {}
+    if None in map(ratio.get, ("value", "low", "high")):
+        ratio = {}  # a ratio is given with its interval, or not at all
     fields = {name: cell[name] for name in KEYS if name in cell and name not in ("options",)}
     return {
         **dict.fromkeys(KEYS),

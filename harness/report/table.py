@@ -98,7 +98,7 @@ def _table(records: Sequence[Record], columns: Sequence[tuple[str, str, Show]]) 
     for title, quantity, show in columns:
         if quantity in measured:
             found = [lines[line].get(quantity) for line in ordered]
-            data[title] = ["" if record is None else show(record) for record in found]
+            data[title] = ["" if record is None else _shown(record, show) for record in found]
             best[title] = _best(found, show)
     data["agreement"] = [next(iter(lines[line].values()))["agreement"] for line in ordered]
     table = pd.DataFrame(data)
@@ -138,8 +138,13 @@ def _agreement(records: Sequence[Record]) -> pd.DataFrame:
     )
 
 
+def _shown(record: Record, show: Show) -> str:
+    """A ratio has no need of the value itself."""
+    return show(record) if record["value"] is not None or show in (_speed, _difference) else "not finite"
+
+
 def _perplexity(record: Record) -> str:
-    return "not finite" if record["value"] is None else f"{record['value']:.2f}"
+    return f"{record['value']:.2f}"
 
 
 def _duration(record: Record) -> str:
@@ -172,7 +177,8 @@ def _correlation(record: Record) -> str:
 
 def _score(record: Record) -> str:
     """In per cent, as papers give it, with its 95 % interval over samples."""
-    return f"{100 * record['value']:.2f} [{100 * record['low']:.2f}, {100 * record['high']:.2f}]"
+    value, low, high = (record[key] for key in ("value", "low", "high"))
+    return f"{100 * value:.2f}" + ("" if None in (low, high) else f" [{100 * low:.2f}, {100 * high:.2f}]")
 
 
 def _difference(record: Record) -> str:

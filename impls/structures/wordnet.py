@@ -27,8 +27,8 @@ _SENSE_TYPES = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
 _HYPERNYMS = ("@", "@i")
 
 _OFFSET = (re.compile(r"[0-9]{8}"), "8 digits")
-_DECIMAL = (re.compile(r"[0-9]+"), "a decimal number")
-_HEX = (re.compile(r"[0-9a-fA-F]+"), "a hexadecimal number")
+_DECIMAL = (re.compile(r"[0-9]{1,18}"), "a decimal number of at most 18 digits")
+_HEX = (re.compile(r"[0-9a-fA-F]{1,16}"), "a hexadecimal number of at most 16 digits")
 _SOURCE = (re.compile(r"[0-9a-fA-F]{4}"), "4 hexadecimal digits")
 _ANY = (re.compile(r"\S+"), "a word")
 

@@ -67,6 +67,8 @@ def test_an_option_at_its_default_is_no_variant():
         ({"tasks": ["timings"]}, "did you mean 'timing'"),
         ({"precision": ["fp32"]}, "unknown precision 'fp32'"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"seed": -1}, "seed -1: allowed"),
+        ({"vocab": [10**30]}, "vocabulary of 1000000"),
         ({"tasks": ["language_modelling"]}, "no cell left"),
         ({"options": {"gamma": "zero"}, "methods": ["sohsm"], "frameworks": ["numpy"]}, "gamma='zero'"),
         ({"settings": {"rounds": "2"}}, "rounds=2"),
@@ -82,13 +84,43 @@ def test_what_nothing_would_read_is_refused():
     suite = Suite.load("cpu")
     with pytest.raises(BadInput, match="unknown setting 'epochs'"):
         check_by_hand(suite, Selection(settings={"epochs": "2"}))
+    with pytest.raises(BadInput, match="--dataset pydoc: timing read none"):
+        check_by_hand(suite, Selection(dataset="pydoc"))
     with pytest.raises(BadInput, match="unknown option 'projections': did you mean 'projection'"):
         check_by_hand(suite, Selection(options={"projections": "none"}))
 
 
-def test_suites_with_unknown_keys_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("top", "sweep", "message"),
+    [
+        ("", "vocabs = [3]", "did you mean 'vocab'"),
+        ("deadline = 5", "", "unknown key of mine.toml 'deadline': did you mean 'deadline_seconds'"),
+        ("deadline_seconds = 0", "", "deadline_seconds=0: allowed: a number above 0"),
+        ("description = 3", "", "description=3: allowed: text"),
+        ("description = [", "", "suite mine.toml: .*allowed: TOML in UTF-8"),
+        (f"deadline_seconds = {'9' * 5000}", "", "allowed: TOML in UTF-8"),
+        ("", "methods = []", r"sweep\[0\].methods=.*allowed: a list of one or more"),
+        ("", "methods = ['sohms']", "unknown method in mine.toml 'sohms': did you mean 'sohsm'"),
+        ("", "frameworks = ['touch']", "did you mean 'torch'"),
+        ("", "options = { projections = 'none' }", "did you mean 'projection'"),
+        ("", "vocab = [1]", r"sweep\[0\].vocab\[0\]=1: allowed: a whole number from 2"),
+        ("", "seeds = [-1]", r"sweep\[0\].seeds\[0\]=-1"),
+        ("", "dim = true", r"sweep\[0\].dim=True"),
+    ],
+)
+def test_suites_of_another_form_are_refused(tmp_path, monkeypatch, top, sweep, message):
     path = tmp_path / "mine.toml"
-    path.write_text('description = "x"\n[[sweep]]\ntask = "timing"\nvocabs = [3]\n')
+    described = "" if "description" in top else 'description = "x"'
+    path.write_text(f'{described}\n{top}\n[[sweep]]\ntask = "timing"\n{sweep}\n')
     monkeypatch.setattr(registry, "suite_path", lambda name: path)
-    with pytest.raises(BadInput, match="did you mean 'vocab'"):
+    with pytest.raises(BadInput, match=message):
         Suite.load("mine")
+
+
+def test_a_suite_holds_no_arrays(tmp_path, monkeypatch):
+    path = tmp_path / "mine.toml"
+    sweep = 'task = "timing"\nvocab = [9]\nmethods = ["class_hsm"]\noptions = { vectors = [[1.0]] }'
+    path.write_text(f'description = "x"\n[[sweep]]\n{sweep}\n')
+    monkeypatch.setattr(registry, "suite_path", lambda name: path)
+    with pytest.raises(BadInput, match=r"option vectors=array of shape \(1, 1\): allowed in a suite: the path"):
+        cells("mine", frameworks=["numpy"])

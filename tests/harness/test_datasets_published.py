@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import io
 import os
+import stat
 import threading
 import zipfile
 from pathlib import Path
@@ -151,6 +152,57 @@ def test_an_archive_without_its_members_or_damaged_inside(served):
         contents["/w.zip"] = sent, len(sent)
         with pytest.raises(BadInput, match=message):
             published(url, sent).text(print)
+
+
+def linked(members, target):
+    """An archive one of whose members is a symbolic link."""
+    buffer = io.BytesIO(archive(members))
+    with zipfile.ZipFile(buffer, "a") as opened:
+        link = zipfile.ZipInfo("w/test")
+        link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+        opened.writestr(link, target)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("members", "target", "message"),
+    [
+        ({}, "/etc/passwd", "w/test is no file"),
+        ({}, "../../../escaped", "w/test is no file"),
+        ({"w/train": bytes(5000)}, None, "w/train has 5,000 bytes, more than 4,000"),
+    ],
+)
+def test_a_member_that_is_a_link_or_too_large_is_refused(served, cache, monkeypatch, members, target, message):
+    url, contents = served
+    own = SPLITS | members
+    content = archive(own) if target is None else linked({name: own[name] for name in ("w/train", "w/valid")}, target)
+    contents["/w.zip"] = content, len(content)
+    monkeypatch.setattr(_download, "_MOST_BYTES", 4000)
+    with pytest.raises(BadInput, match=message):
+        published(url, content).text(print)
+    assert not [path for path in cache.rglob("*") if path.is_file() or path.is_symlink()]
+
+
+def test_a_server_that_sends_without_end_is_left(served, cache, monkeypatch):
+    url, contents = served
+    contents["/w.zip"] = bytes(100_000), 100_000
+    monkeypatch.setattr(_download, "_MOST_BYTES", 4000)
+    with pytest.raises(BadInput, match="more than 4,000 bytes came"):
+        published(url, archive(SPLITS)).text(print)
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_a_length_that_is_no_number_is_not_believed(served):
+    url, contents = served
+    content = archive(SPLITS)
+    contents["/w.zip"] = content, "many"
+    assert published(url, content).text(print).files["test"].read_bytes() == SPLITS["w/test"]
+
+
+@pytest.mark.parametrize("manifest", ["[]", "3", '{"../../../etc/passwd": "0"}', '{"\\u0000": "0"}', "[" * 100_000, ""])
+def test_a_manifest_of_another_form_is_no_whole_folder(tmp_path, manifest):
+    (tmp_path / "manifest.json").write_text(manifest)
+    assert not _files.is_whole(tmp_path)
 
 
 def test_a_full_disk(served, cache, monkeypatch):

@@ -1,14 +1,17 @@
 """Cells in child processes: results, crashes and time-outs become rows, and a killed run goes on where it was."""
 
+import dataclasses
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
-from harness import pool, registry
+from harness import pool, registry, runs
 from harness.cells import Cell, Selection, Suite
 from harness.store import Store, read
 from impls.errors import BadInput
@@ -65,6 +68,98 @@ def test_a_worker_that_dies_is_a_row(tmp_path, number, status):
     assert number.name in rows[0]["message"]
 
 
+# What a worker does in place of the cell's work, and the row that comes of it. `say` writes to the answers' pipe.
+FAULTS = {
+    "hangs": ("time.sleep(600)", "timeout", "no result within 1 s"),
+    "hangs and chatters": ("while True: progress('busy')", "timeout", "no result within 1 s"),
+    "closes the pipe and hangs": ("os.close(answers); time.sleep(600)", "timeout", "no result within 1 s"),
+    "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "error", "the worker was killed by SIGSEGV"),
+    "aborts": ("print('assertion failed', flush=True); os.abort()", "error", "killed by SIGABRT: assertion failed"),
+    "exits": ("os._exit(3)", "error", "the worker was ended with exit code 3"),
+    "exits as if all were well": ("os._exit(0)", "error", "the worker was ended with exit code 0"),
+    "leaves": ("sys.exit('no more')", "error", "the worker was ended with exit code 1: no more"),
+    "is killed by the kernel": ("os.kill(os.getpid(), signal.SIGKILL)", "oom", "killed by SIGKILL"),
+    "asks for too much": ("limit(); numpy.ones(1 << 40)", "oom", "MemoryError: Unable to allocate 8.00 TiB"),
+    "fills the memory": ("limit(); held = [bytearray(1 << 20) for _ in range(1 << 14)]", "oom", "MemoryError"),
+    "writes noise": ("say(b'\\x00\\xff\\n' * 9)", "error", r"what is no answer: b'\x00\xff'"),
+    "writes no object": ("say(b'3\\n')", "error", "what is no answer: b'3'"),
+    "writes another object": ("say(b'{}\\n')", "error", "what is no answer: b'{}'"),
+    "nests without end": ("say(b'[' * 100_000 + b'\\n')", "error", "what is no answer: b'[[["),
+    "writes without end": ("while True: say(b'x' * 4096)", "error", "what is no answer: b'xxx"),
+    "answers nothing": ("say(b'{\"result\": {}}\\n')", "error", "another form: no row: status=None"),
+    "answers words for numbers": (
+        'say(b\'{"result": {"status": "ok", "measurements": [{"quantity": "x", "value": "y"}]}}\\n\')',
+        "error",
+        "measurements[0].value='y': allowed: a finite number",
+    ),
+    "dies in the middle of a line": ('say(b\'{"result": {"sta\'); os._exit(1)', "error", "ended with exit code 1"),
+    "stops in the middle of a line": ('say(b\'{"result": {"sta\'); time.sleep(600)', "timeout", "within 1 s"),
+    "works": ("pass", "ok", ""),
+    "raises what no text can hold": ("raise OSError('\\ud800')", "error", r"OSError: \ud800"),
+}
+
+
+def test_a_fault_in_a_worker_is_its_row_and_the_next_cell_runs(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, resource, signal, sys, time, numpy\n"
+        "import harness.tasks.agreement as task\n"
+        "real = task.run\n"
+        "def limit():\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "def run(cell, progress):\n"
+        "    answers = int(sys.argv[sys.argv.index('--answers') + 1])\n"
+        "    say = lambda text: os.write(answers, text)\n"
+        "    exec(FAULTS[cell.seed])\n"
+        "    return real(cell, progress)\n"
+        "task.run = run\n"
+        f"FAULTS = {[body for body, _, _ in FAULTS.values()]!r}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(pool, "_LONGEST_LINE", 1 << 20)
+    (cell,) = oracle_cells(["huffman"])
+    cells = {name: dataclasses.replace(cell, seed=number) for number, name in enumerate(FAULTS)}
+    hanging = [cells[name] for name, (_, status, _) in FAULTS.items() if status == "timeout"]
+    path = tmp_path / "rows.jsonl"
+    with Store(path) as store:
+        assert len(list(pool.run(hanging, store, deadline=1, progress=quiet))) == len(hanging)
+        list(pool.run(cells.values(), store, deadline=120, progress=quiet))
+    rows = {row["key"]: row for row in runs.rows(path)}
+    assert len(rows) == len(FAULTS)
+    for name, (_, status, message) in FAULTS.items():
+        row = rows[cells[name].key]
+        assert row["status"] == status, (name, row["message"])
+        assert message in row["message"], name
+
+
+def test_a_worker_that_died_while_nobody_asked_is_replaced(tmp_path):
+    cells = oracle_cells(["full_softmax", "huffman"])
+    rows = []
+    with Store(tmp_path / "rows.jsonl") as store:
+        for row in pool.run(cells, store, deadline=120, progress=quiet):
+            rows.append(row)
+            for child in psutil.Process().children():
+                child.kill()
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+
+
+def test_a_worker_whose_parent_is_gone_before_it_looks_ends_without_measuring():
+    reading, writing = os.pipe()
+    (cell,) = oracle_cells(["full_softmax"])
+    command = [sys.executable, "-m", "harness.worker", "--framework", "numpy", "--answers", str(writing)]
+    done = subprocess.run(
+        [*command, "--parent", "1"],
+        input=json.dumps({"cell": cell.to_json()}).encode() + b"\n",
+        pass_fds=(writing,),
+        env={**os.environ, "PYTHONPATH": str(pool.ROOT)},
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answers:
+        assert (done.returncode, answers.read()) == (1, b"")
+
+
 def test_an_exception_in_a_task_is_a_row(tmp_path):
     (cell,) = oracle_cells(["full_softmax"])
     broken = type(cell)(**{**cell.to_json(), "method": "no_such_method"})
@@ -86,28 +181,6 @@ def test_a_framework_has_the_threads_it_was_given(framework, monkeypatch):
     with pool.Worker(framework, threads=1) as worker:
         (message,) = worker.ask({"describe": True}, deadline=120)
     assert message["result"]["describe"]["cpu"]["threads"] == "1"
-
-
-def test_a_killed_run_resumes_and_leaves_no_worker(in_empty_folder):
-    command = [sys.executable, "-m", "harness.cli", "check", "-f", "numpy", "--out", "rows.jsonl"]
-    environment = {**os.environ, "PYTHONPATH": str(pool.ROOT)}
-    path = in_empty_folder / "rows.jsonl"
-    kills = 0
-    for delay in (0.4, 0.8, 1.2, 1.6):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(delay)
-        kills += process.poll() is None
-        process.kill()
-        process.wait()
-        before = path.read_bytes() if path.exists() else b""
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
-    keys = [row["key"] for row in read(path)]
-    assert len(keys) == len(set(keys)) == len(Suite.load("check").cells(Selection(frameworks=["numpy"])))
-    assert kills
-    time.sleep(1.5)
-    assert "--framework numpy" not in subprocess.check_output(["ps", "-eo", "args"], text=True)
 
 
 def test_a_framework_that_is_done_helps_the_others(monkeypatch, tmp_path):

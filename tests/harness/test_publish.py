@@ -96,11 +96,20 @@ def test_what_is_refused_leaves_nothing(run, in_empty_folder, capsys, rows, more
         ({"cell": {}}, "no cell: missing"),
         ({"cell": row()["cell"] | {"speed": 1}}, "unexpected keyword argument 'speed'"),
         ({"cell": row()["cell"] | {"options": 3}}, "options=3"),
-        ({"provenance": []}, "provenance or agreement"),
-        ({"measurements": [3]}, "an object with a quantity"),
-        ({"measurements": [{"quantity": "perplexity", "value": "ten"}]}, "'ten' is no number"),
-        ({"measurements": [{"quantity": "perplexity", "value": 1, "samples": 3}]}, "'samples' is no number"),
-        ({"measurements": [{"quantity": "perplexity", "value": 1, "ratio": 3}]}, "ratio or detail"),
+        ({"provenance": []}, "provenance=(a list of 0): allowed: an object"),
+        ({"measurements": [3]}, "measurements[0]=3: allowed: an object"),
+        (
+            {"measurements": [{"quantity": "perplexity", "value": "ten"}]},
+            "measurements[0].value='ten': allowed: a finite number",
+        ),
+        (
+            {"measurements": [{"quantity": "perplexity", "value": 1, "samples": 3}]},
+            "measurements[0].samples=3: allowed: a list",
+        ),
+        (
+            {"measurements": [{"quantity": "perplexity", "value": 1, "ratio": 3}]},
+            "measurements[0].ratio=3: allowed: an object",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", [["publish"], ["table", "--against", "published", "--run"]])

@@ -30,3 +30,18 @@ def test_what_disagrees_is_never_the_best():
     wrong = [{**r, "agreement": {"verdict": "disagree"}} if r["cell"]["method"] == "huffman" else r for r in rows]
     text = table.render(flatten(wrong), "latex")
     assert not [line for line in text.splitlines() if line.startswith("huffman") and "textbf" in line]
+
+
+def test_a_figure_that_is_not_finite_is_said_to_be():
+    rows = [r for r in ROWS if r["cell"]["task"] in ("timing", "language_modelling", "summarization", "speech")]
+    unknown = {"value": None, "low": None, "high": None, "samples": [None], "ratio": None, "detail": {}}
+    rows = [{**r, "measurements": [m | unknown for m in r["measurements"]]} for r in rows]
+    for form in table.FORMATS:
+        text = table.render(flatten(rows), form)
+        assert form in ("csv", "json") or "not finite" in text
+
+
+def test_a_row_without_a_check_is_unchecked():
+    (row,) = [r for r in ROWS if r["cell"]["task"] == "timing"][:1]
+    records = flatten([{name: value for name, value in row.items() if name != "agreement"}])
+    assert {record["agreement"] for record in records} == {"unchecked"}

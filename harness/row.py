@@ -1,0 +1,97 @@
+"""What a row holds, as far as anything reads it: tables, reports, gates and `publish` may take it for granted."""
+
+from __future__ import annotations
+
+from harness.cells import Cell
+from harness.form import (
+    above_zero,
+    boolean,
+    both,
+    each,
+    either,
+    exactly,
+    maybe,
+    named,
+    number,
+    one_of,
+    plain,
+    record,
+    text,
+    whole,
+)
+from harness.store import Row
+from impls.errors import BadInput
+
+STATUSES = ("ok", "disagree", "timeout", "oom", "error", "skipped")
+
+_POINT = record({}, {name: maybe(number) for name in ("perplexity", "perplexity_before", "perplexity_after")})
+_PLACED = both(either(record({"step": number}), record({"epoch": number})), _POINT)
+_PART = record({"value": maybe(number)})
+
+_DETAIL = record(
+    {},
+    {
+        "formulation": maybe(text),
+        "split": text,
+        "curve": each(_PLACED),
+        "reorganizations": each(both(record({"step": number}), _POINT)),
+        "clusters": each(each(text)),
+        "examples": each(
+            either(
+                record({"text": text, "summaries": each(text), "ours": text}),
+                record({"id": text, "language": text, "reference": text, "ours": text}),
+            )
+        ),
+        "counts": each(exactly(whole(0), whole(0), whole(0), whole(0))),
+        "languages": either(named(_PART), each(text)),
+        "groups": named(_PART),
+    },
+)
+_RATIO = record(
+    {},
+    {
+        **dict.fromkeys(("value", "low", "high"), maybe(above_zero)),
+        **dict.fromkeys(("samples", "baseline_samples"), each(maybe(number))),
+    },
+)
+_MEASUREMENT = record(
+    {"quantity": text},
+    {
+        **dict.fromkeys(("value", "low", "high"), maybe(number)),
+        **dict.fromkeys(("unit", "better"), text),
+        "samples": each(maybe(number)),
+        "ratio": maybe(_RATIO),
+        "detail": _DETAIL,
+    },
+)
+_AGREEMENT = record({}, {"verdict": one_of("agree", "disagree"), "disagreements": each(text)})
+_PROVENANCE = record(
+    {},
+    {
+        "code": record({}, {"dirty": maybe(boolean)}),
+        **dict.fromkeys(("machine", "versions", "framework", "data"), record({})),
+        "started": text,
+        "seconds": maybe(number),
+    },
+)
+_SETTINGS = record({}, dict.fromkeys(("objective", "split", "units"), text))
+
+_ROW = record(
+    {
+        "key": text,
+        "cell": record({"settings": _SETTINGS}),
+        "status": one_of(*STATUSES),
+        "measurements": each(_MEASUREMENT),
+        "provenance": _PROVENANCE,
+    },
+    {"message": text, "agreement": _AGREEMENT},
+)
+
+
+def check(row: Row) -> None:
+    """Raises `BadInput` where the row is not of the form that `vocabench run` gives it."""
+    if wrong := plain(row):
+        raise BadInput(f"no row: {wrong.removeprefix('.')}")
+    Cell.from_json(row["cell"])
+    if wrong := _ROW(row):
+        raise BadInput(f"no row: {wrong.removeprefix('.')}")
