@@ -21,7 +21,8 @@ class CnnSoftmax(OutputLayer):
     correction, `bias` (V,). Structure: `windows` (U, 4) and the fields of `Blocks`.
 
     Every call makes the scores (U, X) of the U different windows that the words have, of which each word takes the
-    highest a filter: (V, X) features, and then (V, D) vectors. Held are these, the scores' gradient and (V, X) ids.
+    highest a filter: (V, X) features. Where X + R is below D the hidden vectors are projected to that, else the words'
+    vectors (V, D) are made. Held are these, the scores' gradient and (V, X) ids.
     """
 
     def structure(self) -> Tree:
@@ -37,12 +38,16 @@ class CnnSoftmax(OutputLayer):
 
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         bias_V = params["bias"]
-        projection_DX = _scaled(params["char_projection"]).astype(bias_V.dtype)
-        vectors_VD = product(self._features(params, structure), projection_DX)
+        dtype = bias_V.dtype
+        features_VY, projection_DY = self._features(params, structure).astype(dtype), _scaled(params["char_projection"])
         if "correction_weight" in params:
-            projection_DR = _scaled(params["correction_projection"]).astype(bias_V.dtype)
-            vectors_VD = vectors_VD + product(params["correction_weight"], projection_DR)
-        return product(hidden_ND, vectors_VD.astype(bias_V.dtype)) + bias_V
+            features_VY = jnp.concatenate([features_VY, params["correction_weight"]], axis=1)
+            projection_DY = jnp.concatenate([projection_DY, _scaled(params["correction_projection"])], axis=1)
+        projection_DY = projection_DY.astype(dtype)
+        # Whichever is narrower meets the vocabulary.
+        if features_VY.shape[1] < self.spec.dim:
+            return product(product(hidden_ND, projection_DY.T), features_VY) + bias_V
+        return product(hidden_ND, product(features_VY, projection_DY).astype(dtype)) + bias_V
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         logits_NV = self._logits(params, structure, hidden_ND)

@@ -22,7 +22,8 @@ class CnnSoftmax(OutputLayer):
     correction, `bias` (V,). Constants: `windows` (U, 4) and `blocks`.
 
     Every call makes the scores (U, X) of the U different windows that the words have, of which each word takes the
-    highest a filter: (V, X) features, and then (V, D) vectors. Held are these, the scores' gradient and (V, X) ids.
+    highest a filter: (V, X) features. Where X + R is below D the hidden vectors are projected to that, else the words'
+    vectors (V, D) are made. Held are these, the scores' gradient and (V, X) ids.
     """
 
     jit_compile = True
@@ -58,11 +59,17 @@ class CnnSoftmax(OutputLayer):
         return weight / math.prod(weight.shape[1:]) ** 0.5
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
-        vectors_VD = product(self._features(), tf.cast(self._scaled("char_projection"), self.compute_dtype))
+        features_VY, projection_DY = tf.cast(self._features(), self.compute_dtype), self._scaled("char_projection")
         if self._corrects:
-            projection_DR = tf.cast(self._scaled("correction_projection"), self.compute_dtype)
-            vectors_VD += product(self.value_of("correction_weight"), projection_DR)
-        return at_least_float32(product(hidden_ND, vectors_VD) + self.value_of("bias"))
+            features_VY = tf.concat([features_VY, self.value_of("correction_weight")], axis=1)
+            projection_DY = tf.concat([projection_DY, self._scaled("correction_projection")], axis=1)
+        projection_DY = tf.cast(projection_DY, self.compute_dtype)
+        # Whichever is narrower meets the vocabulary.
+        if features_VY.shape[1] < self.spec.dim:
+            logits_NV = product(product(hidden_ND, tf.transpose(projection_DY)), features_VY)
+        else:
+            logits_NV = product(hidden_ND, product(features_VY, projection_DY))
+        return at_least_float32(logits_NV + self.value_of("bias"))
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return cross_entropy(self._logits(hidden_ND), targets_N)

@@ -25,7 +25,8 @@ class CnnSoftmax(OutputLayer):
     correction, `bias` (V,).
 
     Every call makes the scores (U, X) of the U different windows that the words have, of which each word takes the
-    highest a filter: (V, X) features, and then (V, D) vectors. Held are these, the scores' gradient and (V, X) ids.
+    highest a filter: (V, X) features. Where X + R is below D the hidden vectors are projected to that, else the words'
+    vectors (V, D) are made. Held are these, the scores' gradient and (V, X) ids.
     """
 
     windows: Tensor
@@ -70,12 +71,16 @@ class CnnSoftmax(OutputLayer):
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
         bias_V = self.get_parameter("bias")
-        projection_DX = self._scaled("char_projection").to(bias_V.dtype)
-        vectors_VD = F.linear(self._features().to(bias_V.dtype), projection_DX)
+        dtype = bias_V.dtype
+        features_VY, projection_DY = self._features().to(dtype), self._scaled("char_projection")
         if self._corrects:
-            projection_DR = self._scaled("correction_projection").to(bias_V.dtype)
-            vectors_VD = vectors_VD + F.linear(self.get_parameter("correction_weight"), projection_DR)
-        return at_least_float32(F.linear(hidden_ND, vectors_VD, bias_V))
+            features_VY = torch.cat([features_VY, self.get_parameter("correction_weight")], dim=1)
+            projection_DY = torch.cat([projection_DY, self._scaled("correction_projection")], dim=1)
+        projection_DY = projection_DY.to(dtype)
+        # Whichever is narrower meets the vocabulary.
+        if features_VY.shape[1] < self.spec.dim:
+            return at_least_float32(F.linear(hidden_ND @ projection_DY, features_VY, bias_V))
+        return at_least_float32(F.linear(hidden_ND, F.linear(features_VY, projection_DY), bias_V))
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return F.cross_entropy(self._logits(hidden_ND), targets_N, reduction="none")

@@ -87,9 +87,11 @@ def test_words_that_share_characters_share_gradients(framework):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("options", [{}, {"correction": 0, "filters": 5, "char_dim": 3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"correction": 2, "filters": 1, "char_dim": 3}, {"correction": 0, "filters": 5, "char_dim": 3}]
+)
 def test_agrees_with_the_definition_over_words(framework, options, monkeypatch):
-    """In several blocks too, the last of them filled up."""
+    """In several blocks too, the last of them filled up; features wider than hidden vectors, and narrower."""
     rng = np.random.default_rng(2)
     words = ["".join(rng.choice(list("abcdeéß"), size=length)) for length in rng.integers(1, 24, 50)]
     monkeypatch.setattr(windows, "BLOCK", 16)
