@@ -50,8 +50,12 @@ class Store:
         except OSError as error:
             os.close(self._file)
             raise BadInput(f"results file {path} is in use by another run: allowed: one run at a time") from error
-        self._repair()
-        self._keys = {row["key"] for row in latest(read(path)) if row["status"] not in again}
+        try:
+            self._repair()
+            self._keys = {row["key"] for row in latest(read(path)) if row["status"] not in again}
+        except BaseException:
+            os.close(self._file)  # or the file stays in use as long as this process lives
+            raise
 
     def __contains__(self, key: str) -> bool:
         return key in self._keys

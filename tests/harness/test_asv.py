@@ -243,7 +243,7 @@ def test_a_gpu_is_a_machine_of_its_own(repository):
         ({"commit": None}, "commit None"),
         ({"commit": "d" * 40}, "commit dddddddd is not in the repository here"),
         ({"status": "oom"}, "oom: no memory"),
-        ({"machine": None}, "no processor in its provenance"),
+        ({"machine": {}}, "no processor in its provenance"),
     ],
 )
 def test_a_row_that_has_no_place_is_left_out_with_a_line(repository, capsys, fields, message):

@@ -167,3 +167,13 @@ def test_failed_cells_can_be_taken_again(tmp_path):
         assert "b" in kept
         kept.append(row("a"))
     assert [r["status"] for r in store.latest(store.read(path))] == ["ok", "ok"]
+
+
+def test_a_file_that_is_refused_is_not_in_use_after_that(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("no row\n")
+    with pytest.raises(BadInput, match="line 1"):
+        store.Store(path)
+    path.write_text("")
+    with store.Store(path):
+        pass

@@ -18,14 +18,8 @@ from impls.recognizer import RecognizerConfig, frames_after, sinusoids
 
 ALL = registry.installed_frameworks()
 FRAMEWORKS = [name for name in ALL if name != "numpy"]
-# One of each kind: all units at once, clusters, a tree, a head with tails, a loss over samples.
-METHODS = {
-    "full_softmax": {},
-    "sohsm": {},
-    "huffman": {},
-    "adaptive_softmax": {"cutoffs": (4, 8)},
-    "sampled_softmax": {"samples": 5},
-}
+# One of each kind: all units at once, clusters, a tree, a loss over samples.
+METHODS = {"full_softmax": {}, "sohsm": {}, "huffman": {}, "sampled_softmax": {"samples": 5}}
 VOCAB, END = 13, 3
 PLAIN = Optimizer(name="sgd", learning_rate=1.0, weight_decay=0.0, clip_norm=0.0)
 TINY = RecognizerConfig(
@@ -36,7 +30,7 @@ TINY = RecognizerConfig(
     heads=2,
     feed_forward=12,
     kernel=3,
-    encoder_layers=2,
+    encoder_layers=1,
     decoder_layers=1,
     smoothing=0.1,
     ctc_weight=0.3,
@@ -44,6 +38,7 @@ TINY = RecognizerConfig(
     warmup=0,
     seed=3,
 )
+DEEPER = replace(TINY, encoder_layers=2, decoder_layers=2)  # for one test alone: compiling takes in proportion
 # The third has 3 frames after the convolutions, and CTC needs 4 for its units; the last says nothing.
 FRAMES_B = np.array([40, 31, 15, 22])
 TARGETS_BT = np.array([[6, 4, 4, END], [12, END, -1, -1], [2, 2, 5, END], [END, -1, -1, -1]])
@@ -72,10 +67,10 @@ def first_extra(model):
 
 
 @functools.cache
-def slopes(method):
+def slopes(method, config):
     """The definition's loss and, for the parameters of each module, a direction with the loss's slope along it by
     central differences."""
-    model = model_of("numpy", method)
+    model = model_of("numpy", method, config)
     params, extra, rng = model.parameters(), first_extra(model), np.random.default_rng(2)
     loss, found = model.loss(*BATCH, **extra), []
     for _, names in itertools.groupby(params, lambda name: name.rpartition(".")[0]):
@@ -89,11 +84,11 @@ def slopes(method):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("method", METHODS)
-def test_loss_and_gradient_are_the_definitions(framework, method):
-    model = model_of(framework, method)
-    before, (loss, found) = model.parameters(), slopes(method)
-    assert model.evaluate(*BATCH) == pytest.approx(model_of("numpy", method).evaluate(*BATCH), rel=1e-9)
+@pytest.mark.parametrize(("method", "config"), [("full_softmax", DEEPER), ("huffman", TINY), ("sampled_softmax", TINY)])
+def test_loss_and_gradient_are_the_definitions(framework, method, config):
+    model = model_of(framework, method, config)
+    before, (loss, found) = model.parameters(), slopes(method, config)
+    assert model.evaluate(*BATCH) == pytest.approx(model_of("numpy", method, config).evaluate(*BATCH), rel=1e-9)
     assert float(model.step(*BATCH)) == pytest.approx(loss, rel=1e-9)
     after = model.parameters()
     for direction, slope in found:
