@@ -65,7 +65,7 @@ class CnnSoftmax(OutputLayer):
             projection_DY = tf.concat([projection_DY, self._scaled("correction_projection")], axis=1)
         projection_DY = tf.cast(projection_DY, self.compute_dtype)
         # Whichever is narrower meets the vocabulary.
-        if features_VY.shape[1] < self.spec.dim:
+        if features_VY.shape[1] < self.spec.dim:  # type: ignore[operator]
             logits_NV = product(product(hidden_ND, tf.transpose(projection_DY)), features_VY)
         else:
             logits_NV = product(hidden_ND, product(features_VY, projection_DY))
