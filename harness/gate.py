@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from harness import roofline
 from harness.cells import Cell
 from harness.matching import Entry, Run, identify, measured
-from harness.quantities import LOWER
+from harness.quantities import LOWER, NOT_JUDGED
 from harness.stats import Interval, shift
 from harness.store import Row
 
@@ -30,8 +29,6 @@ SAME_OR_BETTER = "same or better"
 
 RATIO = "x"  # the unit of speed-ups, and of one framework's figure over another's
 
-# The machine's and the method's, not the code's; a share of the roofline is a time that is judged already.
-_NOT_JUDGED = ("noise_floor", *roofline.QUANTITIES)
 _MACHINE = (("machine", "cpu"), ("machine", "cores"), ("framework", "threads"), ("framework", "device_name"))
 _SEVERAL = 3  # runs of a side, from which on their own differences are the measure of what is usual
 _RUNS_LEVEL = 0.8  # of three runs a side the most extreme difference is left out
@@ -86,7 +83,7 @@ def compare(before: Sequence[Row], after: Sequence[Row], limits: Limits) -> list
         before, after: The last row of each cell of a run; of several runs of the same code, of each.
     """
     old, new = Run.of(before), Run.of(after)
-    pairs = [(entry, new.entries.get(key)) for key, entry in old.entries.items() if key[1] not in _NOT_JUDGED]
+    pairs = [(entry, new.entries.get(key)) for key, entry in old.entries.items() if key[1] not in NOT_JUDGED]
     level = _level(limits, sum(other is not None and _is_timed(entry, other) for entry, other in pairs))
     found = [_cell(identity, row, new) for identity, row in old.rows.items()]
     for entry, other in pairs:
@@ -109,7 +106,7 @@ def between_frameworks(
     old, new = Run.of(before), Run.of(after)
     quadruples: list[tuple[Entry, Entry, Entry, Entry]] = []
     for (_, quantity), entry in old.entries.items():
-        if entry.cell.framework == first and quantity not in (*_NOT_JUDGED, "agreement_error"):
+        if entry.cell.framework == first and quantity not in NOT_JUDGED | {"agreement_error"}:
             keys = [(identify(entry.cell, framework=name), quantity) for name in (first, second)]
             four = [run.entries[key] for run in (old, new) for key in keys if key in run.entries]
             if len(four) == 4 and all(each.value for each in four):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from harness.matching import entries
-from harness.quantities import LOWER, QUANTITIES
+from harness.quantities import LOWER, NOT_JUDGED, QUANTITIES
 from harness.store import Row
 
 AGREEMENT = "agreement_error"
-_LEFT_OUT = ("noise_floor",)  # the machine's, not the code's
 _OPPOSITE, _RELATIVE = "one_minus_", "relative_"
 _UNITS = {"s": "seconds", "B": "bytes"}  # as asv calls those that it can scale
 
@@ -27,7 +26,7 @@ def figures(row: Row) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for entry in entries(row):
         wrong = row["status"] != "ok" and entry.quantity != AGREEMENT
-        if entry.value is None or entry.quantity in _LEFT_OUT or wrong:
+        if entry.value is None or entry.quantity in NOT_JUDGED or wrong:
             continue
         if entry.better != LOWER:
             found[_OPPOSITE + entry.quantity] = [1 - entry.value]

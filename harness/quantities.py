@@ -56,6 +56,12 @@ QUANTITIES: dict[str, tuple[str, str, str]] = {
     "agreement_error": ("tolerance", LOWER, "largest error against the float64 oracle, in units of its tolerance"),
 }
 
+ROOFLINE = ("roofline_share", "least_flops", "least_bytes", "ceiling_flops_per_second", "ceiling_bytes_per_second")
+
+# The machine's and the method's, not the code's, and shares of the roofline, which are times once more: no gate judges
+# these, no history keeps them.
+NOT_JUDGED = frozenset({"noise_floor", *ROOFLINE})
+
 
 @dataclass(frozen=True)
 class Measurement:

@@ -16,14 +16,6 @@ from harness.quantities import Measurement
 from harness.timing import Work, call_seconds
 from impls.spec import LeastWork
 
-QUANTITIES = (
-    "roofline_share",
-    "least_flops",
-    "least_bytes",
-    "ceiling_flops_per_second",
-    "ceiling_bytes_per_second",
-)
-
 _SECONDS = 0.3  # of calls for each ceiling
 _LONG_ENOUGH = 0.01  # seconds of a product large enough to keep the device busy
 _SMALLEST, _LARGEST = 512, 8192  # rows of its matrices

@@ -37,3 +37,10 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder is empty and temporary: where runs are kept by default."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of datasets is empty and temporary."""
+    monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

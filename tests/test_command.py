@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli, roofline
+from harness import cli
+from harness.quantities import ROOFLINE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -107,7 +108,7 @@ def test_a_run_and_its_tables(in_empty_folder):
     assert {r["method"] for r in records} == {"huffman"}
     training = {"layer_seconds", "layer_step_seconds", "step_seconds", "peak_bytes", "compile_seconds"}
     decoding = {"topk_seconds", "topk1_seconds", "expanded_share", "beam_seconds", "beam_recall", "sample_seconds"}
-    assert {r["quantity"] for r in records} == training | decoding | set(roofline.QUANTITIES)
+    assert {r["quantity"] for r in records} == training | decoding | set(ROOFLINE)
     (layer,) = [r for r in records if r["quantity"] == "layer_seconds"]
     assert layer["ratio_low"] <= layer["ratio_to_full_softmax"] <= layer["ratio_high"]
     assert (layer["agreement"], layer["status"], layer["unit"], layer["better"]) == ("agree", "ok", "s", "lower")

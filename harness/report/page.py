@@ -16,7 +16,8 @@ from typing import Any
 
 from harness.report import figures, table
 from harness.report._svg import thousands
-from harness.report.figures import QUALITY, Figure, name_of
+from harness.report.figures import Figure, name_of
+from harness.report.figures.quality import QUALITY
 from harness.report.rows import Record, flatten
 from harness.store import Row
 from impls.errors import BadInput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -16,8 +16,18 @@ from harness.tasks._paired import BASELINE
 
 FORMATS = ("markdown", "latex", "csv", "json", "html")
 
-Show = Callable[[Record], str]
 
+class _Column(NamedTuple):
+    """A quantity's records as texts; which field of a record it shows, and whether one of its lines is the best."""
+
+    title: str
+    quantity: str
+    show: Callable[[Record], str]
+    field: str = "value"
+    ranked: bool = True
+
+
+_RATIO = "ratio_to_full_softmax"
 _BOLD, _END = "\ue000", "\ue001"  # around bold text until LaTeX's signs have been escaped
 
 
@@ -80,9 +90,9 @@ def _groups(records: Iterable[Record], *keys: str) -> list[tuple[tuple[Any, ...]
     return list(groups.items())
 
 
-def _table(records: Sequence[Record], columns: Sequence[tuple[str, str, Show]]) -> pd.DataFrame:
+def _table(records: Sequence[Record], columns: Sequence[_Column]) -> pd.DataFrame:
     """A line for each method and framework, a column for each quantity that was measured at all."""
-    shown = {quantity for _, quantity, _ in columns}
+    shown = {column.quantity for column in columns}
     records = [record for record in records if record["quantity"] in shown]
     lines: dict[tuple[str, str], dict[str, Record]] = {}
     for record in records:
@@ -95,29 +105,28 @@ def _table(records: Sequence[Record], columns: Sequence[tuple[str, str, Show]]) 
         "framework": [framework for _, framework in ordered],
     }
     best: dict[str, set[int]] = {}
-    for title, quantity, show in columns:
-        if quantity in measured:
-            found = [lines[line].get(quantity) for line in ordered]
-            data[title] = ["" if record is None else _shown(record, show) for record in found]
-            best[title] = _best(found, show)
+    for column in columns:
+        if column.quantity in measured:
+            found = [lines[line].get(column.quantity) for line in ordered]
+            data[column.title] = ["" if record is None else _shown(record, column) for record in found]
+            best[column.title] = _best(found, column)
     data["agreement"] = [next(iter(lines[line].values()))["agreement"] for line in ordered]
     table = pd.DataFrame(data)
     table.attrs["best"] = best
     return table
 
 
-def _best(found: Sequence[Record | None], show: Show) -> set[int]:
+def _best(found: Sequence[Record | None], column: _Column) -> set[int]:
     """The lines with the best figure of a column, where two or more have one: what LaTeX prints in bold."""
-    if show in (_difference, _of_roofline):  # of which none is the best
+    if not column.ranked:
         return set()
     figures: dict[int, float] = {}
     for line, record in enumerate(found):
         if record is None or record["agreement"] == "disagree":
             continue
-        by_ratio = show is _speed
-        value = record["ratio_to_full_softmax" if by_ratio else "value"]
+        value = record[column.field]
         if value is not None:
-            figures[line] = value if by_ratio or record["better"] == HIGHER else -value
+            figures[line] = value if column.field == _RATIO or record["better"] == HIGHER else -value
     if len(figures) < 2:
         return set()
     return {line for line, value in figures.items() if value == max(figures.values())}
@@ -138,9 +147,8 @@ def _agreement(records: Sequence[Record]) -> pd.DataFrame:
     )
 
 
-def _shown(record: Record, show: Show) -> str:
-    """A ratio has no need of the value itself."""
-    return show(record) if record["value"] is not None or show in (_speed, _difference) else "not finite"
+def _shown(record: Record, column: _Column) -> str:
+    return "not finite" if column.field == "value" and record["value"] is None else column.show(record)
 
 
 def _perplexity(record: Record) -> str:
@@ -192,66 +200,66 @@ def _speed(record: Record) -> str:
     """The speed-up with its interval; a figure is given only next to its agreement."""
     if record["agreement"] == "disagree":
         return "wrong result"
-    value, low, high = (record[key] for key in ("ratio_to_full_softmax", "ratio_low", "ratio_high"))
+    value, low, high = (record[key] for key in (_RATIO, "ratio_low", "ratio_high"))
     if value is None:
         return ""
     # Full softmax over itself is 1 by definition; what was measured, against a second copy of it, is the noise.
     return f"{'A/A' if record['method'] == BASELINE else f'{_times(value)}x'} [{_times(low)}, {_times(high)}]"
 
 
-_LANGUAGE_MODELLING: Sequence[tuple[str, str, Show]] = (
-    ("perplexity", "perplexity", _perplexity),
-    ("cluster", "cluster_perplexity", _perplexity),
-    ("in cluster", "in_cluster_perplexity", _perplexity),
-    ("training", "train_seconds", _duration),
+_LANGUAGE_MODELLING = (
+    _Column("perplexity", "perplexity", _perplexity),
+    _Column("cluster", "cluster_perplexity", _perplexity),
+    _Column("in cluster", "in_cluster_perplexity", _perplexity),
+    _Column("training", "train_seconds", _duration),
 )
-_WORD_VECTORS: Sequence[tuple[str, str, Show]] = (
-    ("perplexity", "perplexity", _perplexity),
-    ("analogies", "analogy_accuracy", _share),
-    ("similarity", "similarity_correlation", _correlation),
-    ("training", "train_seconds", _duration),
+_WORD_VECTORS = (
+    _Column("perplexity", "perplexity", _perplexity),
+    _Column("analogies", "analogy_accuracy", _share),
+    _Column("similarity", "similarity_correlation", _correlation),
+    _Column("training", "train_seconds", _duration),
 )
-_SUMMARIZATION: Sequence[tuple[str, str, Show]] = (
-    ("R-1", "rouge1_f1", _score),
-    ("R-2", "rouge2_f1", _score),
-    ("R-L", "rougeL_f1", _score),
-    ("against full softmax", "rougeL_f1", _difference),
-    ("R-1 recall", "rouge1_recall75", _score),
-    ("R-2 recall", "rouge2_recall75", _score),
-    ("R-L recall", "rougeL_recall75", _score),
-    ("against full softmax, recall", "rougeL_recall75", _difference),
-    ("perplexity", "perplexity", _perplexity),
-    ("training", "train_seconds", _duration),
-    ("a step", "step_seconds", _duration),
-    ("decoding one", "decode_seconds", _duration),
+_SUMMARIZATION = (
+    _Column("R-1", "rouge1_f1", _score),
+    _Column("R-2", "rouge2_f1", _score),
+    _Column("R-L", "rougeL_f1", _score),
+    _Column("against full softmax", "rougeL_f1", _difference, "difference", ranked=False),
+    _Column("R-1 recall", "rouge1_recall75", _score),
+    _Column("R-2 recall", "rouge2_recall75", _score),
+    _Column("R-L recall", "rougeL_recall75", _score),
+    _Column("against full softmax, recall", "rougeL_recall75", _difference, "difference", ranked=False),
+    _Column("perplexity", "perplexity", _perplexity),
+    _Column("training", "train_seconds", _duration),
+    _Column("a step", "step_seconds", _duration),
+    _Column("decoding one", "decode_seconds", _duration),
 )
-_SPEECH: Sequence[tuple[str, str, Show]] = (
-    ("CER", "cer", _score),
-    ("CER against full softmax", "cer", _difference),
-    ("PER", "per", _score),
-    ("PER against full softmax", "per", _difference),
-    ("perplexity", "perplexity", _perplexity),
-    ("training", "train_seconds", _duration),
-    ("a step", "step_seconds", _duration),
-    ("real-time factor", "rtf", _factor),
+_SPEECH = (
+    _Column("CER", "cer", _score),
+    _Column("CER against full softmax", "cer", _difference, "difference", ranked=False),
+    _Column("PER", "per", _score),
+    _Column("PER against full softmax", "per", _difference, "difference", ranked=False),
+    _Column("perplexity", "perplexity", _perplexity),
+    _Column("training", "train_seconds", _duration),
+    _Column("a step", "step_seconds", _duration),
+    _Column("real-time factor", "rtf", _factor),
 )
-_TIMING: Sequence[tuple[str, str, Show]] = (
-    ("forward+backward", "layer_seconds", _speed),
-    ("with optimizer", "layer_step_seconds", _speed),
-    ("touched rows only", "row_sparse_step_seconds", _speed),
-    ("whole model", "step_seconds", _speed),
-    ("time", "layer_seconds", _duration),
-    ("of roofline", "roofline_share", _of_roofline),
-    ("compile", "compile_seconds", _first_call),
-    ("peak memory", "peak_bytes", _memory),
+_TIMING = (
+    _Column("forward+backward", "layer_seconds", _speed, _RATIO),
+    _Column("with optimizer", "layer_step_seconds", _speed, _RATIO),
+    _Column("touched rows only", "row_sparse_step_seconds", _speed, _RATIO),
+    _Column("whole model", "step_seconds", _speed, _RATIO),
+    _Column("time", "layer_seconds", _duration),
+    _Column("of roofline", "roofline_share", _of_roofline, ranked=False),
+    _Column("compile", "compile_seconds", _first_call),
+    _Column("peak memory", "peak_bytes", _memory),
 )
-_DECODING: Sequence[tuple[str, str, Show]] = (
-    ("top-10", "topk_seconds", _speed),
-    ("of one row", "topk1_seconds", _speed),
-    ("expanded", "expanded_share", _share),
-    ("beam of 10", "beam_seconds", _speed),
-    ("its recall", "beam_recall", _share),
-    ("sample", "sample_seconds", _speed),
+_DECODING = (
+    _Column("top-10", "topk_seconds", _speed, _RATIO),
+    _Column("of one row", "topk1_seconds", _speed, _RATIO),
+    _Column("expanded", "expanded_share", _share),
+    _Column("beam of 10", "beam_seconds", _speed, _RATIO),
+    _Column("its recall", "beam_recall", _share),
+    _Column("sample", "sample_seconds", _speed, _RATIO),
 )
 
 

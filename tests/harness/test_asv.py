@@ -19,7 +19,7 @@ from benchmarks._rows import LookUp
 from harness import cli, history
 from harness.cells import Cell, Selection, Suite
 from harness.datasets._files import cache_folder
-from harness.quantities import Measurement
+from harness.quantities import NOT_JUDGED, Measurement
 from harness.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,11 +59,17 @@ def row(
 
 
 def test_a_time_is_its_rounds_and_a_share_of_full_softmax():
-    found = history.figures(row(LAYER, Measurement("noise_floor", 0.1)))
+    found = history.figures(row(LAYER))
     assert found.keys() == {"layer_seconds", "relative_layer_seconds"}
     assert found["layer_seconds"] == TIMES
     assert found["relative_layer_seconds"] == pytest.approx([t / f for t, f in zip(TIMES, FULL, strict=True)])
     assert history.figures(row(LAYER, method="full_softmax")).keys() == {"layer_seconds"}
+
+
+def test_the_machine_s_and_the_method_s_figures_are_no_history():
+    others = [Measurement(quantity, 0.1) for quantity in NOT_JUDGED]
+    assert NOT_JUDGED
+    assert history.figures(row(LAYER, *others)).keys() == history.figures(row(LAYER)).keys()
 
 
 def test_a_score_is_one_sample_of_which_lower_is_better():

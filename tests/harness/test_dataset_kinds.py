@@ -8,10 +8,7 @@ from harness import cli, registry
 from harness.datasets import _corpus, _pairs
 from impls.errors import BadInput
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("empty_cache")
 
 
 def test_text_is_no_pairs_and_pairs_are_no_text():

@@ -15,10 +15,7 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("empty_cache")
 
 
 def write(path, lines):
@@ -117,14 +114,14 @@ def test_digits(tmp_path):
     assert plain.sha256 != digits.sha256
 
 
-def test_the_cache_is_used_and_mended(tmp_path, cache, monkeypatch):
+def test_the_cache_is_used_and_mended(tmp_path, empty_cache, monkeypatch):
     folder = folder_of(tmp_path, OWN)
     first = _pairs.load(folder)
     monkeypatch.setattr(_pairs, "_write", lambda *_: pytest.fail("written again"))
     assert _pairs.load(folder).sha256 == first.sha256
     monkeypatch.undo()
-    monkeypatch.setenv("VOCABENCH_CACHE", str(cache))
-    next(cache.rglob("train.npy")).write_bytes(b"damaged")
+    monkeypatch.setenv("VOCABENCH_CACHE", str(empty_cache))
+    next(empty_cache.rglob("train.npy")).write_bytes(b"damaged")
     assert list(_pairs.load(folder).splits["train"]) == EXPECTED["train"]
 
 
@@ -143,11 +140,11 @@ GOOD = b"a\nb\nc\n"
         (b"", b"", "train.source.txt: it is empty"),
     ],
 )
-def test_what_is_wrong_in_text_files(tmp_path, cache, source, title, message):
+def test_what_is_wrong_in_text_files(tmp_path, empty_cache, source, title, message):
     for name, content in (("train.source.txt", source), ("train.title.txt", title)):
         (tmp_path / name).write_bytes(content)
     fails(str(tmp_path), message)
-    assert not list(cache.rglob("*.jsonl"))
+    assert not list(empty_cache.rglob("*.jsonl"))
 
 
 @pytest.mark.parametrize(

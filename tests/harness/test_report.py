@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness.cli import main
 from harness.report import figures, page
-from harness.report.figures import _Point, pareto
+from harness.report.figures.quality import _Point, pareto
 from harness.report.rows import flatten
 from harness.store import read
 

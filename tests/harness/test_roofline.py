@@ -9,7 +9,7 @@ import pytest
 
 from harness import gate, registry, roofline
 from harness.cells import Cell
-from harness.quantities import Measurement
+from harness.quantities import ROOFLINE, Measurement
 from harness.report import _svg, figures, page, table
 from harness.report.rows import flatten
 from harness.roofline import Ceilings
@@ -87,7 +87,7 @@ def test_products_grow_until_they_take_long(monkeypatch):
 def test_the_share_is_of_the_ceiling_that_binds(least, share):
     seconds = Measurement("layer_seconds", 0.1, [0.1, 0.2], low=0.08, high=0.2)
     found = {m.quantity: m for m in roofline.measurements(seconds, least, FOUND)}
-    assert tuple(found) == roofline.QUANTITIES
+    assert tuple(found) == ROOFLINE
     assert found["roofline_share"].value == pytest.approx(share)
     assert found["roofline_share"].samples == pytest.approx([share, share / 2])
     assert (found["roofline_share"].low, found["roofline_share"].high) == pytest.approx((share / 2, share / 0.8))
@@ -140,7 +140,7 @@ def test_the_table_shows_it_next_to_the_time():
 
 def drawn_of(rows):
     records = flatten(rows)
-    return figures.roofline(records, _svg.style([figures.name_of(record) for record in records]))
+    return figures.roofline.achieved(records, _svg.style([figures.name_of(record) for record in records]))
 
 
 def test_the_report_draws_it():
@@ -169,11 +169,20 @@ def test_older_rows_show_as_before():
     assert len(drawn_of([*QUICK, *rows_with(methods=("sohsm",))])) == 3
 
 
+@pytest.mark.parametrize("missing", ["layer_seconds", *ROOFLINE])
+def test_a_row_that_tells_half_of_it_is_not_drawn(missing):
+    rows = rows_with(methods=("sohsm",))
+    for row in rows:
+        row["measurements"] = [each for each in row["measurements"] if each["quantity"] != missing]
+    assert drawn_of(rows) == []
+    assert page.build(rows, title="t", files="f")
+
+
 def test_a_disturbed_ceiling_is_no_regression():
     before, after = rows_with(0.5), rows_with(0.05)
     quiet, found = (gate.compare(before, other, gate.Limits()) for other in (before, after))
     assert found == quiet
-    assert not {each.quantity for each in found} & set(roofline.QUANTITIES)
+    assert not {each.quantity for each in found} & set(ROOFLINE)
 
 
 def test_every_method_has_its_formula():

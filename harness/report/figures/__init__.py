@@ -1,0 +1,26 @@
+"""The report's figures: each a drawing with the numbers it shows, made from stored rows; none without a row to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.report import _svg
+from harness.report.figures import agreement, quality, roofline, sizes, training
+from harness.report.figures._figure import Figure, name_of
+from harness.report.rows import Record
+from harness.store import Row
+
+__all__ = ["Figure", "all_of", "name_of"]
+
+
+def all_of(rows: Sequence[Row], records: Sequence[Record]) -> list[Figure]:
+    """Every figure that these rows have numbers for."""
+    looks = _svg.style([name_of(record) for record in records if record["quantity"] != "agreement_error"])
+    return [
+        *sizes.speed(records, looks),
+        *roofline.achieved(records, looks),
+        *sizes.memory(records, looks),
+        *quality.trade_offs(records, looks),
+        *training.curves(rows, looks),
+        *agreement.errors(records),
+    ]

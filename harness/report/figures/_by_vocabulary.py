@@ -1,0 +1,30 @@
+"""The timing task's records by size of the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from harness.report.figures._figure import groups, name_of
+from harness.report.rows import Record
+
+
+def by_vocabulary(
+    records: Sequence[Record], quantity: str
+) -> Iterator[tuple[tuple[Any, ...], dict[str, list[Record]]]]:
+    """For each setting of the timing task that has several sizes or methods: method to its records by rising size."""
+    found = [
+        r
+        for r in records
+        if r["task"] == "timing" and r["quantity"] == quantity and r["value"] is not None and r["vocab"]
+    ]
+    for key, group in groups(found, "framework", "dim", "tokens", "precision", "device").items():
+        lines: dict[str, list[Record]] = {}
+        for record in sorted(group, key=lambda record: record["vocab"]):
+            lines.setdefault(name_of(record), []).append(record)
+        yield key, lines
+
+
+def setting(key: tuple[Any, ...]) -> str:
+    framework, dim, tokens, precision, device = key
+    return f"{framework}, N={tokens:,}, D={dim}, {precision}, {device}"

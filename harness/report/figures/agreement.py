@@ -1,0 +1,56 @@
+"""How far each layer is from its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.report import _svg
+from harness.report._svg import Axes
+from harness.report.figures._figure import Figure, groups, name_of
+from harness.report.rows import Record
+
+
+def errors(records: Sequence[Record]) -> list[Figure]:
+    """Largest error of each method and framework against the float64 oracle, in units of its tolerance."""
+    found = [r for r in records if r["quantity"] == "agreement_error" and r["value"]]
+    made = []
+    for number, ((precision,), group) in enumerate(groups(found, "precision").items()):
+        names = list(dict.fromkeys(name_of(r) for r in group))
+        frameworks = list(dict.fromkeys(r["framework"] for r in group))
+
+        def draw(
+            axes: Axes,
+            group: list[Record] = group,
+            names: list[str] = names,
+            frameworks: list[str] = frameworks,
+        ) -> None:
+            for framework, look in _svg.style(frameworks).items():
+                mine = [r for r in group if r["framework"] == framework]
+                places = [names.index(name_of(r)) for r in mine]
+                axes.plot([r["value"] for r in mine], places, linestyle="none", markersize=5, label=framework, **look)
+            axes.axvline(1.0, color="#888", linewidth=1)
+            axes.set_yticks(range(len(names)), [_svg.short(name) for name in names])
+            axes.invert_yaxis()
+            axes.set(xscale="log", xlabel="largest error (1 = the tolerance)")
+            axes.grid(axis="x")
+            _svg.legend(axes)
+
+        title = f"Agreement with the float64 definition: {precision}"
+        outside = [f"{name_of(r)} in {r['framework']}" for r in group if r["value"] > 1]
+        made.append(
+            Figure(
+                "agreement",
+                title,
+                "Left of the line: within the tolerance of values, gradients, top-k and training steps.",
+                _svg.drawn(
+                    draw,
+                    name=f"agreement{number}",
+                    title=title,
+                    description=f"Outside: {', '.join(outside)}" if outside else "All are within the tolerance.",
+                    height=max(1.8, 0.6 + 0.21 * len(names)),
+                ),
+                ("method", "framework", "largest error"),
+                [(name_of(r), r["framework"], f"{r['value']:.2g}") for r in group],
+            )
+        )
+    return made

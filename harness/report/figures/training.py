@@ -1,0 +1,75 @@
+"""Held-out perplexity while training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.cells import variant
+from harness.report import _svg
+from harness.report._svg import Axes
+from harness.report.figures._figure import Figure, Looks, unless_test
+from harness.store import Row
+
+
+def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
+    """Held-out perplexity while training; where clusters re-organize, just before and just after (SOHSM's figure 1)."""
+    groups: dict[tuple[str, str, str, str], dict[str, tuple[list[dict[str, float]], list[dict[str, float]]]]] = {}
+    for row in rows:
+        cell = row["cell"]
+        for measurement in row["measurements"]:
+            detail = measurement.get("detail", {})
+            curve = [point for point in detail.get("curve", ()) if point.get("perplexity") is not None]
+            if measurement["quantity"] == "perplexity" and (len(curve) > 1 or detail.get("reorganizations")):
+                name = _name_of_cell(cell)
+                group = groups.setdefault(
+                    (cell["task"], cell["dataset"], detail.get("split", ""), cell["framework"]), {}
+                )
+                group[name] = (curve, detail.get("reorganizations", []))
+    made = []
+    for number, ((task, dataset, split, framework), lines) in enumerate(groups.items()):
+
+        def draw(axes: Axes, lines: dict[str, Any] = lines) -> None:
+            for name in lines:
+                steps = _steps(*lines[name])
+                axes.plot(*zip(*steps, strict=True), linewidth=1.3, markersize=4, label=_svg.short(name), **looks[name])
+            counted = "steps" if any("step" in point for curve, _ in lines.values() for point in curve) else "epochs"
+            axes.set(xlabel=f"training {counted}", ylabel="held-out perplexity")
+            _svg.logarithmic(axes.yaxis)
+            axes.grid(axis="y")
+            _svg.legend(axes)
+
+        title = f"Training: {task.replace('_', ' ')} on {dataset}{unless_test(split)}, {framework}"
+        reorganized = any(changes for _, changes in lines.values())
+        made.append(
+            Figure(
+                "training",
+                title,
+                "Perplexity of held-out text while training."
+                + (" Where clusters re-organize, it is of a sample just before and just after." if reorganized else ""),
+                _svg.drawn(
+                    draw,
+                    name=f"curve{number}",
+                    title=title,
+                    description="; ".join(f"{n}: ends at {_steps(*found)[-1][1]:.1f}" for n, found in lines.items()),
+                ),
+                ("method", "step", "perplexity"),
+                [(n, f"{step:,.0f}", f"{value:.2f}") for n, found in lines.items() for step, value in _steps(*found)],
+            )
+        )
+    return made
+
+
+def _name_of_cell(cell: dict[str, Any]) -> str:
+    return f"{cell['method']} {variant(cell['options'])}".strip()
+
+
+def _steps(curve: list[dict[str, float]], changes: list[dict[str, float]]) -> list[tuple[float, float]]:
+    points = [(point["step" if "step" in point else "epoch"], point["perplexity"]) for point in curve]
+    for change in changes:
+        points += [
+            (change["step"], change[key])
+            for key in ("perplexity_before", "perplexity_after")
+            if change.get(key) is not None
+        ]
+    return sorted(points, key=lambda point: point[0])  # stable: before stays before after
