@@ -35,7 +35,8 @@ asv: $(INSTALLED)
 	$(BIN)/asv run HEAD^!
 
 $(INSTALLED): constraints.txt pyproject.toml
-	$(PYTHON) -m venv .venv
+# An installation that was cut short leaves packages with half of their files, which pip would take for whole.
+	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[all,dev]"
 	touch $@
