@@ -31,7 +31,7 @@ _rows.defvjp(_forward, _backward)
 
 class SampledLayer(FullSoftmax):
     """Full softmax's parameters, trained on the target and the sampled words: `layer.loss(params, structure, hidden_ND,
-    targets_N, sampled_ids=ids_S)`.
+    targets_N, sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
 
     Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned. Structure: `correction`
     (V,), what is taken off each word's score.
@@ -46,11 +46,20 @@ class SampledLayer(FullSoftmax):
         """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
 
     def losses(  # type: ignore[override]
-        self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, *, sampled_ids: Array
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden_ND: Array,
+        targets_N: Array,
+        *,
+        sampled_ids: Array,
+        correction: Array | None = None,
     ) -> Array:
         ids_R, tokens = jnp.concatenate([targets_N, sampled_ids]), len(targets_N)
         rows_RD, kind = _rows(params["weight"], ids_R), params["weight"].dtype
-        offset_R = _rows(params["bias"], ids_R) - structure["correction"][ids_R] - params.get("log_normaliser", 0)
+        correction_V = structure["correction"] if correction is None else correction
+        correction_R = correction_V[ids_R].astype(wide(kind))
+        offset_R = _rows(params["bias"], ids_R) - correction_R - params.get("log_normaliser", 0)
         cast_ND = hidden_ND.astype(kind)
         target_N = (cast_ND * rows_RD[:tokens]).sum(axis=1) + offset_R[:tokens]
         sampled_NS = product(cast_ND, rows_RD[tokens:].astype(kind)) + offset_R[tokens:]

@@ -27,7 +27,7 @@ def _rows(parameter: Tensor, ids_R: Tensor) -> Tensor:
 
 class SampledLayer(FullSoftmax):
     """Full softmax's parameters, trained on the target and the sampled words: `layer(hidden_ND, targets_N,
-    sampled_ids=ids_S)`.
+    sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
 
     Weights: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned.
     """
@@ -41,11 +41,14 @@ class SampledLayer(FullSoftmax):
     def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
         """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
 
-    def losses(self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor) -> Tensor:  # type: ignore[override]
+    def losses(  # type: ignore[override]
+        self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
+    ) -> Tensor:
         weight_VD, tokens = self.value_of("weight"), tf.shape(targets_N)[0]
         ids_R = tf.concat([targets_N, sampled_ids], axis=0)
         rows_RD = _rows(weight_VD, ids_R)
-        offset_R = _rows(self.value_of("bias"), ids_R) - tf.gather(self.correction, ids_R)
+        correction_R = tf.gather(self.correction if correction is None else correction, ids_R)
+        offset_R = _rows(self.value_of("bias"), ids_R) - tf.cast(correction_R, self.correction.dtype)
         if (log_normaliser := self.value_of("log_normaliser")) is not None:
             offset_R -= at_least_float32(tf.convert_to_tensor(log_normaliser))
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)
