@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from abc import abstractmethod
 from typing import ClassVar
@@ -50,6 +51,9 @@ class KernelSoftmax(SummedSoftmax):
         if not runs_on(hidden_ND):
             raise Unsupported(f"{self.spec.method} on {hidden_ND.device}: allowed: a CUDA device")
         return self.kernel(hidden_ND, targets_N, ignore_index)
+
+    def formulation(self) -> str:
+        return f"{self.package} {importlib.metadata.version(self.package)}"
 
 
 def runs_on(tensor: Tensor) -> bool:

@@ -30,8 +30,5 @@ class CutCrossEntropy(KernelSoftmax):
             impl=self.spec.options["impl"],
         )
 
-    def formulation(self) -> str:
-        return f"cut_cross_entropy.linear_cross_entropy, impl={self.spec.options['impl']}"
-
 
 LAYER = CutCrossEntropy

@@ -23,8 +23,5 @@ class LigerCrossEntropy(KernelSoftmax):
         loss = LigerFusedLinearCrossEntropyLoss(ignore_index=ignore_index, reduction="sum")
         return loss(self.weight, hidden_ND, targets_N, self.bias)
 
-    def formulation(self) -> str:
-        return "LigerFusedLinearCrossEntropyLoss, chunks of the batch"
-
 
 LAYER = LigerCrossEntropy
