@@ -103,6 +103,19 @@ def prepare_add(size: int, device: str) -> Callable[[], object]:
     return run
 
 
+def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
+    """Most memory of a device in use so far, `run` included, above what is in use after it: JAX's counter of the peak
+    cannot be reset. None where the device has none."""
+    run()
+    stats = check_device(device).memory_stats() or {}
+    return int(stats["peak_bytes_in_use"] - stats["bytes_in_use"]) if "peak_bytes_in_use" in stats else None
+
+
+def ballast(size: int) -> object | None:
+    """None: what JAX frees on the host goes back to the system."""
+    return None
+
+
 def native(spec: LayerSpec) -> OutputLayer:
     """The method's functions, for use in a model of one's own."""
     return importlib.import_module(f"impls.on_jax.{spec.method}").LAYER(spec)
@@ -269,14 +282,6 @@ class JaxLayer(Layer):
                 jax.block_until_ready((self._params, dhidden))
 
         return run
-
-    def peak_device_bytes(self, run: Callable[[], object]) -> int | None:
-        """From XLA's plan of the compiled program: JAX's own counter of the peak cannot be reset between calls."""
-        if self.device.platform == "cpu":
-            return super().peak_device_bytes(run)
-        run()
-        stats = self.device.memory_stats() or {}
-        return int(stats["peak_bytes_in_use"] - stats["bytes_in_use"]) if "peak_bytes_in_use" in stats else None
 
     def formulation(self) -> str:
         return self.native.formulation()
