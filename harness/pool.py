@@ -30,6 +30,10 @@ RunCells = Callable[..., Iterator[Row]]
 # How each framework's libraries and compilers are told how many threads to start. They read it when they load.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "NPROC")
 
+# Where PyTorch and Triton keep what they compile. A worker has folders of its own, so that `compile_seconds` is of
+# compiling, and not of finding what another has compiled.
+_COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
 _LONGEST_LINE = 1 << 28  # bytes of an answer: a worker that writes without end must not fill the memory
 _LAST_WORDS = 1 << 16  # bytes of what a worker printed that are read once it has died
 _START_DEADLINE = 300.0  # seconds for a framework to import and say what it is
@@ -52,6 +56,7 @@ class Worker:
         self.threads = threads
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
+        self._compiled: tempfile.TemporaryDirectory[str] | None = None
         self._answers = -1
         self._buffer = bytearray()
 
@@ -98,6 +103,8 @@ class Worker:
         os.close(self._answers)
         if self._errors:
             self._errors.close()
+        if self._compiled:
+            self._compiled.cleanup()
         self._process, self._buffer = None, bytearray()
 
     def _start(self) -> None:
@@ -107,6 +114,8 @@ class Worker:
         command += ["--answers", str(child_end), "--parent", str(os.getpid())]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
+        self._compiled = tempfile.TemporaryDirectory(prefix="vocabench-compiled-", ignore_cleanup_errors=True)
+        compiled = {name: str(Path(self._compiled.name, name.lower())) for name in _COMPILED}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -114,7 +123,7 @@ class Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(child_end,),
             start_new_session=True,
-            env={**os.environ, **threads, "PYTHONPATH": path},
+            env={**compiled, **os.environ, **threads, "PYTHONPATH": path},
         )
         os.close(child_end)
 
