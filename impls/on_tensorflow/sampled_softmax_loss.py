@@ -18,7 +18,8 @@ def _with_dense_gradient(parameter: Tensor) -> tuple[Tensor, object]:
 
 
 class SampledSoftmaxLoss(FullSoftmax):
-    """`tf.nn.sampled_softmax_loss` over given words: `layer(hidden_ND, targets_N, sampled_ids=ids_S)`.
+    """`tf.nn.sampled_softmax_loss` over given words: `layer(hidden_ND, targets_N, sampled_ids=ids_S)`, with
+    `correction=correction_V` where a batch has its own.
 
     Weights: `weight` (V, D), `bias` (V,).
     """
@@ -30,7 +31,10 @@ class SampledSoftmaxLoss(FullSoftmax):
         kind = at_least_float32(tf.zeros(0, spec.dtype)).dtype
         self.expected = tf.cast(tf.exp(spec.structure["correction"]), kind)
 
-    def losses(self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor) -> Tensor:  # type: ignore[override]
+    def losses(  # type: ignore[override]
+        self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
+    ) -> Tensor:
+        expected_V = self.expected if correction is None else tf.cast(tf.exp(correction), self.expected.dtype)
         weight_VD, bias_V = (_with_dense_gradient(self.value_of(name)) for name in ("weight", "bias"))
         # TensorFlow leaves out one hit of a word alone. A word drawn m times is given once, expected m times as seldom:
         # e^(s - log(E / m)) is m e^(s - log E).
@@ -45,8 +49,8 @@ class SampledSoftmaxLoss(FullSoftmax):
             num_classes=self.spec.vocab,
             sampled_values=(
                 words_U,
-                tf.gather(self.expected, targets_N)[:, None],
-                tf.gather(self.expected, words_U) / tf.cast(times_U, self.expected.dtype),
+                tf.gather(expected_V, targets_N)[:, None],
+                tf.gather(expected_V, words_U) / tf.cast(times_U, self.expected.dtype),
             ),
             remove_accidental_hits=self.spec.options["remove_hits"],
         )

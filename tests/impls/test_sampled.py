@@ -121,6 +121,22 @@ def test_with_a_batchs_own_correction_it_is_what_tensorflow_computes(framework, 
         np.testing.assert_allclose(ours, their, rtol=0, atol=bound * np.abs(their).max())
 
 
+@needs_tensorflow
+def test_the_peer_takes_a_batchs_own_correction():
+    options = {**BIGRAM, "dtype": "float64"}
+    definition, peer = (
+        make("numpy", "sampled_softmax", **options),
+        make("tensorflow", "sampled_softmax_loss", **options),
+    )
+    extra = definition.spec.draw_extra(np.random.default_rng(3), BEFORE)
+    assert len(np.unique(extra["sampled_ids"])) < S  # of words drawn twice too
+    expected, expected_ND, _ = definition.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N, **extra)
+    loss, dhidden_ND, _ = peer.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N, **extra)
+    assert loss == pytest.approx(expected, rel=tolerance("loss", "float64", D))
+    bound = tolerance("grad_hidden", "float64", N)
+    np.testing.assert_allclose(dhidden_ND, expected_ND, rtol=0, atol=bound * np.abs(expected_ND).max())
+
+
 def test_the_normaliser_is_estimated_without_bias():
     """The mean over many batches of the summed e^(s_w) / E[w] is the whole sum, for every token of the batch."""
     layer = make("numpy", "sampled_softmax", **BIGRAM)
