@@ -7,12 +7,14 @@ import json
 import os
 import queue
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -56,7 +58,7 @@ class Worker:
         self.threads = threads
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
-        self._compiled: tempfile.TemporaryDirectory[str] | None = None
+        self._compiled = Path(tempfile.gettempdir(), f"vocabench-compiled-{uuid.uuid4().hex}")  # made by who compiles
         self._answers = -1
         self._buffer = bytearray()
 
@@ -103,8 +105,7 @@ class Worker:
         os.close(self._answers)
         if self._errors:
             self._errors.close()
-        if self._compiled:
-            self._compiled.cleanup()
+        shutil.rmtree(self._compiled, ignore_errors=True)
         self._process, self._buffer = None, bytearray()
 
     def _start(self) -> None:
@@ -114,8 +115,7 @@ class Worker:
         command += ["--answers", str(child_end), "--parent", str(os.getpid())]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
-        self._compiled = tempfile.TemporaryDirectory(prefix="vocabench-compiled-", ignore_cleanup_errors=True)
-        compiled = {name: str(Path(self._compiled.name, name.lower())) for name in _COMPILED}
+        compiled = {name: str(self._compiled / name.lower()) for name in _COMPILED}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -123,7 +123,7 @@ class Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(child_end,),
             start_new_session=True,
-            env={**compiled, **os.environ, **threads, "PYTHONPATH": path},
+            env={**os.environ, **compiled, **threads, "PYTHONPATH": path},
         )
         os.close(child_end)
 
