@@ -1,4 +1,4 @@
-"""Peak memory of a piece of work on the CPU: the process's high-water mark, reset before it."""
+"""Peak memory of a piece of work: on the CPU the process's high-water mark, reset before it; else a device's count."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ from collections.abc import Callable
 
 import psutil
 
+from harness import registry
+
 _BALLAST_SIZES = (2**26, 2**23, 2**20)
 _MOST_BLOCKS = 2000
+
+
+def peak_bytes(framework: str, device: str, run: Callable[[], object]) -> int | None:
+    """Most memory of a device ("cpu", "cuda", ...) in use during `run` above what was in use before; None where the
+    device does not count it. `run` is called once."""
+    adapter = registry.adapter(framework)
+    if device == "cpu":
+        return peak_resident_bytes(run, adapter.ballast)
+    return adapter.peak_device_bytes(device, run)
 
 
 def peak_resident_bytes(run: Callable[[], object], allocate: Callable[[int], object | None] = lambda size: None) -> int:

@@ -21,6 +21,7 @@ QUANTITIES: dict[str, tuple[str, str, str]] = {
     "sample_seconds": ("s", LOWER, "one word drawn for each of the same hidden vectors"),
     "compile_seconds": ("s", LOWER, "first call less a warm one: tracing, compiling, tuning"),
     "peak_bytes": ("B", LOWER, "most extra memory during forward and backward of the layer"),
+    "step_peak_bytes": ("B", LOWER, "most extra memory during one training step of the whole model"),
     "roofline_share": ("ratio", HIGHER, "the least time that the ceilings leave the layer, over `layer_seconds`"),
     "least_flops": ("FLOP", LOWER, "what forward and backward of the layer take at least, by the method's formula"),
     "least_bytes": ("B", LOWER, "what they read and write at least: every input and every output once"),

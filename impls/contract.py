@@ -89,15 +89,6 @@ class Layer(ABC):
         """The arrays that shape the layer, such as the cluster of each word; empty for full softmax."""
         return dict(self.spec.structure)
 
-    def peak_device_bytes(self, run: Callable[[], object]) -> int | None:
-        """Most device memory in use during `run` above what was in use before; None where the device has no counter."""
-        return None
-
-    def ballast(self, size: int) -> object | None:
-        """An array of `size` bytes on the host, written to, where the framework keeps memory that it has freed; else
-        None."""
-        return None
-
     def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:
         return np.ones(len(hidden_ND))
 

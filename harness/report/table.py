@@ -231,6 +231,7 @@ _SUMMARIZATION = (
     _Column("perplexity", "perplexity", _perplexity),
     _Column("training", "train_seconds", _duration),
     _Column("a step", "step_seconds", _duration),
+    _Column("its memory", "step_peak_bytes", _memory),
     _Column("decoding one", "decode_seconds", _duration),
 )
 _SPEECH = (
@@ -241,6 +242,7 @@ _SPEECH = (
     _Column("perplexity", "perplexity", _perplexity),
     _Column("training", "train_seconds", _duration),
     _Column("a step", "step_seconds", _duration),
+    _Column("its memory", "step_peak_bytes", _memory),
     _Column("real-time factor", "rtf", _factor),
 )
 _TIMING = (

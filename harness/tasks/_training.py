@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.cells import Cell
+from harness.memory import peak_bytes
 from harness.quantities import Measurement
 from harness.tasks import _batches
 from impls.recognizer import Recognizer
@@ -41,6 +42,7 @@ class Training(ABC):
         self.train_seconds = 0.0
         self.step_seconds: list[float] = []
         self.shapes: set[tuple[int, ...]] = set()
+        self.peak_bytes: dict[tuple[int, ...], int] = {}
         self.decoded_shapes: set[tuple[int, ...]] = set()
         self.curve: list[dict[str, float]] = []
 
@@ -91,16 +93,26 @@ class Training(ABC):
                     started = time.perf_counter()
 
     def _step(self, epoch: int, numbers_B: NDArray[np.int64]) -> float:
-        """One training step; it is timed, but for the first of each shape, which may compile."""
+        """One training step. The first of each shape may compile; of the second, which gives memory back to the system
+        first, the peak memory is measured; all others are timed."""
         started = time.perf_counter()
         batch = self.training_batch(epoch, numbers_B)
-        loss = float(self.model.step(*batch))
-        self.model.synchronize()
         shape = tuple(array.shape[1] for array in batch if array.ndim > 1)
-        if shape in self.shapes:
+        losses: list[float] = []
+
+        def step() -> None:
+            losses.append(float(self.model.step(*batch)))
+            self.model.synchronize()
+
+        if shape not in self.shapes:
+            self.shapes.add(shape)
+            step()
+        elif shape not in self.peak_bytes:
+            self.peak_bytes[shape] = peak_bytes(self.cell.framework, self.cell.device, step) or 0
+        else:
+            step()
             self.step_seconds.append(time.perf_counter() - started)
-        self.shapes.add(shape)
-        return loss
+        return losses[0]
 
     def _evaluate(self, step: int, losses: list[float]) -> None:
         mean_loss = float(np.mean(losses))
@@ -143,6 +155,9 @@ class Training(ABC):
             Measurement("perplexity", value, detail=detail),
             Measurement("train_seconds", self.train_seconds, [self.train_seconds]),
         ]
+        if any(self.peak_bytes.values()):
+            largest, peak = max(self.peak_bytes.items(), key=lambda item: item[1])
+            found.append(Measurement("step_peak_bytes", peak, [peak], detail={"batch": self.batch, "shape": largest}))
         if self.step_seconds:
             shapes = {"batch": self.batch, "shapes": sorted(self.shapes)}
             found.append(

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness import agreement, layers, roofline
 from harness.cells import Cell, Names, Setting
-from harness.memory import peak_resident_bytes
+from harness.memory import peak_bytes
 from harness.quantities import Measurement
 from harness.tasks._paired import BASELINE, DECODING, decoding, timed
 from harness.tasks._result import Result
@@ -169,9 +169,5 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[Measurement, float]:
 
     work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
     seconds: list[float] = []
-    if cell.device == "cpu":
-        value = float(peak_resident_bytes(lambda: seconds.append(call_seconds(work)), layer.ballast))
-    else:
-        seconds.append(call_seconds(work))  # on a device the framework counts; what compiling needs is on the host
-        value = float(layer.peak_device_bytes(work) or 0)
+    value = float(peak_bytes(cell.framework, cell.device, lambda: seconds.append(call_seconds(work))) or 0)
     return Measurement("peak_bytes", value, [value], detail={"device": cell.device != "cpu"}), seconds[0]

@@ -104,6 +104,19 @@ def prepare_add(size: int, device: str) -> Callable[[], object]:
     return run
 
 
+def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
+    """Most memory of a device in use so far, `run` included, above what is in use after it: JAX's counter of the peak
+    cannot be reset. None where the device has none."""
+    run()
+    stats = check_device(device).memory_stats() or {}
+    return int(stats["peak_bytes_in_use"] - stats["bytes_in_use"]) if "peak_bytes_in_use" in stats else None
+
+
+def ballast(size: int) -> object | None:
+    """None: what JAX frees on the host goes back to the system."""
+    return None
+
+
 def native(spec: LayerSpec) -> OutputLayer:
     """The method's functions, for use in a model of one's own."""
     return importlib.import_module(f"impls.on_jax.{spec.method}").LAYER(spec)
@@ -294,14 +307,6 @@ class JaxLayer(Layer):
             self._catch_up = catch_up if state.seen else None
 
         return run
-
-    def peak_device_bytes(self, run: Callable[[], object]) -> int | None:
-        """From XLA's plan of the compiled program: JAX's own counter of the peak cannot be reset between calls."""
-        if self.device.platform == "cpu":
-            return super().peak_device_bytes(run)
-        run()
-        stats = self.device.memory_stats() or {}
-        return int(stats["peak_bytes_in_use"] - stats["bytes_in_use"]) if "peak_bytes_in_use" in stats else None
 
     def reaches_few_rows(self) -> bool:
         return bool(self.native.FEW_ROWS)

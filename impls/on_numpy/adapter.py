@@ -45,6 +45,17 @@ def prepare_add(size: int, device: str) -> Callable[[], object]:
     return lambda: np.add(total, other, out=total)
 
 
+def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
+    """None: there is no device but the host."""
+    run()
+    return None
+
+
+def ballast(size: int) -> object | None:
+    """None: what NumPy frees goes back to the system."""
+    return None
+
+
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
     """The layer of `spec`, whose dtype must be float64, the oracle's only precision."""
     if device != "cpu":

@@ -89,6 +89,21 @@ def prepare_add(size: int, device: str) -> Callable[[], object]:
     return lambda: wait(total.assign_add(other, read_value=False))
 
 
+def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
+    """Most memory of a device in use during `run` above what was in use before."""
+    name = check_device(device).removeprefix("/")
+    tf.config.experimental.reset_memory_stats(name)
+    before = tf.config.experimental.get_memory_info(name)["current"]
+    run()
+    return tf.config.experimental.get_memory_info(name)["peak"] - before
+
+
+def ballast(size: int) -> object | None:
+    """An array of `size` bytes on the host, written to: TensorFlow keeps what it has freed there."""
+    with tf.device("CPU:0"):
+        return tf.ones([size // 4])
+
+
 def native(spec: LayerSpec) -> OutputLayer:
     """The method's Keras layer with its initial weights, for use in a model of one's own."""
     layer: OutputLayer = importlib.import_module(f"impls.on_tensorflow.{spec.method}").LAYER(spec)
@@ -253,19 +268,6 @@ class TensorFlowLayer(Layer):
             return dhidden
 
         return lambda: wait(step(hidden, targets, extra))
-
-    def ballast(self, size: int) -> object | None:
-        with tf.device("CPU:0"):
-            return tf.ones([size // 4])
-
-    def peak_device_bytes(self, run: Callable[[], object]) -> int | None:
-        if self.device.startswith("/CPU"):
-            return super().peak_device_bytes(run)
-        name = self.device.removeprefix("/")
-        tf.config.experimental.reset_memory_stats(name)
-        before = tf.config.experimental.get_memory_info(name)["current"]
-        run()
-        return tf.config.experimental.get_memory_info(name)["peak"] - before
 
     def reaches_few_rows(self) -> bool:
         return bool(self.native.FEW_ROWS)

@@ -138,6 +138,22 @@ def prepare_add(size: int, device: str) -> Callable[[], object]:
     return run
 
 
+def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
+    """Most memory of a device in use during `run` above what was in use before."""
+    place = check_device(device)
+    torch.cuda.synchronize(place)
+    torch.cuda.reset_peak_memory_stats(place)
+    before = torch.cuda.memory_allocated(place)
+    run()
+    torch.cuda.synchronize(place)
+    return torch.cuda.max_memory_allocated(place) - before
+
+
+def ballast(size: int) -> object | None:
+    """None: what PyTorch frees on the host goes back to the system."""
+    return None
+
+
 def ids_on(device: torch.device, ids: NDArray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(device, non_blocking=True)
 
@@ -252,8 +268,6 @@ class TorchLayer(Layer):
         self._stepper = stepper or self._stepper
 
         def run() -> None:
-            hidden.grad = None
-            self.native.zero_grad(set_to_none=True)
             self.native.row_sparse = isinstance(stepper, RowSparse)
             if isinstance(stepper, RowSparse):
                 stepper.make_up_for(self.native, targets, **extra)
@@ -262,18 +276,10 @@ class TorchLayer(Layer):
                 _optimizers.finish_gradients(optimizer, self.native.parameters())
                 stepper.step()
             synchronize(self.device)
+            hidden.grad = None  # gradients are as large as the parameters: gone between calls
+            self.native.zero_grad(set_to_none=True)
 
         return run
-
-    def peak_device_bytes(self, run: Callable[[], object]) -> int | None:
-        if self.device.type != "cuda":
-            return super().peak_device_bytes(run)
-        self.native.zero_grad(set_to_none=True)
-        torch.cuda.synchronize(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        before = torch.cuda.memory_allocated(self.device)
-        run()
-        return torch.cuda.max_memory_allocated(self.device) - before
 
     def reaches_few_rows(self) -> bool:
         extra = extra_on(self.device, self._check_extra({}))

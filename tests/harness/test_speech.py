@@ -110,7 +110,7 @@ def test_fifty_utterances_are_learned_by_heart(folder, learned):
 def test_a_row_holds_curve_steps_ids_and_transcripts(learned, folder):
     found = by_quantity(learned)
     assert [point["step"] for point in found["perplexity"]["detail"]["curve"]][:2] == [5, 10]
-    assert len(found["step_seconds"]["samples"]) == 30 * 5 - 1  # of one shape: all but the first
+    assert len(found["step_seconds"]["samples"]) == 30 * 5 - 2  # of one shape: all but the first two
     test = _speech.load(folder).splits["test"]
     cer = found["cer"]
     assert cer["detail"]["ids"] == [utterance.id for utterance in test]

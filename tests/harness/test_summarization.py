@@ -15,6 +15,7 @@ from harness.datasets import _encoded_pairs
 from harness.report import rows as records
 from harness.report import table as tables
 from harness.tasks import _batches, _rouge, summarization
+from harness.tasks._data import data_of
 from harness.tasks.language_modelling import Training as LanguageModelTraining
 from impls.errors import BadInput
 from tests import rows
@@ -65,6 +66,10 @@ def cell_of(framework, method, folder, options=None, **settings):
     return dataclasses.replace(next(cell for cell in cells if cell.method == method), dim=32)
 
 
+def quiet(text):
+    pass
+
+
 def row_of(cell):
     return rows.row_of(summarization, cell)
 
@@ -88,10 +93,31 @@ def test_pairs_are_learned_by_heart_and_lead_is_not(learned, folder):
     assert found["rouge1_f1"]["value"] > lead["rouge1_f1"]["value"] + 0.2
     assert 1.0 < found["perplexity"]["value"] < 1.1
     assert [point["step"] for point in found["perplexity"]["detail"]["curve"]][:2] == [5, 10]
-    # One shape: all steps but the first are timed, and the one batch of 20 is decoded for each 20 pairs.
-    assert len(found["step_seconds"]["samples"]) == 60 * 5 - 1
+    # One shape: all steps but the first two are timed, and the one batch of 20 is decoded for each 20 pairs.
+    assert len(found["step_seconds"]["samples"]) == 60 * 5 - 2
     assert len(found["decode_seconds"]["samples"]) == 5
     assert found["decode_seconds"]["detail"]["shapes"] == [[20, 8]]
+
+
+def test_the_memory_of_a_step_is_measured_once_for_each_shape(folder):
+    cell = cell_of("numpy", "full_softmax", folder, epochs=1, paddings=2)
+    data, _ = data_of(cell, summarization.load, quiet)
+    training = summarization.Training(cell, data, {})
+    own, shapes = training.model.step, []
+
+    def step(sources_BS, targets_BT):
+        shapes.append((sources_BS.shape[1], targets_BT.shape[1]))
+        np.ones(25_000_000 if shapes[-1] == max(shapes) else 12_500_000).sum()  # 200 MB, 100 MB
+        return own(sources_BS, targets_BT)
+
+    training.model.step = step
+    for _ in range(3):
+        training.run(quiet)
+    (found,) = [each for each in training.measurements() if each.quantity == "step_peak_bytes"]
+    assert set(training.peak_bytes) == set(shapes)
+    assert len(set(shapes)) > 1
+    assert 180e6 < found.value < 300e6
+    assert found.detail["shape"] == max(shapes)
 
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs torch")
