@@ -47,6 +47,7 @@ class LanguageModel(Network[LanguageModelConfig]):
     """An LSTM language model with any output layer, trained by truncated back-propagation with carried state."""
 
     NAME = "the language model"
+    ROW_SPARSE = True
 
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig) -> None:
         if spec.dim != config.hidden:

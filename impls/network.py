@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from impls.errors import BadInput
+from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec, Shapes, check_parameters
 
 
 class Config(Protocol):
     """What a network's settings tell of its body."""
+
+    @property
+    def optimizer(self) -> Optimizer: ...
 
     @property
     def seed(self) -> int: ...
@@ -41,8 +45,11 @@ class Network(ABC, Generic[AnyConfig]):
     """Parameters are named as in the configuration's `body_shapes`, and `output.<name>` for those of the layer."""
 
     NAME: ClassVar[str]  # as messages call it
+    ROW_SPARSE: ClassVar[bool] = False  # whether its step can update rows alone
 
     def __init__(self, spec: LayerSpec, config: AnyConfig) -> None:
+        if config.optimizer.row_sparse and not self.ROW_SPARSE:
+            raise BadInput(f"optimizer row_sparse=True in {self.NAME}: allowed: False")
         self.spec = spec
         self.config = config
         self._draws = np.random.default_rng([config.seed, 7])

@@ -51,15 +51,6 @@ class Optimizer:
             if not 0 <= value < 1:
                 raise BadInput(f"optimizer {setting}={value!r}: allowed: from 0, below 1")
 
-    def check_dense(self, framework: str) -> None:
-        """For a framework without row-sparse updates.
-
-        Raises:
-            BadInput: They are asked for.
-        """
-        if self.row_sparse:
-            raise BadInput(f"optimizer row_sparse=True in {framework}: allowed: False, or framework torch")
-
     @property
     def idle_without_gradient(self) -> bool:
         """Whether a step whose gradient is zero leaves a parameter and its slots as they are."""

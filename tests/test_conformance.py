@@ -1,6 +1,7 @@
 """Every method of every installed framework against the oracle; a new file below impls/ is met here as it is."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from harness.workload import batch, zipf_counts
 from impls.contract import WORK
 from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
+from impls.structures import samplers
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 PAIRS = [(framework, method) for framework in FRAMEWORKS for method in registry.methods(framework)]
-ROW_SPARSE = ("torch",)
 CELLS = [c for c in Suite.load("check").cells(Selection(frameworks=FRAMEWORKS))] if FRAMEWORKS else []
 
 
@@ -163,52 +164,106 @@ def test_the_optimizer_means_the_same_in_parameters_too(framework, method, name)
     np.testing.assert_allclose(models[0].hidden(text_BT[:, :4]), models[1].hidden(text_BT[:, :4]), atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["sohsm", "huffman", "sampled_softmax"])
-@pytest.mark.parametrize("name", ["adagrad", "adam", "sgd"])
-@pytest.mark.parametrize("decay", [0.0, 0.01])
-@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f in ROW_SPARSE])
+# Each optimizer with rows that do change without a gradient and rows that do not, where it has both.
+BY_ROWS = [
+    ("huffman", "adagrad", 0.0),
+    ("huffman", "adagrad", 0.01),
+    ("huffman", "adam", 0.0),
+    ("sampled_softmax", "sgd", 0.01),
+    ("sampled_softmax", "adam", 0.01),
+    ("nce", "adagrad", 0.0),
+    ("sohsm", "adam", 0.01),
+    ("sohsm", "sgd", 0.0),
+]
+
+
+@pytest.mark.parametrize(("method", "name", "decay"), BY_ROWS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_row_sparse_updates_give_what_dense_ones_give(framework, method, name, decay):
-    """In the whole model, weight decay, clipping, slots and a re-organization included."""
+    """In the whole model, weight decay, clipping, slots and a re-organization included, and a read in between."""
     dense = Optimizer(name=name, learning_rate=0.02, weight_decay=decay, clip_norm=0.1, epsilon=1e-8)
-    counts_V = zipf_counts(70)
-    spec = layers.spec(method, counts=counts_V, dim=9, dtype="float64")
+    counts_V = zipf_counts(350)
+    text_BT = np.random.default_rng(0).integers(0, 350, (2, 33)).astype(np.int32)
+    options: dict[str, Any] = {}
+    if method == "nce":  # with a correction of each batch's own
+        options = {"normaliser": "learned", "sampler": "bigram", "pairs": samplers.count_pairs(text_BT[0], 350)}
+    spec = layers.spec(method, counts=counts_V, dim=9, dtype="float64", **options)
     models = [
         layers.create_language_model(f, spec, LanguageModelConfig(embedding=7, hidden=9, optimizer=o, seed=1))
         for f, o in ((framework, dataclasses.replace(dense, row_sparse=True)), ("numpy", dense))
     ]
-    text_BT = np.random.default_rng(0).integers(0, 70, (2, 33)).astype(np.int32)
-    for model in models:
-        for step in range(8):
+    for step in range(8):
+        for model in models:
             if step == 4:
                 model.reorganize()
             window = (text_BT[:, 4 * step : 4 * step + 4], text_BT[:, 4 * step + 1 : 4 * step + 5])
             model.step(*window, carry=step > 0)
-    ours, oracle = (model.parameters() for model in models)
-    for key, value in oracle.items():
-        np.testing.assert_allclose(ours[key], value, rtol=0, atol=1e-9, err_msg=key)
+        if step in (4, 7):
+            ours, oracle = (model.parameters() for model in models)
+            for key, value in oracle.items():
+                np.testing.assert_allclose(ours[key], value, rtol=0, atol=1e-9, err_msg=key)
 
 
-@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f in ROW_SPARSE])
-def test_a_row_sparse_step_of_the_layer_alone(framework):
-    for decay in (0.0, 0.01):
-        dense = Optimizer(clip_norm=0.0, weight_decay=decay)
-        ours, oracle = make(framework, "huffman", vocab=300), make("numpy", "huffman", vocab=300)
-        inputs = batch(ours.spec.counts, tokens=40, dim=24, seed=6)
-        for layer, optimizer in ((ours, dataclasses.replace(dense, row_sparse=True)), (oracle, dense)):
-            step = layer.prepare("layer_step", inputs.hidden_ND, inputs.targets_N, optimizer=optimizer)
-            for _ in range(4):
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_whatever_reads_a_row_sparse_model_finds_it_up_to_date(framework):
+    dense = Optimizer(learning_rate=0.5, weight_decay=0.1)
+    spec = layers.spec("huffman", counts=zipf_counts(350), dim=9, dtype="float64")
+    models = [
+        layers.create_language_model(f, spec, LanguageModelConfig(embedding=7, hidden=9, optimizer=o))
+        for f, o in ((framework, dataclasses.replace(dense, row_sparse=True)), ("numpy", dense))
+    ]
+    text_BT = np.random.default_rng(0).integers(0, 350, (2, 5)).astype(np.int32)
+    other_BT = np.random.default_rng(1).integers(0, 350, (2, 5)).astype(np.int32)
+
+    def read(model, how):
+        model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False)
+        return how(model)
+
+    for how in (
+        lambda model: model.evaluate(other_BT[:, :-1], other_BT[:, 1:], carry=False)["nll"],
+        lambda model: model.hidden(other_BT),
+        lambda model: model.prime(other_BT, 3)[0],
+    ):
+        ours, oracle = (read(model, how) for model in models)
+        np.testing.assert_allclose(ours, oracle, rtol=1e-9)
+
+
+SEVERAL_CODES = {"tree": "adaptive_eps", "eps": 0.4, "vectors": np.random.default_rng(7).standard_normal((600, 3))}
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "decay", "options"),
+    [
+        ("huffman", "adagrad", 0.0, {}),
+        ("binary_tree", "adam", 0.0, SEVERAL_CODES),
+        ("negative_sampling", "adagrad", 0.01, {"samples": 40}),
+    ],
+)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_row_sparse_step_of_the_layer_alone(framework, method, name, decay, options):
+    """With reads in between of rows that the steps have left behind, and of the gradient as it is without a step."""
+    dense = Optimizer(name=name, clip_norm=0.1, weight_decay=decay, epsilon=1e-8)
+    ours, oracle = (make(f, method, vocab=600, **options) for f in (framework, "numpy"))
+    assert ours.reaches_few_rows()
+    inputs, other = (batch(ours.spec.counts, tokens=40, dim=24, seed=seed) for seed in (6, 7))
+    losses = []
+    for layer, optimizer in ((ours, dataclasses.replace(dense, row_sparse=True)), (oracle, dense)):
+        step = layer.prepare("layer_step", inputs.hidden_ND, inputs.targets_N, optimizer=optimizer)
+        for steps in (3, 1):
+            for _ in range(steps):
                 step()
-        np.testing.assert_allclose(ours.parameters()["node_weight"], oracle.parameters()["node_weight"], atol=1e-9)
-        assert ours.loss_and_grads(inputs.hidden_ND, inputs.targets_N)[2]["node_weight"].shape == (299, 24)
+            losses.append(layer.loss(other.hidden_ND, other.targets_N))
+    assert losses[:2] == pytest.approx(losses[2:], rel=1e-9)
+    for key, value in oracle.parameters().items():
+        np.testing.assert_allclose(ours.parameters()[key], value, rtol=0, atol=1e-9, err_msg=key)
+    grads = ours.loss_and_grads(other.hidden_ND, other.targets_N)[2]
+    for key, value in oracle.loss_and_grads(other.hidden_ND, other.targets_N)[2].items():
+        np.testing.assert_allclose(grads[key], value, rtol=0, atol=1e-9, err_msg=key)
 
 
-@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f not in ROW_SPARSE])
-def test_row_sparse_updates_are_refused_where_there_are_none(framework):
-    layer = make(framework, "huffman")
-    inputs = batch(layer.spec.counts, tokens=9, dim=24, seed=6)
-    with pytest.raises(ValueError, match=f"row_sparse=True in {framework}: allowed: False"):
-        layer.prepare("layer_step", inputs.hidden_ND, inputs.targets_N, optimizer=Optimizer(row_sparse=True))
-    assert not layer.reaches_few_rows()
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_layer_that_reaches_most_rows_says_so(framework):
+    assert not make(framework, "full_softmax").reaches_few_rows()
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -11,7 +11,7 @@ undoes it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,24 @@ Tree = dict[str, Array]
 Reduction = Literal["mean", "sum", "none"]
 
 
+class Reach(NamedTuple):
+    """A batch whose loss reads few rows of a layer, as a batch of a layer of these rows alone.
+
+    Attributes:
+        rows: Lists (U,) as in `_rows`, of the parameters that are to be tables of rows.
+        structure, targets_N, extra: What `loss` takes besides these tables and the hidden vectors.
+    """
+
+    rows: Tree
+    structure: Tree
+    targets_N: Array
+    extra: dict[str, Any]
+
+
 class OutputLayer(ABC):
     """Base of the native layers. It holds sizes and options, no array that is trained or moved."""
+
+    FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # parameters of which a batch's loss reads few rows
 
     def __init__(self, spec: LayerSpec) -> None:
         self.spec = spec
@@ -64,6 +80,10 @@ class OutputLayer(ABC):
     def losses(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, **extra: Array) -> Array:
         """(N,) what training minimizes."""
         return self.nll(params, structure, hidden_ND, targets_N)
+
+    def reach(self, structure: Tree, targets_N: Array, **extra: Array) -> Reach:
+        """The rows of `FEW_ROWS` that the loss of these targets reads; none of them may be `ignore_index`."""
+        return Reach({}, structure, targets_N, extra)
 
     @abstractmethod
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:

@@ -1,53 +1,135 @@
-"""The optimizers as pure functions over trees. `impls/on_numpy/_optimizers.py` has the same formulas in NumPy."""
+"""The optimizers as pure functions over trees. `impls/on_numpy/_optimizers.py` has the same formulas in NumPy.
+
+Where a batch reads few rows of a parameter, a step can change these rows alone, with the result of a step over all of
+them: `update` takes the gradient of the rows listed, and `make_up` brings rows up before they are read. The steps that
+a row missed, with a gradient of zero, change nothing with Adagrad or plain SGD without weight decay; otherwise they are
+done over, so that the arithmetic is that of the dense step, done later.
+"""
 
 from __future__ import annotations
 
-import jax.numpy as jnp
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
 
+import jax.numpy as jnp
+from jax import lax
+
+from impls.on_jax import _rows
 from impls.on_jax._layer import Array, Tree
 from impls.optimizers import Optimizer
 
-State = tuple[Array, tuple[Tree, ...]]  # steps taken, and the slots: dictionaries like the parameters
+
+class State(NamedTuple):
+    """
+    Attributes:
+        steps: Taken.
+        slots: Dictionaries like the parameters.
+        seen: (V,) of each parameter of which steps are missed: the last step that each row has taken part in.
+    """
+
+    steps: Array
+    slots: tuple[Tree, ...]
+    seen: Tree
 
 
-def init(settings: Optimizer, params: Tree) -> State:
-    settings.check_dense("jax")
+def init(settings: Optimizer, params: Tree, few_rows: Iterable[str] = ()) -> State:
+    """Before the first step; `few_rows` names the parameters that are updated by rows."""
     start = settings.initial_accumulator if settings.name == "adagrad" else 0.0
     slots = tuple({name: jnp.full_like(value, start) for name, value in params.items()} for _ in range(settings.slots))
-    return jnp.zeros((), jnp.int32), slots
+    missing = () if settings.idle_without_gradient else few_rows
+    return State(jnp.zeros((), jnp.int32), slots, {name: jnp.zeros(len(params[name]), jnp.int32) for name in missing})
 
 
 def update(
-    settings: Optimizer, params: Tree, grads: Tree, state: State, rate: Array | float | None = None
+    settings: Optimizer,
+    params: Tree,
+    grads: Tree,
+    state: State,
+    rate: Array | float | None = None,
+    rows: Tree | None = None,
 ) -> tuple[Tree, State]:
     """One step: clip by the global norm, add weight decay, update.
 
-    `rate` is what a schedule gives for this step; the settings' learning rate where left out.
+    Args:
+        settings: Of the optimizer.
+        params: The parameters.
+        grads: Of each parameter, or (U, ...) of the rows listed of it.
+        state: Before the step.
+        rate: What a schedule gives for this step; the settings' learning rate where left out.
+        rows: Lists (U,) as in `_rows`, of the parameters that are updated by rows.
     """
-    rate = settings.learning_rate if rate is None else rate
-    steps, slots = state
-    steps = steps + 1
-    if settings.clip_norm:
-        norm = jnp.sqrt(sum(jnp.vdot(grad, grad) for grad in grads.values()))
-        scale = jnp.minimum(1.0, settings.clip_norm / (norm + 1e-6))
-        grads = {name: grad * scale.astype(grad.dtype) for name, grad in grads.items()}
+    rows, steps = rows or {}, state.steps + 1
+    grads = _clipped(settings, grads)
     new_params: Tree = {}
-    new_slots: tuple[Tree, ...] = tuple({} for _ in slots)
+    new_slots: tuple[Tree, ...] = tuple({} for _ in state.slots)
     for name, param in params.items():
-        grad = grads[name] + settings.weight_decay * param
-        if settings.name == "adagrad":
-            squares = slots[0][name] + grad * grad
-            new_slots[0][name] = squares
-            change = grad / (jnp.sqrt(squares) + settings.epsilon)
-        elif settings.name == "adam":
-            first = settings.beta1 * slots[0][name] + (1 - settings.beta1) * grad
-            second = settings.beta2 * slots[1][name] + (1 - settings.beta2) * grad * grad
-            new_slots[0][name], new_slots[1][name] = first, second
-            time = steps.astype(param.dtype)
-            first_hat = first / (1 - jnp.asarray(settings.beta1, param.dtype) ** time)
-            second_hat = second / (1 - jnp.asarray(settings.beta2, param.dtype) ** time)
-            change = first_hat / (jnp.sqrt(second_hat) + settings.epsilon)
-        else:
-            change = grad
-        new_params[name] = param - rate * change
-    return new_params, (steps, new_slots)
+        held, rule = (param, *(slot[name] for slot in state.slots)), partial(_rule, settings, steps, rate)
+        held = _rows.change(rows[name], held, rule, grads[name]) if name in rows else rule(held, grads[name])
+        new_params[name] = held[0]
+        for slot, value in zip(new_slots, held[1:], strict=True):
+            slot[name] = value
+    seen = {name: seen_V.at[rows[name]].set(steps, mode="drop") for name, seen_V in state.seen.items()}
+    return new_params, State(steps, new_slots, seen)
+
+
+def make_up(settings: Optimizer, params: Tree, state: State, rows: Tree | None = None) -> tuple[Tree, State]:
+    """Rows brought to the present step: those listed, before they are read, or all."""
+    params, slots, seen = dict(params), tuple(dict(slot) for slot in state.slots), dict(state.seen)
+
+    def late(held: _rows.Arrays) -> Array:
+        return (held[-1] < state.steps).any()
+
+    def missed_step(held: _rows.Arrays) -> _rows.Arrays:
+        *values, seen_B = held
+        late_B = seen_B < state.steps
+        new = _rule(settings, _column(seen_B + 1, values[0]), None, tuple(values), 0.0)
+        pairs = zip(values, new, strict=True)
+        return *(jnp.where(_column(late_B, old), value, old) for old, value in pairs), seen_B + late_B
+
+    def all_missed(held: _rows.Arrays) -> _rows.Arrays:
+        return lax.while_loop(late, missed_step, held)
+
+    for name, seen_V in seen.items():
+        rows_U = jnp.arange(len(seen_V), dtype=jnp.int32) if rows is None else rows[name]
+        # Rows that have missed as many steps are visited together; places without a row stay in front.
+        rows_U = rows_U[jnp.argsort(seen_V.at[rows_U].get(mode="fill", fill_value=-1))]
+        held = params[name], *(slot[name] for slot in slots), seen_V
+        params[name], *values, seen[name] = _rows.change(rows_U, held, all_missed)
+        for slot, value in zip(slots, values, strict=True):
+            slot[name] = value
+    return params, State(state.steps, slots, seen)
+
+
+def _clipped(settings: Optimizer, grads: Tree) -> Tree:
+    if not settings.clip_norm:
+        return grads
+    norm = jnp.sqrt(sum(jnp.vdot(grad, grad) for grad in grads.values()))
+    scale = jnp.minimum(1.0, settings.clip_norm / (norm + 1e-6))
+    return {name: grad * scale.astype(grad.dtype) for name, grad in grads.items()}
+
+
+def _rule(
+    settings: Optimizer, step: Array, rate: Array | float | None, held: _rows.Arrays, grad: Array | float
+) -> _rows.Arrays:
+    """A parameter and its slots after a step, the number of which may be another for each row (B, 1)."""
+    param, *slots = held
+    grad = grad + settings.weight_decay * param
+    if settings.name == "adagrad":
+        slots = [slots[0] + grad * grad]
+        change = grad / (jnp.sqrt(slots[0]) + settings.epsilon)
+    elif settings.name == "adam":
+        first = settings.beta1 * slots[0] + (1 - settings.beta1) * grad
+        second = settings.beta2 * slots[1] + (1 - settings.beta2) * grad * grad
+        slots, time = [first, second], step.astype(param.dtype)
+        first_hat = first / (1 - jnp.asarray(settings.beta1, param.dtype) ** time)
+        second_hat = second / (1 - jnp.asarray(settings.beta2, param.dtype) ** time)
+        change = first_hat / (jnp.sqrt(second_hat) + settings.epsilon)
+    else:
+        change = grad
+    return param - (settings.learning_rate if rate is None else rate) * change, *slots
+
+
+def _column(row_B: Array, like: Array) -> Array:
+    """`row_B` with the dimensions of `like`."""
+    return row_B.reshape(-1, *[1] * (like.ndim - 1))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax._layer import Array, Tree, product, wide
+from impls.on_jax._layer import Array, Reach, Tree, product, wide
+from impls.on_jax._rows import distinct
 from impls.on_jax.full_softmax import FullSoftmax
 
 
@@ -36,6 +38,8 @@ class SampledLayer(FullSoftmax):
     Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned. Structure: `correction`
     (V,), what is taken off each word's score.
     """
+
+    FEW_ROWS: ClassVar = ("weight", "bias")
 
     def structure(self) -> Tree:
         correction_V = jnp.asarray(self.spec.structure["correction"], wide(jnp.dtype(self.spec.dtype)))
@@ -66,6 +70,15 @@ class SampledLayer(FullSoftmax):
         if self.spec.options["remove_hits"]:
             sampled_NS = jnp.where(targets_N[:, None] == sampled_ids, -jnp.inf, sampled_NS)
         return self.contrast(target_N, sampled_NS)
+
+    def reach(  # type: ignore[override]
+        self, structure: Tree, targets_N: Array, *, sampled_ids: Array, correction: Array | None = None
+    ) -> Reach:
+        ids_R, tokens, vocab = jnp.concatenate([targets_N, sampled_ids]), len(targets_N), self.spec.vocab
+        rows_U, place_R = distinct(ids_R, vocab, min(len(ids_R), vocab))
+        correction_U = (structure["correction"] if correction is None else correction).at[rows_U].get(mode="clip")
+        rows = {name: rows_U for name in self.FEW_ROWS}
+        return Reach(rows, {"correction": correction_U}, place_R[:tokens], {"sampled_ids": place_R[tokens:]})
 
     def formulation(self) -> str:
         return f"rows of the targets and of {self.spec.options['samples']} sampled words"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,8 @@ from jax import lax
 
 from impls.on_jax import _descend
 from impls.on_jax._best import settle, top_k
-from impls.on_jax._layer import Array, OutputLayer, Tree, product, wide
+from impls.on_jax._layer import Array, OutputLayer, Reach, Tree, product, wide
+from impls.on_jax._rows import distinct
 from impls.spec import LayerSpec
 from impls.structures import huffman, trees
 
@@ -116,6 +119,8 @@ class TreeSoftmax(OutputLayer):
     `_descend.Tree`.
     """
 
+    FEW_ROWS: ClassVar = ("node_weight",)
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self._children = spec.structure["children"].astype(np.int32)
@@ -124,6 +129,9 @@ class TreeSoftmax(OutputLayer):
         self._leaf_VM = trees.leaves_of_words(self._leaf_word)
         self._single = self._leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
         self._biased = "node_bias" in spec.parameter_shapes()
+        self._first_shared = max(0, len(self._children) - _SHARED_NODES)
+        off_shared = (spec.structure["sign"] != 0) & (spec.structure["index"] < self._first_shared)
+        self._longest_off = int(off_shared.sum(axis=1).max())
 
     def structure(self) -> Tree:
         near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)
@@ -147,6 +155,24 @@ class TreeSoftmax(OutputLayer):
     @staticmethod
     def _leaf_nll(params: Tree, structure: Tree, hidden_ND: Array, leaf_N: Array) -> Array:
         return _path_nll(hidden_ND, params["node_weight"], structure["index"][leaf_N], structure["sign"][leaf_N])
+
+    def reach(self, structure: Tree, targets_N: Array) -> Reach:  # type: ignore[override]
+        nodes, first = len(self._children), self._first_shared
+        leaf_NM = structure["leaf"][targets_N]
+        real_NM, leaf_P = leaf_NM >= 0, jnp.maximum(leaf_NM, 0).ravel()
+        index_PL = structure["index"][leaf_P]
+        sign_PL = jnp.where(real_NM.reshape(-1, 1), structure["sign"][leaf_P], 0)
+        cold_PL = (sign_PL != 0) & (index_PL < first)
+        room = min(len(leaf_P) * self._longest_off, first)
+        rows_U, place_R = distinct(jnp.where(cold_PL, index_PL, nodes).ravel(), nodes, room)
+        # The shared nodes, of which a batch reads most, are the last of the table too.
+        rows_U = jnp.concatenate([rows_U, jnp.arange(first, nodes, dtype=jnp.int32)])
+        paths = {
+            "index": jnp.where(cold_PL, place_R.reshape(cold_PL.shape), index_PL - first + room),
+            "sign": sign_PL,
+            "leaf": jnp.where(real_NM, jnp.arange(leaf_NM.size).reshape(leaf_NM.shape), -1),
+        }
+        return Reach({"node_weight": rows_U}, paths, jnp.arange(len(targets_N)), {})
 
     def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         log_leaf_NF = self._leaf_log_probs(params, self._with_one(hidden_ND))

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,8 +19,8 @@ from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, Layer
 from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_jax import _optimizers
-from impls.on_jax._layer import OutputLayer, Tree, wide
+from impls.on_jax import _optimizers, _rows
+from impls.on_jax._layer import OutputLayer, Reach, Tree, wide
 from impls.optimizers import Optimizer
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
@@ -178,12 +179,23 @@ class JaxLayer(Layer):
         self._sample_of = jax.jit(layer.sample)
         with precision(spec.dtype), jax.default_device(device):
             self._structure = jax.device_put(layer.structure(), device)
+        self._held: Tree = {}
+        self._catch_up: Callable[[], None] | None = None  # where a step has left rows behind
         self._load(spec.initial_parameters())
 
     def _load(self, params: Arrays) -> None:
         with precision(self.spec.dtype):
             tree = {name: jax.device_put(jnp.asarray(value, self.dtype), self.device) for name, value in params.items()}
-            self._params: Tree = self.native.from_canonical(self._structure, tree)
+            if self._catch_up is not None:  # else the new rows would be taken for late ones
+                self._catch_up()
+            self._held = self.native.from_canonical(self._structure, tree)
+
+    @property
+    def _params(self) -> Tree:
+        """With every row at the present step."""
+        if self._catch_up is not None:
+            self._catch_up()
+        return self._held
 
     def parameters(self) -> Arrays:
         with precision(self.spec.dtype):
@@ -267,22 +279,38 @@ class JaxLayer(Layer):
         def step(
             params: Tree, state: _optimizers.State, structure: Tree, hidden: jax.Array, targets: jax.Array, extra: Tree
         ) -> tuple[Tree, _optimizers.State, jax.Array]:
-            grads, dhidden = gradient(params, structure, hidden, targets, **extra)
-            return *_optimizers.update(optimizer, params, grads, state), dhidden
+            reach = Reach({}, structure, targets, extra)
+            if optimizer.row_sparse:
+                reach = self.native.reach(structure, targets, **extra)
+                params, state = _optimizers.make_up(optimizer, params, state, reach.rows)
+            read = _rows.tables(params, reach.rows)
+            grads, dhidden = gradient(read, reach.structure, hidden, reach.targets_N, **reach.extra)
+            return *_optimizers.update(optimizer, params, grads, state, rows=reach.rows), dhidden
 
         compiled = jax.jit(step, donate_argnums=(0, 1))
+        make_up = jax.jit(partial(_optimizers.make_up, optimizer), donate_argnums=(0, 1))
         with precision(self.spec.dtype):
-            state = _optimizers.init(optimizer, self._params)
             # The step gives its buffers away: it must own them.
-            self._params = jax.tree.map(jnp.copy, self._params)
+            self._held = jax.tree.map(jnp.copy, self._params)
+            state = _optimizers.init(optimizer, self._held, self.native.FEW_ROWS if optimizer.row_sparse else ())
+
+        def catch_up() -> None:
+            nonlocal state
+            self._catch_up = None
+            with precision(self.spec.dtype):
+                self._held, state = make_up(self._held, state)
 
         def run() -> None:
             nonlocal state
             with precision(self.spec.dtype):
-                self._params, state, dhidden = compiled(self._params, state, self._structure, hidden, targets, extra)
-                jax.block_until_ready((self._params, dhidden))
+                self._held, state, dhidden = compiled(self._held, state, self._structure, hidden, targets, extra)
+                jax.block_until_ready((self._held, dhidden))
+            self._catch_up = catch_up if state.seen else None
 
         return run
+
+    def reaches_few_rows(self) -> bool:
+        return bool(self.native.FEW_ROWS)
 
     def formulation(self) -> str:
         return self.native.formulation()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -15,6 +16,18 @@ Reduction = Literal["mean", "sum", "none"]
 Tensors = dict[str, Tensor]
 
 
+class Reach(NamedTuple):
+    """A batch's loss as a function of the few rows that it reads.
+
+    Attributes:
+        rows: (U,) of each weight that only these rows are read of, each once.
+        loss: From the hidden vectors (N, D) and a table (U, ...) of each weight's rows to the mean training loss.
+    """
+
+    rows: Tensors
+    loss: Callable[[Tensor, Tensors], Tensor]
+
+
 class OutputLayer(keras.layers.Layer):
     """Base of the native layers: `loss = layer(hidden_ND, targets_N)` inside any model.
 
@@ -24,6 +37,7 @@ class OutputLayer(keras.layers.Layer):
 
     # Whether XLA makes the plain form of the layer faster: measured on two CPU cores at 10k and 44k words.
     jit_compile = False
+    FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # weights of which a batch's loss reads few rows
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(dtype=spec.dtype, **keyword)
@@ -75,6 +89,10 @@ class OutputLayer(keras.layers.Layer):
     def losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
         """(N,) what training minimizes."""
         return self.nll(hidden_ND, targets_N)
+
+    def reach(self, targets_N: Tensor, **extra: Tensor) -> Reach:
+        """The rows of `FEW_ROWS` that the loss of these targets reads; none of them may be `ignore_index`."""
+        return Reach({}, lambda hidden_ND, tables: self(hidden_ND, targets_N, **extra))
 
     @abstractmethod
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:

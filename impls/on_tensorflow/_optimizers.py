@@ -1,23 +1,37 @@
 """The optimizers over variables. `impls/on_numpy/_optimizers.py` has the same formulas in NumPy; Keras's read epsilon
-and weight decay otherwise."""
+and weight decay otherwise.
+
+Where a batch reads few rows of a variable, a step can change these rows alone, with the result of a step over all of
+them. The steps that a row missed, with a gradient of zero, change nothing with Adagrad or plain SGD without weight
+decay; otherwise they are done over before the row is read, so that the arithmetic is that of the dense step, done
+later.
+
+Shape letters besides those of `impls/spec.py`: U rows of a variable, each once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor
+from impls.on_tensorflow._layer import Tensor, Tensors
 from impls.optimizers import Optimizer
 
 Variables = Mapping[str, tf.Variable]
 
 
 class Updates:
-    """State of one optimizer over named variables. `minimize` and `apply` are traced into the step that calls them."""
+    """State of one optimizer over named variables. `minimize`, `read` and `apply` are traced into the step that calls
+    them.
 
-    def __init__(self, settings: Optimizer, variables: Variables) -> None:
-        settings.check_dense("tensorflow")
+    Args:
+        settings: Of the optimizer.
+        variables: What it trains.
+        few_rows: Names of those that are updated by rows.
+    """
+
+    def __init__(self, settings: Optimizer, variables: Variables, few_rows: Iterable[str] = ()) -> None:
         self.settings = settings
         self.variables = dict(variables)
         self.slots = [
@@ -25,6 +39,12 @@ class Updates:
             for _ in range(settings.slots)
         ]
         self.steps = tf.Variable(tf.zeros([], tf.int64), trainable=False)
+        self._by_rows = tuple(few_rows)
+        # (V,) the last step that each row has taken part in, where it matters.
+        missing = () if settings.idle_without_gradient else self._by_rows
+        self._seen = {
+            name: tf.Variable(tf.zeros(self.variables[name].shape[:1], tf.int64), trainable=False) for name in missing
+        }
 
     def _start(self, variable: tf.Variable) -> Tensor:
         start = self.settings.initial_accumulator if self.settings.name == "adagrad" else 0.0
@@ -35,6 +55,8 @@ class Updates:
         for slot in self.slots:
             for variable in slot.values():
                 variable.assign(self._start(variable))
+        for seen_V in self._seen.values():
+            seen_V.assign(tf.zeros_like(seen_V))
         self.steps.assign(0)
 
     def minimize(self, loss_of: Callable[[], Tensor], rate: Tensor | None = None) -> Tensor:
@@ -47,31 +69,83 @@ class Updates:
         self.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()}, rate)
         return loss
 
-    def apply(self, grads: Mapping[str, Tensor], rate: Tensor | None = None) -> None:
+    def read(self, rows: Tensors) -> Tensors:
+        """Tables (U, ...) of rows (U,) of some variables, brought to the present step."""
+        for name, rows_U in rows.items():
+            self._make_up(name, rows_U)
+        return {name: tf.gather(self.variables[name], rows_U) for name, rows_U in rows.items()}
+
+    def apply(
+        self, grads: Mapping[str, Tensor], rate: Tensor | None = None, rows: Mapping[str, Tensor] | None = None
+    ) -> None:
         """One step: clip by the global norm, add weight decay, update, at the learning rate of the settings or at
-        `rate`, a scalar."""
-        settings = self.settings
+        `rate`, a scalar. Where `rows` has (U,) of a variable, its gradient is that of these, and no other is changed.
+        """
+        rows = rows or {}
         self.steps.assign_add(1)
-        if settings.clip_norm:
+        if self.settings.clip_norm:
             norm = tf.sqrt(tf.add_n([tf.cast(2 * tf.nn.l2_loss(grad), tf.float64) for grad in grads.values()]))
-            scale = tf.minimum(tf.constant(1.0, tf.float64), settings.clip_norm / (norm + 1e-6))
+            scale = tf.minimum(tf.constant(1.0, tf.float64), self.settings.clip_norm / (norm + 1e-6))
             grads = {name: grad * tf.cast(scale, grad.dtype) for name, grad in grads.items()}
         for name, variable in self.variables.items():
-            grad = grads[name] + settings.weight_decay * variable
-            if settings.name == "adagrad":
-                squares = self.slots[0][name].assign_add(grad * grad)
-                change = grad / (tf.sqrt(squares) + settings.epsilon)
-            elif settings.name == "adam":
-                change = self._adam(name, grad)
-            else:
-                change = grad
-            variable.assign_sub((settings.learning_rate if rate is None else tf.cast(rate, change.dtype)) * change)
+            if name in rows:
+                self._change_rows(name, rows[name], grads[name], tf.fill(tf.shape(rows[name]), self.steps))
+                continue
+            held = [variable, *(slot[name] for slot in self.slots)]
+            for old, new in zip(held, self._rule(held, grads[name], self.steps, rate), strict=True):
+                old.assign(new)
 
-    def _adam(self, name: str, grad: Tensor) -> Tensor:
-        settings, time = self.settings, tf.cast(self.steps, grad.dtype)
-        first, second = self.slots[0][name], self.slots[1][name]
-        first.assign(settings.beta1 * first + (1 - settings.beta1) * grad)
-        second.assign(settings.beta2 * second + (1 - settings.beta2) * grad * grad)
-        first_hat = first / (1 - tf.pow(tf.constant(settings.beta1, grad.dtype), time))
-        second_hat = second / (1 - tf.pow(tf.constant(settings.beta2, grad.dtype), time))
-        return first_hat / (tf.sqrt(second_hat) + settings.epsilon)
+    def catch_up(self) -> None:
+        """Bring every row to the present step: before variables are read whole."""
+        for name, seen_V in self._seen.items():
+            self._make_up(name, tf.range(tf.size(seen_V)))
+        for name in self._by_rows:
+            for variable in (self.variables[name], *(slot[name] for slot in self.slots)):
+                # Since its rows have been written, each reader of all of it gets a copy of its own.
+                tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+
+    def _make_up(self, name: str, rows_U: Tensor) -> None:
+        """The steps that rows have missed."""
+        if name not in self._seen:
+            return
+
+        def missed(rows_U: Tensor, step_U: Tensor) -> tuple[Tensor, Tensor]:
+            late_U = step_U <= self.steps
+            return tf.boolean_mask(rows_U, late_U), tf.boolean_mask(step_U, late_U)
+
+        def step(rows_U: Tensor, step_U: Tensor) -> tuple[Tensor, Tensor]:
+            self._change_rows(name, rows_U, 0.0, step_U)
+            return missed(rows_U, step_U + 1)
+
+        start = missed(rows_U, tf.gather(self._seen[name], rows_U) + 1)
+        tf.while_loop(lambda rows_U, _: tf.size(rows_U) > 0, step, start)
+
+    def _change_rows(self, name: str, rows_U: Tensor, grad: Tensor | float, step_U: Tensor) -> None:
+        """One step of some rows; `step_U` is the number of it."""
+        held = [self.variables[name], *(slot[name] for slot in self.slots)]
+        before = [tf.gather(variable, rows_U) for variable in held]
+        step = tf.reshape(step_U, [-1, *[1] * (len(held[0].shape) - 1)])
+        for variable, new in zip(held, self._rule(before, grad, step), strict=True):
+            variable.scatter_update(tf.IndexedSlices(new, rows_U))
+        if name in self._seen:
+            self._seen[name].scatter_update(tf.IndexedSlices(step_U, rows_U))
+
+    def _rule(
+        self, held: list[Tensor], grad: Tensor | float, step: Tensor, rate: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """A parameter and its slots after a step, the number of which may be another for each row (U, 1)."""
+        settings, (param, *slots) = self.settings, held
+        grad = grad + settings.weight_decay * param
+        if settings.name == "adagrad":
+            slots = [slots[0] + grad * grad]
+            change = grad / (tf.sqrt(slots[0]) + settings.epsilon)
+        elif settings.name == "adam":
+            first = settings.beta1 * slots[0] + (1 - settings.beta1) * grad
+            second = settings.beta2 * slots[1] + (1 - settings.beta2) * grad * grad
+            slots, time = [first, second], tf.cast(step, grad.dtype)
+            first_hat = first / (1 - tf.pow(tf.constant(settings.beta1, grad.dtype), time))
+            second_hat = second / (1 - tf.pow(tf.constant(settings.beta2, grad.dtype), time))
+            change = first_hat / (tf.sqrt(second_hat) + settings.epsilon)
+        else:
+            change = grad
+        return param - (settings.learning_rate if rate is None else tf.cast(rate, change.dtype)) * change, *slots

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, at_least_float32, product
+from impls.on_tensorflow._layer import Reach, Tensor, Tensors, at_least_float32, product
 from impls.on_tensorflow.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
 
@@ -18,7 +18,7 @@ def _rows(parameter: Tensor, ids_R: Tensor) -> Tensor:
     @tf.custom_gradient
     def rows(parameter: Tensor) -> tuple[Tensor, object]:
         def gradient(drows: Tensor) -> Tensor:
-            return tf.cast(tf.math.unsorted_segment_sum(drows, ids_R, parameter.shape[0]), parameter.dtype)
+            return tf.cast(tf.math.unsorted_segment_sum(drows, ids_R, tf.shape(parameter)[0]), parameter.dtype)
 
         return at_least_float32(tf.gather(parameter, ids_R)), gradient
 
@@ -32,6 +32,8 @@ class SampledLayer(FullSoftmax):
     Weights: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned.
     """
 
+    FEW_ROWS: ClassVar = ("weight", "bias")
+
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)
         kind = at_least_float32(tf.zeros(0, spec.dtype)).dtype
@@ -44,11 +46,35 @@ class SampledLayer(FullSoftmax):
     def losses(  # type: ignore[override]
         self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
     ) -> Tensor:
-        weight_VD, tokens = self.value_of("weight"), tf.shape(targets_N)[0]
+        tables = {name: self.value_of(name) for name in self.FEW_ROWS}
+        correction_V = self.correction if correction is None else correction
+        return self._contrast_losses(hidden_ND, targets_N, sampled_ids, correction_V, **tables)
+
+    def reach(  # type: ignore[override]
+        self, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
+    ) -> Reach:
+        rows_U, place_R = tf.unique(tf.concat([targets_N, sampled_ids], axis=0))
+        place_N, place_S = tf.split(place_R, [tf.size(targets_N), tf.size(sampled_ids)])
+        correction_U = tf.gather(self.correction if correction is None else correction, rows_U)
+
+        def loss(hidden_ND: Tensor, tables: Tensors) -> Tensor:
+            return tf.reduce_mean(self._contrast_losses(hidden_ND, place_N, place_S, correction_U, **tables))
+
+        return Reach({name: rows_U for name in self.FEW_ROWS}, loss)
+
+    def _contrast_losses(
+        self,
+        hidden_ND: Tensor,
+        targets_N: Tensor,
+        sampled_ids: Tensor,
+        correction_V: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+    ) -> Tensor:
+        weight_VD, tokens = weight, tf.shape(targets_N)[0]
         ids_R = tf.concat([targets_N, sampled_ids], axis=0)
         rows_RD = _rows(weight_VD, ids_R)
-        correction_R = tf.gather(self.correction if correction is None else correction, ids_R)
-        offset_R = _rows(self.value_of("bias"), ids_R) - tf.cast(correction_R, self.correction.dtype)
+        offset_R = _rows(bias, ids_R) - tf.cast(tf.gather(correction_V, ids_R), self.correction.dtype)
         if (log_normaliser := self.value_of("log_normaliser")) is not None:
             offset_R -= at_least_float32(tf.convert_to_tensor(log_normaliser))
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)

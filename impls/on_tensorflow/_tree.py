@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, at_least_float32, best_by_id
+from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors, at_least_float32, best_by_id
 from impls.spec import LayerSpec, Shapes
 from impls.structures import huffman, trees
 
@@ -20,14 +20,27 @@ _NEAR_NODES = 512
 _BEAMS = (16, 64)
 
 
-def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL: Tensor) -> Tensor:
-    """(N,) sum over each token's path of -log sigma(sign x r.h), with the gradient written out.
+class _Paths(NamedTuple):
+    """Of a batch's targets.
+
+    Attributes:
+        leaf_NM: The leaves of each target, -1 beyond its last one.
+        index_PL, sign_PL: Of each of these, N times M: the nodes on the way to it, and where it turns.
+    """
+
+    leaf_NM: Tensor
+    index_PL: Tensor
+    sign_PL: Tensor
+
+
+def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL: Tensor, shared: int) -> Tensor:
+    """(N,) sum over each token's path of -log sigma(sign x r.h), with the gradient written out; `shared` is how many of
+    the last nodes are taken for all tokens.
 
     A gather of every path's vectors would copy each near-root vector once a token and let their gradients collide;
     here the shared nodes are a dense product, and what remains are (token, node) pairs.
     """
-    nodes = node_weight.shape[0]
-    first = max(0, nodes - _SHARED_NODES)  # parents come after their children, and the most visited are the last
+    first = tf.shape(node_weight)[0] - shared  # parents come after their children, and the most visited are the last
     on_path_NL, near_NL = tf.not_equal(sign_NL, 0), index_NL >= first
     near_place_NL = tf.maximum(index_NL - first, 0)
     cold_P2 = tf.where(on_path_NL & ~near_NL)  # (token, step) of each pair
@@ -77,12 +90,15 @@ class TreeSoftmax(OutputLayer):
     which meets a 1 that every hidden vector gets.
     """
 
+    FEW_ROWS: ClassVar = ("node_weight",)
+
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         children = spec.structure["children"]
         biased = "node_bias" in spec.parameter_shapes()
         self._inner_shapes: Shapes = {"node_weight": (len(children), spec.dim + int(biased))}
         super().__init__(spec, **keyword)
         self.leaves, self._biased = len(children) + 1, biased
+        self._shared = min(_SHARED_NODES, len(children))
         leaf_word = spec.structure.get("leaf_word", np.arange(spec.vocab))
         leaf_VM = trees.leaves_of_words(leaf_word)
         self._single = leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
@@ -102,19 +118,35 @@ class TreeSoftmax(OutputLayer):
         return self._inner_shapes
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        return self._nll(hidden_ND, self._paths(targets_N), self.value_of("node_weight"))
+
+    def reach(self, targets_N: Tensor) -> Reach:  # type: ignore[override]
+        paths, nodes = self._paths(targets_N), self.leaves - 1
+        cold_PL = tf.not_equal(paths.sign_PL, 0) & (paths.index_PL < nodes - self._shared)
+        cold_U, place_R = tf.unique(tf.boolean_mask(paths.index_PL, cold_PL))
+        # The shared nodes, of which a batch reads most, are the last of the table too.
+        shift = tf.size(cold_U) - (nodes - self._shared)
+        index_PL = tf.tensor_scatter_nd_update(paths.index_PL + shift, tf.where(cold_PL), place_R)
+
+        def loss(hidden_ND: Tensor, tables: Tensors) -> Tensor:
+            return tf.reduce_mean(self._nll(hidden_ND, paths._replace(index_PL=index_PL), tables["node_weight"]))
+
+        return Reach({"node_weight": tf.concat([cold_U, tf.range(nodes - self._shared, nodes)], axis=0)}, loss)
+
+    def _paths(self, targets_N: Tensor) -> _Paths:
+        leaf_NM = tf.gather(self._leaf_VM, targets_N)
+        leaf_P = tf.reshape(tf.maximum(leaf_NM, 0), [-1])
+        return _Paths(leaf_NM, tf.gather(self.index, leaf_P), tf.gather(self.sign, leaf_P))
+
+    def _nll(self, hidden_ND: Tensor, paths: _Paths, node_weight: Tensor) -> Tensor:
         hidden_ND = self._with_one(hidden_ND)
         if self._single:
-            return self._leaf_nll(hidden_ND, targets_N)
+            return _path_nll(hidden_ND, node_weight, paths.index_PL, paths.sign_PL, self._shared)
         # Each code of a target is a path of its own, from the same hidden vector.
-        leaf_NM = tf.gather(self._leaf_VM, targets_N)
-        hidden_PD = tf.repeat(hidden_ND, leaf_NM.shape[1], axis=0)
-        nll_P = self._leaf_nll(hidden_PD, tf.reshape(tf.maximum(leaf_NM, 0), [-1]))
-        log_code_NM = tf.reshape(-nll_P, tf.shape(leaf_NM))
-        return -tf.reduce_logsumexp(_where_real(leaf_NM, log_code_NM), axis=1)
-
-    def _leaf_nll(self, hidden_ND: Tensor, leaf_N: Tensor) -> Tensor:
-        index_NL, sign_NL = tf.gather(self.index, leaf_N), tf.gather(self.sign, leaf_N)
-        return _path_nll(hidden_ND, self.value_of("node_weight"), index_NL, sign_NL)
+        hidden_PD = tf.repeat(hidden_ND, paths.leaf_NM.shape[1], axis=0)
+        nll_P = _path_nll(hidden_PD, node_weight, paths.index_PL, paths.sign_PL, self._shared)
+        log_code_NM = tf.reshape(-nll_P, tf.shape(paths.leaf_NM))
+        return -tf.reduce_logsumexp(_where_real(paths.leaf_NM, log_code_NM), axis=1)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_leaf_NF = self._leaf_log_probs(self._with_one(hidden_ND))
@@ -272,8 +304,7 @@ class TreeSoftmax(OutputLayer):
         return {"node_weight": tf.concat([tensors["node_weight"], tensors["node_bias"][:, None]], axis=1)}
 
     def formulation(self) -> str:
-        shared = min(_SHARED_NODES, self.leaves - 1)
-        return f"dense product of the {shared} nodes visited most, pairs for the rest"
+        return f"dense product of the {self._shared} nodes visited most, pairs for the rest"
 
 
 def _where_real(leaf: Tensor, log_code: Tensor) -> Tensor:

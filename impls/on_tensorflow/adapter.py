@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 # Read when TensorFlow and Keras are imported: no chatter below errors, and Keras on TensorFlow.
@@ -22,7 +23,8 @@ from impls.contract import Job, Layer
 from impls.errors import BadInput, unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_tensorflow import _optimizers
-from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
+from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors
+from impls.optimizers import Optimizer
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
 from impls.summarizer import Summarizer, SummarizerConfig
@@ -167,6 +169,7 @@ class TensorFlowLayer(Layer):
         self.device, self.dtype = device, tf.as_dtype(spec.dtype)
         with tf.device(device):
             self.native = layer = native(spec)
+        self._by_rows: _optimizers.Updates | None = None  # the last step's, where it is row-sparse
         compiled: dict[str, Any] = {"jit_compile": layer.jit_compile}
         self._loss_of = tf.function(lambda hidden, targets, extra: layer(hidden, targets, **extra), **compiled)
         self._grads_of = tf.function(self._gradients, **compiled)
@@ -178,22 +181,33 @@ class TensorFlowLayer(Layer):
         self._sample_of = tf.function(layer.sample)
 
     def _gradients(self, hidden: Tensor, targets: Tensor, extra: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        weights = self.native.named_weights()
+        return self._gradients_of(OutputLayer.reach(self.native, targets, **extra), hidden, {})
+
+    def _gradients_of(self, reach: Reach, hidden: Tensor, tables: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """The loss, and its gradients by hidden and by each weight, of which only a table of rows may be read."""
         with tf.GradientTape() as tape:
-            tape.watch(hidden)
-            loss = self.native(hidden, targets, **extra)
-        grads: Any = tape.gradient(loss, (hidden, weights), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            tape.watch((hidden, tables))
+            loss = reach.loss(hidden, tables)
+        sources = (hidden, {**self.native.named_weights(), **tables})
+        grads: Any = tape.gradient(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return loss, *grads
 
+    def _catch_up(self) -> None:
+        if self._by_rows is not None:
+            self._by_rows.catch_up()
+
     def parameters(self) -> Arrays:
+        self._catch_up()
         tensors = {name: tf.convert_to_tensor(value) for name, value in self.native.named_weights().items()}
         return {name: to_numpy(value) for name, value in self.native.to_canonical(tensors).items()}
 
     def _load(self, params: Arrays) -> None:
+        self._catch_up()  # else the new rows would be taken for late ones
         with tf.device(self.device):
             self.native.load_canonical({name: tf.constant(value) for name, value in params.items()})
 
     def _on_device(self, *arrays: NDArray) -> list[Tensor]:
+        self._catch_up()  # what these are computed with
         kinds = (self.dtype, tf.int32)
         with tf.device(self.device):
             return [tf.cast(tf.constant(array), kind) for array, kind in zip(arrays, kinds, strict=False)]
@@ -237,15 +251,7 @@ class TensorFlowLayer(Layer):
         hidden, targets = self._on_device(job.hidden_ND, job.targets_N)
         uniforms, extra = self._uniforms(job.uniforms_NU), extra_on(self.device, job.extra)
         if job.work == "layer_step":
-            updates = _optimizers.Updates(job.optimizer, self.native.named_weights())
-
-            @tf.function(jit_compile=self.native.jit_compile)
-            def step(hidden: Tensor, targets: Tensor, extra: Tensors) -> Tensor:
-                _, dhidden, grads = self._gradients(hidden, targets, extra)
-                updates.apply(grads)
-                return dhidden
-
-            return lambda: wait(step(hidden, targets, extra))
+            return self._prepare_step(hidden, targets, extra, job.optimizer)
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets, extra),
             "topk": lambda: self._topk_of(hidden, job.k),
@@ -254,6 +260,28 @@ class TensorFlowLayer(Layer):
             "log_probs": lambda: self._log_probs_of(hidden),
         }
         return lambda: wait(calls[job.work]())
+
+    def _prepare_step(
+        self, hidden: Tensor, targets: Tensor, extra: Tensors, optimizer: Optimizer
+    ) -> Callable[[], object]:
+        layer, weights = self.native, self.native.named_weights()
+        if optimizer.row_sparse:
+            self._by_rows = updates = _optimizers.Updates(optimizer, weights, layer.FEW_ROWS)
+            reach_of = layer.reach
+        else:
+            updates, reach_of = _optimizers.Updates(optimizer, weights), partial(OutputLayer.reach, layer)
+
+        @tf.function(jit_compile=layer.jit_compile)
+        def step(hidden: Tensor, targets: Tensor, extra: Tensors) -> Tensor:
+            reach = reach_of(targets, **extra)
+            _, dhidden, grads = self._gradients_of(reach, hidden, updates.read(reach.rows))
+            updates.apply(grads, rows=reach.rows)
+            return dhidden
+
+        return lambda: wait(step(hidden, targets, extra))
+
+    def reaches_few_rows(self) -> bool:
+        return bool(self.native.FEW_ROWS)
 
     def formulation(self) -> str:
         return self.native.formulation()

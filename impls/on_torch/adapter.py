@@ -178,18 +178,23 @@ class TorchLayer(Layer):
         self.native = native(spec).to(device)
         self._stepper: torch.optim.Optimizer | RowSparse | None = None
 
+    def _catch_up(self) -> None:
+        if isinstance(self._stepper, RowSparse):
+            self._stepper.catch_up()
+
     def _on_device(self, hidden_ND: NDArray, targets_N: NDArray | None = None) -> tuple[Tensor, Tensor]:
+        self._catch_up()  # what these are computed with
         hidden = torch.from_numpy(np.ascontiguousarray(hidden_ND)).to(self.device, self.dtype)
         targets = torch.from_numpy(targets_N if targets_N is not None else np.empty(0, np.int64)).to(self.device)
         return hidden, targets
 
     def parameters(self) -> Arrays:
-        if isinstance(self._stepper, RowSparse):
-            self._stepper.catch_up()
+        self._catch_up()
         own = {name: value.detach() for name, value in self.native.named_parameters()}
         return {name: np.array(to_numpy(value)) for name, value in self.native.to_canonical(own).items()}
 
     def _load(self, params: Arrays) -> None:
+        self._catch_up()  # else the new rows would be taken for late ones
         self.native.load_canonical({name: torch.from_numpy(np.array(value)) for name, value in params.items()})
 
     @torch.no_grad()

@@ -310,7 +310,7 @@ def test_a_recognizer_that_does_not_fit_its_layer(framework, changes, message):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_row_sparse_updates_are_refused(framework):
-    with pytest.raises(BadInput, match=f"row_sparse=True in .*{framework}: allowed: False"):
+    with pytest.raises(BadInput, match="row_sparse=True in the recognizer: allowed: False"):
         model_of(framework, "full_softmax", replace(TINY, optimizer=replace(PLAIN, row_sparse=True)))
 
 

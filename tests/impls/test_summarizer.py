@@ -177,7 +177,7 @@ def test_bad_input(framework, changes, message):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_framework_takes_row_sparse_updates(framework):
-    with pytest.raises(BadInput, match="row_sparse=True"):
+    with pytest.raises(BadInput, match="row_sparse=True in the summarizer: allowed: False"):
         model_of(framework, optimizer=Optimizer(row_sparse=True))
 
 

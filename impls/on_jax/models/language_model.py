@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_jax import _optimizers, adapter
-from impls.on_jax._layer import Array, Tree
+from impls.on_jax import _optimizers, _rows, adapter
+from impls.on_jax._layer import Array, Reach, Tree
 from impls.on_jax.models import _lstm, _output
 from impls.on_jax.models._lstm import State
 from impls.on_jax.models._output import output_of
@@ -37,6 +37,7 @@ class JaxLanguageModel(LanguageModel):
                 self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
                 self.statistics = self.output.blank_statistics()
         self._step = jax.jit(self._step_of, donate_argnums=(0, 1, 2, 3))
+        self._make_up = jax.jit(partial(_optimizers.make_up, config.optimizer), donate_argnums=(0, 1))
         self._evaluate = jax.jit(self._evaluate_of)
         self._hidden = jax.jit(self._hidden_of)
         self._next = jax.jit(self._next_of, static_argnums=4)
@@ -45,13 +46,20 @@ class JaxLanguageModel(LanguageModel):
     def _load(self, params: Arrays) -> None:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
-            self.optimizer = _optimizers.init(self.config.optimizer, self.params)
+            few_rows = ["embedding", *(f"output.{name}" for name in self.output.FEW_ROWS)]
+            optimizer = self.config.optimizer
+            self.optimizer = _optimizers.init(optimizer, self.params, few_rows if optimizer.row_sparse else ())
         self.train_state: State | None = None
         self.eval_state: State | None = None
         self.decode_state: State | None = None
 
+    def _catch_up(self) -> None:
+        if self.optimizer.seen:
+            self.params, self.optimizer = self._make_up(self.params, self.optimizer)
+
     def parameters(self) -> Arrays:
         with adapter.precision(self.spec.dtype):
+            self._catch_up()
             return _output.to_canonical(self.output, self.structure, self.params)
 
     def _zero_state(self, batch: int) -> State:
@@ -73,22 +81,31 @@ class JaxLanguageModel(LanguageModel):
         extra: dict[str, Any],
         weights: BatchWeights | None,
     ) -> tuple[Tree, _optimizers.State, Array | None, State, Array]:
+        settings, rows, reach = self.config.optimizer, {}, Reach({}, structure, targets_N, extra)
+        if settings.row_sparse:
+            reach = self.output.reach(structure, targets_N, **extra)
+            words_U, place_R = _rows.distinct(inputs_BT.ravel(), self.spec.vocab, min(inputs_BT.size, self.spec.vocab))
+            rows, inputs_BT = _output.with_output({"embedding": words_U}, reach.rows), place_R.reshape(inputs_BT.shape)
+            params, optimizer = _optimizers.make_up(settings, params, optimizer, rows)
+
         def loss_of(params: Tree) -> tuple[Array, tuple[State, Array | None]]:
             hidden_ND, new_state = self._hidden_of(params, inputs_BT, state)
             output = output_of(params)
             if statistics is None:
-                return self.output.loss(output, structure, hidden_ND, targets_N, **extra), (new_state, None)
+                loss = self.output.loss(output, reach.structure, hidden_ND, reach.targets_N, **reach.extra)
+                return loss, (new_state, None)
             assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
             cluster_N, word_N, log_cluster_NC = self.output.nll_parts(output, structure, hidden_ND, targets_N)
             return (cluster_N + word_N).mean(), (new_state, log_cluster_NC)
 
-        (loss, (state, log_cluster_NC)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        tables = _rows.tables(params, rows)
+        (loss, (state, log_cluster_NC)), grads = jax.value_and_grad(loss_of, has_aux=True)(tables)
         if statistics is not None:
             assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
             assert weights is not None
             assert log_cluster_NC is not None
             statistics = self.output.observe(statistics, log_cluster_NC, weights)
-        params, optimizer = _optimizers.update(self.config.optimizer, params, grads, optimizer)
+        params, optimizer = _optimizers.update(settings, params, grads, optimizer, rows=rows)
         return params, optimizer, statistics, state, loss
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Array:
@@ -121,6 +138,7 @@ class JaxLanguageModel(LanguageModel):
 
     def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            self._catch_up()
             state = self.eval_state if carry and self.eval_state is not None else self._zero_state(len(inputs_BT))
             ids = (inputs_BT.astype(np.int32), targets_BT.ravel().astype(np.int32))
             sums, self.eval_state = self._evaluate(self.params, self.structure, state, *ids)
@@ -128,11 +146,13 @@ class JaxLanguageModel(LanguageModel):
 
     def hidden(self, inputs_BT: NDArray) -> NDArray:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            self._catch_up()
             state = self._zero_state(len(inputs_BT))
             return adapter.to_numpy(self._hidden(self.params, inputs_BT.astype(np.int32), state)[0])
 
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            self._catch_up()
             return self._next_words(prompts_BT, self._zero_state(len(prompts_BT)), k)
 
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
@@ -162,10 +182,11 @@ class JaxLanguageModel(LanguageModel):
             return kept_V, kept_V
         rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+            self._catch_up()
             after, before_V, after_V = self.output.reorganized(self.structure, self.statistics, rng)
             move = partial(self._moved, before=self.structure, after=after)
-            steps, slots = self.optimizer
-            self.params, self.optimizer = move(self.params), (steps, tuple(move(slot) for slot in slots))
+            self.params = move(self.params)
+            self.optimizer = self.optimizer._replace(slots=tuple(move(slot) for slot in self.optimizer.slots))
             self.structure = after
         return before_V, after_V
 

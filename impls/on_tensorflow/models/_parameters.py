@@ -15,8 +15,8 @@ Variables = dict[str, tf.Variable]
 _TRANSPOSED = ("_input_weight", "_hidden_weight")  # an LSTM's matrices, as Keras has them
 
 
-def with_output(body: Mapping[str, tf.Variable], output: OutputLayer) -> Variables:
-    return {**body, **{f"output.{name}": value for name, value in output.named_weights().items()}}
+def with_output(body: Mapping[str, Tensor], output: Mapping[str, Tensor]) -> Tensors:
+    return {**body, **{f"output.{name}": value for name, value in output.items()}}
 
 
 def output_of(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -22,7 +22,7 @@ class TensorFlowBagModel(BagModel):
         self._load(self.initial_parameters())
 
     def _variables(self) -> _parameters.Variables:
-        return _parameters.with_output({"input": self.input}, self.output)
+        return _parameters.with_output({"input": self.input}, self.output.named_weights())
 
     def parameters(self) -> Arrays:
         return _parameters.to_canonical(self._variables(), self.output)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor, Tensors
+from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
 from impls.on_tensorflow.models import _lstm, _parameters
 from impls.on_tensorflow.models._lstm import State
 from impls.on_tensorflow.sohsm import SelfOrganizedHierarchicalSoftmax
@@ -35,15 +35,18 @@ class TensorFlowLanguageModel(LanguageModel):
 
     def _variables(self) -> _parameters.Variables:
         body = {"embedding": self.embedding, **_lstm.variables_of("lstm", self.lstm)}
-        return _parameters.with_output(body, self.output)
+        return _parameters.with_output(body, self.output.named_weights())
 
     def parameters(self) -> Arrays:
+        self.optimizer.catch_up()
         return _parameters.to_canonical(self._variables(), self.output)
 
     def _load(self, params: Arrays) -> None:
         with tf.device(self.device):
             _parameters.load_canonical(params, self._variables(), self.output)
-            self.optimizer = _optimizers.Updates(self.config.optimizer, self._variables())
+            few_rows = ["embedding", *(f"output.{name}" for name in self.output.FEW_ROWS)]
+            settings = self.config.optimizer
+            self.optimizer = _optimizers.Updates(settings, self._variables(), few_rows if settings.row_sparse else ())
             # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
             self._step = tf.function(self._step_of)
             self._evaluate = tf.function(self._evaluate_of)
@@ -57,29 +60,37 @@ class TensorFlowLanguageModel(LanguageModel):
         zeros = tf.zeros([batch, self.config.hidden], self.dtype)
         return zeros, zeros
 
-    def _hidden_of(self, inputs_BT: Tensor, state: State) -> tuple[Tensor, State]:
-        outputs_BTH, h_BH, c_BH = self.lstm(tf.gather(self.embedding, inputs_BT), initial_state=list(state))
+    def _hidden_of(self, inputs_BT: Tensor, state: State, vectors_VE: Tensor | None = None) -> tuple[Tensor, State]:
+        vectors_VE = self.embedding if vectors_VE is None else vectors_VE
+        outputs_BTH, h_BH, c_BH = self.lstm(tf.gather(vectors_VE, inputs_BT), initial_state=list(state))
         return tf.reshape(outputs_BTH, [-1, self.config.hidden]), (h_BH, c_BH)
 
     def _step_of(
         self, inputs_BT: Tensor, targets_N: Tensor, extra: Tensors, state: State, weights: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, State]:
-        variables = self._variables()
+        rows: Tensors = {}
+        reach = OutputLayer.reach(self.output, targets_N, **extra)
+        if self.config.optimizer.row_sparse:
+            reach = self.output.reach(targets_N, **extra)
+            words_U, place_R = tf.unique(tf.reshape(inputs_BT, [-1]))
+            rows = _parameters.with_output({"embedding": words_U}, reach.rows)
+            inputs_BT = tf.reshape(place_R, tf.shape(inputs_BT))
+        tables = self.optimizer.read(rows)
+        sources = {**self._variables(), **tables}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            for variable in variables.values():
-                tape.watch(variable)
-            hidden_ND, state = self._hidden_of(inputs_BT, state)
+            tape.watch(sources)
+            hidden_ND, state = self._hidden_of(inputs_BT, state, sources["embedding"])
             if weights is None:
-                loss, logits_NC = self.output(hidden_ND, targets_N, **extra), None
+                loss, logits_NC = reach.loss(hidden_ND, _parameters.output_of(tables)), None
             else:
                 assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
                 cluster_N, word_N, logits_NC = self.output.nll_parts(hidden_ND, targets_N)
                 loss = tf.reduce_mean(cluster_N + word_N)
-        grads = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        grads = tape.gradient(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         if weights is not None:
             assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
             self.output.observe(self.statistics, tf.nn.log_softmax(logits_NC), BatchWeights(*weights))
-        self.optimizer.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()})
+        self.optimizer.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()}, rows=rows)
         return loss, state
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Tensor:
@@ -104,6 +115,7 @@ class TensorFlowLanguageModel(LanguageModel):
 
     def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
         with tf.device(self.device):
+            self.optimizer.catch_up()
             state = self.eval_state if carry and self.eval_state is not None else self._zero_state(len(inputs_BT))
             ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_BT.ravel(), tf.int32))
             sums, self.eval_state = self._evaluate(*ids, state)
@@ -111,10 +123,12 @@ class TensorFlowLanguageModel(LanguageModel):
 
     def hidden(self, inputs_BT: NDArray) -> NDArray:
         with tf.device(self.device):
+            self.optimizer.catch_up()
             ids = tf.constant(inputs_BT, tf.int32)
             return adapter.to_numpy(self._hidden(ids, self._zero_state(len(inputs_BT)))[0])
 
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
+        self.optimizer.catch_up()
         return self._next_words(prompts_BT, self._zero_state(len(prompts_BT)), k)
 
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
@@ -140,6 +154,7 @@ class TensorFlowLanguageModel(LanguageModel):
             return kept_V, kept_V
         rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
         with tf.device(self.device):
+            self.optimizer.catch_up()
             slots = (_parameters.output_of(slot) for slot in self.optimizer.slots)
             return self.output.reorganize(self.statistics, rng, *slots)
 

@@ -77,7 +77,7 @@ class TensorFlowRecognizer(Recognizer):
         self._load(self.initial_parameters())
 
     def _variables(self) -> _parameters.Variables:
-        return _parameters.with_output(self.body, self.output)
+        return _parameters.with_output(self.body, self.output.named_weights())
 
     def parameters(self) -> Arrays:
         found = stacks.unstack(_parameters.to_canonical(self._variables(), self.output))

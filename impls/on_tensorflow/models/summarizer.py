@@ -44,7 +44,7 @@ class TensorFlowSummarizer(Summarizer):
 
     def _variables(self) -> _parameters.Variables:
         body = {**self.own, **self.encoder.variables(), **self.decoder.variables()}
-        return _parameters.with_output(body, self.output)
+        return _parameters.with_output(body, self.output.named_weights())
 
     def parameters(self) -> Arrays:
         return _parameters.to_canonical(self._variables(), self.output)

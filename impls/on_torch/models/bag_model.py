@@ -37,7 +37,6 @@ class Network(_network.Network):
 class TorchBagModel(BagModel):
     def __init__(self, spec: LayerSpec, config: BagModelConfig, device: torch.device) -> None:
         super().__init__(spec, config)
-        config.optimizer.check_dense("the bag model of torch")
         self.device = device
         self.network = Network(config.inputs, adapter.blank(spec), TORCH_DTYPES[spec.dtype]).to(device)
         self._load(self.initial_parameters())

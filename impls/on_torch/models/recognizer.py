@@ -80,7 +80,6 @@ class Decoding(NamedTuple):
 class TorchRecognizer(Recognizer):
     def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: torch.device) -> None:
         super().__init__(spec, config)
-        config.optimizer.check_dense("the recognizer of torch")
         self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]
         self.network = Network(config, adapter.blank(spec), self.dtype).to(device)
         self._load(self.initial_parameters())

@@ -72,7 +72,6 @@ class Network(_network.Network):
 class TorchSummarizer(Summarizer):
     def __init__(self, spec: LayerSpec, config: SummarizerConfig, device: torch.device) -> None:
         super().__init__(spec, config)
-        config.optimizer.check_dense("the summarizer of torch")
         self.device = device
         self.network = Network(config, adapter.blank(spec), TORCH_DTYPES[spec.dtype]).to(device)
         self._load(self.initial_parameters())
