@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="a method's option")
     run.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="a task's setting")
     run.add_argument("--out", help="results file (default: results/local/SUITE-CODE.jsonl)")
-    run.add_argument("--retry", action="store_true", help="measure cells again that failed")
+    run.add_argument("--retry", action="store_true", help="measure cells again that failed or were skipped")
     run.add_argument("--executor", choices=["local", "ray"], default="local", help="this machine, or a Ray cluster")
     run.add_argument("--address", help="the cluster's HOST:PORT (default: the one that runs here, else a new one)")
     run.add_argument("--cores", type=int, metavar="N", help="cores of a cell on the cluster (default: a whole node)")

@@ -7,12 +7,14 @@ import json
 import os
 import queue
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -29,6 +31,10 @@ RunCells = Callable[..., Iterator[Row]]
 
 # How each framework's libraries and compilers are told how many threads to start. They read it when they load.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "NPROC")
+
+# Where PyTorch and Triton keep what they compile. A worker has folders of its own, so that `compile_seconds` is of
+# compiling, and not of finding what another has compiled.
+_COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 _LONGEST_LINE = 1 << 28  # bytes of an answer: a worker that writes without end must not fill the memory
 _LAST_WORDS = 1 << 16  # bytes of what a worker printed that are read once it has died
@@ -52,6 +58,7 @@ class Worker:
         self.threads = threads
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
+        self._compiled = Path(tempfile.gettempdir(), f"vocabench-compiled-{uuid.uuid4().hex}")  # made by who compiles
         self._answers = -1
         self._buffer = bytearray()
 
@@ -98,6 +105,7 @@ class Worker:
         os.close(self._answers)
         if self._errors:
             self._errors.close()
+        shutil.rmtree(self._compiled, ignore_errors=True)
         self._process, self._buffer = None, bytearray()
 
     def _start(self) -> None:
@@ -107,6 +115,7 @@ class Worker:
         command += ["--answers", str(child_end), "--parent", str(os.getpid())]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
+        compiled = {name: str(self._compiled / name.lower()) for name in _COMPILED}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -114,7 +123,7 @@ class Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(child_end,),
             start_new_session=True,
-            env={**os.environ, **threads, "PYTHONPATH": path},
+            env={**os.environ, **compiled, **threads, "PYTHONPATH": path},
         )
         os.close(child_end)
 

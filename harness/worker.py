@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from harness import registry
 from harness.cells import Cell
-from impls.errors import BadInput
+from impls.errors import BadInput, Unsupported
 
 
 def main() -> None:
@@ -65,13 +65,16 @@ def _describe(framework: str) -> dict[str, Any]:
 
 
 def _status_of(error: Exception) -> str:
+    if isinstance(error, Unsupported):
+        return "skipped"
     text = f"{type(error).__name__} {error}".lower()
     memory = ("out of memory", "outofmemory", "resource_exhausted", "resourceexhausted", "can't allocate memory")
     return "oom" if isinstance(error, MemoryError) or any(sign in text for sign in memory) else "error"
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+    text = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:2000]
 
 
 def _say(answers: TextIO, message: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from impls.errors import BadInput, unknown
 from impls.optimizers import Optimizer
-from impls.spec import Arrays, LayerSpec, LeastWork
+from impls.spec import Arrays, LayerSpec, LeastWork, check_ids, check_words
 
 WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
 
@@ -51,7 +51,7 @@ class Layer(ABC):
         self.spec = spec
 
     # What a framework provides. `hidden` is finite (N, D), `targets` are (N,) int64 inside the vocabulary, and `extra`
-    # holds exactly the names of `Definition.extra`, each word ids as int64.
+    # holds names of `Definition.extra`: word ids as int64, numbers for each word as float64.
     @abstractmethod
     def parameters(self) -> Arrays:
         """Canonical names to arrays, words in vocabulary order."""
@@ -112,8 +112,9 @@ class Layer(ABC):
             hidden: (N, D).
             targets: (N,).
             **extra: The loss's random inputs, as `Definition.extra` names them: `sampled_ids` (S,), the words that a
-                batch of a sampled loss is held against. Drawn from the layer's seed where left out, the same in every
-                framework.
+                batch of a sampled loss is held against, and `correction` (V,), what is taken off each word's score
+                where the batch's words are drawn otherwise than the layer's options say. Where left out, ids are drawn
+                from the layer's seed, the same in every framework, and the correction is the layer's own.
         """
         hidden_ND, targets_N = self._check(hidden, targets)
         return self._loss(hidden_ND, targets_N, **self._check_extra(extra))
@@ -236,9 +237,10 @@ class Layer(ABC):
         for name in extra:
             if name not in allowed:
                 raise unknown(f"input of {self.spec.method}", name, allowed)
-        given = {name: check_ids(name, ids, self.spec.vocab) for name, ids in extra.items()}
-        if given.keys() == allowed.keys():
-            return given
+        given = {
+            name: (check_for_each_word if allowed[name].for_each_word else check_ids)(name, value, self.spec.vocab)
+            for name, value in extra.items()
+        }
         return self.spec.draw_extra(np.random.default_rng([self.spec.seed, 6])) | given
 
 
@@ -261,24 +263,16 @@ def check_targets(targets: ArrayLike, vocab: int, shape: tuple[int, ...]) -> NDA
     array = np.asarray(targets)
     if array.shape != shape:
         raise BadInput(f"targets has shape {array.shape}: allowed: {shape}")
-    return _check_words("targets", array, vocab)
+    return check_words("targets", array, vocab)
 
 
-def check_ids(name: str, ids: ArrayLike, vocab: int) -> NDArray[np.int64]:
-    """`ids` as int64 of one dimension, at least one, inside the vocabulary."""
-    array = np.asarray(ids)
-    if array.ndim != 1 or not len(array):
-        raise BadInput(f"{name} has shape {array.shape}: allowed: one dimension, from one word id on")
-    return _check_words(name, array, vocab)
-
-
-def _check_words(name: str, array: NDArray, vocab: int) -> NDArray[np.int64]:
-    if array.dtype.kind not in "iu":
-        raise BadInput(f"{name} has dtype {array.dtype}: allowed: whole numbers")
-    outside = np.flatnonzero((array < 0) | (array >= vocab))
-    if len(outside):
-        raise BadInput(f"{name}[{outside[0]}]={array.flat[outside[0]]}: allowed: word ids from 0 to {vocab - 1}")
-    return array.astype(np.int64)
+def check_for_each_word(name: str, values: ArrayLike, vocab: int) -> NDArray[np.float64]:
+    """`values` as finite (V,) float64."""
+    array = np.asarray(values)
+    if array.shape != (vocab,) or array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+        what = f"shape {array.shape} and dtype {array.dtype}"
+        raise BadInput(f"{name} has {what}: allowed: {vocab} finite numbers, one for each word")
+    return array.astype(np.float64)
 
 
 def check_k(k: object, vocab: int) -> int:

@@ -8,6 +8,11 @@ class BadInput(ValueError):
     """Input from outside that cannot be used; its message is one line: what, where, what is allowed."""
 
 
+class Unsupported(BadInput):
+    """What is right elsewhere and cannot run on this machine: a package, a compiler or a device is missing, or what is
+    installed lacks it. Measurements of it are skipped, not failed."""
+
+
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> BadInput:
     """A `BadInput` for a name that is not in `allowed`, with the nearest spelling that is."""
     names = list(allowed)

@@ -52,7 +52,7 @@ class Network(ABC, Generic[AnyConfig]):
             raise BadInput(f"optimizer row_sparse=True in {self.NAME}: allowed: False")
         self.spec = spec
         self.config = config
-        self.extra_of_steps = spec.extra_of_steps(config.seed)
+        self._draws = np.random.default_rng([config.seed, 7])
 
     def parameter_shapes(self) -> Shapes:
         output = {f"output.{name}": shape for name, shape in self.spec.parameter_shapes().items()}
@@ -61,6 +61,11 @@ class Network(ABC, Generic[AnyConfig]):
     def initial_parameters(self) -> Arrays:
         output = {f"output.{name}": value for name, value in self.spec.initial_parameters().items()}
         return {**self.config.initial_body(self.spec), **output}
+
+    def next_extra(self, before_N: NDArray | None = None) -> Arrays:
+        """The loss's random inputs of the next step, the same in every framework; `before_N` as for
+        `LayerSpec.draw_extra`."""
+        return self.spec.draw_extra(self._draws, before_N)
 
     def load(self, params: Mapping[str, ArrayLike]) -> None:
         """Take parameters in canonical form; raises `BadInput` on a missing, extra or misshapen one."""
@@ -87,6 +92,10 @@ class Transcriber(Network[AnyTranscriberConfig]):
         inputs_BT[:, 0] = self.config.end
         inputs_BT[:, 1:] = np.maximum(targets_BT[:, :-1], 0)
         return inputs_BT
+
+    def next_extra_for(self, targets_BT: NDArray) -> Arrays:
+        """The loss's random inputs of a step on these targets: padding counts as no token, and stands after none."""
+        return self.next_extra(self.inputs_of(targets_BT)[targets_BT >= 0])
 
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:

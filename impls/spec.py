@@ -8,7 +8,7 @@ asked for, U uniform numbers that a sampled word takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -33,6 +33,20 @@ class LeastWork:
 
 
 @dataclass(frozen=True)
+class Extra:
+    """A random input of a training loss besides hidden vectors and targets.
+
+    Attributes:
+        draw: From the spec, a generator and `before_N`, as `LayerSpec.draw_extra` takes it: word ids; or None where the
+            batch goes without.
+        for_each_word: Whether it is a number for each word of the vocabulary, (V,), and not a list of word ids.
+    """
+
+    draw: Callable[[LayerSpec, np.random.Generator, NDArray[np.int64] | None], NDArray | None]
+    for_each_word: bool = False
+
+
+@dataclass(frozen=True)
 class Definition:
     """A method, independent of any framework. Each `impls/on_numpy/<method>.py` holds one as `DEFINITION`.
 
@@ -44,8 +58,7 @@ class Definition:
         shapes: Canonical parameter names to shapes.
         initial: Draws the initial parameters, float64, under those names.
         train_only_loss: True where the training loss is not the negative log-likelihood.
-        extra: Random inputs of the training loss besides hidden vectors and targets, each a list of word ids: name to
-            what draws it.
+        extra: Random inputs of the training loss besides hidden vectors and targets, by name.
         draws: How many uniform numbers `Layer.sample` takes for a word.
         variants: Options that change what the layer computes, and not only its structure or start: agreement is checked
             with each of these too.
@@ -62,7 +75,7 @@ class Definition:
     shapes: Callable[[LayerSpec], Shapes]
     initial: Callable[[LayerSpec, np.random.Generator], Arrays]
     train_only_loss: bool = False
-    extra: Mapping[str, Callable[[LayerSpec, np.random.Generator], NDArray[np.int64]]] = field(default_factory=dict)
+    extra: Mapping[str, Extra] = field(default_factory=dict)
     draws: Callable[[LayerSpec], int] = lambda spec: 1
     variants: Sequence[Mapping[str, object]] = ()
     bootstrap: Callable[[Mapping[str, object]], Mapping[str, object] | None] = lambda options: None
@@ -128,15 +141,17 @@ class LayerSpec:
         """How many uniform numbers `Layer.sample` takes for a word: one for each choice on the way to it."""
         return self.definition.draws(self)
 
-    def draw_extra(self, rng: np.random.Generator) -> Arrays:
-        """The loss's random inputs for one batch."""
-        return {name: draw(self, rng) for name, draw in self.definition.extra.items()}
+    def draw_extra(self, rng: np.random.Generator, before: ArrayLike | None = None) -> Arrays:
+        """The loss's random inputs for one batch.
 
-    def extra_of_steps(self, seed: int) -> Iterator[Arrays]:
-        """The loss's random inputs of one step of a model after the other: the same in every framework."""
-        rng = np.random.default_rng([seed, 7])
-        while True:
-            yield self.draw_extra(rng)
+        Args:
+            rng: What they are drawn from.
+            before: (N,) for each target the word before it, -1 where there is none. Where left out, no sampler reads
+                the words before.
+        """
+        before_N = None if before is None else check_ids("before", before, self.vocab, lowest=-1)
+        drawn = {name: extra.draw(self, rng, before_N) for name, extra in self.definition.extra.items()}
+        return {name: value for name, value in drawn.items() if value is not None}
 
     def parameter_shapes(self) -> Shapes:
         return self.definition.shapes(self)
@@ -193,6 +208,24 @@ def check_counts(counts: ArrayLike) -> NDArray[np.int64]:
         raise BadInput("counts are all zero: allowed: at least one word that occurs")
     if math.fsum(array) >= 2.0**62:
         raise BadInput("counts sum beyond 2**62: allowed: sums that fit 64-bit integers")
+    return array.astype(np.int64)
+
+
+def check_ids(name: str, ids: ArrayLike, vocab: int, *, lowest: int = 0) -> NDArray[np.int64]:
+    """`ids` as int64 of one dimension, at least one, inside the vocabulary."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or not len(array):
+        raise BadInput(f"{name} has shape {array.shape}: allowed: one dimension, from one word id on")
+    return check_words(name, array, vocab, lowest=lowest)
+
+
+def check_words(name: str, array: NDArray, vocab: int, *, lowest: int = 0) -> NDArray[np.int64]:
+    """`array` as int64, inside the vocabulary."""
+    if array.dtype.kind not in "iu":
+        raise BadInput(f"{name} has dtype {array.dtype}: allowed: whole numbers")
+    outside = np.flatnonzero((array < lowest) | (array >= vocab))
+    if len(outside):
+        raise BadInput(f"{name}[{outside[0]}]={array.flat[outside[0]]}: allowed: word ids from {lowest} to {vocab - 1}")
     return array.astype(np.int64)
 
 

@@ -3,9 +3,12 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+from impls.errors import Unsupported
 
 _COMPILED = pytest.StashKey[str]()
 
@@ -17,6 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     `vocabench check` and the check before each timing compare what users run.
     """
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    # Nor is anything compiled by torch.compile, but where tests/impls/test_peers.py asks for it.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     config.stash[_COMPILED] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
@@ -30,6 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _COMPILED in config.stash:
         shutil.rmtree(config.stash[_COMPILED], ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """A method that cannot run on this machine has no test here, and the reason is told."""
+    try:
+        return (yield)
+    except Unsupported as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from harness.store import Store
 
 
 def check(selection: Selection, *, out: str | None) -> int:
-    """Always measures anew. Returns 0 where all agree, else 1 after naming each cell and quantity that does not."""
+    """Always measures anew. Returns 0 where all that can run here agree, else 1 after naming each cell and quantity
+    that does not."""
     console = Console(stderr=True)
     suite = Suite.load("check")
     cells = suite.cells(selection)
@@ -25,10 +26,13 @@ def check(selection: Selection, *, out: str | None) -> int:
     with Store(path) as store:
         rows = measure(cells, store, suite.deadline_seconds, console, pool.run_side_by_side)
     show(rows, "markdown")
-    failed = [row for row in rows if row["status"] != "ok"]
+    run = [row for row in rows if row["status"] != "skipped"]
+    failed = [row for row in run if row["status"] != "ok"]
     for row in failed:
         lines = row["agreement"].get("disagreements") or [row["message"]]
         for line in lines:
             print(f"{Cell.from_json(row['cell']).label}: {row['status']}: {line}")
-    print(f"{len(rows) - len(failed)} of {len(rows)} cells agree, {time.perf_counter() - start:.0f} s; rows: {path}")
+    skipped = f", {len(rows) - len(run)} skipped" if len(run) < len(rows) else ""
+    seconds = time.perf_counter() - start
+    print(f"{len(run) - len(failed)} of {len(run)} cells agree{skipped}, {seconds:.0f} s; rows: {path}")
     return 1 if failed else 0

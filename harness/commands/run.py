@@ -15,7 +15,7 @@ from harness.commands.table import show
 from harness.store import Row, Store
 from impls.errors import BadInput
 
-_FAILED = ("error", "timeout", "oom")
+_AGAIN = ("error", "timeout", "oom", "skipped")
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
     if executor == "local":
         pool.check_device({cell.framework for cell in cells if cell.method in registry.methods()}, device)
     path = Path(out) if out else runs.default_path(suite_name)
-    with Store(path, again=_FAILED if retry else ()) as store:
+    with Store(path, again=_AGAIN if retry else ()) as store:
         runs.rows(path)  # what could not be shown in the end is refused before anything is measured
         measure(cells, store, suite.deadline_seconds, console, run_cells)
     keys = {cell.key for cell in cells}

@@ -17,7 +17,7 @@ from harness.datasets._corpus import Corpus
 from harness.datasets._encoded_pairs import EncodedPairs
 from harness.tasks import language_modelling
 from harness.tasks._data import Progress
-from harness.tasks._text import with_words
+from harness.tasks._text import with_pairs, with_words
 from impls.errors import BadInput
 from impls.spec import check_options
 
@@ -38,9 +38,10 @@ def layer_options(
         BadInput: The language model ends before its clusters are first made anew.
     """
     definition = registry.definition(cell.method)
-    options = with_words(check_options(definition, cell.options), data.summaries.words)
     model_cell = dataclasses.replace(cell, task="language_modelling", settings=_settings(cell))
     corpus = _corpus(data, training_P)
+    options = with_words(check_options(definition, cell.options), corpus.words)
+    options = with_pairs(options, corpus.splits["train"], len(corpus.words))
 
     def say(text: str) -> None:
         progress(f"language model of the summaries: {text}")

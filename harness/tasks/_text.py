@@ -1,12 +1,16 @@
-"""What tasks over running text share: how they load it, and what it gives to a layer."""
+"""What tasks over text share: how they load it, and what it gives to a layer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.datasets import _corpus
 from harness.tasks._data import Progress
+from impls.structures import samplers
 
 
 def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> _corpus.Corpus:
@@ -19,3 +23,10 @@ def with_words(options: Mapping[str, Any], words: Sequence[str]) -> dict[str, An
     cell: its text is part of it already."""
     spelled = {"words": words} if "words" in options and options["words"] is None else {}
     return {**options, **spelled}
+
+
+def with_pairs(options: Mapping[str, Any], ids_T: NDArray[np.integer], vocab: int) -> dict[str, Any]:
+    """A layer that samples by the word before gets the pairs of the training text, unless the cell has some; as little
+    an option of the cell as its words are."""
+    missing = options.get("sampler") == "bigram" and options["pairs"] is None
+    return {**options, "pairs": samplers.count_pairs(ids_T, vocab)} if missing else dict(options)

@@ -18,7 +18,7 @@ from harness.tasks._data import data_of
 from harness.tasks._optimizer import optimizer_of
 from harness.tasks._paired import BASELINE, decoding
 from harness.tasks._result import Result
-from harness.tasks._text import load, with_words
+from harness.tasks._text import load, with_pairs, with_words
 from impls.errors import BadInput
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.optimizers import NAMES
@@ -53,6 +53,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         return Result([_unigram(corpus)], {}, data)
 
     options = with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
+    options = with_pairs(options, corpus.splits["train"], len(corpus.words))
     options, told = with_vectors(cell, corpus, options, progress)
     training = Training(cell, corpus, options)
     training.run(progress)

@@ -25,7 +25,7 @@ from harness.store import Row
 from harness.tasks import _batches, _error_rates, _recognizers, _training
 from harness.tasks._data import Progress, data_of
 from harness.tasks._result import Result
-from harness.tasks._text import with_words
+from harness.tasks._text import with_pairs, with_words
 from impls.decoding import beam_search
 from impls.errors import BadInput
 from impls.optimizers import NAMES
@@ -178,17 +178,19 @@ class Training(_training.Training):
             )
         if "interval" in options:
             options["interval"] = 0
+        # By split, of all its utterances.
+        self.texts = {split: [vocabulary.encode(each) for each in speech.splits[split]] for split in ("train", *scored)}
+        said_T = np.concatenate([self.texts["train"][number] for number in self.training_P])
+        options = with_pairs(options, said_T, len(vocabulary.units))
         spec = layers.spec(
             cell.method, counts=speech.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
         )
         config = _recognizers.config_of(cell, vocabulary.end)
         self.model: Recognizer = layers.create_recognizer(cell.framework, spec, config, cell.device)
         self.augment = SpecAugment(time_share=cell.settings["mask_share"]) if cell.settings["augment"] else None
-        # By split, of all its utterances.
         self.frames = {
             split: np.array([len(frames[each]) for each in speech.splits[split]]) for split in ("train", *scored)
         }
-        self.texts = {split: [vocabulary.encode(each) for each in speech.splits[split]] for split in ("train", *scored)}
         self.longest = cell.settings["longest"] or max(len(self.texts["train"][number]) for number in self.training_P)
         self._choose_widths()
 

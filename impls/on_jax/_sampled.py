@@ -33,7 +33,7 @@ _rows.defvjp(_forward, _backward)
 
 class SampledLayer(FullSoftmax):
     """Full softmax's parameters, trained on the target and the sampled words: `layer.loss(params, structure, hidden_ND,
-    targets_N, sampled_ids=ids_S)`.
+    targets_N, sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
 
     Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned. Structure: `correction`
     (V,), what is taken off each word's score.
@@ -50,11 +50,20 @@ class SampledLayer(FullSoftmax):
         """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
 
     def losses(  # type: ignore[override]
-        self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, *, sampled_ids: Array
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden_ND: Array,
+        targets_N: Array,
+        *,
+        sampled_ids: Array,
+        correction: Array | None = None,
     ) -> Array:
         ids_R, tokens = jnp.concatenate([targets_N, sampled_ids]), len(targets_N)
         rows_RD, kind = _rows(params["weight"], ids_R), params["weight"].dtype
-        offset_R = _rows(params["bias"], ids_R) - structure["correction"][ids_R] - params.get("log_normaliser", 0)
+        correction_V = structure["correction"] if correction is None else correction
+        correction_R = correction_V[ids_R].astype(wide(kind))
+        offset_R = _rows(params["bias"], ids_R) - correction_R - params.get("log_normaliser", 0)
         cast_ND = hidden_ND.astype(kind)
         target_N = (cast_ND * rows_RD[:tokens]).sum(axis=1) + offset_R[:tokens]
         sampled_NS = product(cast_ND, rows_RD[tokens:].astype(kind)) + offset_R[tokens:]
@@ -62,12 +71,15 @@ class SampledLayer(FullSoftmax):
             sampled_NS = jnp.where(targets_N[:, None] == sampled_ids, -jnp.inf, sampled_NS)
         return self.contrast(target_N, sampled_NS)
 
-    def reach(self, structure: Tree, targets_N: Array, *, sampled_ids: Array) -> Reach:  # type: ignore[override]
+    def reach(  # type: ignore[override]
+        self, structure: Tree, targets_N: Array, *, sampled_ids: Array, correction: Array | None = None
+    ) -> Reach:
+        correction_V = structure["correction"] if correction is None else correction
         ids_R, tokens, vocab = jnp.concatenate([targets_N, sampled_ids]), len(targets_N), self.spec.vocab
         rows_U, place_R = distinct(ids_R, vocab, min(len(ids_R), vocab))
-        correction_U = structure["correction"].at[rows_U].get(mode="clip")
+        small = {"correction": correction_V.at[rows_U].get(mode="clip")}
         rows = {name: rows_U for name in self.FEW_ROWS}
-        return Reach(rows, {"correction": correction_U}, place_R[:tokens], {"sampled_ids": place_R[tokens:]})
+        return Reach(rows, small, place_R[:tokens], {"sampled_ids": place_R[tokens:]})
 
     def formulation(self) -> str:
         return f"rows of the targets and of {self.spec.options['samples']} sampled words"

@@ -152,7 +152,8 @@ def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "
 
 def extra_on(device: Device, extra: Arrays) -> Tree:
     """The loss's random inputs."""
-    return {name: jax.device_put(ids.astype(np.int32), device) for name, ids in extra.items()}
+    narrow = {name: array.astype(np.int32) if array.dtype.kind == "i" else array for name, array in extra.items()}
+    return jax.device_put(narrow, device)
 
 
 def to_numpy(array: Any) -> NDArray:

@@ -4,9 +4,11 @@ The S words are drawn once for all tokens of a batch. With s_w = h.W_w + b_w, wh
 
     x_w = s_w - correction[w]
 
-where the correction, (V,) and made once, is what the method takes off each word's score: the logarithm of how often w
-is expected among S drawn words, or nothing. S there is the option `samples`, however many ids a caller gives. A sampled
-word that is the token's target is an accidental hit; with `remove_hits` that token leaves it out.
+where the correction (V,) is what the method takes off each word's score: the logarithm of how often w is expected among
+S drawn words, or nothing. S there is the option `samples`, however many ids a caller gives. The correction is made
+once, but for the sampler "bigram": its draws hang on the words before a batch's targets, and with these known each
+batch has a correction of its own; where nobody knows them it draws by the unigram alone. A sampled word that is the
+token's target is an accidental hit; with `remove_hits` that token leaves it out.
 
 Everything but the training loss is full softmax's: log-probabilities, top-k, sampling.
 """
@@ -19,17 +21,20 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from impls.errors import BadInput
 from impls.on_numpy import _work, full_softmax
-from impls.options import Choice, Number, Option
-from impls.spec import Arrays, LayerSpec, LeastWork
+from impls.options import Choice, Number, Option, Table, read_table
+from impls.spec import Arrays, Extra, LayerSpec, LeastWork
 from impls.structures import samplers
-from impls.structures.samplers import AliasTable, Sampler
+from impls.structures.samplers import AliasTable, BigramSampler, Sampler
 
 
 def options(*, remove_hits: bool) -> dict[str, Option]:
     return {
         "samples": Number(64, 1, 2**31, "sampled words S, the same for all tokens of a batch"),
-        "sampler": Choice("log_uniform", samplers.NAMES, "what words are drawn by"),
+        "sampler": Choice("log_uniform", (*samplers.NAMES, "bigram"), "what words are drawn by"),
+        "share": Number(0.5, 0.0, 0.999, "of the bigram in sampler=bigram; the rest is the unigram's"),
+        "pairs": Table("for sampler=bigram: rows of a word, the word after it, and how often that was seen"),
         "unique": Choice(False, (False, True), "draw until all S words are distinct"),
         "remove_hits": Choice(remove_hits, (False, True), "leave out a sampled word that is the token's target"),
     }
@@ -38,28 +43,75 @@ def options(*, remove_hits: bool) -> dict[str, Option]:
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], *, corrected: bool = True) -> Arrays:
     """The sampler's arrays, and what is taken off each word's score."""
     vocab, samples = len(counts_V), int(options["samples"])  # type: ignore[call-overload]
-    unique = bool(options["unique"])
+    unique, by_bigram = bool(options["unique"]), options["sampler"] == "bigram"
+    pairs_P3 = _pairs(options, vocab)
     if unique:
         samplers.check_distinct(samples, vocab)
-    sampler = Sampler.of(samplers.probabilities(str(options["sampler"]), counts_V), unique=unique)
+    name = "unigram" if by_bigram else str(options["sampler"])
+    sampler = Sampler.of(samplers.probabilities(name, counts_V), unique=unique)
     correction_V = sampler.log_expected_counts(np.arange(vocab), samples) if corrected else np.zeros(vocab)
-    return {
+    found = {
         "probability": sampler.probability_V,
         "alias_own": sampler.table.own_V,
         "alias": sampler.table.alias_V,
         "correction": correction_V,
     }
+    if pairs_P3 is None:
+        return found
+    bigram = BigramSampler.of(pairs_P3, sampler)
+    return found | {"pair_begin": bigram.begin_V1, "pair_word": bigram.word_P, "pair_below": bigram.below_P1}
 
 
-def draw_ids(spec: LayerSpec, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(S,) the words that a batch is held against."""
+def _pairs(options: Mapping[str, object], vocab: int) -> NDArray[np.int64] | None:
+    pairs_P3 = read_table("pairs", options["pairs"])
+    if (options["sampler"] == "bigram") != (pairs_P3 is not None):
+        has = "missing" if pairs_P3 is None else "given"
+        raise BadInput(f"option pairs is {has} with sampler={options['sampler']!r}: allowed: pairs with 'bigram' alone")
+    if pairs_P3 is None:
+        return None
+    if options["unique"]:
+        raise BadInput("option unique=True with sampler='bigram': allowed: False, which draws with replacement")
+    return samplers.check_pairs(pairs_P3, vocab)
+
+
+def _samples(spec: LayerSpec) -> int:
+    return int(spec.options["samples"])  # type: ignore[call-overload]
+
+
+def _sampler(spec: LayerSpec) -> Sampler:
     arrays = spec.structure
     table = AliasTable(arrays["alias_own"], arrays["alias"])
-    sampler = Sampler(arrays["probability"], table, bool(spec.options["unique"]))
-    return sampler.draw(rng, int(spec.options["samples"]))  # type: ignore[call-overload]
+    return Sampler(arrays["probability"], table, bool(spec.options["unique"]))
 
 
-def least_work(spec: LayerSpec, targets_N: NDArray[np.int64], sampled_ids: NDArray[np.int64]) -> LeastWork:
+def _bigram_sampler(spec: LayerSpec) -> BigramSampler:
+    pairs = (spec.structure[f"pair_{name}"] for name in ("begin", "word", "below"))
+    return BigramSampler(_sampler(spec), float(spec.options["share"]), *pairs)  # type: ignore[arg-type]
+
+
+def _draw_ids(spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """(S,) the words that a batch is held against."""
+    if before_N is None or spec.options["sampler"] != "bigram":
+        return _sampler(spec).draw(rng, _samples(spec))
+    return _bigram_sampler(spec).draw(rng, _samples(spec), before_N)
+
+
+def _correction(
+    spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None
+) -> NDArray[np.float64] | None:
+    """(V,) what a batch that knows the words before takes off each word's score."""
+    if before_N is None or spec.options["sampler"] != "bigram":
+        return None
+    return _bigram_sampler(spec).log_expected_counts(_samples(spec), before_N)
+
+
+SAMPLED_IDS = Extra(_draw_ids)
+CORRECTION = Extra(_correction, for_each_word=True)
+
+
+def least_work(
+    spec: LayerSpec, targets_N: NDArray[np.int64], sampled_ids: NDArray[np.int64], correction: NDArray | None = None
+) -> LeastWork:
     """A word that was drawn twice is scored once."""
     sampled_S, tokens = np.unique(sampled_ids), len(targets_N)
     rows = len(np.union1d(targets_N, sampled_S))
@@ -80,7 +132,8 @@ class SampledLayer(full_softmax.FullSoftmax):
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND, sampled_S = hidden_ND.astype(np.float64), extra["sampled_ids"]
-        weight_VD, bias_V, correction_V = self.params["weight"], self.params["bias"], self.spec.structure["correction"]
+        weight_VD, bias_V = self.params["weight"], self.params["bias"]
+        correction_V = extra.get("correction", self.spec.structure["correction"])
         target_N = np.einsum("nd,nd->n", hidden_ND, weight_VD[targets_N]) + (bias_V - correction_V)[targets_N]
         sampled_NS = hidden_ND @ weight_VD[sampled_S].T + (bias_V - correction_V)[sampled_S]
         if self.spec.options["remove_hits"]:

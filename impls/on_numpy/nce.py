@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from impls.on_numpy import _sampled, full_softmax
 from impls.on_numpy._oracle import log_sigmoid
 from impls.options import Choice
-from impls.spec import Arrays, LayerSpec, Shapes
+from impls.spec import Arrays, Extra, LayerSpec, Shapes
 
 OPTIONS = _sampled.options(remove_hits=False) | {
     "normaliser": Choice("fixed", ("fixed", "log_vocab", "learned"), "log Z: 0, log V, or learned, from log V on"),
@@ -33,9 +33,19 @@ OPTIONS = _sampled.options(remove_hits=False) | {
 
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
     found = _sampled.structure(counts_V, options)
-    if options["normaliser"] == "log_vocab":
-        found["correction"] = found["correction"] + np.log(len(counts_V))
-    return found
+    return found | {"correction": found["correction"] + _fixed_log_z(options, len(counts_V))}
+
+
+def _fixed_log_z(options: Mapping[str, object], vocab: int) -> float:
+    """What of log Z is no parameter."""
+    return float(np.log(vocab)) if options["normaliser"] == "log_vocab" else 0.0
+
+
+def _correction(
+    spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None
+) -> NDArray[np.float64] | None:
+    log_expected_V = _sampled.CORRECTION.draw(spec, rng, before_N)
+    return None if log_expected_V is None else log_expected_V + _fixed_log_z(spec.options, spec.vocab)
 
 
 def shapes(spec: LayerSpec) -> Shapes:
@@ -64,7 +74,7 @@ DEFINITION = dataclasses.replace(
     shapes=shapes,
     initial=initial,
     train_only_loss=True,
-    extra={"sampled_ids": _sampled.draw_ids},
+    extra={"sampled_ids": _sampled.SAMPLED_IDS, "correction": Extra(_correction, for_each_word=True)},
     least_work=_sampled.least_work,
     variants=({"normaliser": "log_vocab"}, {"normaliser": "learned", "remove_hits": True}),
 )

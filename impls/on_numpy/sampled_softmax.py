@@ -28,7 +28,7 @@ DEFINITION = dataclasses.replace(
     options=_sampled.options(remove_hits=True),
     structure=lambda counts_V, options, seed: _sampled.structure(counts_V, options),
     train_only_loss=True,
-    extra={"sampled_ids": _sampled.draw_ids},
+    extra={"sampled_ids": _sampled.SAMPLED_IDS, "correction": _sampled.CORRECTION},
     least_work=_sampled.least_work,
     variants=({"remove_hits": False},),
 )

@@ -27,7 +27,7 @@ def _rows(parameter: Tensor, ids_R: Tensor) -> Tensor:
 
 class SampledLayer(FullSoftmax):
     """Full softmax's parameters, trained on the target and the sampled words: `layer(hidden_ND, targets_N,
-    sampled_ids=ids_S)`.
+    sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
 
     Weights: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned.
     """
@@ -43,14 +43,19 @@ class SampledLayer(FullSoftmax):
     def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
         """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
 
-    def losses(self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor) -> Tensor:  # type: ignore[override]
+    def losses(  # type: ignore[override]
+        self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
+    ) -> Tensor:
         tables = {name: self.value_of(name) for name in self.FEW_ROWS}
-        return self._contrast_losses(hidden_ND, targets_N, sampled_ids, self.correction, **tables)
+        correction_V = self.correction if correction is None else correction
+        return self._contrast_losses(hidden_ND, targets_N, sampled_ids, correction_V, **tables)
 
-    def reach(self, targets_N: Tensor, *, sampled_ids: Tensor) -> Reach:  # type: ignore[override]
+    def reach(  # type: ignore[override]
+        self, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
+    ) -> Reach:
         rows_U, place_R = tf.unique(tf.concat([targets_N, sampled_ids], axis=0))
         place_N, place_S = tf.split(place_R, [tf.size(targets_N), tf.size(sampled_ids)])
-        correction_U = tf.gather(self.correction, rows_U)
+        correction_U = tf.gather(self.correction if correction is None else correction, rows_U)
 
         def loss(hidden_ND: Tensor, tables: Tensors) -> Tensor:
             return tf.reduce_mean(self._contrast_losses(hidden_ND, place_N, place_S, correction_U, **tables))
@@ -69,7 +74,7 @@ class SampledLayer(FullSoftmax):
         weight_VD, tokens = weight, tf.shape(targets_N)[0]
         ids_R = tf.concat([targets_N, sampled_ids], axis=0)
         rows_RD = _rows(weight_VD, ids_R)
-        offset_R = _rows(bias, ids_R) - tf.gather(correction_V, ids_R)
+        offset_R = _rows(bias, ids_R) - tf.cast(tf.gather(correction_V, ids_R), self.correction.dtype)
         if (log_normaliser := self.value_of("log_normaliser")) is not None:
             offset_R -= at_least_float32(tf.convert_to_tensor(log_normaliser))
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)

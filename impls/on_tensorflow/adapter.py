@@ -142,7 +142,18 @@ def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "
 def extra_on(device: str, extra: Arrays) -> Tensors:
     """The loss's random inputs."""
     with tf.device(device):
-        return {name: tf.constant(ids, tf.int32) for name, ids in extra.items()}
+        return {name: tf.constant(array, _kind_of(array)) for name, array in extra.items()}
+
+
+def extra_signature(spec: LayerSpec) -> Tensors:
+    """What the loss's random inputs are in each step of a model that knows the words before, whatever their sizes."""
+    drawn = spec.draw_extra(np.random.default_rng(0), np.zeros(1, np.int64))
+    return {name: tf.TensorSpec([None], _kind_of(array)) for name, array in drawn.items()}
+
+
+def _kind_of(array: NDArray) -> tf.DType:
+    """Ids are narrowed; numbers are cast only where they are read."""
+    return tf.int32 if array.dtype.kind == "i" else tf.float64
 
 
 def to_numpy(tensor: Tensor) -> NDArray:

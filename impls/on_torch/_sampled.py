@@ -38,7 +38,7 @@ class _Rows(torch.autograd.Function):
 
 class SampledLayer(FullSoftmax):
     """Full softmax's parameters, trained on the target and the sampled words: `layer(hidden_ND, targets_N,
-    sampled_ids=ids_S)`.
+    sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
 
     Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned. Buffers: `correction` (V,),
     what is taken off each word's score.
@@ -58,10 +58,13 @@ class SampledLayer(FullSoftmax):
     def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
         """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
 
-    def losses(self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor) -> Tensor:  # type: ignore[override]
+    def losses(  # type: ignore[override]
+        self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
+    ) -> Tensor:
         ids_R, sizes = torch.cat([targets_N, sampled_ids]), [len(targets_N), len(sampled_ids)]
+        correction_V = self.correction if correction is None else correction
         target_ND, sampled_SD = _rows(self.weight, ids_R, self.row_sparse).split(sizes)
-        offset_R = _rows(self.bias, ids_R, self.row_sparse) - self.correction[ids_R]
+        offset_R = _rows(self.bias, ids_R, self.row_sparse) - correction_V[ids_R].to(self.correction.dtype)
         if "log_normaliser" in self._parameters:
             offset_R = offset_R - self.log_normaliser
         offset_N, offset_S = offset_R.split(sizes)
@@ -72,7 +75,9 @@ class SampledLayer(FullSoftmax):
             sampled_NS = sampled_NS.masked_fill(targets_N[:, None] == sampled_ids, -torch.inf)
         return self.contrast(target_N, sampled_NS)
 
-    def rows_read(self, targets_N: Tensor, *, sampled_ids: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+    def rows_read(  # type: ignore[override]
+        self, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
+    ) -> dict[str, Tensor]:
         ids_R = torch.cat([targets_N, sampled_ids])
         return {"weight": ids_R, "bias": ids_R}
 

@@ -160,7 +160,7 @@ def ids_on(device: torch.device, ids: NDArray) -> Tensor:
 
 def extra_on(device: torch.device, extra: Arrays) -> Tensors:
     """The loss's random inputs."""
-    return {name: torch.from_numpy(ids).to(device, non_blocking=True) for name, ids in extra.items()}
+    return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in extra.items()}
 
 
 def to_numpy(tensor: Tensor) -> NDArray:

@@ -156,54 +156,87 @@ def check_distinct(samples: int, vocab: int) -> None:
         raise BadInput(f"option samples={samples} with unique=True: allowed: at most {vocab}, the vocabulary")
 
 
+def count_pairs(ids_T: NDArray[np.integer], vocab: int) -> NDArray[np.int64]:
+    """(P, 3) of the pairs of words that follow each other in a text the word before, the word, and how often."""
+    pair_P, count_P = np.unique(ids_T[:-1].astype(np.int64) * vocab + ids_T[1:], return_counts=True)
+    return np.stack([*np.divmod(pair_P, vocab), count_P], axis=1)
+
+
+def check_pairs(pairs_P3: NDArray, vocab: int) -> NDArray[np.int64]:
+    """`pairs_P3` as whole numbers, once its words are found to be in the vocabulary and its counts above 0."""
+    if pairs_P3.ndim != 2 or pairs_P3.shape[1] != 3 or not len(pairs_P3):
+        raise BadInput(f"option pairs has shape {pairs_P3.shape}: allowed: (P, 3) with P from 1")
+    wrong_P = ((pairs_P3 < [0, 0, 1]) | (pairs_P3 % 1 != 0)).any(axis=1) | (pairs_P3[:, :2] >= vocab).any(axis=1)
+    if wrong_P.any():
+        first = int(wrong_P.argmax())
+        raise BadInput(
+            f"option pairs[{first}]={pairs_P3[first].tolist()}: allowed: word before and word, whole numbers from 0 to "
+            f"{vocab - 1}, and a count from 1"
+        )
+    if pairs_P3[:, 2].sum(dtype=np.float64) >= 2.0**62:
+        raise BadInput("option pairs: counts sum beyond 2**62: allowed: sums that fit 64-bit integers")
+    return pairs_P3.astype(np.int64)
+
+
 @dataclass(frozen=True)
 class BigramSampler:
     """Draws words by the word before, interpolated with the unigram, with replacement:
 
         P(w | u) = share c(u, w) / c(u) + (1 - share) P(w)
 
-    and P(w) alone after a word u that was never seen before another. Pairs are kept in order of u V + w with the sums
-    of their counts, in which a draw is a binary search.
+    and P(w) alone after a word u that was never seen before another, or is not known: -1. The samples of a batch are
+    shared by its N tokens, so each is drawn after the word before one of these, picked at random:
+
+        Q(w) = 1/N sum over the tokens n of P(w | u_n)
+
+    The pairs of each word u stand together, with the sums of all counts before, in which a draw is a binary search.
+    Shape letters: P pairs, U different words before, F pairs that begin with one of these.
     """
 
     unigram: Sampler
-    share: float
-    pair_P: NDArray[np.int64]
-    before_P: NDArray[np.int64]  # (pairs + 1,) the counts of all pairs before, and of all
+    share: float  # below 1
+    begin_V1: NDArray[np.int64]  # (V + 1,) the first pair of each word u, and the number of pairs
+    word_P: NDArray[np.int64]
+    below_P1: NDArray[np.int64]  # (P + 1,) the counts of all pairs before, and of all
 
     @classmethod
-    def of(cls, ids_T: NDArray[np.integer], counts_V: NDArray[np.int64], *, share: float = 0.5) -> BigramSampler:
-        """From a text of word ids, and the words' counts."""
-        pair_P, count_P = np.unique(ids_T[:-1].astype(np.int64) * len(counts_V) + ids_T[1:], return_counts=True)
-        before_P = np.concatenate([[0], np.cumsum(count_P)])
-        return cls(Sampler.of(probabilities("unigram", counts_V)), share, pair_P, before_P)
+    def of(cls, pairs_P3: NDArray[np.int64], unigram: Sampler, *, share: float = 0.5) -> BigramSampler:
+        """From rows of word before, word and count, in any order."""
+        before_P, word_P, count_P = pairs_P3[np.argsort(pairs_P3[:, 0], kind="stable")].T
+        begin_V1 = np.searchsorted(before_P, np.arange(len(unigram.probability_V) + 1))
+        below_P1 = np.concatenate([[0], np.cumsum(count_P)])
+        return cls(unigram, share, begin_V1, np.ascontiguousarray(word_P), below_P1)
 
-    def draw(self, rng: np.random.Generator, samples: int, before_N: NDArray[np.integer]) -> NDArray[np.int64]:
-        """(N, S) words, those of each row after the word that stands before it."""
-        low_N1, high_N1 = (each[:, None] for each in self._range(before_N))
-        shape = (len(before_N), samples)
-        by_unigram = self.unigram.draw(rng, len(before_N) * samples).reshape(shape)
-        by_bigram = (rng.random(shape) < self.share) & (high_N1 > low_N1)
-        place = np.where(by_bigram, rng.integers(low_N1, np.maximum(high_N1, low_N1 + 1), size=shape), 0)
-        pair = self.pair_P[np.searchsorted(self.before_P[1:], place, side="right") * by_bigram]
-        return np.where(by_bigram, pair % len(self.unigram.probability_V), by_unigram)
+    def draw(self, rng: np.random.Generator, samples: int, before_N: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(S,) words, each after one of `before_N`."""
+        before_S = before_N[rng.integers(len(before_N), size=samples)]
+        begin_S, end_S = self._pairs_of(before_S)
+        by_bigram_S = (rng.random(samples) < self.share) & (end_S > begin_S)
+        low_S, high_S = self.below_P1[begin_S], self.below_P1[end_S]
+        place_S = rng.integers(low_S, np.maximum(high_S, low_S + 1))
+        pair_S = np.searchsorted(self.below_P1, place_S, side="right") - 1
+        return np.where(by_bigram_S, self.word_P[pair_S * by_bigram_S], self.unigram.draw(rng, samples))
 
-    def log_expected_counts(
-        self, ids_NS: NDArray[np.integer], samples: int, before_N: NDArray[np.integer]
-    ) -> NDArray[np.float64]:
-        """(N, S) how often each of `ids_NS` is expected among S words after the word before its row, as a logarithm."""
-        low_N1, high_N1 = (each[:, None] for each in self._range(before_N))
-        pair = before_N.astype(np.int64)[:, None] * len(self.unigram.probability_V) + ids_NS
-        count = self._until(pair + 1) - self._until(pair)
-        share = np.where(high_N1 > low_N1, self.share, 0.0)
-        mixed = share * count / np.maximum(high_N1 - low_N1, 1) + (1 - share) * self.unigram.probability_V[ids_NS]
-        return np.log(mixed) + math.log(samples)
+    def probabilities(self, before_N: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(V,) Q, all above 0."""
+        before_U, tokens_U = np.unique(before_N, return_counts=True)
+        begin_U, end_U = self._pairs_of(before_U)
+        count_U = self.below_P1[end_U] - self.below_P1[begin_U]
+        share_U = self.share / len(before_N) * tokens_U * (count_U > 0)
+        # Slices, which are twice as fast as an index of each pair.
+        spans = [slice(*span) for span in zip(begin_U.tolist(), end_U.tolist(), strict=True)]
+        count_F = np.concatenate([self.below_P1[1:][span] for span in spans])
+        count_F -= np.concatenate([self.below_P1[span] for span in spans])
+        by_bigram_F = np.repeat(share_U / np.maximum(count_U, 1), end_U - begin_U) * count_F
+        word_F = np.concatenate([self.word_P[span] for span in spans])
+        by_bigram_V = np.bincount(word_F, weights=by_bigram_F, minlength=len(self.unigram.probability_V))
+        return by_bigram_V + (1 - share_U.sum()) * self.unigram.probability_V
 
-    def _range(self, before_N: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The summed counts of all pairs before, and up to the last of, those that begin with each word."""
-        begin_N = before_N.astype(np.int64) * len(self.unigram.probability_V)
-        return self._until(begin_N), self._until(begin_N + len(self.unigram.probability_V))
+    def log_expected_counts(self, samples: int, before_N: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(V,) how often each word is expected among S words after those of `before_N`, as a logarithm."""
+        return np.log(self.probabilities(before_N)) + math.log(samples)
 
-    def _until(self, pair: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The summed counts of all pairs below."""
-        return self.before_P[np.searchsorted(self.pair_P, pair)]
+    def _pairs_of(self, before_U: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each word the first of its pairs, and the one after its last; the same where it has none."""
+        begin_U = self.begin_V1[before_U]  # of -1 their number, as if it stood after the last word
+        return begin_U, self.begin_V1[np.where(before_U < 0, before_U, before_U + 1)]

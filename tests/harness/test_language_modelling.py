@@ -74,6 +74,19 @@ def test_a_trained_model_beats_word_counts_and_is_decoded(framework, method, tex
     assert len(shown) == len(set(shown))
 
 
+@pytest.mark.parametrize("method", ["sampled_softmax", "nce"])
+def test_words_are_sampled_by_the_pairs_of_the_training_text(method, text):
+    """In float64, so that the frameworks' rounding stays small."""
+    rows = [
+        by_quantity(result_of(f, method, text, "float64", {"sampler": "bigram", "samples": "5"}, decode_rows="0"))
+        for f in FRAMEWORKS
+    ]
+    unigram = by_quantity(result_of("numpy", "unigram", text))["perplexity"].value
+    found = [row["perplexity"].value for row in rows]
+    assert found == pytest.approx([found[0]] * len(found), rel=1e-6)
+    assert 2.0 < found[0] < 0.6 * unigram
+
+
 def test_frameworks_end_at_the_same_perplexity(text):
     """The whole path, not only the layer: the same batches in the same order from the same start.
 

@@ -19,7 +19,13 @@ from impls.recognizer import RecognizerConfig, frames_after, sinusoids
 ALL = registry.installed_frameworks()
 FRAMEWORKS = [name for name in ALL if name != "numpy"]
 # One of each kind: all units at once, clusters, a tree, a loss over samples.
-METHODS = {"full_softmax": {}, "sohsm": {}, "huffman": {}, "sampled_softmax": {"samples": 5}}
+PAIRS = [(3, 6, 4), (6, 4, 1), (4, 4, 2), (2, 5, 3), (3, 2, 1)]  # of units of the targets below
+METHODS = {
+    "full_softmax": {},
+    "sohsm": {},
+    "huffman": {},
+    "sampled_softmax": {"samples": 5, "sampler": "bigram", "pairs": PAIRS},
+}
 VOCAB, END = 13, 3
 PLAIN = Optimizer(name="sgd", learning_rate=1.0, weight_decay=0.0, clip_norm=0.0)
 TINY = RecognizerConfig(
@@ -63,7 +69,8 @@ def model_of(framework, method, config=TINY):
 
 
 def first_extra(model):
-    return next(model.spec.extra_of_steps(model.config.seed))
+    """Of a model that has made no step."""
+    return model.next_extra_for(TARGETS_BT)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from harness.tolerances import tolerance
 from harness.workload import batch, zipf_counts
 from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
+from impls.structures import samplers
 
 FRAMEWORKS = registry.installed_frameworks()
 METHODS = ("sampled_softmax", "nce", "negative_sampling")
@@ -19,6 +20,11 @@ INPUTS = batch(COUNTS, tokens=N, dim=D, seed=4)
 # With replacement, so that words are repeated among the samples, and are targets too.
 SAMPLED = np.random.default_rng(3).choice(V, S, p=COUNTS / COUNTS.sum())
 DISTINCT = np.random.default_rng(3).choice(V, S, p=COUNTS / COUNTS.sum(), replace=False)
+
+# Of a text whose words hang on the word before.
+TEXT = (np.cumsum(np.random.default_rng(8).choice([0, 1, 1, 2, 7], 3000)) % V).astype(np.int64)
+BIGRAM = {"sampler": "bigram", "pairs": samplers.count_pairs(TEXT, V)}
+BEFORE = np.where(np.arange(N) % 9, TEXT[:N], -1)  # every ninth target is the first of a text
 
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
@@ -89,6 +95,90 @@ def test_is_what_tensorflow_computes(framework, method, unique, remove_hits):
     ):
         bound = tolerance(quantity, layer.spec.dtype, N)
         np.testing.assert_allclose(ours, their, rtol=0, atol=bound * np.abs(their).max())
+
+
+@needs_tensorflow
+@pytest.mark.parametrize(
+    ("method", "options", "name"),
+    [
+        ("sampled_softmax", {"remove_hits": False}, "sampled_softmax_loss"),
+        ("nce", {}, "nce_loss"),
+        ("nce", {"normaliser": "log_vocab"}, "nce_loss"),
+    ],
+)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_with_a_batchs_own_correction_it_is_what_tensorflow_computes(framework, method, options, name):
+    layer = make(framework, method, **BIGRAM, **options)
+    extra = layer.spec.draw_extra(np.random.default_rng(3), BEFORE)
+    fixed = log_expected(layer)
+    assert np.abs(extra["correction"] - fixed).max() > 0.1
+    their_loss, theirs = tensorflows(name, layer, np.exp(extra["correction"]), extra["sampled_ids"])
+    loss, dhidden_ND, grads = layer.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N, **extra)
+    assert loss == pytest.approx(their_loss, rel=tolerance("loss", layer.spec.dtype, D))
+    assert loss != pytest.approx(layer.loss(INPUTS.hidden_ND, INPUTS.targets_N, sampled_ids=extra["sampled_ids"]))
+    for ours, their in zip((dhidden_ND, grads["weight"], grads["bias"]), theirs, strict=True):
+        bound = tolerance("grad_parameter", layer.spec.dtype, N)
+        np.testing.assert_allclose(ours, their, rtol=0, atol=bound * np.abs(their).max())
+
+
+@needs_tensorflow
+def test_the_peer_takes_a_batchs_own_correction():
+    options = {**BIGRAM, "dtype": "float64"}
+    definition, peer = (
+        make("numpy", "sampled_softmax", **options),
+        make("tensorflow", "sampled_softmax_loss", **options),
+    )
+    extra = definition.spec.draw_extra(np.random.default_rng(3), BEFORE)
+    assert len(np.unique(extra["sampled_ids"])) < S  # of words drawn twice too
+    expected, expected_ND, _ = definition.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N, **extra)
+    loss, dhidden_ND, _ = peer.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N, **extra)
+    assert loss == pytest.approx(expected, rel=tolerance("loss", "float64", D))
+    bound = tolerance("grad_hidden", "float64", N)
+    np.testing.assert_allclose(dhidden_ND, expected_ND, rtol=0, atol=bound * np.abs(expected_ND).max())
+
+
+def test_the_normaliser_is_estimated_without_bias():
+    """The mean over many batches of the summed e^(s_w) / E[w] is the whole sum, for every token of the batch."""
+    layer = make("numpy", "sampled_softmax", **BIGRAM)
+    rng, params = np.random.default_rng(4), layer.parameters()
+    exp_scores_NV = np.exp(INPUTS.hidden_ND @ params["weight"].T / 8 + params["bias"])
+    estimates = []
+    for _ in range(4000):
+        extra = layer.spec.draw_extra(rng, BEFORE)
+        weighted_NV = exp_scores_NV / np.exp(extra["correction"])
+        estimates.append(weighted_NV[:, extra["sampled_ids"]].sum(axis=1))
+    error_N = np.std(estimates, axis=0) / np.sqrt(len(estimates))
+    assert (np.abs(np.mean(estimates, axis=0) - exp_scores_NV.sum(axis=1)) < 4 * error_N).all()
+    assert (error_N < 0.05 * exp_scores_NV.sum(axis=1)).all()
+
+
+def test_with_many_samples_by_the_word_before_the_gradient_is_full_softmaxs():
+    layer = layers.create(
+        "numpy", "sampled_softmax", counts=COUNTS, dim=D, samples=200_000, remove_hits=False, share=0.8, **BIGRAM
+    )
+    full = layers.create("numpy", "full_softmax", counts=COUNTS, dim=D)
+    full.load(layer.parameters())
+    extra = layer.spec.draw_extra(np.random.default_rng(1), BEFORE)
+    _, dhidden_ND, grads = layer.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N, **extra)
+    _, expected_ND, expected = full.loss_and_grads(INPUTS.hidden_ND, INPUTS.targets_N)
+    np.testing.assert_allclose(dhidden_ND, expected_ND, atol=0.02 * np.abs(expected_ND).max())
+    np.testing.assert_allclose(grads["weight"], expected["weight"], atol=0.02 * np.abs(expected["weight"]).max())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_the_words_before_bigrams_are_the_unigram(method):
+    by_bigram = layers.spec(method, counts=COUNTS, dim=D, **BIGRAM)
+    by_unigram = layers.spec(method, counts=COUNTS, dim=D, sampler="unigram")
+    np.testing.assert_array_equal(by_bigram.structure["correction"], by_unigram.structure["correction"])
+    drawn, expected = (each.draw_extra(np.random.default_rng(5)) for each in (by_bigram, by_unigram))
+    assert drawn.keys() == expected.keys() == {"sampled_ids"}
+    np.testing.assert_array_equal(drawn["sampled_ids"], expected["sampled_ids"])
+    by_words = by_bigram.draw_extra(np.random.default_rng(5), BEFORE)
+    assert ("correction" in by_words) == (method != "negative_sampling")
+    assert (by_words["sampled_ids"] != expected["sampled_ids"]).any()
+    # Other samplers read no words.
+    found = by_unigram.draw_extra(np.random.default_rng(5), BEFORE)
+    np.testing.assert_array_equal(found["sampled_ids"], expected["sampled_ids"])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -181,11 +271,12 @@ def test_ids_left_out_are_drawn_from_the_seed_alike_everywhere(framework):
     assert layer.loss(*args) == layer.loss(*args, **drawn) != layer.loss(*args, sampled_ids=SAMPLED)
 
 
+@pytest.mark.parametrize("options", [{}, BIGRAM], ids=["by rank", "by the word before"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_step_of_a_model_draws_other_words(framework):
+def test_every_step_of_a_model_draws_other_words(framework, options):
     """Without learning, what differs between two equal steps is the words drawn."""
     config = LanguageModelConfig(embedding=4, hidden=6, optimizer=Optimizer(name="sgd", learning_rate=0.0), seed=3)
-    spec = layers.spec("nce", counts=COUNTS, dim=6, dtype="float64", samples=3)
+    spec = layers.spec("nce", counts=COUNTS, dim=6, dtype="float64", samples=3, **options)
     text_BT = np.random.default_rng(0).integers(0, V, (2, 9))
     losses = []
     for name in (framework, "numpy"):
@@ -206,6 +297,8 @@ def test_every_step_of_a_model_draws_other_words(framework):
         ({"sampled_ids": [1.0]}, "sampled_ids has dtype float64: allowed: whole numbers"),
         ({"sampled_ids": [3, V]}, rf"sampled_ids\[1\]={V}: allowed: word ids from 0 to {V - 1}"),
         ({"sampled_ids": [-1]}, r"sampled_ids\[0\]=-1"),
+        ({"correction": [1.0]}, rf"correction has shape \(1,\) and dtype float64: allowed: {V} finite numbers"),
+        ({"correction": [np.nan] * V}, rf"correction has .*: allowed: {V} finite numbers, one for each word"),
     ],
 )
 def test_bad_ids_are_refused(extra, message):
@@ -222,3 +315,28 @@ def test_other_methods_take_no_ids_and_distinct_words_must_exist():
         full.loss(INPUTS.hidden_ND, INPUTS.targets_N, sampled_ids=SAMPLED)
     with pytest.raises(ValueError, match="samples=121 with unique=True: allowed: at most 120"):
         layers.create("numpy", "nce", counts=COUNTS, dim=D, samples=V + 1, unique=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampler": "bigram"}, "option pairs is missing with sampler='bigram': allowed: pairs with 'bigram' alone"),
+        ({"pairs": BIGRAM["pairs"]}, "option pairs is given with sampler='log_uniform'"),
+        ({**BIGRAM, "unique": True}, "option unique=True with sampler='bigram': allowed: False"),
+        ({**BIGRAM, "share": 1.0}, r"option share=1.0: allowed: a number from 0.0 to 0.999"),
+        ({**BIGRAM, "pairs": [[0, V, 1]]}, rf"option pairs\[0\]=\[0, {V}, 1\]: allowed: word before and word"),
+    ],
+)
+def test_a_sampler_by_the_word_before_says_what_it_takes(options, message):
+    with pytest.raises(ValueError, match=message):
+        layers.spec("nce", counts=COUNTS, dim=D, **options)
+
+
+def test_words_before_that_cannot_be_are_refused():
+    spec, rng = layers.spec("nce", counts=COUNTS, dim=D, **BIGRAM), np.random.default_rng(0)
+    for before, message in (([-2], r"before\[0\]=-2"), ([0, V], rf"before\[1\]={V}"), ([], r"before has shape \(0,\)")):
+        with pytest.raises(ValueError, match=message):
+            spec.draw_extra(rng, before)
+    layer = make("numpy", "negative_sampling", **BIGRAM)
+    with pytest.raises(ValueError, match="unknown input of negative_sampling 'correction': allowed: sampled_ids"):
+        layer.loss(INPUTS.hidden_ND, INPUTS.targets_N, correction=np.zeros(V))

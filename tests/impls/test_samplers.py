@@ -135,21 +135,64 @@ def test_distinct_log_uniform_words_are_expected_as_tensorflow_expects_them():
     assert np.mean(tries) == pytest.approx(sampler.tries(32), rel=0.1)
 
 
-def test_bigrams_are_drawn_and_expected_by_the_word_before():
-    rng = np.random.default_rng(2)
-    ids_T = rng.integers(0, 6, 400)
-    ids_T[ids_T == 5] = 0
-    ids_T[-1] = 5  # never before another word
-    counts_V = np.bincount(ids_T, minlength=6)
-    sampler = BigramSampler.of(ids_T, counts_V, share=0.7)
-    pairs = np.zeros((6, 6))
-    np.add.at(pairs, (ids_T[:-1], ids_T[1:]), 1)
-    unigram = counts_V / counts_V.sum()
-    truth = [0.7 * pairs[u] / pairs[u].sum() + 0.3 * unigram if pairs[u].any() else unigram for u in range(6)]
-    before_N = np.arange(6)
-    all_words = np.tile(np.arange(6), (6, 1))
-    np.testing.assert_allclose(np.exp(sampler.log_expected_counts(all_words, 9, before_N)), 9 * np.array(truth))
-    drawn = sampler.draw(rng, 20_000, before_N)
-    assert drawn.shape == (6, 20_000)
-    for word, probability_V in enumerate(truth):
-        assert stats.chisquare(np.bincount(drawn[word], minlength=6), 20_000 * probability_V).pvalue > 1e-3
+def after(before, pairs, unigram_V, share):
+    """(V,) P(w | before) by its definition."""
+    seen_V = np.zeros(len(unigram_V))
+    for first, word, count in pairs:
+        seen_V[word] += count * (first == before)
+    return share * seen_V / seen_V.sum() + (1 - share) * unigram_V if seen_V.any() else unigram_V
+
+
+ids = st.integers(0, 4)
+
+
+@given(
+    pairs=st.lists(st.tuples(ids, ids, st.integers(1, 9) | st.just(2**50)), min_size=1, max_size=20),
+    before=st.lists(st.integers(-1, 4), min_size=1, max_size=9),
+    counts=st.lists(st.integers(0, 9), min_size=5, max_size=5),
+    share=st.sampled_from([0.0, 0.3, 0.999]),
+)
+@settings(max_examples=200, deadline=None)
+def test_bigrams_are_expected_as_after_a_word_picked_at_random(pairs, before, counts, share):
+    unigram = Sampler.of(samplers.probabilities("unigram", np.array(counts)))
+    sampler = BigramSampler.of(samplers.check_pairs(np.array(pairs), 5), unigram, share=share)
+    truth_V = np.mean([after(each, pairs, unigram.probability_V, share) for each in before], axis=0)
+    np.testing.assert_allclose(np.exp(sampler.log_expected_counts(9, np.array(before))), 9 * truth_V, rtol=1e-9)
+    possible = np.flatnonzero(truth_V)
+    assert np.isin(sampler.draw(np.random.default_rng(0), 50, np.array(before)), possible).all()
+
+
+# Words seen before others and not, the last and the first of the vocabulary among both, and a place that has none.
+@pytest.mark.parametrize("before", [[0], [5], [-1], [3, 3, 1], [-1, 0, 5, 5, 2]])
+def test_bigrams_are_drawn_as_often_as_expected(before):
+    pairs = np.array([(0, 0, 3), (0, 5, 1), (3, 1, 700), (3, 2, 300), (1, 4, 2), (1, 0, 2)])
+    unigram = Sampler.of(samplers.probabilities("unigram", np.array([10, 5, 40, 3, 2, 1])))
+    sampler = BigramSampler.of(pairs, unigram, share=0.7)
+    drawn = sampler.draw(np.random.default_rng(2), 50_000, np.array(before))
+    expected_V = np.exp(sampler.log_expected_counts(50_000, np.array(before)))
+    assert stats.chisquare(np.bincount(drawn, minlength=6), expected_V).pvalue > 1e-3
+
+
+def test_pairs_of_a_text():
+    pairs = samplers.count_pairs(np.array([2, 0, 2, 0, 0, 3], dtype=np.int32), 4)
+    assert pairs.tolist() == [[0, 0, 1], [0, 2, 1], [0, 3, 1], [2, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (np.zeros((0, 3)), r"pairs has shape \(0, 3\): allowed: \(P, 3\) with P from 1"),
+        ([[1, 2]], r"pairs has shape \(1, 2\)"),
+        (
+            [[0, 1, 1], [0, 4, 1]],
+            r"pairs\[1\]=\[0, 4, 1\]: allowed: word before and word, .* from 0 to 3, and",
+        ),
+        ([[-1, 0, 1]], r"pairs\[0\]=\[-1, 0, 1\]"),
+        ([[1, 0, 0]], r"pairs\[0\]=\[1, 0, 0\].* a count from 1"),
+        ([[1, 0, 1.5]], r"pairs\[0\]=\[1.0, 0.0, 1.5\]"),
+        ([[1, 0, 2**61]] * 2, r"counts sum beyond 2\*\*62"),
+    ],
+)
+def test_pairs_that_cannot_be_are_refused(pairs, message):
+    with pytest.raises(BadInput, match=message):
+        samplers.check_pairs(np.array(pairs), 4)

@@ -15,13 +15,14 @@ FRAMEWORKS = [name for name in EVERY if name != "numpy"]
 SOURCES, VOCAB, END = 31, 60, 1
 CLIPPED = Optimizer(clip_norm=0.1, weight_decay=0.01)
 ADAM = Optimizer(name="adam", learning_rate=0.01, epsilon=1e-8, clip_norm=0.2, weight_decay=0.001)
+PAIRS = [(before, word, 1 + before % 3) for before in range(0, VOCAB, 2) for word in (END, before, before // 2)]
 STEPS = [
     ("full_softmax", {}, CLIPPED),
     ("full_softmax", {}, ADAM),
     ("sohsm", {"interval": 0}, CLIPPED),
     ("huffman", {}, ADAM),
     ("adaptive_softmax", {}, CLIPPED),
-    ("sampled_softmax", {}, ADAM),
+    ("sampled_softmax", {"sampler": "bigram", "pairs": PAIRS}, ADAM),
     ("fused_softmax", {}, CLIPPED),
 ]
 

@@ -67,7 +67,7 @@ class JaxBagModel(BagModel):
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Array:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             ids = bags_NJ.astype(np.int32), targets_N.astype(np.int32)
-            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            extra = adapter.extra_on(self.device, self.next_extra())
             self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *ids, extra)
             return loss
 

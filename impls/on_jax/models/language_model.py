@@ -121,7 +121,7 @@ class JaxLanguageModel(LanguageModel):
                 self.structure,
                 inputs_BT.astype(np.int32),
                 targets_N.astype(np.int32),
-                adapter.extra_on(self.device, next(self.extra_of_steps)),
+                adapter.extra_on(self.device, self.next_extra(inputs_BT.ravel())),
                 weights,
             )
             return loss

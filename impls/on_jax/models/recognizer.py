@@ -158,7 +158,7 @@ class JaxRecognizer(Recognizer):
                 self.optimizer,
                 self.structure,
                 self._batch(features_BFM, frames_B, targets_BT),
-                adapter.extra_on(self.device, next(self.extra_of_steps)),
+                adapter.extra_on(self.device, self.next_extra_for(targets_BT)),
                 self.config.rate_at(self.steps),
             )
             return loss

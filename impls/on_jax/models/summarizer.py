@@ -117,7 +117,7 @@ class JaxSummarizer(Summarizer):
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Array:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             batch = self._batch(sources_BS, targets_BT)
-            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            extra = adapter.extra_on(self.device, self.next_extra_for(targets_BT))
             self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *batch, extra)
             return loss
 

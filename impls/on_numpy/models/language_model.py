@@ -35,7 +35,8 @@ class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):
         targets_N = targets_BT.ravel().astype(np.int64)
         if isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
             self._observe(self.layer.cluster_log_probs(hidden_NH), targets_N)
-        loss, dhidden_NH, output_grads = self.layer._loss_and_grads(hidden_NH, targets_N, **next(self.extra_of_steps))
+        extra = self.next_extra(inputs_BT.ravel())
+        loss, dhidden_NH, output_grads = self.layer._loss_and_grads(hidden_NH, targets_N, **extra)
         grads = self._backward(inputs_BT, tape, dhidden_NH)
         grads |= {f"output.{name}": grad for name, grad in output_grads.items()}
         self.updates.apply(self.params, grads)

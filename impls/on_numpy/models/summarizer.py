@@ -42,7 +42,7 @@ class NumpySummarizer(InFloat64[SummarizerConfig], Summarizer):
         states_BTH, _, decoder_tape = self._decode(inputs_BT, final)
         read = self._attend(states_BTH, memory)
         loss, dhidden_NH, output = self.layer._loss_and_grads(
-            read.hidden_BTH[real_BT], targets_BT[real_BT], **next(self.extra_of_steps)
+            read.hidden_BTH[real_BT], targets_BT[real_BT], **self.next_extra_for(targets_BT)
         )
         dhidden_BTH = np.zeros_like(read.hidden_BTH)
         dhidden_BTH[real_BT] = dhidden_NH

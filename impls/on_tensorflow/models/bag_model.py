@@ -49,7 +49,7 @@ class TensorFlowBagModel(BagModel):
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
         with tf.device(self.device):
-            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            extra = adapter.extra_on(self.device, self.next_extra())
             return self._step(tf.constant(bags_NJ, tf.int32), tf.constant(targets_N, tf.int32), extra)
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:

@@ -102,7 +102,7 @@ class TensorFlowLanguageModel(LanguageModel):
                 batch = self.weights.batch(targets_N)
                 weights = tuple(tf.constant(a) for a in (batch.words, batch.segment, batch.keep, batch.share))
             ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_N, tf.int32))
-            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            extra = adapter.extra_on(self.device, self.next_extra(inputs_BT.ravel()))
             loss, self.train_state = self._step(*ids, extra, state, weights)
             return loss
 

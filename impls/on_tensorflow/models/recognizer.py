@@ -63,7 +63,7 @@ class TensorFlowRecognizer(Recognizer):
         ids_N, ids_BT = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
         speech = _Speech(tf.TensorSpec([None, None, config.mels], self.dtype), ids_N)
         units = _Units(ids_BT, ids_BT)
-        extra = dict.fromkeys(spec.definition.extra, ids_N)
+        extra = adapter.extra_signature(spec)
         rate = tf.TensorSpec([], tf.float64)
         by_head = tf.TensorSpec([None, config.heads, None, config.dim // config.heads], self.dtype)
         kept = [(by_head, by_head)] * config.decoder_layers
@@ -156,7 +156,7 @@ class TensorFlowRecognizer(Recognizer):
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Tensor:
         self.steps += 1
         with tf.device(self.device):
-            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            extra = adapter.extra_on(self.device, self.next_extra_for(targets_BT))
             rate = tf.constant(self.config.rate_at(self.steps), tf.float64)
             return self._step(self._speech(features_BFM, frames_B), self._units(targets_BT), extra, rate)
 

@@ -55,8 +55,8 @@ class TensorFlowSummarizer(Summarizer):
             self.optimizer = _optimizers.Updates(self.config.optimizer, self._variables())
         # The step writes into the optimizer's variables, so a new optimizer needs a new trace; one is for all shapes.
         words = [tf.TensorSpec([None, None], tf.int32)] * 3
-        extra = {name: tf.TensorSpec([None], tf.int32) for name in self.spec.definition.extra}
-        self._step = tf.function(self._step_of, input_signature=[*words, extra])
+        signature = [*words, adapter.extra_signature(self.spec)]
+        self._step = tf.function(self._step_of, input_signature=signature)
         self._evaluate = tf.function(self._evaluate_of, input_signature=words)
         self._prime = tf.function(self._prime_of, reduce_retracing=True)
         self._extend = tf.function(self._extend_of, reduce_retracing=True)
@@ -111,7 +111,7 @@ class TensorFlowSummarizer(Summarizer):
 
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Tensor:
         with tf.device(self.device):
-            extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+            extra = adapter.extra_on(self.device, self.next_extra_for(targets_BT))
             return self._step(*_tensors(sources_BS, self.inputs_of(targets_BT), targets_BT), extra)
 
     def evaluate(self, sources_BS: NDArray, targets_BT: NDArray) -> float:

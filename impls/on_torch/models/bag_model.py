@@ -52,7 +52,7 @@ class TorchBagModel(BagModel):
         return adapter.ids_on(self.device, ids)
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
-        extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+        extra = adapter.extra_on(self.device, self.next_extra())
         loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N), **extra)
         _optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.parameters())
         return loss.detach()

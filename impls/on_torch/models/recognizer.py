@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from impls.on_torch import _optimizers, adapter
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch.models import _network
 from impls.on_torch.models._conformer import EncoderBlock, Front, Sinusoids
 from impls.on_torch.models._transformer import Decoder, KeysValues
@@ -114,7 +114,8 @@ class TorchRecognizer(Recognizer):
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Tensor:
         frames_BSD, real_BS = self._encode(features_BFM, frames_B)
         hidden_ND, targets_N = self._hidden(frames_BSD, real_BS, targets_BT)
-        loss, weight = self._unit_loss(hidden_ND, targets_N), self.config.ctc_weight
+        extra, weight = adapter.extra_on(self.device, self.next_extra_for(targets_BT)), self.config.ctc_weight
+        loss = self._unit_loss(hidden_ND, targets_N, extra)
         if weight:
             ctc_nll = self._ctc_nll(frames_BSD, frames_B, targets_BT)
             loss = (1 - weight) * loss + weight / len(targets_N) * ctc_nll
@@ -123,9 +124,9 @@ class TorchRecognizer(Recognizer):
         _optimizers.descend(loss, self.config.optimizer, self.optimizer, trained, rate)
         return loss.detach()
 
-    def _unit_loss(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _unit_loss(self, hidden_ND: Tensor, targets_N: Tensor, extra: Tensors) -> Tensor:
         """The mean over the units, smoothed."""
-        extra, smoothing = adapter.extra_on(self.device, next(self.extra_of_steps)), self.config.smoothing
+        smoothing = self.config.smoothing
         if not smoothing:
             return self.network.output(hidden_ND, targets_N, **extra)
         log_probs_NV = self.network.output.log_probs(hidden_ND)

@@ -99,7 +99,7 @@ class TorchSummarizer(Summarizer):
         return hidden_NH, self._ids(targets_BT.ravel()[places_N])
 
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Tensor:
-        extra = adapter.extra_on(self.device, next(self.extra_of_steps))
+        extra = adapter.extra_on(self.device, self.next_extra_for(targets_BT))
         loss = self.network.output(*self._forward(sources_BS, targets_BT), **extra)
         _optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.trained().values())
         return loss.detach()
