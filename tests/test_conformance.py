@@ -232,15 +232,15 @@ SEVERAL_CODES = {"tree": "adaptive_eps", "eps": 0.4, "vectors": np.random.defaul
 
 
 @pytest.mark.parametrize(
-    ("method", "name", "decay", "options"),
+    ("method", "name", "decay", "options", "extra"),
     [
-        ("huffman", "adagrad", 0.0, {}),
-        ("binary_tree", "adam", 0.0, SEVERAL_CODES),
-        ("negative_sampling", "adagrad", 0.01, {"samples": 40}),
+        ("huffman", "adagrad", 0.0, {}, {}),
+        ("binary_tree", "adam", 0.0, SEVERAL_CODES, {}),
+        ("sampled_softmax", "adagrad", 0.01, {"samples": 40}, {"correction": np.linspace(-3.0, 3.0, 600)}),
     ],
 )
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_row_sparse_step_of_the_layer_alone(framework, method, name, decay, options):
+def test_a_row_sparse_step_of_the_layer_alone(framework, method, name, decay, options, extra):
     """With reads in between of rows that the steps have left behind, and of the gradient as it is without a step."""
     dense = Optimizer(name=name, clip_norm=0.1, weight_decay=decay, epsilon=1e-8)
     ours, oracle = (make(f, method, vocab=600, **options) for f in (framework, "numpy"))
@@ -248,7 +248,7 @@ def test_a_row_sparse_step_of_the_layer_alone(framework, method, name, decay, op
     inputs, other = (batch(ours.spec.counts, tokens=40, dim=24, seed=seed) for seed in (6, 7))
     losses = []
     for layer, optimizer in ((ours, dataclasses.replace(dense, row_sparse=True)), (oracle, dense)):
-        step = layer.prepare("layer_step", inputs.hidden_ND, inputs.targets_N, optimizer=optimizer)
+        step = layer.prepare("layer_step", inputs.hidden_ND, inputs.targets_N, optimizer=optimizer, **extra)
         for steps in (3, 1):
             for _ in range(steps):
                 step()

@@ -74,11 +74,12 @@ class SampledLayer(FullSoftmax):
     def reach(  # type: ignore[override]
         self, structure: Tree, targets_N: Array, *, sampled_ids: Array, correction: Array | None = None
     ) -> Reach:
+        correction_V = structure["correction"] if correction is None else correction
         ids_R, tokens, vocab = jnp.concatenate([targets_N, sampled_ids]), len(targets_N), self.spec.vocab
         rows_U, place_R = distinct(ids_R, vocab, min(len(ids_R), vocab))
-        correction_U = (structure["correction"] if correction is None else correction).at[rows_U].get(mode="clip")
+        small = {"correction": correction_V.at[rows_U].get(mode="clip")}
         rows = {name: rows_U for name in self.FEW_ROWS}
-        return Reach(rows, {"correction": correction_U}, place_R[:tokens], {"sampled_ids": place_R[tokens:]})
+        return Reach(rows, small, place_R[:tokens], {"sampled_ids": place_R[tokens:]})
 
     def formulation(self) -> str:
         return f"rows of the targets and of {self.spec.options['samples']} sampled words"
