@@ -7,7 +7,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import form, registry
@@ -223,7 +223,8 @@ class Suite:
         for number, sweep in enumerate(self.sweeps):
             if selection.tasks is None or sweep["task"] in selection.tasks:
                 vocabularies = self._vocabularies(number, selection.vocab)
-                cells.extend(_expand(self.name, sweep, selection, vocabularies, progress))
+                chosen = replace(selection, methods=self._methods(number, selection.methods))
+                cells.extend(_expand(self.name, sweep, chosen, vocabularies, progress))
         unique = list({cell.key: cell for cell in cells}.values())
         if not unique:
             raise BadInput(f"suite {self.name!r} has no cell left under these filters: allowed: fewer or other filters")
@@ -243,6 +244,19 @@ class Suite:
         listed = {vocab for i in listing for vocab in self.sweeps[i]["vocab"]}
         first = number == listing[0]
         return [v for v in selected if v in sweep["vocab"] or (first and v not in listed)]
+
+    def _methods(self, number: int, selected: Sequence[str] | None) -> Sequence[str] | None:
+        """What sweep `number` measures of the methods selected; None where none are.
+
+        A sweep over sizes takes all. One over a text that lists methods is about these, with its options: it takes
+        others only where no other sweep of the task does.
+        """
+        sweep = self.sweeps[number]
+        if selected is None or "vocab" in sweep or "methods" not in sweep:
+            return selected
+        same_task = [s for s in self.sweeps if s["task"] == sweep["task"]]
+        taken = {method for method in selected if any(method in s.get("methods", [method]) for s in same_task)}
+        return [method for method in selected if method in sweep["methods"] or method not in taken]
 
 
 def _check_keys(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -296,7 +310,8 @@ def _expand(
         for extra in getattr(task, "EXTRA_METHODS", ()) if selection.methods is None else ():
             yield Cell(**shared, framework=ORACLE, method=extra, settings=settings)
         for framework in frameworks:
-            for method in selection.methods or sweep.get("methods") or registry.methods(framework):
+            wanted = selection.methods if selection.methods is not None else sweep.get("methods")
+            for method in registry.methods(framework) if wanted is None else wanted:
                 if method not in registry.methods(framework):
                     continue
                 options = _options(method, sweep.get("options", {}), selection.options)

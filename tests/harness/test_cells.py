@@ -39,6 +39,22 @@ def test_a_size_is_measured_by_the_sweep_that_lists_it_and_a_new_one_by_the_firs
         assert [c.settings["rounds"] for c in found] == rounds
 
 
+def test_a_method_is_measured_by_the_sweeps_that_take_it_and_a_new_one_by_all():
+    def found(sweeps, method):
+        suite = Suite("s", "", 60.0, tuple({"task": "agreement"} | sweep for sweep in sweeps))
+        return [cell.dim for cell in suite.cells(Selection(frameworks=["numpy"], methods=[method]))]
+
+    listing = [{"dim": 1, "methods": ["huffman"]}, {"dim": 2, "methods": ["nce"]}]
+    assert found(listing, "huffman") == [1]
+    assert found(listing, "nce") == [2]
+    assert found(listing, "sohsm") == [1, 2]
+    open_too = [*listing, {"dim": 3}]
+    assert found(open_too, "nce") == [2, 3]
+    assert found(open_too, "sohsm") == [3]
+    sizes = [{"dim": 1, "methods": ["huffman"], "vocab": [9]}, {"dim": 2, "methods": ["nce"], "vocab": [99]}]
+    assert found(sizes, "nce") == [1, 2]
+
+
 def test_options_go_to_the_methods_that_have_them():
     by_method = {
         c.method: c.options
