@@ -185,6 +185,17 @@ def test_a_cell_lost_twice_is_an_error_row(cluster, tmp_path):
     assert row["provenance"]["machine"] == {}
 
 
+def test_a_stop_that_ray_swallows_is_no_less_a_stop(cluster, tmp_path):
+    def swallow(cell, text):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with Store(tmp_path / "rows.jsonl") as store, pytest.raises(KeyboardInterrupt):
+        list(ray_pool.run(oracle_cells(METHODS), store, deadline=120, progress=swallow, address=cluster.address))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_a_stopped_run_leaves_no_worker_and_resumes(cluster, in_empty_folder):
     command = [sys.executable, "-m", "harness.cli", "run", "check", "-f", "numpy", "-s", "training=False"]
     on_cluster = [*command, "--executor", "ray", "--address", cluster.address]
@@ -205,14 +216,13 @@ def test_a_stopped_run_leaves_no_worker_and_resumes(cluster, in_empty_folder):
 
 
 def test_cells_of_a_node_that_is_removed_are_measured_elsewhere(cluster, tmp_path):
-    """Last, for it takes a node away."""
+    """Last, for it takes a node away: once something is measured there, for which the cells must be many."""
     *_, node = cluster.list_all_nodes()
     pid = raylet(node)
     said = []
 
     def remove(cell, text):
-        if not said:
-            wait_until(lambda: workers_below(pid))
+        if psutil.pid_exists(pid) and workers_below(pid):
             others = psutil.Process(pid).children(recursive=True)
             cluster.remove_node(node, allow_graceful=False)
             for process in others:  # a machine that is lost leaves none behind that could still answer
@@ -220,7 +230,7 @@ def test_cells_of_a_node_that_is_removed_are_measured_elsewhere(cluster, tmp_pat
                     process.kill()
         said.append(text)
 
-    cells = oracle_cells(METHODS)
+    cells = oracle_cells(registry.methods())
     with Store(tmp_path / "rows.jsonl") as store:
         rows = list(ray_pool.run(cells, store, deadline=120, progress=remove, address=cluster.address))
     assert not psutil.pid_exists(pid)
