@@ -10,6 +10,7 @@ from harness.quantities import Measurement
 from harness.tasks._result import Result
 from harness.workload import batch, zipf_counts
 from impls.language_model import LanguageModelConfig
+from impls.optimizers import Optimizer
 from impls.options import Choice
 
 SETTINGS: dict[str, Setting] = {
@@ -23,8 +24,7 @@ SIZE = (97, 24, 301)
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     found = []
-    # bfloat16's loss curve would say nothing: its rounding moves a parameter by more than one optimizer step does.
-    training = cell.settings["training"] and cell.precision != "bfloat16"
+    optimizer = agreement.TRAINING_OPTIMIZERS.get(cell.precision)
     for number, options in enumerate(_variants(cell)):
         # The plain form in float32 at several sizes; variants and other precisions, which share its code, at one.
         several = number == 0 and cell.precision == "float32"
@@ -45,20 +45,16 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
             inputs = batch(counts_V, tokens=tokens, dim=dim, seed=cell.seed)
             found += agreement.check_layer(layer, inputs, k=min(10, vocab))
             found.append(agreement.check_ties(layer, inputs, k=min(10, vocab)))
-        if training and number == 0:
-            # Adagrad in both precisions; Adam, whose own arithmetic float64 would check once more, in float32.
-            names = [n for n in agreement.TRAINING_OPTIMIZERS if n == "adagrad" or cell.precision == "float32"]
-            found += [_training(cell, options, name) for name in names]
+        if optimizer and cell.settings["training"] and number == 0:
+            found.append(_training(cell, options, optimizer))
     summary = agreement.summary(found)
     detail = {"comparisons": [c.to_json() for c in found]}
     return Result([Measurement("agreement_error", summary["error"], detail=detail)], summary)
 
 
-def _training(cell: Cell, options: dict[str, object], optimizer: str) -> agreement.Comparison:
+def _training(cell: Cell, options: dict[str, object], optimizer: Optimizer) -> agreement.Comparison:
     spec = layers.spec(cell.method, counts=zipf_counts(61), dim=14, seed=cell.seed, dtype=cell.precision, **options)
-    config = LanguageModelConfig(
-        embedding=10, hidden=14, optimizer=agreement.TRAINING_OPTIMIZERS[optimizer], seed=cell.seed
-    )
+    config = LanguageModelConfig(embedding=10, hidden=14, optimizer=optimizer, seed=cell.seed)
     return agreement.check_training(cell.framework, spec, config, cell.device)
 
 
