@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from impls.contract import Job, Layer
-from impls.spec import Arrays, Definition, LayerSpec
+from impls.spec import Arrays, LayerSpec
 
 
 def log_softmax(scores: NDArray) -> NDArray:
@@ -53,8 +52,6 @@ class OracleLayer(Layer):
     """A layer in float64. A method's file gives its formulas: `_loss_and_grads` and `_log_probs`, where a target's
     probability takes less than the whole distribution `_target_log_probs`, and where there are several levels `_beam`
     and `_sample`."""
-
-    DEFINITION: ClassVar[Definition]
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)

@@ -34,7 +34,6 @@ DEFINITION = dataclasses.replace(
 
 
 class AdaptiveLogSoftmax(adaptive_softmax.AdaptiveSoftmax):
-    DEFINITION = DEFINITION
     # PyTorch's has neither: the whole distribution is made.
     _beam = OracleLayer._beam
     _sample = OracleLayer._sample

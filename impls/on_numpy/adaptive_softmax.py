@@ -85,8 +85,6 @@ DEFINITION = Definition(
 
 
 class AdaptiveSoftmax(OracleLayer):
-    DEFINITION = DEFINITION
-
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.order_V = spec.structure["order"]

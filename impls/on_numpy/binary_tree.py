@@ -135,9 +135,4 @@ DEFINITION = Definition(
     least_work=least_work,
 )
 
-
-class BinaryTreeSoftmax(TreeSoftmax):
-    DEFINITION = DEFINITION
-
-
-LAYER = BinaryTreeSoftmax
+LAYER = TreeSoftmax

@@ -174,8 +174,6 @@ DEFINITION = Definition(
 
 
 class ClassHierarchicalSoftmax(OracleLayer):
-    DEFINITION = DEFINITION
-
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.levels = names(spec)

@@ -125,8 +125,6 @@ def before(width: int) -> int:
 
 
 class CnnSoftmax(OracleLayer):
-    DEFINITION = DEFINITION
-
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         # One more of padding, so that the widest window of the last character can be read.

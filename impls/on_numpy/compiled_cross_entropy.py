@@ -16,9 +16,4 @@ DEFINITION = dataclasses.replace(
     paper="Ansel et al., PyTorch 2: faster machine learning through dynamic Python bytecode transformation, 2024",
 )
 
-
-class CompiledCrossEntropy(full_softmax.FullSoftmax):
-    DEFINITION = DEFINITION
-
-
-LAYER = CompiledCrossEntropy
+LAYER = full_softmax.FullSoftmax

@@ -25,9 +25,4 @@ DEFINITION = dataclasses.replace(
     },
 )
 
-
-class CutCrossEntropy(full_softmax.FullSoftmax):
-    DEFINITION = DEFINITION
-
-
-LAYER = CutCrossEntropy
+LAYER = full_softmax.FullSoftmax

@@ -68,8 +68,6 @@ DEFINITION = Definition(
 
 
 class DifferentiatedSoftmax(OracleLayer):
-    DEFINITION = DEFINITION
-
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         band_V = spec.structure["band"]

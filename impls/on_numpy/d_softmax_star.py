@@ -38,8 +38,6 @@ DEFINITION = dataclasses.replace(d_softmax.DEFINITION, name="d_softmax_star", sh
 
 
 class ProjectedDifferentiatedSoftmax(d_softmax.DifferentiatedSoftmax):
-    DEFINITION = DEFINITION
-
     def _inputs(self, hidden_ND: NDArray) -> list[NDArray]:
         return [hidden_ND @ self.params[f"band{band}_projection"].T for band in range(len(self.words))]
 

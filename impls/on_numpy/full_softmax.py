@@ -41,8 +41,6 @@ DEFINITION = Definition(
 
 
 class FullSoftmax(OracleLayer):
-    DEFINITION = DEFINITION
-
     def _log_probs(self, hidden_ND: NDArray) -> NDArray:
         return log_softmax(hidden_ND.astype(np.float64) @ self.params["weight"].T + self.params["bias"])
 

@@ -19,9 +19,4 @@ DEFINITION = dataclasses.replace(
     paper="Wijmans et al., Cut your losses in large-vocabulary language models, 2024",
 )
 
-
-class FusedSoftmax(full_softmax.FullSoftmax):
-    DEFINITION = DEFINITION
-
-
-LAYER = FusedSoftmax
+LAYER = full_softmax.FullSoftmax

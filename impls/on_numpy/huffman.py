@@ -46,9 +46,4 @@ DEFINITION = Definition(
     least_work=least_work,
 )
 
-
-class HuffmanSoftmax(TreeSoftmax):
-    DEFINITION = DEFINITION
-
-
-LAYER = HuffmanSoftmax
+LAYER = TreeSoftmax

@@ -15,9 +15,4 @@ DEFINITION = dataclasses.replace(
     paper="Hsu et al., Liger Kernel: efficient Triton kernels for LLM training, arXiv 2410.10989, 2024",
 )
 
-
-class LigerCrossEntropy(full_softmax.FullSoftmax):
-    DEFINITION = DEFINITION
-
-
-LAYER = LigerCrossEntropy
+LAYER = full_softmax.FullSoftmax

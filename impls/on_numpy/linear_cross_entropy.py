@@ -16,9 +16,4 @@ DEFINITION = dataclasses.replace(
     paper="PyTorch 2.13, torch.nn.functional.linear_cross_entropy with LinearCrossEntropyOptions()",
 )
 
-
-class LinearCrossEntropy(full_softmax.FullSoftmax):
-    DEFINITION = DEFINITION
-
-
-LAYER = LinearCrossEntropy
+LAYER = full_softmax.FullSoftmax

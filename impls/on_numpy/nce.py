@@ -81,8 +81,6 @@ DEFINITION = dataclasses.replace(
 
 
 class NoiseContrastiveEstimation(_sampled.SampledLayer):
-    DEFINITION = DEFINITION
-
     def _contrast(self, target_N: NDArray, sampled_NS: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         log_text_N, log_noise_NS = log_sigmoid(target_N), log_sigmoid(-sampled_NS)
         # d/dx of -log sigma(x) is sigma(x) - 1, of -log sigma(-x) it is sigma(x).

@@ -30,9 +30,4 @@ DEFINITION = dataclasses.replace(
     variants=({"remove_hits": False},),
 )
 
-
-class NegativeSampling(NoiseContrastiveEstimation):
-    DEFINITION = DEFINITION
-
-
-LAYER = NegativeSampling
+LAYER = NoiseContrastiveEstimation

@@ -35,8 +35,6 @@ DEFINITION = dataclasses.replace(
 
 
 class SampledSoftmax(_sampled.SampledLayer):
-    DEFINITION = DEFINITION
-
     def _contrast(self, target_N: NDArray, sampled_NS: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         log_share_NC = log_softmax(np.concatenate([target_N[:, None], sampled_NS], axis=1))
         share_NC = np.exp(log_share_NC)  # d loss / d x = share - one-hot

@@ -16,9 +16,4 @@ DEFINITION = dataclasses.replace(
     paper="TensorFlow, tf.nn.sampled_softmax_loss, after Jean et al., 2015",
 )
 
-
-class SampledSoftmaxLoss(sampled_softmax.SampledSoftmax):
-    DEFINITION = DEFINITION
-
-
-LAYER = SampledSoftmaxLoss
+LAYER = sampled_softmax.SampledSoftmax

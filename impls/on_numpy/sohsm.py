@@ -119,8 +119,6 @@ DEFINITION = Definition(
 
 
 class SelfOrganizedHierarchicalSoftmax(OracleLayer):
-    DEFINITION = DEFINITION
-
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.cluster_V = spec.structure["cluster"]
