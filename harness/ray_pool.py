@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FrameType, ModuleType
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from harness import pool, provenance
@@ -73,7 +71,7 @@ def run(
         return
     ray = _ray()
     code = provenance.code_fingerprint()
-    with _interruptible() as go_on, _connected(ray, address):
+    with _connected(ray, address):
         nodes = _nodes(ray)
         share = {gpus: cores or _share(nodes, gpus) for gpus in set(map(_gpus, waiting))}
         measure = ray.remote(max_retries=0)(_measure)
@@ -87,7 +85,6 @@ def run(
         running = {submit(cell): cell for cell in waiting}
         lost: set[str] = set()
         while running:
-            go_on()
             ready, _ = ray.wait(list(running), timeout=_PATIENCE)
             if not ready:
                 _check_room(_nodes(ray), share)
@@ -136,31 +133,6 @@ def _ray() -> ModuleType:
     except ImportError as error:
         raise BadInput(f"--executor ray needs Ray, which is not installed: allowed: {INSTALL}") from error
     return ray
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], None]]:
-    """A function that raises `KeyboardInterrupt` once the user has stopped the run. Python raises it too, but what it
-    raises inside a call-back of Ray is lost."""
-    stopped = False
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
-        signal.default_int_handler(number, frame)
-
-    def go_on() -> None:
-        if stopped:
-            raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
-        yield go_on
-        return
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield go_on
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
