@@ -28,6 +28,14 @@ _POINT = record({}, {name: maybe(number) for name in ("perplexity", "perplexity_
 _PLACED = both(either(record({"step": number}), record({"epoch": number})), _POINT)
 _PART = record({"value": maybe(number)})
 
+_LENGTH = record(
+    {
+        "utterances": whole(1),
+        "units_per_utterance": number,
+        **dict.fromkeys(("audio_seconds", "decode_seconds"), above_zero),
+    }
+)
+
 _DETAIL = record(
     {},
     {
@@ -35,6 +43,7 @@ _DETAIL = record(
         "split": text,
         "curve": each(_PLACED),
         "reorganizations": each(both(record({"step": number}), _POINT)),
+        "by_length": each(_LENGTH),
         "clusters": each(each(text)),
         "examples": each(
             either(

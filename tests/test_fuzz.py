@@ -93,6 +93,9 @@ CHANGES = [{"step": 1, "perplexity_before": 9.5, "perplexity_after": 9.0}]
 COUNTS = [[1, 0, 0, 9], [0, 1, 2, 8]]
 HEARD = [{"id": "1", "language": "ba", "reference": "a", "ours": "b"}]
 READ = [{"text": "a b", "summaries": ["a"], "ours": "b"}]
+PARTS = [
+    {"utterances": 4, "units_per_utterance": units, "audio_seconds": 3.0, "decode_seconds": 0.1} for units in (5.5, 9.0)
+]
 LEARNED = {"curve": CURVE, "reorganizations": CHANGES, "clusters": [["a"]]}
 ROWS = [
     _row(number, task, method, quantity, **more)
@@ -104,6 +107,7 @@ ROWS = [
         ("language_modelling", "perplexity", {"detail": LEARNED}),
         ("summarization", "rouge1_f1", {"better": "higher", "detail": {"examples": READ}}),
         ("speech", "cer", {"detail": {"counts": COUNTS, "examples": HEARD, "languages": {"ba": {"value": 0.1}}}}),
+        ("speech", "rtf", {"detail": {"by_length": PARTS}}),
         ("word_vectors", "perplexity", {"detail": {"curve": [{"epoch": 1, "perplexity": 9.0}] * 2}}),
     ))
     for method in ("full_softmax", "sohsm")

@@ -92,6 +92,7 @@ def sections(rows: Sequence[Row], records: Sequence[Record]) -> list[Section]:
         Section("overview", "Overview", _HOW_TO_READ, tables=[_overview(records)]),
         Section("speed", "Speed", figures=drawn.get("speed", ())),
         Section("roofline", "Roofline", figures=drawn.get("roofline", ())),
+        Section("decoding", "Decoding by length", figures=drawn.get("decoding", ())),
         Section("quality", "Quality and speed", figures=drawn.get("quality", ())),
         Section("memory", "Memory", figures=drawn.get("memory", ())),
         Section("training", "Training", figures=drawn.get("training", ())),

@@ -61,7 +61,7 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     }
     # The agreement cell without options covers the variants too: it checks each choice that changes the arithmetic.
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
-    baselines = {_trial(row): row for row in rows if row["cell"]["method"] == BASELINE}
+    baselines = {trial(row): row for row in rows if row["cell"]["method"] == BASELINE}
     records = []
     for row in rows:
         identity = _identity(row)
@@ -69,7 +69,7 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
             row.get("agreement", {}).get("verdict") or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
         )
         for measurement in row["measurements"] or [{}]:
-            records.append(_record(row, measurement, verdict) | _difference(measurement, baselines.get(_trial(row))))
+            records.append(_record(row, measurement, verdict) | _difference(measurement, baselines.get(trial(row))))
     return records
 
 
@@ -78,7 +78,7 @@ def _identity(row: Row) -> tuple[str, ...]:
     return (cell["framework"], cell["method"], cell["precision"], cell["device"], variant(cell["options"]))
 
 
-def _trial(row: Row) -> str:
+def trial(row: Row) -> str:
     """All of a cell but its method: what two systems must share to be compared sample by sample."""
     return json.dumps({**row["cell"], "method": "", "options": {}}, sort_keys=True)
 

@@ -132,6 +132,71 @@ def test_a_speed_that_disagrees_is_not_drawn(rows):
     assert all(place.startswith("disagrees") and "x at" not in place for place in huffman[1:])
 
 
+@pytest.fixture
+def speech():
+    """Rows that this test may change: of three layers on characters, and others of which no gain can be drawn."""
+    return read(RESULTS / "quick-speech.jsonl")
+
+
+def gains(rows):
+    """The figures' lines by their titles."""
+    return {f.title: f.lines for f in figures.all_of(rows, flatten(rows)) if f.section == "decoding"}
+
+
+def of_huffman(rows):
+    return [row for row in rows if row["cell"]["method"] == "huffman"]
+
+
+def by_length(row):
+    (found,) = [m["detail"]["by_length"] for m in row["measurements"] if m["quantity"] == "rtf"]
+    return found
+
+
+def test_gains_by_length_are_full_softmaxs_time_over_the_layers(speech):
+    found = gains(speech)
+    assert [title.rpartition(": ")[2] for title in found] == [
+        f"spoken-names, 71 characters, {framework}" for framework in ("tensorflow", "jax", "torch")
+    ]
+    for framework, lines in zip(("tensorflow", "jax", "torch"), found.values(), strict=True):
+        first, *others = [
+            (row["cell"]["method"], by_length(row))
+            for row in speech
+            if row["cell"]["framework"] == framework and row["cell"]["vocab"] == 71
+        ]
+        assert first[0] == "full_softmax"
+        assert [line[:4] for line in lines] == [
+            (
+                method,
+                f"{part['units_per_utterance']:.1f}",
+                str(part["utterances"]),
+                f"{full['decode_seconds'] / part['decode_seconds']:.2f}",
+            )
+            for method, parts in others
+            for part, full in zip(parts, first[1], strict=True)
+        ]
+    sections = {section.id: section for section in page.sections(speech, flatten(speech))}
+    assert len(sections["decoding"].figures) == 3
+
+
+def test_a_gain_is_drawn_only_of_a_layer_that_agrees(speech):
+    for row in of_huffman(speech):
+        row["agreement"] = {"verdict": "disagree"}
+    assert [{line[0] for line in lines} for lines in gains(speech).values()] == [{"sohsm"}] * 3
+    for row in speech:  # nor is there one over a full softmax that is wrong
+        row["agreement"] = {"verdict": "disagree" if row["cell"]["method"] == "full_softmax" else "agree"}
+    assert gains(speech) == {}
+
+
+def test_a_gain_is_over_full_softmax_on_the_same_utterances(speech):
+    for row in of_huffman(speech):
+        by_length(row)[0]["utterances"] += 1
+    assert [{line[0] for line in lines} for lines in gains(speech).values()] == [{"sohsm"}] * 3
+    for row in speech:
+        if row["cell"]["method"] == "sohsm":
+            row["cell"]["settings"]["beam"] = 5
+    assert gains(speech) == {}
+
+
 points = st.lists(st.builds(_Point, st.just("m"), st.just("f"), st.integers(1, 9), st.integers(1, 9)), min_size=1)
 
 

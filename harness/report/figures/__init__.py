@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.report import _svg
-from harness.report.figures import agreement, quality, roofline, sizes, training
+from harness.report.figures import agreement, lengths, quality, roofline, sizes, training
 from harness.report.figures._figure import Figure, name_of
 from harness.report.rows import Record
 from harness.store import Row
@@ -19,6 +19,7 @@ def all_of(rows: Sequence[Row], records: Sequence[Record]) -> list[Figure]:
     return [
         *sizes.speed(records, looks),
         *roofline.achieved(records, looks),
+        *lengths.gains(rows, records, looks),
         *sizes.memory(records, looks),
         *quality.trade_offs(records, looks),
         *training.curves(rows, looks),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.cells import variant
 from harness.report.rows import Record
 
 Looks = Mapping[str, Mapping[str, str]]  # of a method, the same in every figure: colour and marker
@@ -32,6 +33,11 @@ class Figure:
 
 def name_of(record: Record) -> str:
     return f"{record['method']} {record['options']}".strip()
+
+
+def name_of_cell(cell: Mapping[str, Any]) -> str:
+    """As that of its records."""
+    return f"{cell['method']} {variant(cell['options'])}".strip()
 
 
 def groups(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:

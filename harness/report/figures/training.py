@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.cells import variant
 from harness.report import _svg
 from harness.report._svg import Axes
-from harness.report.figures._figure import Figure, Looks, unless_test
+from harness.report.figures._figure import Figure, Looks, name_of_cell, unless_test
 from harness.store import Row
 
 
@@ -21,7 +20,7 @@ def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
             detail = measurement.get("detail", {})
             curve = [point for point in detail.get("curve", ()) if point.get("perplexity") is not None]
             if measurement["quantity"] == "perplexity" and (len(curve) > 1 or detail.get("reorganizations")):
-                name = _name_of_cell(cell)
+                name = name_of_cell(cell)
                 group = groups.setdefault(
                     (cell["task"], cell["dataset"], detail.get("split", ""), cell["framework"]), {}
                 )
@@ -58,10 +57,6 @@ def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
             )
         )
     return made
-
-
-def _name_of_cell(cell: dict[str, Any]) -> str:
-    return f"{cell['method']} {variant(cell['options'])}".strip()
 
 
 def _steps(curve: list[dict[str, float]], changes: list[dict[str, float]]) -> list[tuple[float, float]]:
