@@ -75,6 +75,12 @@ def from_spec(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> Lay
     return registry.adapter(framework).create_layer(layer_spec, device)
 
 
+def forms(framework: str, layer_spec: LayerSpec) -> tuple[str, ...]:
+    """What `LayerSpec.form` may be: the ways that `framework` has to compute this layer; none where there is but one.
+    Which is fastest here, `harness.forms.fastest` finds out."""
+    return registry.adapter(framework).forms(layer_spec)
+
+
 def create_language_model(
     framework: str, layer_spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu"
 ) -> LanguageModel:

@@ -40,6 +40,7 @@ _DETAIL = record(
     {},
     {
         "formulation": maybe(text),
+        "tried": named(number),
         "split": text,
         "curve": each(_PLACED),
         "reorganizations": each(both(record({"step": number}), _POINT)),

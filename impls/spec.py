@@ -84,7 +84,12 @@ class Definition:
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer: everything that every framework builds from. Make it with `LayerSpec.build`."""
+    """One layer: everything that every framework builds from. Make it with `LayerSpec.build`.
+
+    Attributes:
+        form: Which of the ways that a framework has to compute the layer is taken, by the name that its `forms` gives
+            it; where empty, the first. It changes time and memory, not what is computed.
+    """
 
     definition: Definition
     counts: NDArray[np.int64]  # (V,)
@@ -93,6 +98,7 @@ class LayerSpec:
     dtype: str
     options: Mapping[str, object]
     structure: Arrays = field(repr=False)
+    form: str = ""
 
     @classmethod
     def build(
@@ -152,6 +158,12 @@ class LayerSpec:
         before_N = None if before is None else check_ids("before", before, self.vocab, lowest=-1)
         drawn = {name: extra.draw(self, rng, before_N) for name, extra in self.definition.extra.items()}
         return {name: value for name, value in drawn.items() if value is not None}
+
+    def form_of(self, forms: Sequence[str]) -> str:
+        """The form to take of those that a framework has, the one it prefers first; empty where it has but one way."""
+        if self.form and self.form not in forms:
+            raise unknown(f"form of {self.method}", self.form, forms)
+        return self.form or next(iter(forms), "")
 
     def parameter_shapes(self) -> Shapes:
         return self.definition.shapes(self)

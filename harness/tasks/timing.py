@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from harness import agreement, layers, roofline
+from harness import agreement, forms, layers, roofline
 from harness.cells import Cell, Names, Setting
 from harness.memory import peak_bytes
 from harness.quantities import Measurement
@@ -20,6 +21,7 @@ from impls.contract import Layer
 from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
 from impls.options import Number
+from impls.spec import LayerSpec
 
 FRESH_PROCESS = True  # frameworks keep memory that they have freed, which would hide the next cell's peak
 
@@ -49,9 +51,9 @@ _STEPS_BT = 20  # time steps of the whole model's batch
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    counts_V = zipf_counts(cell.vocab)
-    inputs = batch(counts_V, tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
-    layer = _layer(cell, cell.method)
+    inputs = batch(zipf_counts(cell.vocab), tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
+    spec = _spec(cell, cell.method)
+    layer = _layer(cell, spec)
     wanted = cell.settings["quantities"]
     measurements: list[Measurement] = []
     first = None  # seconds of the very first call, which compiles
@@ -60,17 +62,29 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         peak, first = _peak(cell, layer, inputs)
         measurements.append(peak)
 
+    spec, seconds = forms.fastest(cell.framework, spec, inputs, cell.device, progress)
+    tried = {"tried": seconds} if seconds else {}
+    if next(iter(seconds), "") != spec.form:  # another than the one whose memory was measured
+        layer = _layer(cell, spec)
+        if measurements:
+            measurements = []
+            peak, first = _peak(cell, layer, inputs)
+            measurements.append(peak)
+
     progress("agreement at this size")
     checked = cell.settings["checked_tokens"]
     sample = Batch(inputs.hidden_ND[:checked], inputs.targets_N[:checked])
     summary = agreement.summary(agreement.check_layer(layer, sample, k=min(10, cell.vocab), whole_vocabulary=False))
 
-    baseline = _layer(cell, BASELINE)  # a second one where the method is full softmax itself: an A/A comparison
+    plain = spec
+    if cell.method != BASELINE:
+        plain, _ = forms.fastest(cell.framework, _spec(cell, BASELINE), inputs, cell.device, progress)
+    baseline = _layer(cell, plain)  # a second one where the method is full softmax itself: an A/A comparison
     for quantity in wanted:
         if quantity in _WORK and (layer.reaches_few_rows() or not _WORK[quantity][1].row_sparse):
             progress(quantity)
             pair = [_work(one, quantity, inputs) for one in (baseline, layer)]
-            measurements += _timed(cell, quantity, pair[0], pair[1], layer.formulation(), first)
+            measurements += _timed(cell, quantity, *pair, {"formulation": layer.formulation()} | tried, first)
             del pair
             gc.collect()
     if set(DECODING) & set(wanted):
@@ -83,7 +97,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     if "step_seconds" in wanted:
         progress("step_seconds")
         measurements += _timed(
-            cell, "step_seconds", _model_step(cell, BASELINE), _model_step(cell, cell.method), formulation
+            cell, "step_seconds", _model_step(cell, plain), _model_step(cell, spec), {"formulation": formulation}
         )
     timed_layer = next((m for m in measurements if m.quantity == "layer_seconds"), None)
     if timed_layer is not None and least is not None:
@@ -94,17 +108,15 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     return Result(measurements, summary)
 
 
-def _layer(cell: Cell, method: str) -> Layer:
-    return layers.create(
-        cell.framework,
-        method,
-        counts=zipf_counts(cell.vocab),
-        dim=cell.dim,
-        seed=cell.seed,
-        device=cell.device,
-        dtype=cell.precision,
-        **(cell.options if method == cell.method else {}),
+def _spec(cell: Cell, method: str) -> LayerSpec:
+    options = cell.options if method == cell.method else {}
+    return layers.spec(
+        method, counts=zipf_counts(cell.vocab), dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
     )
+
+
+def _layer(cell: Cell, spec: LayerSpec) -> Layer:
+    return layers.from_spec(cell.framework, spec, cell.device)
 
 
 def _work(layer: Layer, quantity: str, inputs: Batch) -> Work:
@@ -112,15 +124,7 @@ def _work(layer: Layer, quantity: str, inputs: Batch) -> Work:
     return layer.prepare(work, inputs.hidden_ND, inputs.targets_N, optimizer=optimizer)
 
 
-def _model_step(cell: Cell, method: str) -> Work:
-    spec = layers.spec(
-        method,
-        counts=zipf_counts(cell.vocab),
-        dim=cell.dim,
-        seed=cell.seed,
-        dtype=cell.precision,
-        **(cell.options if method == cell.method else {}),
-    )
+def _model_step(cell: Cell, spec: LayerSpec) -> Work:
     config = LanguageModelConfig(embedding=cell.dim, hidden=cell.dim, seed=cell.seed)
     model = layers.create_language_model(cell.framework, spec, config, cell.device)
     rows = max(1, cell.tokens // _STEPS_BT)
@@ -135,9 +139,9 @@ def _model_step(cell: Cell, method: str) -> Work:
 
 
 def _timed(
-    cell: Cell, quantity: str, baseline: Work, other: Work, formulation: str, first: float | None = None
+    cell: Cell, quantity: str, baseline: Work, other: Work, detail: dict[str, Any], first: float | None = None
 ) -> list[Measurement]:
-    result, measurement = timed(cell, quantity, baseline, other, {"formulation": formulation})
+    result, measurement = timed(cell, quantity, baseline, other, detail)
     found = [measurement]
     if quantity == "layer_seconds":
         compile_seconds = max(0.0, (first or result.other.first_call) - result.other.seconds.value)

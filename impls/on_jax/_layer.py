@@ -44,6 +44,12 @@ class OutputLayer(ABC):
 
     def __init__(self, spec: LayerSpec) -> None:
         self.spec = spec
+        self.form = spec.form_of(self.forms(spec))
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        """The ways that there are to compute this layer, where there are several; the fastest on our CPUs first."""
+        return ()
 
     def structure(self) -> Tree:
         """Arrays that the functions read besides the parameters."""
@@ -118,7 +124,7 @@ class OutputLayer(ABC):
         return dict(tree)
 
     def formulation(self) -> str:
-        return ""
+        return self.form
 
 
 def wide(dtype: jnp.dtype) -> jnp.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -18,30 +19,31 @@ from impls.structures import huffman, trees
 
 # The inner nodes visited most, which most paths share, are scored for all tokens by one dense product.
 _SHARED_NODES = 256
-# The rest of the paths are (token, node) pairs, taken so many at a time that their vectors stay in cache.
-_PAIRS_AT_ONCE = 256
+# The rest of the paths are (token, node) pairs, of which the forms take so many at a time: of a few the vectors stay in
+# a processor's cache, a GPU wants many.
+_FORMS = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (256, 2**14)}
 # Decoding: how many subtrees a row follows at a time; first a few, then, for the rows that these do not settle, many.
 _BEAMS = (16, 64)
 
 
-def _cold_pairs(index_NL: Array, cold_NL: Array) -> tuple[Array, Array, Array]:
+def _cold_pairs(index_NL: Array, cold_NL: Array, at_once: int) -> tuple[Array, Array, Array]:
     """(token, node, place in the path) of the pairs off the shared nodes, moved to the front of (N L,) arrays, as one
     (P, 3) array padded with zeros, and how many there are."""
     tokens, depth = index_NL.shape
     flat = cold_NL.ravel()
-    room = -(-tokens * depth // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
+    room = -(-tokens * depth // at_once) * at_once
     place = jnp.where(flat, jnp.cumsum(flat) - 1, room)
     which = jnp.zeros(room, jnp.int32).at[place].set(jnp.arange(tokens * depth, dtype=jnp.int32), mode="drop")
     return which // depth, jnp.zeros(room, jnp.int32).at[:].set(index_NL.ravel()[which]), flat.sum()
 
 
-@jax.custom_vjp
-def _path_nll(hidden_ND: Array, node_weight: Array, index_NL: Array, sign_NL: Array) -> Array:
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _path_nll(hidden_ND: Array, node_weight: Array, index_NL: Array, sign_NL: Array, form: str) -> Array:
     """(N,) sum over each token's path of -log sigma(sign x r.h), with the gradient written out."""
-    return _forward(hidden_ND, node_weight, index_NL, sign_NL)[0]
+    return _forward(hidden_ND, node_weight, index_NL, sign_NL, form)[0]
 
 
-def _forward(hidden_ND, node_weight, index_NL, sign_NL):  # type: ignore[no-untyped-def]
+def _forward(hidden_ND, node_weight, index_NL, sign_NL, form):  # type: ignore[no-untyped-def]
     # Parents come after their children, and the nodes visited most are the last.
     first = max(0, node_weight.shape[0] - _SHARED_NODES)
     tokens, depth = index_NL.shape
@@ -53,12 +55,13 @@ def _forward(hidden_ND, node_weight, index_NL, sign_NL):  # type: ignore[no-unty
     near_scores_NL = jnp.take_along_axis(near_scores_NH, near_place_NL, axis=1)
 
     cold_NL = on_path_NL & ~near_NL
-    token_P, node_P, count = _cold_pairs(index_NL, cold_NL)
-    steps = (count + _PAIRS_AT_ONCE - 1) // _PAIRS_AT_ONCE
+    at_once = _FORMS[form]
+    token_P, node_P, count = _cold_pairs(index_NL, cold_NL, at_once)
+    steps = (count + at_once - 1) // at_once
 
     def score(step: Array, scores_P: Array) -> Array:
-        start = step * _PAIRS_AT_ONCE
-        rows, nodes = (lax.dynamic_slice_in_dim(a, start, _PAIRS_AT_ONCE) for a in (token_P, node_P))
+        start = step * at_once
+        rows, nodes = (lax.dynamic_slice_in_dim(a, start, at_once) for a in (token_P, node_P))
         products = node_weight[nodes].astype(kind) * hidden_cast_ND[rows].astype(kind)
         return lax.dynamic_update_slice_in_dim(scores_P, products.sum(axis=1), start, 0)
 
@@ -75,9 +78,9 @@ def _forward(hidden_ND, node_weight, index_NL, sign_NL):  # type: ignore[no-unty
     return nll_N, kept
 
 
-def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
+def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, node_weight, dscores_NL, near_NL, near_place_NL, cold_NL, token_P, node_P, steps = kept
-    first = max(0, node_weight.shape[0] - _SHARED_NODES)
+    first, at_once = max(0, node_weight.shape[0] - _SHARED_NODES), _FORMS[form]
     tokens, kind = len(hidden_ND), wide(node_weight.dtype)
     hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
     dscores_NL = dscores_NL * dnll_N[:, None]
@@ -97,8 +100,8 @@ def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
 
     def add(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         dhidden_ND, dnode = carry
-        start = step * _PAIRS_AT_ONCE
-        rows, nodes, ds = (lax.dynamic_slice_in_dim(a, start, _PAIRS_AT_ONCE) for a in (token_P, node_P, dscores_P))
+        start = step * at_once
+        rows, nodes, ds = (lax.dynamic_slice_in_dim(a, start, at_once) for a in (token_P, node_P, dscores_P))
         # Entries beyond the last pair have a gradient of zero.
         dhidden_ND = dhidden_ND.at[rows].add(ds[:, None] * node_weight[nodes].astype(kind))
         return dhidden_ND, dnode.at[nodes].add(ds[:, None] * hidden_cast_ND[rows].astype(kind))
@@ -133,6 +136,10 @@ class TreeSoftmax(OutputLayer):
         off_shared = (spec.structure["sign"] != 0) & (spec.structure["index"] < self._first_shared)
         self._longest_off = int(off_shared.sum(axis=1).max())
 
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return tuple(_FORMS)
+
     def structure(self) -> Tree:
         near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)
         exits = np.concatenate([near.words, near.subtrees + len(self._children) + 1])
@@ -152,9 +159,9 @@ class TreeSoftmax(OutputLayer):
         log_code_NM = jnp.where(leaf_NM < 0, -jnp.inf, -nll_P.reshape(leaf_NM.shape))
         return -jax.nn.logsumexp(log_code_NM, axis=1)
 
-    @staticmethod
-    def _leaf_nll(params: Tree, structure: Tree, hidden_ND: Array, leaf_N: Array) -> Array:
-        return _path_nll(hidden_ND, params["node_weight"], structure["index"][leaf_N], structure["sign"][leaf_N])
+    def _leaf_nll(self, params: Tree, structure: Tree, hidden_ND: Array, leaf_N: Array) -> Array:
+        path = structure["index"][leaf_N], structure["sign"][leaf_N]
+        return _path_nll(hidden_ND, params["node_weight"], *path, self.form)
 
     def reach(self, structure: Tree, targets_N: Array) -> Reach:  # type: ignore[override]
         nodes, first = len(self._children), self._first_shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from jax import lax
 from impls.on_jax._best import top_k
 from impls.on_jax._layer import Array, Tree, draw, pick, product, wide
 from impls.on_jax.full_softmax import FullSoftmax
+from impls.spec import LayerSpec
 from impls.structures import blocks
 
 
@@ -22,8 +24,8 @@ class _Blocks(NamedTuple):
     count: int
 
     @classmethod
-    def of(cls, tokens: int, vocab: int) -> _Blocks:
-        width = blocks.width(tokens, vocab)
+    def of(cls, tokens: int, vocab: int, form: str) -> _Blocks:
+        width = blocks.width(tokens, vocab, form)
         return cls(width, -(-vocab // width))
 
     def start(self, block: Array, vocab: int) -> Array:
@@ -38,15 +40,16 @@ def _at(array_V: Array, start: Array, width: int) -> Array:
     return lax.dynamic_slice_in_dim(array_V, start, width)
 
 
-@jax.custom_vjp
-def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array) -> Array:
-    """(N,) negative log-likelihoods in nats of hidden (N, D) under weight (V, D) and bias (V,)."""
-    return _forward(hidden_ND, weight_VD, bias_V, targets_N)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, form: str) -> Array:
+    """(N,) negative log-likelihoods in nats of hidden (N, D) under weight (V, D) and bias (V,); `form` is one of
+    `blocks.FORMS`."""
+    return _forward(hidden_ND, weight_VD, bias_V, targets_N, form)[0]
 
 
-def _forward(hidden_ND, weight_VD, bias_V, targets_N):  # type: ignore[no-untyped-def]
+def _forward(hidden_ND, weight_VD, bias_V, targets_N, form):  # type: ignore[no-untyped-def]
     (tokens, _), vocab, kind = hidden_ND.shape, len(weight_VD), wide(weight_VD.dtype)
-    cut = _Blocks.of(tokens, vocab)
+    cut = _Blocks.of(tokens, vocab, form)
 
     def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         highest_N1, sum_N1, target_N1 = carry
@@ -65,10 +68,10 @@ def _forward(hidden_ND, weight_VD, bias_V, targets_N):  # type: ignore[no-untype
     return (log_sum_N1 - target_N1)[:, 0], (hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1)
 
 
-def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
+def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1 = kept
     vocab, kind = len(weight_VD), wide(weight_VD.dtype)
-    cut = _Blocks.of(len(hidden_ND), vocab)
+    cut = _Blocks.of(len(hidden_ND), vocab, form)
     cast_ND = hidden_ND.astype(weight_VD.dtype)
 
     def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -106,13 +109,17 @@ class FusedSoftmax(FullSoftmax):
     Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return tuple(blocks.FORMS)
+
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
-        return fused_nll(hidden_ND, params["weight"], params["bias"], targets_N)
+        return fused_nll(hidden_ND, params["weight"], params["bias"], targets_N, self.form)
 
     def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
         (rows, _), vocab, kind = hidden_ND.shape, self.spec.vocab, wide(params["weight"].dtype)
-        cut = _Blocks.of(rows, vocab)
+        cut = _Blocks.of(rows, vocab, self.form)
 
         def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             values_NK, ids_NK, log_sum_N = carry
@@ -129,7 +136,7 @@ class FusedSoftmax(FullSoftmax):
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """(N,) words: a block by its share of the sum, then a word of it; every block is scored twice."""
-        vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab)
+        vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab, self.form)
 
         def logits(block: Array) -> Array:
             return _own_logits(params, hidden_ND, cut, block)
@@ -145,9 +152,6 @@ class FusedSoftmax(FullSoftmax):
             return jnp.where(block_N == block, (cut.start(block, vocab) + place_N).astype(word_N.dtype), word_N)
 
         return lax.fori_loop(0, cut.count, visit, jnp.zeros_like(block_N))
-
-    def formulation(self) -> str:
-        return blocks.FORMULATION
 
 
 LAYER = FusedSoftmax

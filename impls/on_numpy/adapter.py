@@ -56,6 +56,11 @@ def ballast(size: int) -> object | None:
     return None
 
 
+def forms(spec: LayerSpec) -> tuple[str, ...]:
+    """None: the definition is written once."""
+    return ()
+
+
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
     """The layer of `spec`, whose dtype must be float64, the oracle's only precision."""
     if device != "cpu":

@@ -16,6 +16,9 @@ Reduction = Literal["mean", "sum", "none"]
 Tensors = dict[str, Tensor]
 
 
+WITH_XLA, WITHOUT_XLA = "XLA", "TensorFlow's own kernels"  # forms of layers that XLA can compile
+
+
 class Reach(NamedTuple):
     """A batch's loss as a function of the few rows that it reads.
 
@@ -35,16 +38,25 @@ class OutputLayer(keras.layers.Layer):
     map whole dictionaries of weights, gradients or optimizer slots either way.
     """
 
-    # Whether XLA makes the plain form of the layer faster: measured on two CPU cores at 10k and 44k words.
-    jit_compile = False
     FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # weights of which a batch's loss reads few rows
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(dtype=spec.dtype, **keyword)
         self.spec = spec
+        self.form = spec.form_of(self.forms(spec))
         for name, shape in self.inner_shapes().items():
             setattr(self, name, self.add_weight(name=name, shape=shape, initializer="zeros", dtype=spec.dtype))
         self.built = True
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        """The ways that there are to compute this layer, where there are several; the fastest on our CPUs first."""
+        return ()
+
+    @property
+    def jit_compile(self) -> bool:
+        """Whether XLA compiles what the layer is called in."""
+        return self.form == WITH_XLA
 
     def inner_shapes(self) -> Shapes:
         """Of the weights as they lie inside."""
@@ -137,7 +149,7 @@ class OutputLayer(keras.layers.Layer):
             own[name].assign(value)
 
     def formulation(self) -> str:
-        return "XLA" if self.jit_compile else ""
+        return self.form
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

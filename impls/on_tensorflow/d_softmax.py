@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, at_least_float32, product
+from impls.on_tensorflow._layer import WITH_XLA, WITHOUT_XLA, OutputLayer, Tensor, Tensors, at_least_float32, product
 from impls.spec import LayerSpec
 from impls.structures import bands
 
@@ -18,7 +18,9 @@ class DifferentiatedSoftmax(OutputLayer):
     Weights: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band.
     """
 
-    jit_compile = True
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return WITH_XLA, WITHOUT_XLA
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)

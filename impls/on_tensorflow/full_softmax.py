@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import OutputLayer, Tensor, at_least_float32, cross_entropy, product
+from impls.on_tensorflow._layer import (
+    WITH_XLA,
+    WITHOUT_XLA,
+    OutputLayer,
+    Tensor,
+    at_least_float32,
+    cross_entropy,
+    product,
+)
+from impls.spec import LayerSpec
 
 
 class FullSoftmax(OutputLayer):
     """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Weights: `weight` (V, D), `bias` (V,)."""
 
-    jit_compile = True
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return WITH_XLA, WITHOUT_XLA
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
         return at_least_float32(product(hidden_ND, self.value_of("weight")) + self.value_of("bias"))

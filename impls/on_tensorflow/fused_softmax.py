@@ -10,6 +10,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product
 from impls.on_tensorflow.full_softmax import FullSoftmax
+from impls.spec import LayerSpec
 from impls.structures import blocks
 
 # Where the number of tokens is not known while tracing: how many are expected, and their padded number's divisor.
@@ -18,10 +19,12 @@ _ROUND = 64
 
 
 @tf.function(jit_compile=True)
-def _forward(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+def _forward(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, form: str
+) -> tuple[Tensor, Tensor]:
     """(N,) log-sum-exp over the vocabulary and (N,) logits of the targets."""
     vocab = weight_VD.shape[0]
-    width = _width(hidden_ND, vocab)
+    width = _width(hidden_ND, vocab, form)
 
     def visit(block: Tensor, highest_N: Tensor, sum_N: Tensor, target_N: Tensor) -> tuple[Tensor, ...]:
         start, own_B = _place(block, width, vocab)
@@ -41,10 +44,16 @@ def _forward(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Te
 
 @tf.function(jit_compile=True)
 def _backward(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, log_sum_N: Tensor, dnll_N: Tensor
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor,
+    targets_N: Tensor,
+    log_sum_N: Tensor,
+    dnll_N: Tensor,
+    form: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     vocab = weight_VD.shape[0]
-    width = _width(hidden_ND, vocab)
+    width = _width(hidden_ND, vocab, form)
     kind, narrow = log_sum_N.dtype, weight_VD.dtype
 
     def visit(block: Tensor, dhidden_ND: Tensor, dweight_VD: Tensor, dbias_V: Tensor) -> tuple[Tensor, ...]:
@@ -66,8 +75,8 @@ def _backward(
     return tf.cast(dhidden_ND, hidden_ND.dtype), dweight_VD, dbias_V
 
 
-def _width(hidden_ND: Tensor, vocab: int) -> int:
-    return blocks.width(hidden_ND.shape[0] or _TOKENS, vocab)
+def _width(hidden_ND: Tensor, vocab: int, form: str) -> int:
+    return blocks.width(hidden_ND.shape[0] or _TOKENS, vocab, form)
 
 
 def _place(block: Tensor, width: int, vocab: int) -> tuple[Tensor, Tensor]:
@@ -100,6 +109,14 @@ class FusedSoftmax(FullSoftmax):
     Weights: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return tuple(blocks.FORMS)
+
+    @property
+    def jit_compile(self) -> bool:
+        return True
+
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         targets_N = tf.cast(targets_N, tf.int32)
         if hidden_ND.shape[0] is not None:
@@ -114,10 +131,10 @@ class FusedSoftmax(FullSoftmax):
         def nll(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
             # No tape must follow the loop inside: it would keep every block for a gradient that is written out here.
             untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
-            log_sum_N, target_N = _forward(untaped[0], untaped[1], untaped[2], targets_N)
+            log_sum_N, target_N = _forward(untaped[0], untaped[1], untaped[2], targets_N, self.form)
 
             def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                return _backward(hidden_ND, weight_VD, bias_V, targets_N, log_sum_N, dnll_N)
+                return _backward(hidden_ND, weight_VD, bias_V, targets_N, log_sum_N, dnll_N, self.form)
 
             return log_sum_N - target_N, gradient
 
@@ -127,7 +144,7 @@ class FusedSoftmax(FullSoftmax):
         """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)
-        width = _width(hidden_ND, vocab)
+        width = _width(hidden_ND, vocab, self.form)
 
         def visit(block: Tensor, best_NK: Tensor, ids_NK: Tensor, log_sum_N: Tensor) -> tuple[Tensor, ...]:
             start, own_B = _place(block, width, vocab)
@@ -150,7 +167,7 @@ class FusedSoftmax(FullSoftmax):
         """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND, uniforms_N = tf.cast(hidden_ND, weight_VD.dtype), uniforms_NU[:, 0]
-        width = _width(hidden_ND, vocab)
+        width = _width(hidden_ND, vocab, self.form)
         count = -(-vocab // width)
 
         def logits(rows_RD: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,7 +200,7 @@ class FusedSoftmax(FullSoftmax):
         return tf.convert_to_tensor(self.value_of("weight")), tf.convert_to_tensor(self.value_of("bias"))
 
     def formulation(self) -> str:
-        return f"{blocks.FORMULATION}; {super().formulation()}"
+        return f"{self.form}; XLA"
 
 
 LAYER = FusedSoftmax

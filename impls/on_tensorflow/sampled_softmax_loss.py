@@ -24,7 +24,9 @@ class SampledSoftmaxLoss(FullSoftmax):
     Weights: `weight` (V, D), `bias` (V,).
     """
 
-    jit_compile = False  # XLA has no look-up of accidental hits
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return ()  # XLA has no look-up of accidental hits
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)

@@ -2,9 +2,10 @@
 
 Tokens are sorted by cluster and words are stored by cluster in a (C, S, D) slab, so that each cluster is one small
 dense product and no cluster matrix is ever copied. `F.grouped_mm` runs all of them in one call where it knows the
-dtype; else a loop over the clusters that occur writes into slices of the same arrays. The gradient is written out:
-with the log-sum-exp of the forward pass, d loss / d logits is one exponential, and neither pass keeps more than one
-(N, S) array.
+dtype; else a loop over the clusters that occur writes into slices of the same arrays. A third form cuts the tokens into
+tiles of one cluster each and copies the cluster's matrix for every tile: more memory, but three batched products in all
+and nothing that waits for the device, which suits a GPU. The gradient is written out: with the log-sum-exp of the
+forward pass, d loss / d logits is one exponential, and neither pass keeps more than one (N, S) array.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from torch.nn import functional as F
 from impls.on_torch._layer import at_least_float32
 
 GROUPED, LOOP = "grouped_mm", "loop over clusters"
+_TILE = 32  # tokens
+TILES = f"tiles of {_TILE} tokens"
 
 
-def formulation(slab_CSD: Tensor) -> str:
-    """Which form runs: `F.grouped_mm` takes float32 and half precision, rows of whole 16 bytes."""
-    known = hasattr(F, "grouped_mm") and slab_CSD.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return GROUPED if known and slab_CSD.shape[2] * slab_CSD.element_size() % 16 == 0 else LOOP
+def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
+    """The forms for word vectors (D,) of `dtype`, the fastest on CPUs first: `F.grouped_mm` takes float32 and half
+    precision, rows of whole 16 bytes."""
+    known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return (GROUPED, TILES, LOOP) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
 
 
 @dataclass(frozen=True)
@@ -35,31 +39,55 @@ class ByCluster:
         order_N: Positions in the batch, sorted.
         cluster_N, slot_N: Of the sorted tokens' targets.
         ends_C: (C,) int32: one past the last sorted token of each cluster.
+        form: One of `forms`, for the products with the slab.
     """
 
     order_N: Tensor
     cluster_N: Tensor
     slot_N: Tensor
     ends_C: Tensor
+    form: str
 
     @classmethod
-    def of(cls, cluster_N: Tensor, slot_N: Tensor, clusters: int) -> ByCluster:
+    def of(cls, cluster_N: Tensor, slot_N: Tensor, clusters: int, form: str) -> ByCluster:
         cluster_sorted_N, order_N = torch.sort(cluster_N, stable=True)
         every = torch.arange(clusters, device=cluster_N.device)
         ends_C = torch.searchsorted(cluster_sorted_N, every, right=True).to(torch.int32)
-        return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C)
+        return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, form)
 
     def pieces(self) -> list[tuple[int, int, int]]:
         """(cluster, first, end) of the clusters that occur."""
         ends = self.ends_C.tolist()
         return [(c, start, end) for c, (start, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > start]
 
+    def tiles(self) -> tuple[Tensor, Tensor]:
+        """(M, T) the sorted tokens of tiles, N where a place is empty, and (M,) the cluster of each tile.
+
+        There are as many as the clusters could need at most, so that nobody waits for the device to count them.
+        """
+        tokens, clusters = len(self.order_N), len(self.ends_C)
+        ends_C = self.ends_C.long()
+        sizes_C = ends_C.diff(prepend=ends_C.new_zeros(1))
+        tiles_C = (sizes_C + _TILE - 1) // _TILE
+        last_C = tiles_C.cumsum(0)
+        tile_M = torch.arange(-(-tokens // _TILE) + min(clusters, tokens), device=ends_C.device)
+        cluster_M = torch.searchsorted(last_C, tile_M, right=True).clamp_(max=clusters - 1)
+        before_M = tile_M - (last_C - tiles_C)[cluster_M]  # tiles of the cluster before this one
+        token_MT = ((ends_C - sizes_C)[cluster_M] + before_M * _TILE)[:, None] + torch.arange(
+            _TILE, device=ends_C.device
+        )
+        return token_MT.where(token_MT < ends_C[cluster_M][:, None], tokens), cluster_M
+
 
 def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
     """(N, S) products of each sorted token with the words of its cluster."""
-    if formulation(slab_CSD) == GROUPED:
+    if batch.form == GROUPED:
         return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
     scores_NS = hidden_ND.new_empty(len(hidden_ND), slab_CSD.shape[1])
+    if batch.form == TILES:
+        token_MT, cluster_M = batch.tiles()
+        scores_MTS = torch.bmm(_in_tiles(hidden_ND, token_MT), slab_CSD[cluster_M].transpose(1, 2))
+        return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
     for cluster, first, end in batch.pieces():
         torch.mm(hidden_ND[first:end], slab_CSD[cluster].T, out=scores_NS[first:end])
     return scores_NS
@@ -67,14 +95,32 @@ def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
 
 def _back(dscores_NS: Tensor, hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
     """Gradients by the sorted hidden vectors (N, D) and by the slab (C, S, D)."""
-    if formulation(slab_CSD) == GROUPED:
+    if batch.form == GROUPED:
         dhidden_ND = F.grouped_mm(dscores_NS, slab_CSD, offs=batch.ends_C)
         return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
+    if batch.form == TILES:
+        token_MT, cluster_M = batch.tiles()
+        dscores_MTS, hidden_MTD = _in_tiles(dscores_NS, token_MT), _in_tiles(hidden_ND, token_MT)
+        dhidden_ND = _from_tiles(torch.bmm(dscores_MTS, slab_CSD[cluster_M]), token_MT, len(hidden_ND))
+        dwords_MSD = at_least_float32(torch.bmm(dscores_MTS.transpose(1, 2), hidden_MTD))
+        return dhidden_ND, dwords_MSD.new_zeros(slab_CSD.shape).index_add_(0, cluster_M, dwords_MSD).to(slab_CSD.dtype)
     dhidden_ND, dslab_CSD = torch.empty_like(hidden_ND), torch.zeros_like(slab_CSD)
     for cluster, first, end in batch.pieces():
         torch.mm(dscores_NS[first:end], slab_CSD[cluster], out=dhidden_ND[first:end])
         torch.mm(dscores_NS[first:end].T, hidden_ND[first:end], out=dslab_CSD[cluster])
     return dhidden_ND, dslab_CSD
+
+
+def _in_tiles(rows_NX: Tensor, token_MT: Tensor) -> Tensor:
+    """(M, T, X) the rows of the tiles' tokens, zeros in empty places."""
+    return torch.cat([rows_NX, rows_NX.new_zeros(1, rows_NX.shape[1])])[token_MT]
+
+
+def _from_tiles(rows_MTX: Tensor, token_MT: Tensor, tokens: int) -> Tensor:
+    """(N, X) each token's row."""
+    rows_NX = rows_MTX.new_empty(tokens + 1, rows_MTX.shape[2])  # what empty places hold goes to the last
+    rows_NX[token_MT] = rows_MTX
+    return rows_NX[:-1]
 
 
 class _InClusterNll(torch.autograd.Function):

@@ -31,6 +31,12 @@ class OutputLayer(nn.Module):
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.form = spec.form_of(self.forms(spec))
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        """The ways that there are to compute this layer, where there are several; the fastest on our CPUs first."""
+        return ()
 
     def forward(
         self,
@@ -104,7 +110,7 @@ class OutputLayer(nn.Module):
         return dict(tensors)
 
     def formulation(self) -> str:
-        return ""
+        return self.form
 
     @torch.no_grad()
     def load_canonical(self, tensors: Tensors) -> None:

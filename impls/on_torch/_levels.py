@@ -30,8 +30,9 @@ class Level(nn.Module):
     row: Tensor
     slot: Tensor
 
-    def __init__(self, shelves: Shelves, dim: int, dtype: torch.dtype) -> None:
+    def __init__(self, shelves: Shelves, dim: int, dtype: torch.dtype, form: str) -> None:
         super().__init__()
+        self.form = form  # of the products, as in `_clusters.ByCluster`
         self.shelves, self.members = shelves.shelves, len(shelves.group_M)
         for name, array in (
             ("group", shelves.group_M), ("shelf", shelves.shelf_M), ("row", shelves.row_M), ("slot", shelves.slot_M),
@@ -44,9 +45,6 @@ class Level(nn.Module):
             size = shelf.member_GS.shape
             self.register_parameter(f"weight{number}", nn.Parameter(torch.zeros(*size, dim, dtype=dtype)))
             self.register_parameter(f"bias{number}", nn.Parameter(torch.zeros(*size, dtype=dtype)))
-
-    def formulation(self) -> str:
-        return _clusters.formulation(self._of(0, "weight"))
 
     def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
         """(N,) -log P(member | its group, h)."""
@@ -70,7 +68,7 @@ class Level(nn.Module):
             self._of(number, "bias"),
             self._of(number, "member"),
         )
-        batch = _clusters.ByCluster.of(row_R, slot_R, len(weight_GSD))
+        batch = _clusters.ByCluster.of(row_R, slot_R, len(weight_GSD), self.form)
         return _clusters.in_cluster_nll(hidden_RD, weight_GSD, bias_GS, torch.eq(member_GS, self.members), batch)
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
@@ -115,7 +113,7 @@ class Level(nn.Module):
             words, groups_G = self._words(number), self._of(number, "groups")
             place_N = torch.searchsorted(groups_G, group_N).clamp_(max=len(groups_G) - 1)
             rows_R = (groups_G[place_N] == group_N).nonzero()[:, 0]
-            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, len(groups_G))
+            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, len(groups_G), self.form)
             rows_R, nothing_RC = batch.slot_N, cast_ND.new_zeros(len(rows_R), len(groups_G))
             joint_RS = words.joint(cast_ND[rows_R], nothing_RC, torch.arange(len(rows_R), device=rows_R.device), batch)
             member_N[rows_R] = words.word_CS[batch.cluster_N, draw(joint_RS.exp(), uniforms_N[rows_R])]
@@ -153,7 +151,7 @@ class Level(nn.Module):
     def _words(self, number: int) -> _expand.WordsByCluster:
         member_GS, bias_GS = self._of(number, "member"), at_least_float32(self._of(number, "bias"))
         added_GS = bias_GS.masked_fill(torch.eq(member_GS, self.members), -torch.inf)
-        return _expand.WordsByCluster(self._of(number, "weight"), added_GS, member_GS)
+        return _expand.WordsByCluster(self._of(number, "weight"), added_GS, member_GS, self.form)
 
 
 def followed(log_group_NC: Tensor, width: int) -> Tensor:

@@ -16,8 +16,9 @@ from impls.structures import huffman, trees
 # The inner nodes visited most, which most paths share, are scored for all tokens by one dense product; 128 of
 # Huffman's hold half of the expected path, and measured fastest among 64 to 1024 on two CPU cores at 10k and 44k words.
 _SHARED_NODES = 128
-# The rest of the paths are (token, node) pairs, taken so many at a time that their vectors stay in cache.
-_PAIRS_AT_ONCE = 512
+# The rest of the paths are (token, node) pairs, of which the forms take so many at a time: of a few the vectors stay in
+# a processor's cache, a GPU wants them all.
+_FORMS = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (512, 2**16)}
 
 
 class _PathNll(torch.autograd.Function):
@@ -28,7 +29,7 @@ class _PathNll(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_ND, node_weight, index_NL, sign_NL, shared: int, row_sparse: bool) -> Tensor:  # type: ignore[override]
+    def forward(ctx, hidden_ND, node_weight, index_NL, sign_NL, shared: int, form: str, row_sparse: bool) -> Tensor:  # type: ignore[override]
         first = len(node_weight) - shared  # parents come after their children, and the most visited are the last
         hidden_ND_cast = hidden_ND.to(node_weight.dtype)
         on_path_NL, near_NL = sign_NL != 0, index_NL >= first
@@ -39,8 +40,9 @@ class _PathNll(torch.autograd.Function):
         token_P, step_P = (on_path_NL & ~near_NL).nonzero(as_tuple=True)
         node_P = index_NL[token_P, step_P]
         scores_P = scores_NL.new_empty(len(node_P))
-        for start in range(0, len(node_P), _PAIRS_AT_ONCE):
-            piece = slice(start, start + _PAIRS_AT_ONCE)
+        at_once = _FORMS[form]
+        for start in range(0, len(node_P), at_once):
+            piece = slice(start, start + at_once)
             products = node_weight[node_P[piece]] * hidden_ND_cast[token_P[piece]]
             scores_P[piece] = products.sum(dim=1, dtype=scores_P.dtype)
         scores_NL[token_P, step_P] = scores_P
@@ -82,7 +84,7 @@ class _PathNll(torch.autograd.Function):
             begins_U = counts_U.cumsum(0) - counts_U
             dnode_UD = _weighted_sums(hidden_cast_ND, token_P[by_node_P], begins_U, dscores_P[by_node_P])
         dnode = (_sparse if ctx.row_sparse else _dense)(node_weight, nodes_U, dnode_UD, dnear_HD)
-        return dhidden_ND.to(hidden_ND.dtype), dnode, None, None, None, None
+        return dhidden_ND.to(hidden_ND.dtype), dnode, None, None, None, None, None
 
 
 class _LeafLogProbs(torch.autograd.Function):
@@ -184,6 +186,10 @@ class TreeSoftmax(OutputLayer):
             level = np.stack([nodes, *children[nodes].T])
             self.register_buffer(f"level{self._depth}", torch.from_numpy(level), persistent=False)
             self._depth += 1
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return tuple(_FORMS)
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if self._single:

@@ -80,6 +80,11 @@ def native(spec: LayerSpec) -> OutputLayer:
     return layer
 
 
+def forms(spec: LayerSpec) -> tuple[str, ...]:
+    """What `spec.form` may be: the ways that there are to compute the layer; none where there is but one."""
+    return importlib.import_module(f"impls.on_torch.{spec.method}").LAYER.forms(spec)
+
+
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
     return TorchLayer(spec, check_device(device))
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from impls.on_numpy import class_hsm
+from impls.on_torch import _clusters
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
 from impls.on_torch._levels import Level, followed
 from impls.spec import LayerSpec
@@ -30,7 +31,11 @@ class ClassHierarchicalSoftmax(OutputLayer):
         top = spec.parameter_shapes()[f"{self._top}_weight"]
         self.top_weight = nn.Parameter(torch.zeros(top, dtype=dtype))
         self.top_bias = nn.Parameter(torch.zeros(top[0], dtype=dtype))
-        self.levels = nn.ModuleList(Level(each, spec.dim, dtype) for each in class_hsm.shelves(spec))
+        self.levels = nn.ModuleList(Level(each, spec.dim, dtype, self.form) for each in class_hsm.shelves(spec))
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms(spec.dim, TORCH_DTYPES[spec.dtype])
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         total_N, member_N = None, targets_N
@@ -82,7 +87,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     def formulation(self) -> str:
         words = self._below[-1]
-        return f"{words.formulation()} on {len(words.shelves)} slabs of classes of about one size"
+        return f"{self.form} on {len(words.shelves)} slabs of classes of about one size"
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
         found = {f"{self._top}_{kind}": tensors[f"top_{kind}"] for kind in ("weight", "bias")}

@@ -11,14 +11,15 @@ from torch.autograd.function import once_differentiable
 from impls.on_torch._best import exact_topk
 from impls.on_torch._layer import at_least_float32, draw
 from impls.on_torch.full_softmax import FullSoftmax
+from impls.spec import LayerSpec
 from impls.structures import blocks
 
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
-def _blocks(tokens: int, vocab: int) -> Iterator[slice]:
+def _blocks(tokens: int, vocab: int, form: str) -> Iterator[slice]:
     """Ranges of the vocabulary whose logits are held at a time."""
-    width = blocks.width(tokens, vocab)
+    width = blocks.width(tokens, vocab, form)
     return (slice(start, min(start + width, vocab)) for start in range(0, vocab, width))
 
 
@@ -39,17 +40,17 @@ def _add_block(log_sum_N: Tensor, logits_NB: Tensor) -> Tensor:
 
 class _FusedNll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N) -> Tensor:  # type: ignore[override]
+    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, form: str) -> Tensor:  # type: ignore[override]
         cast_ND = hidden_ND.to(weight_VD.dtype)
         target_N = at_least_float32(hidden_ND.new_zeros(len(hidden_ND)))
         log_sum_N = torch.full_like(target_N, -torch.inf)
-        for block in _blocks(len(hidden_ND), len(weight_VD)):
+        for block in _blocks(len(hidden_ND), len(weight_VD), form):
             logits_NB = _logits(cast_ND, weight_VD, bias_V, block)
             inside_N, place_N1 = _place(targets_N, block)
             target_N = torch.where(inside_N, logits_NB.gather(1, place_N1)[:, 0], target_N)
             log_sum_N = _add_block(log_sum_N, logits_NB)
         ctx.save_for_backward(cast_ND, weight_VD, bias_V, targets_N, log_sum_N)
-        ctx.hidden_dtype = hidden_ND.dtype
+        ctx.hidden_dtype, ctx.form = hidden_ND.dtype, form
         return log_sum_N - target_N
 
     @staticmethod
@@ -58,7 +59,7 @@ class _FusedNll(torch.autograd.Function):
         hidden_ND, weight_VD, bias_V, targets_N, log_sum_N = ctx.saved_tensors
         dhidden_ND = torch.zeros_like(hidden_ND, dtype=log_sum_N.dtype)
         dweight_VD, dbias_V = torch.empty_like(weight_VD), torch.empty_like(bias_V)
-        for block in _blocks(len(hidden_ND), len(weight_VD)):
+        for block in _blocks(len(hidden_ND), len(weight_VD), ctx.form):
             dlogits_NB = _logits(hidden_ND, weight_VD, bias_V, block).sub_(log_sum_N[:, None]).exp_()
             inside_N, place_N1 = _place(targets_N, block)
             dlogits_NB.scatter_add_(1, place_N1, -inside_N.to(dlogits_NB.dtype)[:, None])
@@ -70,7 +71,7 @@ class _FusedNll(torch.autograd.Function):
                 dhidden_ND.addmm_(dlogits_NB, weight_VD[block])
             else:
                 dhidden_ND += dlogits_NB @ weight_VD[block]
-        return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None
+        return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None
 
 
 def _place(targets_N: Tensor, block: slice) -> tuple[Tensor, Tensor]:
@@ -85,8 +86,12 @@ class FusedSoftmax(FullSoftmax):
     Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return tuple(blocks.FORMS)
+
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N)  # type: ignore[return-value]
+        return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]
 
     @torch.no_grad()
     def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -94,7 +99,7 @@ class FusedSoftmax(FullSoftmax):
         log_sum_N = at_least_float32(cast_ND.new_full((len(cast_ND),), -torch.inf))
         values_NK = log_sum_N.new_empty(len(cast_ND), 0)
         ids_NK = torch.empty(values_NK.shape, dtype=torch.int64, device=cast_ND.device)
-        for block in _blocks(len(cast_ND), len(self.weight)):
+        for block in _blocks(len(cast_ND), len(self.weight), self.form):
             logits_NB = _logits(cast_ND, self.weight, self.bias, block)
             values, ids = exact_topk(logits_NB, min(k, logits_NB.shape[1]))
             # Lower ids come first on either side, so a stable order keeps them first among equals.
@@ -108,7 +113,7 @@ class FusedSoftmax(FullSoftmax):
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
         cast_ND, uniforms_N = hidden_ND.to(self.weight.dtype), uniforms_NU[:, 0]
-        ranges = list(_blocks(len(cast_ND), len(self.weight)))
+        ranges = list(_blocks(len(cast_ND), len(self.weight), self.form))
         log_sum_NB = torch.stack([_log_sum(_logits(cast_ND, self.weight, self.bias, b)) for b in ranges], dim=1)
         share_NB = log_sum_NB.softmax(dim=1)
         block_N = draw(share_NB, uniforms_N)
@@ -120,9 +125,6 @@ class FusedSoftmax(FullSoftmax):
             logits_RB = _logits(cast_ND[rows_R], self.weight, self.bias, block)
             word_N[rows_R] = block.start + draw(logits_RB.softmax(dim=1), left_N[rows_R])
         return word_N
-
-    def formulation(self) -> str:
-        return blocks.FORMULATION
 
 
 LAYER = FusedSoftmax

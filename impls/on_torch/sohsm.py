@@ -56,6 +56,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self._statistics_VC: Tensor | None = None  # made at the first `observe`: a fixed layer needs none
         self._place(spec.structure["cluster"])
 
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms(spec.dim, TORCH_DTYPES[spec.dtype])
+
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
@@ -81,7 +85,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return cluster_nll + self._in_cluster_nll(hidden_ND, targets_N, cluster_N).mean()
 
     def _in_cluster_nll(self, hidden_ND: Tensor, targets_N: Tensor, cluster_N: Tensor) -> Tensor:
-        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self.limits.clusters)
+        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self.limits.clusters, self.form)
         return _clusters.in_cluster_nll(
             self._project(hidden_ND, "word_projection"), self.word_weight, self._word_bias, self._padding_CS, batch
         )
@@ -119,7 +123,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """(N,) words: a cluster by the first number, one of its words by the second."""
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
-        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self.limits.clusters)
+        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self.limits.clusters, self.form)
         joint_NS = self._words.joint(self._word_hidden(hidden_ND), log_cluster_NC, batch.order_N, batch)
         slot_N = draw(joint_NS.softmax(dim=1), uniforms_NU[batch.order_N, 1])
         word_N = torch.empty_like(cluster_N)
@@ -130,7 +134,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _words(self) -> _expand.WordsByCluster:
         kind = at_least_float32(self.word_weight[:0]).dtype
         added_CS = self.blank.to(kind) if self._word_bias is None else self._word_bias.to(kind) + self.blank
-        return _expand.WordsByCluster(self.word_weight, added_CS, self.word)
+        return _expand.WordsByCluster(self.word_weight, added_CS, self.word, self.form)
 
     def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
         return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
@@ -152,9 +156,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     @property
     def _padding_CS(self) -> Tensor:
         return torch.eq(self.word, self.spec.vocab)
-
-    def formulation(self) -> str:
-        return _clusters.formulation(self.word_weight)
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = frozenset({"word_weight", "word_bias"})

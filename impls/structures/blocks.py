@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-LOGITS_AT_ONCE = 2**21  # 8 MiB of float32, which stays in cache between the products that make and use it
+# Logits of a block, by the form's name. 8 MiB of float32 stay in a processor's cache between the products that make and
+# use them; a GPU wants more work at a time.
+FORMS = {f"blocks of {at_once:,} logits, made once forward and once backward": at_once for at_once in (2**21, 2**25)}
 
 
-def width(tokens: int, vocab: int) -> int:
-    """Words B of a block, so that its (N, B) logits are about `LOGITS_AT_ONCE`."""
-    return min(vocab, max(1, LOGITS_AT_ONCE // tokens))
-
-
-FORMULATION = f"blocks of {LOGITS_AT_ONCE:,} logits, made once forward and once backward"
+def width(tokens: int, vocab: int, form: str) -> int:
+    """Words B of a block, so that its (N, B) logits are about as many as the form says."""
+    return min(vocab, max(1, FORMS[form] // tokens))

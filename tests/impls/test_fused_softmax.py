@@ -13,8 +13,9 @@ FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy" and "fu
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("vocab", [91, 97])  # a multiple of the width, and not
 def test_many_blocks_agree_with_the_definition(framework, vocab, monkeypatch):
-    monkeypatch.setattr(blocks, "LOGITS_AT_ONCE", 300)
-    assert blocks.width(41, vocab) == 7
+    form = next(iter(blocks.FORMS))
+    monkeypatch.setitem(blocks.FORMS, form, 300)
+    assert blocks.width(41, vocab, form) == 7
     for dtype in ("float32", "float64", "bfloat16"):
         layer = layers.create(framework, "fused_softmax", counts=zipf_counts(vocab), dim=11, seed=3, dtype=dtype)
         inputs = batch(layer.spec.counts, tokens=41, dim=11, seed=3)
@@ -25,7 +26,7 @@ def test_many_blocks_agree_with_the_definition(framework, vocab, monkeypatch):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_logits_far_apart_across_blocks(framework, monkeypatch):
     """The running maximum moves from block to block by more than an exponential can hold."""
-    monkeypatch.setattr(blocks, "LOGITS_AT_ONCE", 200)
+    monkeypatch.setitem(blocks.FORMS, next(iter(blocks.FORMS)), 200)
     layer = layers.create(framework, "fused_softmax", counts=zipf_counts(60), dim=5, seed=1)
     layer.load(
         {"weight": np.zeros((60, 5)), "bias": np.linspace(-500, 500, 60)[np.random.default_rng(0).permutation(60)]}

@@ -1,0 +1,46 @@
+"""Which of the ways that a framework has to compute a layer is taken: the one that is fastest here, by measurement.
+
+How fast a form is hangs on the device, the size and the batch, so it is tried and not guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+
+from harness import layers
+from harness.timing import call_seconds
+from harness.workload import Batch
+from impls.spec import LayerSpec
+
+_CALLS = 3  # of each form, after the first, which compiles
+
+
+def fastest(
+    framework: str, spec: LayerSpec, inputs: Batch, device: str, progress: Callable[[str], None]
+) -> tuple[LayerSpec, dict[str, float]]:
+    """`spec` with the form whose forward and backward take least time for `inputs`, and the seconds of each form.
+
+    A form that the device has no kernel or no room for is passed over. Where there is but one way, nothing is measured.
+    The forms are tried one after another, so that two of them are never in memory together.
+    """
+    names = layers.forms(framework, spec)
+    seconds: dict[str, float] = {}
+    failed: Exception | None = None
+    for name in names:
+        progress(f"trying {name}")
+        try:
+            seconds[name] = _seconds(framework, replace(spec, form=name), inputs, device)
+        except (RuntimeError, NotImplementedError) as error:
+            failed = error
+    if names and not seconds:
+        assert failed is not None
+        raise failed
+    return replace(spec, form=min(seconds, key=seconds.__getitem__, default="")), seconds
+
+
+def _seconds(framework: str, spec: LayerSpec, inputs: Batch, device: str) -> float:
+    work = layers.from_spec(framework, spec, device).prepare("layer", inputs.hidden_ND, inputs.targets_N)
+    work()
+    return median(call_seconds(work) for _ in range(_CALLS))

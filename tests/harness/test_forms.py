@@ -1,0 +1,88 @@
+"""The ways to compute a layer: all of them agree with the definition, and the fastest one here is taken."""
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+
+from harness import agreement, forms, layers, registry
+from harness.workload import batch, zipf_counts
+from impls.errors import BadInput
+
+FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
+
+
+def spec_of(method, dtype="float32", vocab=97):
+    return layers.spec(method, counts=zipf_counts(vocab), dim=24, seed=5, dtype=dtype)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_form_computes_the_same(framework):
+    """But the first of each layer, which all other tests take."""
+    wrong, seen = [], set()
+    for method in registry.methods(framework):
+        for form in layers.forms(framework, spec_of(method))[1:]:
+            spec = dataclasses.replace(spec_of(method), form=form)
+            layer = layers.from_spec(framework, spec)
+            assert form in layer.formulation()
+            inputs = batch(spec.counts, tokens=301, dim=24, seed=5)
+            found = agreement.check_layer(layer, inputs, k=10, whole_vocabulary=False)
+            wrong += [f"{method}, {form}: {c}" for c in found if not c.agrees]
+            seen.add(method)
+    assert wrong == []
+    assert "fused_softmax" in seen
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_form_that_there_is_not_is_refused(framework):
+    spec = dataclasses.replace(spec_of("fused_softmax"), form="blocks of one")
+    with pytest.raises(
+        BadInput, match=r"unknown form of fused_softmax 'blocks of one': .*allowed: blocks of 2,097,152"
+    ):
+        layers.from_spec(framework, spec)
+
+
+def test_an_oracle_has_no_forms_and_nothing_is_tried():
+    spec = spec_of("sohsm", dtype="float64")
+    inputs = batch(spec.counts, tokens=9, dim=24, seed=5)
+    assert forms.fastest("numpy", spec, inputs, "cpu", pytest.fail) == (spec, {})
+
+
+class Pretended:
+    """A layer whose forward and backward take as long as its form says, or fail."""
+
+    def __init__(self, form):
+        self.form = form
+
+    def prepare(self, work, hidden_ND, targets_N):
+        assert work == "layer"
+        assert len(hidden_ND) == len(targets_N)
+
+        def run():
+            if self.form == "unknown to the device":
+                raise RuntimeError("no kernel")
+            time.sleep({"slow": 0.02, "fast": 0.002}[self.form])
+
+        return run
+
+
+def test_the_fastest_form_is_taken_and_one_that_fails_is_passed_over(monkeypatch):
+    names = ("unknown to the device", "slow", "fast")
+    monkeypatch.setattr(layers, "forms", lambda framework, spec: names)
+    monkeypatch.setattr(layers, "from_spec", lambda framework, spec, device: Pretended(spec.form))
+    spec, said = spec_of("full_softmax"), []
+    chosen, seconds = forms.fastest("torch", spec, batch(spec.counts, tokens=9, dim=24, seed=5), "cpu", said.append)
+    assert chosen.form == "fast"
+    assert list(seconds) == ["slow", "fast"]
+    assert seconds["slow"] > seconds["fast"] > 0
+    assert said == [f"trying {name}" for name in names]
+    assert np.array_equal(chosen.counts, spec.counts)
+
+
+def test_where_every_form_fails_the_reason_is_told(monkeypatch):
+    monkeypatch.setattr(layers, "forms", lambda framework, spec: ("unknown to the device",))
+    monkeypatch.setattr(layers, "from_spec", lambda framework, spec, device: Pretended(spec.form))
+    spec = spec_of("full_softmax")
+    with pytest.raises(RuntimeError, match="no kernel"):
+        forms.fastest("torch", spec, batch(spec.counts, tokens=9, dim=24, seed=5), "cpu", lambda text: None)
