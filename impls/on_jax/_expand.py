@@ -1,14 +1,15 @@
 """Decoding of a two-level layer without the whole vocabulary: exact top-k, beam, sample.
 
-For top-k, no word of a cluster is likelier than the cluster, so clusters are expanded by falling P(c), a few of every
-row at a time, until the next one of nearly every row is less likely than the k-th best word found. The rows left over,
-and whole batches of flat distributions, are scored whole: by one product, and the k best words are looked for in the k
-clusters of the best bests.
+For top-k, no word of a cluster is likelier than the cluster. The likeliest clusters of each row give a k-th best word;
+then every cluster as likely as that is expanded, and no other can hold one of the k best. Where these are most of the
+clusters, as of flat distributions, all words are scored by one product, and the k best are looked for in the k clusters
+of the best bests.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,12 +17,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from impls.on_jax import _clusters
-from impls.on_jax._best import best_by_id, settle, top_k
+from impls.on_jax._best import best_by_id, top_k
 from impls.on_jax._layer import Array, draw, product
 
-_TOGETHER = 8  # clusters of a row expanded at a time
-_WHOLE_SHARE = 0.15  # of a row's clusters: beyond it one product for all is cheaper than gathered ones
-_LEFT_SHARE = 1 / 16  # of the rows: so few are scored whole in place of expanding all rows further
+_FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
+_WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
+_PAIRS = 128  # of a row and a cluster, whose best words are sorted out at a time
 
 Found = tuple[Array, Array, Array]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -64,56 +65,70 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
         words: The words of each cluster, none of which is empty.
         k: From 1 to V.
     """
-    clusters = log_cluster_NC.shape[1]
-    step = min(clusters, max(_TOGETHER, -(-k // words.word_CS.shape[1])))
+    (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
+    first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
 
-    def whole(hidden_ND: Array, log_cluster_NC: Array) -> Found:
-        share_N = jnp.ones(len(hidden_ND), jnp.float32)
-        return *_best_of_all(hidden_ND, log_cluster_NC, words, k), share_N
+    def whole() -> Found:
+        return *_best_of_all(hidden_ND, log_cluster_NC, words, k), jnp.ones(rows, jnp.float32)
 
-    def by_bounds(hidden_ND: Array, log_cluster_NC: Array) -> Found:
-        found, open_N = _expanded(hidden_ND, log_cluster_NC, words, k, step)
-        return settle(found, open_N, lambda rows_R: whole(hidden_ND[rows_R], log_cluster_NC[rows_R]))
+    def by_bounds() -> Found:
+        return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first, whole)
 
-    if k <= step:
-        return by_bounds(hidden_ND, log_cluster_NC)
-    # With more than `step` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
-    # cluster: where many clusters reach that half, a few cannot settle the row.
+    if k <= first:
+        return by_bounds()
+    # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
+    # cluster: where many clusters reach that half, the first few cannot settle the row.
     reaching_NC = log_cluster_NC >= log_cluster_NC.max(axis=1, keepdims=True) - math.log(2.0)
-    return lax.cond(reaching_NC.mean() > _WHOLE_SHARE, whole, by_bounds, hidden_ND, log_cluster_NC)
+    return lax.cond(reaching_NC.mean() > _WHOLE_SHARE, whole, by_bounds)
 
 
-def _expanded(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, step: int) -> tuple[Found, Array]:
-    """The best words of the likeliest clusters of each row, and (N,) whether another cluster may hold one of them."""
+def _best_by_bounds(
+    hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, first: int, whole: Callable[[], Found]
+) -> Found:
+    """The best words of the first clusters of each row, then of those that reach the k-th best of these."""
     rows, clusters = log_cluster_NC.shape
-    most = min(clusters, step * math.ceil(max(step, _WHOLE_SHARE * clusters) / step))
-    bound_NM, order_NM = top_k(log_cluster_NC, min(most + 1, clusters))
-    nothing_N1 = jnp.full((rows, 1), -jnp.inf, bound_NM.dtype)
-    bound_NM = jnp.concatenate([bound_NM] + [nothing_N1] * (most + step + 1 - bound_NM.shape[1]), axis=1)
-    order_NM = jnp.pad(order_NM, ((0, 0), (0, most + step - order_NM.shape[1])), constant_values=clusters)
+    every_N1 = jnp.arange(rows)[:, None]
+    _, chosen_NM = top_k(log_cluster_NC, first)
+    values_NK, ids_NK = best_by_id(*words.joint(hidden_ND, log_cluster_NC, chosen_NM), k)
+    # At equality a word of lower id may still come: only a cluster strictly below is left out.
+    open_NC = (log_cluster_NC >= values_NK[:, -1:]).at[every_N1, chosen_NM].set(False)
+    share_N = (first + open_NC.sum(axis=1)).astype(jnp.float32) / clusters
+    room = max(1, int(_WHOLE_SHARE * open_NC.size))
 
-    def more(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        done, values_NK, ids_NK, done_N, open_N = state
-        cluster_NM = jnp.where(open_N[:, None], lax.dynamic_slice_in_dim(order_NM, done, step, axis=1), clusters)
-        joint_NF, word_NF = words.joint(hidden_ND, log_cluster_NC, cluster_NM)
-        values = jnp.concatenate([values_NK, joint_NF], axis=1)
-        values_NK, ids_NK = best_by_id(values, jnp.concatenate([ids_NK, word_NF], axis=1), k)
-        done_N = jnp.where(open_N, done + step, done_N)
-        # At equality a word of lower id may still come: only a bound strictly below settles a row.
-        bound_N = lax.dynamic_index_in_dim(bound_NM, done + step, axis=1, keepdims=False)
-        is_end = done + step >= clusters
-        return done + step, values_NK, ids_NK, done_N, open_N & (bound_N >= values_NK[:, -1]) & ~is_end
+    def further() -> Found:
+        return *_joined_by_open(values_NK, ids_NK, hidden_ND, log_cluster_NC, words, open_NC, room), share_N
 
-    def going(state: tuple[Array, Array, Array, Array, Array]) -> Array:
-        done, *_, open_N = state
-        return (done == 0) | ((open_N.sum() > _LEFT_SHARE * rows) & (done < most))
+    return lax.cond(open_NC.sum() > room, whole, further)
 
-    none_NK = jnp.full((rows, k), -jnp.inf, bound_NM.dtype)
-    zero_N = jnp.zeros(rows, jnp.int32)
-    start = (jnp.int32(0), none_NK, jnp.full((rows, k), -1, words.word_CS.dtype), zero_N, zero_N == 0)
-    _, values_NK, ids_NK, done_N, open_N = lax.while_loop(going, more, start)
-    share_N = jnp.minimum(done_N, clusters).astype(jnp.float32) / clusters
-    return (values_NK, ids_NK, share_N), open_N
+
+def _joined_by_open(
+    values_NK: Array, ids_NK: Array, hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster,
+    open_NC: Array, room: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The best so far with the words of the open clusters, `room` of all rows at most."""
+    (rows, clusters), k, each = open_NC.shape, values_NK.shape[1], min(values_NK.shape[1], words.word_CS.shape[1])
+    row_P, cluster_P = jnp.nonzero(open_NC, size=room, fill_value=(0, clusters))
+    in_cluster_PS = words.in_cluster(hidden_ND, row_P, cluster_P)
+    joint_PS = in_cluster_PS + log_cluster_NC.at[row_P, cluster_P].get(mode="fill", fill_value=-jnp.inf)[:, None]
+    # Few clusters hold a word that counts. The best of these go where the row's and the cluster's numbers point.
+    counts_P = joint_PS.max(axis=1) >= values_NK[row_P, -1]
+    (pair_Q,) = jnp.nonzero(counts_P, size=-(-room // _PAIRS) * _PAIRS, fill_value=room)
+
+    def visit(number: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        values_NCE, ids_NCE = found
+        pair_B = lax.dynamic_slice_in_dim(pair_Q, number * _PAIRS, _PAIRS)
+        row_B, cluster_B = (array.at[pair_B].get(mode="fill", fill_value=rows) for array in (row_P, cluster_P))
+        best_BE, slot_BE = top_k(joint_PS[pair_B], each)
+        values_NCE = values_NCE.at[row_B, cluster_B].set(best_BE, mode="drop")
+        return values_NCE, ids_NCE.at[row_B, cluster_B].set(words.word_CS[cluster_B[:, None], slot_BE], mode="drop")
+
+    size = (rows, clusters, each)
+    blank = jnp.full(size, -jnp.inf, joint_PS.dtype), jnp.full(size, -1, words.word_CS.dtype)
+    found = lax.fori_loop(0, (counts_P.sum() + _PAIRS - 1) // _PAIRS, visit, blank)
+    values, ids = (
+        jnp.concatenate([old, new.reshape(rows, -1)], 1) for old, new in zip((values_NK, ids_NK), found, strict=True)
+    )
+    return best_by_id(values, ids, k)
 
 
 def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int) -> tuple[Array, Array]:

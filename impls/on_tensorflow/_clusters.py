@@ -98,10 +98,17 @@ def pair_scores(
         words_PD = tf.reshape(tf.gather(slab_CSD, cluster_P), [-1, hidden_ND.shape[1]])
         scores_PS = tf.reshape(tf.linalg.matvec(words_PD, hidden_ND[0]), [-1, width])
     else:
-        _, tiles, place_P = _cut(cluster_P, clusters, 0, _PAIRS)
-        hidden_MTD = tf.gather(hidden_ND, tf.gather(row_P, tiles.token_MT))
-        scores_MTS = tf.matmul(hidden_MTD, tf.gather(slab_CSD, tiles.cluster_M), transpose_b=True)
-        scores_PS = tf.gather(tf.reshape(scores_MTS, [-1, width]), place_P)
+        # Where most clusters occur the slab is read as it lies; of few, their matrices are copied.
+        pairs = count(cluster_P)
+        places = tf.where(pairs >= clusters, _first_places(pairs, clusters), 0)
+        first, further, place_P = _cut(cluster_P, clusters, places, _PAIRS)
+
+        def of_tiles(tiles: _Tiles, words_MSD: Tensor) -> Tensor:
+            hidden_MTD = tf.gather(hidden_ND, tf.gather(row_P, tiles.token_MT))
+            return tf.reshape(tf.matmul(hidden_MTD, words_MSD, transpose_b=True), [-1, width])
+
+        scores_QS = of_tiles(further, tf.gather(slab_CSD, further.cluster_M))
+        scores_PS = tf.gather(tf.concat([of_tiles(first, slab_CSD), scores_QS], axis=0), place_P)
     scores_PS = at_least_float32(scores_PS)
     return scores_PS + tf.cast(tf.gather(_closing(bias_CS, word_CS, slab_CSD.dtype), cluster_P), scores_PS.dtype)
 
