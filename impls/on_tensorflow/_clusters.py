@@ -20,7 +20,7 @@ from impls.on_tensorflow._layer import Tensor, at_least_float32
 _FURTHER = 32
 _POWERS = 2 ** np.arange(3, 31, dtype=np.int32)  # what the places of a cluster's first tile may be
 # Pairs of a row and a cluster in a tile, when decoding.
-_PAIRS = 16
+_PAIRS = 32
 # The bias of an empty slot: its exponential is zero, and finite so that a cluster without any word has no NaN either.
 _CLOSED = -1e30
 
@@ -99,8 +99,8 @@ def pair_scores(
         scores_PS = tf.reshape(tf.linalg.matvec(words_PD, hidden_ND[0]), [-1, width])
     else:
         # Where most clusters occur the slab is read as it lies; of few, their matrices are copied.
-        pairs = count(cluster_P)
-        places = tf.where(pairs >= clusters, _first_places(pairs, clusters), 0)
+        occurring = tf.size(tf.unique(cluster_P)[0])
+        places = tf.where(2 * occurring > clusters, _first_places(count(cluster_P), clusters), 0)
         first, further, place_P = _cut(cluster_P, clusters, places, _PAIRS)
 
         def of_tiles(tiles: _Tiles, words_MSD: Tensor) -> Tensor:

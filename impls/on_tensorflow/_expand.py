@@ -16,7 +16,7 @@ import tensorflow as tf
 from impls.on_tensorflow import _clusters
 from impls.on_tensorflow._layer import Tensor, best_by_id, draw
 
-_FIRST_CLUSTERS = 4  # of each row, expanded to find what the others must reach
+_FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
