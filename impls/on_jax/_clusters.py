@@ -19,8 +19,13 @@ from jax import lax
 
 from impls.on_jax._layer import Array, wide
 
-# Tokens of a further tile, and tiles visited together: products of single tiles in a loop run at a third of the speed.
-_FURTHER, _TOGETHER = 32, 8
+_FURTHER = 32  # tokens of a further tile
+_TOGETHER = 8  # tiles visited together: products of single tiles in a loop run at a third of the speed
+# In training a GPU, for which every visit is a row of kernels, wants more of them.
+FORMS = {
+    f"a batched product over the slab, {together} further tiles of full clusters at a time": together
+    for together in (_TOGETHER, 64)
+}
 _FIRST_PAIRS = 8  # of a row and a cluster, when decoding: the places of a cluster's first tile
 
 
@@ -58,10 +63,10 @@ class _Sorted(NamedTuple):
         """(C, T) the tokens in the first `places` of each cluster; N where there is none."""
         return self.tokens(self.begin_C, jnp.arange(len(self.end_C)), places)
 
-    def further(self, places: int | Array, size: int = _FURTHER) -> _Tiles:
-        """Tiles of `size` tokens for what the clusters hold beyond `places`."""
+    def further(self, places: int | Array, size: int, together: int) -> _Tiles:
+        """Tiles of `size` tokens for what the clusters hold beyond `places`, to be visited `together` at a time."""
         tokens, clusters = len(self.order_N), len(self.end_C)
-        bound = -(-tokens // size) + min(clusters, tokens) + _TOGETHER
+        bound = -(-tokens // size) + min(clusters, tokens) + together
         begin_C = self.begin_C + places
         tiles_C = (jnp.maximum(self.end_C - begin_C, 0) + size - 1) // size
         last_C = jnp.cumsum(tiles_C)
@@ -80,12 +85,11 @@ class _Tiles(NamedTuple):
     cluster_M: Array
     count: Array
 
-    @property
-    def visits(self) -> Array:
-        return (self.count + _TOGETHER - 1) // _TOGETHER
+    def visits(self, together: int) -> Array:
+        return (self.count + together - 1) // together
 
-    def at(self, visit: Array) -> tuple[Array, Array]:
-        return tuple(lax.dynamic_slice_in_dim(a, visit * _TOGETHER, _TOGETHER) for a in self[:2])  # type: ignore[return-value]
+    def at(self, visit: Array, together: int) -> tuple[Array, Array]:
+        return tuple(lax.dynamic_slice_in_dim(a, visit * together, together) for a in self[:2])  # type: ignore[return-value]
 
 
 def in_cluster_nll(
@@ -95,6 +99,7 @@ def in_cluster_nll(
     word_CS: Array,
     cluster_N: Array,
     slot_N: Array,
+    form: str,
     share: float = 1.0,
 ) -> Array:
     """(N,) negative log-likelihood of each target among the words of its cluster, in nats; 0 where that is none of
@@ -106,14 +111,15 @@ def in_cluster_nll(
         bias_CS: Word biases, or None.
         word_CS: The word in each slot; a number that is negative where the slot is empty.
         cluster_N, slot_N: Where the target words stand; cluster C where the target is in none of them.
+        form: One of `FORMS`.
         share: Of the tokens that is expected in these clusters, for which the layout is made.
     """
-    return _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share)
+    return _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, FORMS[form], share)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(6,))
-def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share):  # type: ignore[no-untyped-def]
-    return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(6, 7))
+def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share):  # type: ignore[no-untyped-def]
+    return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share)[0]
 
 
 def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Array) -> Array:
@@ -131,7 +137,7 @@ def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Arra
         return scores_PS.at[pair_MT].set(jnp.swapaxes(scores_MST, 1, 2), mode="drop")
 
     def visit(number: Array, scores_PS: Array) -> Array:
-        pair_BT, cluster_B = tiles.at(number)
+        pair_BT, cluster_B = tiles.at(number, _TOGETHER)
         return put(scores_PS, pair_BT, slab_CSD[cluster_B])
 
     scores_PS, places = jnp.zeros((pairs, width), kind), jnp.int32(0)
@@ -140,8 +146,8 @@ def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Arra
         places = jnp.where(as_it_lies, _FIRST_PAIRS, 0)
         first_CT = batch.first(_FIRST_PAIRS)
         scores_PS = lax.cond(as_it_lies, lambda: put(scores_PS, first_CT, slab_CSD), lambda: scores_PS)
-    tiles = batch.further(places, max(1, min(_FURTHER, pairs // _TOGETHER)))
-    return lax.fori_loop(0, tiles.visits, visit, scores_PS)
+    tiles = batch.further(places, max(1, min(_FURTHER, pairs // _TOGETHER)), _TOGETHER)
+    return lax.fori_loop(0, tiles.visits(_TOGETHER), visit, scores_PS)
 
 
 def added_scores(bias_CS: Array | None, word_CS: Array, kind: jnp.dtype) -> Array:
@@ -159,7 +165,7 @@ def _nll(scores_CST: Array, slot_CT: Array) -> tuple[Array, Array]:
     return (highest_C1T + jnp.log(sum_C1T) - target_C1T)[:, 0], exp_CST / sum_C1T - is_target_CST
 
 
-def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share):  # type: ignore[no-untyped-def]
+def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share):  # type: ignore[no-untyped-def]
     clusters, width, _ = slab_CSD.shape
     tokens, kind = len(hidden_ND), wide(slab_CSD.dtype)
     cast_ND = hidden_ND.astype(slab_CSD.dtype)
@@ -175,21 +181,21 @@ def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, share):  
 
     token_CT = batch.first(places)
     nll_CT, dscores_CST = of_tiles(slab_CSD, added_CS, token_CT)
-    tiles = batch.further(places)
+    tiles = batch.further(places, _FURTHER, together)
 
     def visit(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         dscores_NS, nll_N = carry
-        token_BT, cluster_B = tiles.at(number)
+        token_BT, cluster_B = tiles.at(number, together)
         nll_BT, dscores_BST = of_tiles(slab_CSD[cluster_B], added_CS[cluster_B], token_BT)
         dscores_NS = dscores_NS.at[token_BT].set(jnp.swapaxes(dscores_BST, 1, 2), mode="drop")
         return dscores_NS, nll_N.at[token_BT].set(nll_BT, mode="drop")
 
     start = (jnp.zeros((tokens, width), kind), jnp.zeros(tokens, kind).at[token_CT].set(nll_CT, mode="drop"))
-    dscores_NS, nll_N = lax.fori_loop(0, tiles.visits, visit, start)
+    dscores_NS, nll_N = lax.fori_loop(0, tiles.visits(together), visit, start)
     return nll_N, (hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles)
 
 
-def _backward(share, kept, dnll_N):  # type: ignore[no-untyped-def]
+def _backward(together, share, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles = kept
     tokens, kind, narrow = len(dnll_N), wide(slab_CSD.dtype), slab_CSD.dtype
     cast_ND = hidden_ND.astype(narrow)
@@ -208,7 +214,7 @@ def _backward(share, kept, dnll_N):  # type: ignore[no-untyped-def]
 
     def visit(number: Array, carry: tuple[Array, Array, Array | None]) -> tuple[Array, Array, Array | None]:
         dhidden_ND, dslab_CSD, dbias_CS = carry
-        token_BT, cluster_B = tiles.at(number)
+        token_BT, cluster_B = tiles.at(number, together)
         dscores_BTS = dscores_NS[token_BT] * weights(token_BT)[:, :, None]
         if dbias_CS is not None:
             dbias_CS = dbias_CS.at[cluster_B].add(dscores_BTS.sum(axis=1), mode="drop")
@@ -219,7 +225,7 @@ def _backward(share, kept, dnll_N):  # type: ignore[no-untyped-def]
         return dhidden_ND.at[token_BT].set(dhidden_BTD, mode="drop"), dslab_CSD, dbias_CS
 
     start = (dhidden_ND, dslab_CSD, dbias_CS)
-    dhidden_ND, dslab_CSD, dbias_CS = lax.fori_loop(0, tiles.visits, visit, start)
+    dhidden_ND, dslab_CSD, dbias_CS = lax.fori_loop(0, tiles.visits(together), visit, start)
     dbias_CS = None if bias_CS is None else dbias_CS.astype(bias_CS.dtype)
     return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias_CS, None, None, None
 

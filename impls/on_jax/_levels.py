@@ -24,7 +24,8 @@ class Level:
     -1 where the slot is empty, and `{name}_groups{b}` (G,).
     """
 
-    def __init__(self, name: str, shelves: Shelves) -> None:
+    def __init__(self, name: str, shelves: Shelves, form: str) -> None:
+        self.form = form  # of `_clusters.FORMS`
         self.name, self._shelves, self.shelves = name, shelves, shelves.shelves
 
     def structure(self) -> Tree:
@@ -53,6 +54,7 @@ class Level:
                 structure[f"{self.name}_member{number}"],
                 jnp.where(shelf_N == number, row_N, len(shelf.groups_G)),
                 slot_N,
+                self.form,
                 shelf.share,
             )
             total_N = nll_N if total_N is None else total_N + nll_N

@@ -253,4 +253,4 @@ class TreeSoftmax(OutputLayer):
 
     def formulation(self) -> str:
         shared = min(_SHARED_NODES, len(self._children))
-        return f"dense product of the {shared} nodes visited most, pairs for the rest"
+        return f"dense product of the {shared} nodes visited most, {self.form} for the rest"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from impls.on_jax import _clusters
 from impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product
 from impls.on_jax._levels import Level, followed
 from impls.on_numpy import class_hsm
@@ -22,7 +23,13 @@ class ClassHierarchicalSoftmax(OutputLayer):
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         (self._top, _), *below = class_hsm.names(spec)
-        self.levels = [Level(name, each) for (name, _), each in zip(below, class_hsm.shelves(spec), strict=True)]
+        self.levels = [
+            Level(name, each, self.form) for (name, _), each in zip(below, class_hsm.shelves(spec), strict=True)
+        ]
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return tuple(_clusters.FORMS)
 
     def structure(self) -> Tree:
         return {key: array for level in self.levels for key, array in level.structure().items()}
@@ -69,7 +76,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return log_NM
 
     def formulation(self) -> str:
-        return f"a batched product on each of {len(self.levels[-1].shelves)} slabs of classes of about one size"
+        return f"{self.form}, on {len(self.levels[-1].shelves)} slabs of classes of about one size"
 
     def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
         found = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in ("weight", "bias")}

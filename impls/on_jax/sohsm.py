@@ -33,6 +33,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.limits = sohsm.limits(spec.counts, spec.options)
         self.width = -(-self.limits.words // 8) * 8
 
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return tuple(_clusters.FORMS)
+
     def structure(self) -> Tree:
         return self._structure_of(self.spec.structure["cluster"])
 
@@ -60,6 +64,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             structure["word"],
             cluster_N,
             slot_N,
+            self.form,
         )
         return -pick(log_cluster_NC, cluster_N), word_nll_N, log_cluster_NC
 
@@ -112,9 +117,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             return hidden_ND
         projected_ND = product(hidden_ND, params[name]).astype(params[name].dtype)
         return jax.nn.relu(projected_ND) if self.spec.options["projection"] == "relu" else projected_ND
-
-    def formulation(self) -> str:
-        return "a batched product over the slab, further tiles of full clusters in a loop"
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = ("word_weight", "word_bias")

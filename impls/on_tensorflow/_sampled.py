@@ -86,4 +86,4 @@ class SampledLayer(FullSoftmax):
         return self.contrast(target_N, sampled_NS)
 
     def formulation(self) -> str:
-        return f"rows of the targets and of {self.spec.options['samples']} sampled words"
+        return f"rows of the targets and of {self.spec.options['samples']} sampled words; {self.form}"

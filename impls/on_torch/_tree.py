@@ -204,8 +204,8 @@ class TreeSoftmax(OutputLayer):
 
     def _leaf_nll(self, hidden_ND: Tensor, leaf_N: Tensor) -> Tensor:
         shared = _shared(len(self.node_weight))
-        index_NL, sign_NL = self.index[leaf_N], self.sign[leaf_N]
-        return _PathNll.apply(hidden_ND, self.node_weight, index_NL, sign_NL, shared, self.row_sparse)  # type: ignore[return-value]
+        path = self.index[leaf_N], self.sign[leaf_N]
+        return _PathNll.apply(hidden_ND, self.node_weight, *path, shared, self.form, self.row_sparse)  # type: ignore[return-value]
 
     def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
         nodes = len(self.node_weight)
@@ -270,4 +270,4 @@ class TreeSoftmax(OutputLayer):
         return {"node_weight": torch.cat([tensors["node_weight"], tensors["node_bias"][:, None]], dim=1)}
 
     def formulation(self) -> str:
-        return f"dense product of the {_shared(len(self.node_weight))} nodes visited most, pairs for the rest"
+        return f"dense product of the {_shared(len(self.node_weight))} nodes visited most, {self.form} for the rest"

@@ -19,27 +19,27 @@ def spec_of(method, dtype="float32", vocab=97):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_form_computes_the_same(framework):
-    """But the first of each layer, which all other tests take."""
-    wrong, seen = [], set()
-    for method in registry.methods(framework):
-        for form in layers.forms(framework, spec_of(method))[1:]:
+    """But the first of each layer, which all other tests take; layers of the same forms share their code."""
+    found, seen = [], set()
+    for method in ("fused_softmax", "sohsm", "huffman", *registry.methods(framework)):
+        names = layers.forms(framework, spec_of(method))
+        if names in seen:
+            continue
+        seen.add(names)
+        for form in names[1:]:
             spec = dataclasses.replace(spec_of(method), form=form)
             layer = layers.from_spec(framework, spec)
             assert form in layer.formulation()
             inputs = batch(spec.counts, tokens=301, dim=24, seed=5)
-            found = agreement.check_layer(layer, inputs, k=10, whole_vocabulary=False)
-            wrong += [f"{method}, {form}: {c}" for c in found if not c.agrees]
-            seen.add(method)
-    assert wrong == []
-    assert "fused_softmax" in seen
+            found += agreement.check_layer(layer, inputs, k=10, whole_vocabulary=False)
+    assert [str(c) for c in found if not c.agrees] == []
+    assert len(found) > len(seen) > 1
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_form_that_there_is_not_is_refused(framework):
     spec = dataclasses.replace(spec_of("fused_softmax"), form="blocks of one")
-    with pytest.raises(
-        BadInput, match=r"unknown form of fused_softmax 'blocks of one': .*allowed: blocks of 2,097,152"
-    ):
+    with pytest.raises(BadInput, match=r"unknown form of fused_softmax 'blocks of one': .*allowed: blocks of 2"):
         layers.from_spec(framework, spec)
 
 
