@@ -18,6 +18,7 @@ from harness.tasks._data import data_of
 from harness.tasks._optimizer import optimizer_of
 from harness.tasks._paired import BASELINE, decoding
 from harness.tasks._result import Result
+from harness.tasks._spec import spec_of
 from harness.tasks._text import load, with_pairs, with_words
 from impls.errors import BadInput
 from impls.language_model import LanguageModel, LanguageModelConfig
@@ -84,14 +85,7 @@ class Training:
 
     def __init__(self, cell: Cell, corpus: _corpus.Corpus, options: Mapping[str, object]) -> None:
         self.cell, self.corpus, self.settings = cell, corpus, cell.settings
-        spec = layers.spec(
-            cell.method,
-            counts=corpus.counts_V,
-            dim=cell.dim,
-            seed=cell.seed,
-            dtype=cell.precision,
-            **options,
-        )
+        spec = spec_of(cell, corpus.counts_V, options)
         config = LanguageModelConfig(
             embedding=cell.settings["embedding"],
             hidden=cell.dim,

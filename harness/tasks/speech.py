@@ -25,6 +25,7 @@ from harness.store import Row
 from harness.tasks import _batches, _error_rates, _recognizers, _training
 from harness.tasks._data import Progress, data_of
 from harness.tasks._result import Result
+from harness.tasks._spec import spec_of
 from harness.tasks._text import with_pairs, with_words
 from impls.decoding import beam_search
 from impls.errors import BadInput
@@ -182,9 +183,7 @@ class Training(_training.Training):
         self.texts = {split: [vocabulary.encode(each) for each in speech.splits[split]] for split in ("train", *scored)}
         said_T = np.concatenate([self.texts["train"][number] for number in self.training_P])
         options = with_pairs(options, said_T, len(vocabulary.units))
-        spec = layers.spec(
-            cell.method, counts=speech.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
-        )
+        spec = spec_of(cell, speech.counts_V, options)
         config = _recognizers.config_of(cell, vocabulary.end)
         self.model: Recognizer = layers.create_recognizer(cell.framework, spec, config, cell.device)
         self.augment = SpecAugment(time_share=cell.settings["mask_share"]) if cell.settings["augment"] else None

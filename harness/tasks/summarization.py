@@ -23,6 +23,7 @@ from harness.tasks import _batches, _rouge, _summary_model, _training
 from harness.tasks._data import Progress, data_of
 from harness.tasks._optimizer import optimizer_of
 from harness.tasks._result import Result
+from harness.tasks._spec import spec_of
 from impls.decoding import beam_search
 from impls.errors import BadInput
 from impls.optimizers import NAMES
@@ -162,9 +163,7 @@ class Training(_training.Training):
         scored = {split: _scored_pairs(cell, data, split) for split in ("valid", cell.settings["split"])}
         super().__init__(cell, _training_pairs(cell, data), scored)
         self.data = data
-        spec = layers.spec(
-            cell.method, counts=data.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
-        )
+        spec = spec_of(cell, data.counts_V, options)
         config = SummarizerConfig(
             sources=len(data.sources.words),
             end=data.end,

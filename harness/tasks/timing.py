@@ -83,8 +83,8 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     for quantity in wanted:
         if quantity in _WORK and (layer.reaches_few_rows() or not _WORK[quantity][1].row_sparse):
             progress(quantity)
-            pair = [_work(one, quantity, inputs) for one in (baseline, layer)]
-            measurements += _timed(cell, quantity, *pair, {"formulation": layer.formulation()} | tried, first)
+            pair = _work(baseline, quantity, inputs), _work(layer, quantity, inputs)
+            measurements += _timed(cell, quantity, *pair, {"formulation": layer.formulation(), **tried}, first)
             del pair
             gc.collect()
     if set(DECODING) & set(wanted):

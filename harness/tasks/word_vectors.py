@@ -24,6 +24,7 @@ from harness.tasks import _bags, _glove
 from harness.tasks._data import data_of
 from harness.tasks._optimizer import optimizer_of
 from harness.tasks._result import Result
+from harness.tasks._spec import spec_of
 from harness.tasks._text import load, with_words
 from impls.bag_model import BagModel, BagModelConfig
 from impls.optimizers import NAMES
@@ -84,9 +85,7 @@ def _of_model(
     train_T = np.asarray(corpus.splits["train"])
     vocab = len(corpus.counts_V)
     options = with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
-    spec = layers.spec(
-        cell.method, counts=corpus.counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
-    )
+    spec = spec_of(cell, corpus.counts_V, options)
     inputs = -(-len(train_T) // settings["document"]) if by_document else vocab
     config = BagModelConfig(inputs=inputs, optimizer=optimizer_of(settings), seed=cell.seed)
     model = layers.create_bag_model(cell.framework, spec, config, cell.device)
