@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("suite", nargs="?", default="quick", help="see 'vocabench list suites' (default: quick)")
     _filters(run)
     run.add_argument("--device", help="cpu (default), cuda or cuda:1")
-    run.add_argument("--precision", action="append", help="float32, float64 or bfloat16; may be repeated")
+    run.add_argument("--precision", action="append", help="float32, tf32, float64 or bfloat16; may be repeated")
     run.add_argument("--dataset", help="a dataset's name, or a text file or folder, in place of the suite's")
     run.add_argument("--seed", type=int, help="in place of the suite's")
     run.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="a method's option")

@@ -8,12 +8,14 @@ loss, dhidden, grads = layer.loss_and_grads(hidden, targets)
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from numpy.typing import ArrayLike
 
 from harness import registry
 from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Layer
-from impls.errors import unknown
+from impls.errors import Unsupported, unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import LayerSpec
@@ -57,11 +59,13 @@ def create(
         dim: Width D of the hidden vector.
         seed: Of the initial parameters and of random structure.
         device: "cpu", "cuda" or "cuda:1".
-        dtype: "float32" (the default), "float64" or "bfloat16"; the oracle takes "float64" alone, its default.
+        dtype: "float32" (the default), "tf32" (float32 with matrix products in TF32), "float64" or "bfloat16"; the
+            oracle takes "float64" alone, its default.
         **options: The method's own, as `registry.definition(method).options` lists them.
 
     Raises:
         BadInput: (a ValueError) naming the argument, its value and what is allowed.
+        Unsupported: (a BadInput) The method or the precision cannot run on this machine.
     """
     registry.check_framework(framework)
     if method not in registry.methods(framework):
@@ -70,9 +74,20 @@ def create(
     return from_spec(framework, spec(method, counts=counts, dim=dim, seed=seed, dtype=dtype, **options), device)
 
 
+def _adapter(framework: str, layer_spec: LayerSpec, device: str) -> ModuleType:
+    """The framework's adapter, once the device is found to have the layer's precision."""
+    found = registry.adapter(framework)
+    if layer_spec.dtype == "tf32" and found.compute_capability(device) < (8, 0):
+        raise Unsupported(
+            f"tf32 in {framework} on {device}: needs a CUDA device of compute capability 8.0 or newer: "
+            "allowed here: the other precisions"
+        )
+    return found
+
+
 def from_spec(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> Layer:
     """A framework's layer of `layer_spec`, as `create` makes it."""
-    return registry.adapter(framework).create_layer(layer_spec, device)
+    return _adapter(framework, layer_spec, device).create_layer(layer_spec, device)
 
 
 def forms(framework: str, layer_spec: LayerSpec) -> tuple[str, ...]:
@@ -85,23 +100,23 @@ def create_language_model(
     framework: str, layer_spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu"
 ) -> LanguageModel:
     """The LSTM language model of a framework with the output layer of `layer_spec`."""
-    return registry.adapter(framework).create_language_model(layer_spec, config, device)
+    return _adapter(framework, layer_spec, device).create_language_model(layer_spec, config, device)
 
 
 def create_bag_model(framework: str, layer_spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
     """The model of word2vec and paragraph vectors of a framework with the output layer of `layer_spec`."""
-    return registry.adapter(framework).create_bag_model(layer_spec, config, device)
+    return _adapter(framework, layer_spec, device).create_bag_model(layer_spec, config, device)
 
 
 def create_summarizer(
     framework: str, layer_spec: LayerSpec, config: SummarizerConfig, device: str = "cpu"
 ) -> Summarizer:
     """The encoder-decoder of a framework with the output layer of `layer_spec`."""
-    return registry.adapter(framework).create_summarizer(layer_spec, config, device)
+    return _adapter(framework, layer_spec, device).create_summarizer(layer_spec, config, device)
 
 
 def create_recognizer(
     framework: str, layer_spec: LayerSpec, config: RecognizerConfig, device: str = "cpu"
 ) -> Recognizer:
     """The speech recognizer of a framework with the output layer of `layer_spec`."""
-    return registry.adapter(framework).create_recognizer(layer_spec, config, device)
+    return _adapter(framework, layer_spec, device).create_recognizer(layer_spec, config, device)

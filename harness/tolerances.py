@@ -24,6 +24,10 @@ class Unit:
 UNITS: dict[str, Unit] = {
     "float64": Unit(2.0**-53, "half a unit in the last place of 53 bits"),
     "float32": Unit(2.0**-24, "half a unit in the last place of 24 bits"),
+    "tf32": Unit(
+        2.0**-11,
+        "half a unit in the last place of 11 bits; factors are rounded to it, all else is float32's",
+    ),
     "bfloat16": Unit(
         2.0**-9, "half a unit in the last place of 8 bits; products are rounded to it, sums are kept in float32"
     ),
@@ -56,6 +60,7 @@ FACTORS: dict[str, Factor] = {
 FLIPS: dict[str, Factor] = {
     "float64": Factor(1e-6, "a number would have to lie within rounding of a boundary"),
     "float32": Factor(0.02, "probabilities and sums are off by some 1e-6, at each of up to 20 choices a word"),
+    "tf32": Factor(0.125, "a quarter of bfloat16's, as the rounding is, at each of up to 20 choices a word"),
     "bfloat16": Factor(0.5, "probabilities are off by about a hundredth, at each of up to 20 choices a word"),
 }
 

@@ -54,7 +54,7 @@ def _measure(fields: dict[str, Any], answers: TextIO) -> dict[str, Any]:
         if not isinstance(error, BadInput):
             traceback.print_exc()
     answer["seconds"] = time.perf_counter() - start
-    answer["framework"] = registry.adapter(cell.framework).describe(cell.device)
+    answer["framework"] = registry.adapter(cell.framework).describe(cell.device, cell.precision)
     return answer
 
 

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from impls.errors import BadInput, unknown
 from impls.optimizers import Optimizer
+from impls.precision import Precise
 from impls.spec import Arrays, LayerSpec, LeastWork, check_ids, check_words
 
 WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
@@ -44,7 +45,7 @@ class Job:
     extra: Arrays
 
 
-class Layer(ABC):
+class Layer(Precise, ABC):
     """An output layer: a hidden vector (D,) to a distribution over V words."""
 
     def __init__(self, spec: LayerSpec) -> None:

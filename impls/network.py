@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from impls.errors import BadInput
 from impls.optimizers import Optimizer
+from impls.precision import Precise
 from impls.spec import Arrays, LayerSpec, Shapes, check_parameters
 
 
@@ -41,7 +42,7 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 AnyTranscriberConfig = TypeVar("AnyTranscriberConfig", bound=TranscriberConfig)
 
 
-class Network(ABC, Generic[AnyConfig]):
+class Network(Precise, ABC, Generic[AnyConfig]):
     """Parameters are named as in the configuration's `body_shapes`, and `output.<name>` for those of the layer."""
 
     NAME: ClassVar[str]  # as messages call it

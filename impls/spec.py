@@ -21,7 +21,9 @@ from impls.options import Option
 Arrays = dict[str, NDArray]
 Shapes = dict[str, tuple[int, ...]]
 
-DTYPES = ("float32", "float64", "bfloat16")
+# How numbers are stored and multiplied. "tf32" stores float32, and rounds the operands of matrix products alone: to 10
+# bits of mantissa, as CUDA devices from compute capability 8.0 do. In "float32" they are never rounded.
+DTYPES = ("float32", "tf32", "float64", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,11 @@ class LayerSpec:
         return self.definition.name
 
     @property
+    def storage(self) -> str:
+        """What parameters, gradients and activations are kept in."""
+        return storage(self.dtype)
+
+    @property
     def vocab(self) -> int:
         return len(self.counts)
 
@@ -175,6 +182,10 @@ class LayerSpec:
     def check_parameters(self, params: Mapping[str, ArrayLike]) -> Arrays:
         """`params` as arrays, once names and shapes are found to be the canonical ones."""
         return check_parameters(self.method, self.parameter_shapes(), params)
+
+
+def storage(dtype: str) -> str:
+    return "float32" if dtype == "tf32" else dtype
 
 
 def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike]) -> Arrays:

@@ -42,7 +42,7 @@ class SampledLayer(FullSoftmax):
     FEW_ROWS: ClassVar = ("weight", "bias")
 
     def structure(self) -> Tree:
-        correction_V = jnp.asarray(self.spec.structure["correction"], wide(jnp.dtype(self.spec.dtype)))
+        correction_V = jnp.asarray(self.spec.structure["correction"], wide(jnp.dtype(self.spec.storage)))
         return {"correction": correction_V}
 
     @abstractmethod

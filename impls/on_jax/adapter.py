@@ -6,7 +6,7 @@ import importlib
 import os
 import platform
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ DISTRIBUTION = "jax"  # what pip calls it
 
 Device = Any  # jax.Device, which is no class to annotate with
 
-JAX_DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16}
+JAX_DTYPES = {"float32": jnp.float32, "tf32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16}
 
 
 def _accelerators() -> list[Device]:
@@ -48,18 +48,19 @@ def prepare_process() -> None:
     """Nothing to set before measuring: XLA itself flushes denormal numbers to zero."""
 
 
-def describe(device: str) -> dict[str, str]:
-    """Versions and settings that a row keeps as provenance."""
+def describe(device: str, dtype: str = "float32") -> dict[str, str]:
+    """Versions and settings that a row of that precision keeps as provenance."""
     facts = {"jax": jax.__version__, "jaxlib": importlib.import_module("jaxlib").__version__}
     if not device.startswith("cuda"):
         threads = os.environ.get("NPROC") or os.cpu_count()  # as XLA sizes its pools
         return facts | {"threads": str(threads), "device_name": platform.processor() or platform.machine()}
     found = check_device(device)
-    return facts | {
-        "device_name": found.device_kind,
-        "platform": found.client.platform_version.replace("\n", " "),
-        "matmul_precision": str(jax.config.jax_default_matmul_precision),
-    }
+    with precision(dtype):
+        return facts | {
+            "device_name": found.device_kind,
+            "platform": found.client.platform_version.replace("\n", " "),
+            "matmul_precision": str(jax.config.jax_default_matmul_precision),
+        }
 
 
 def check_device(device: str) -> Device:
@@ -73,9 +74,21 @@ def check_device(device: str) -> Device:
     return found[int(device.partition(":")[2])]
 
 
+def compute_capability(device: str) -> tuple[int, int]:
+    """Of a CUDA device; (0, 0) of any other."""
+    major, _, minor = getattr(check_device(device), "compute_capability", "0.0").partition(".")
+    return int(major), int(minor)
+
+
 def precision(dtype: str) -> AbstractContextManager[Any]:
-    """float64 is off in JAX unless asked for, and only here is it asked for: other programs keep their types."""
-    return jax.enable_x64(True) if dtype == "float64" else nullcontext()
+    """float64 is off in JAX unless asked for, and only here is it asked for: other programs keep their types.
+
+    Else float32 products are TF32's in `tf32` and never else; by itself JAX takes TF32 where a device has it. What is
+    compiled for a CPU is the same either way.
+    """
+    if dtype == "float64":
+        return jax.enable_x64(True)
+    return jax.default_matmul_precision("tensorfloat32" if dtype == "tf32" else "float32")
 
 
 def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:

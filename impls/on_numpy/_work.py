@@ -27,7 +27,7 @@ def least(spec: LayerSpec, tokens: int, *, multiply_adds: float, parameters: flo
         parameters: Numbers that are read, and have a gradient that is written, once each, as every hidden vector is.
     """
     numbers = 2 * (parameters + tokens * spec.dim)
-    return LeastWork(flops=6.0 * multiply_adds, bytes=float(numbers * _BYTES[spec.dtype]))
+    return LeastWork(flops=6.0 * multiply_adds, bytes=float(numbers * _BYTES[spec.storage]))
 
 
 def all_parameters(spec: LayerSpec) -> int:

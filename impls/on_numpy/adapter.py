@@ -27,9 +27,14 @@ def prepare_process() -> None:
     """Nothing to set before measuring."""
 
 
-def describe(device: str) -> dict[str, str]:
+def describe(device: str, dtype: str = "float64") -> dict[str, str]:
     """Versions and settings that a row keeps as provenance."""
     return {"numpy": np.__version__, "device_name": platform.processor() or platform.machine()}
+
+
+def compute_capability(device: str) -> tuple[int, int]:
+    """(0, 0): no CUDA device."""
+    return (0, 0)
 
 
 def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:

@@ -41,11 +41,11 @@ class OutputLayer(keras.layers.Layer):
     FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # weights of which a batch's loss reads few rows
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
-        super().__init__(dtype=spec.dtype, **keyword)
+        super().__init__(dtype=spec.storage, **keyword)
         self.spec = spec
         self.form = spec.form_of(self.forms(spec))
         for name, shape in self.inner_shapes().items():
-            setattr(self, name, self.add_weight(name=name, shape=shape, initializer="zeros", dtype=spec.dtype))
+            setattr(self, name, self.add_weight(name=name, shape=shape, initializer="zeros", dtype=spec.storage))
         self.built = True
 
     @classmethod

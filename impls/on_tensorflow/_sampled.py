@@ -36,7 +36,7 @@ class SampledLayer(FullSoftmax):
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)
-        kind = at_least_float32(tf.zeros(0, spec.dtype)).dtype
+        kind = at_least_float32(tf.zeros(0, spec.storage)).dtype
         self.correction = tf.constant(spec.structure["correction"], kind)
 
     @abstractmethod

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,9 @@ from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_tensorflow import _optimizers
 from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors
 from impls.optimizers import Optimizer
+from impls.precision import Precise
 from impls.recognizer import Recognizer, RecognizerConfig
-from impls.spec import Arrays, LayerSpec
+from impls.spec import Arrays, LayerSpec, storage
 from impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "tensorflow"  # what pip calls it
@@ -49,21 +51,26 @@ def prepare_process() -> None:
     """Nothing to set before measuring: TensorFlow's threads flush denormal numbers to zero."""
 
 
-def describe(device: str) -> dict[str, str]:
-    """Versions and settings that a row keeps as provenance."""
+def describe(device: str, dtype: str = "float32") -> dict[str, str]:
+    """Versions and settings that a row of that precision keeps as provenance."""
     facts = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if not device.startswith("cuda"):
         chosen = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
         threads = chosen or os.cpu_count()
         return facts | {"threads": str(threads), "device_name": platform.processor() or platform.machine()}
-    found = tf.config.list_physical_devices("GPU")[int(device.partition(":")[2] or 0)]
     build = tf.sysconfig.get_build_info()
-    return facts | {
-        "device_name": str(tf.config.experimental.get_device_details(found).get("device_name", "")),
-        "cuda": str(build.get("cuda_version", "")),
-        "cudnn": str(build.get("cudnn_version", "")),
-        "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
-    }
+    with precision(dtype, check_device(device)):
+        return facts | {
+            "device_name": str(_details(device).get("device_name", "")),
+            "cuda": str(build.get("cuda_version", "")),
+            "cudnn": str(build.get("cudnn_version", "")),
+            "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+        }
+
+
+def _details(device: str) -> dict[str, Any]:
+    found = tf.config.list_physical_devices("GPU")[int(device.partition(":")[2] or 0)]
+    return tf.config.experimental.get_device_details(found)
 
 
 def check_device(device: str) -> str:
@@ -74,12 +81,38 @@ def check_device(device: str) -> str:
     return "/CPU:0" if device == "cpu" else f"/GPU:{device.partition(':')[2] or 0}"
 
 
+def compute_capability(device: str) -> tuple[int, int]:
+    """Of a CUDA device; (0, 0) of any other."""
+    on_gpu = check_device(device) != "/CPU:0"
+    return _details(device).get("compute_capability", (0, 0)) if on_gpu else (0, 0)
+
+
+@contextmanager
+def precision(dtype: str, device: str) -> Iterator[None]:
+    """On a CUDA device, float32 products are TF32's in `tf32` and never else; by itself TensorFlow takes TF32."""
+    if device == "/CPU:0":
+        yield
+        return
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    try:
+        tf.config.experimental.enable_tensor_float_32_execution(dtype == "tf32")
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
 def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
     """A function that multiplies two matrices (size, size) once and waits until it is done."""
-    with tf.device(check_device(device)):
-        left, right = tf.unstack(tf.cast(tf.random.uniform([2, size, size]), dtype))
+    place = check_device(device)
+    with tf.device(place):
+        left, right = tf.unstack(tf.cast(tf.random.uniform([2, size, size]), storage(dtype)))
         product = tf.function(lambda: tf.matmul(left, right))
-    return lambda: wait(product())
+
+    def run() -> None:
+        with precision(dtype, place):
+            wait(product())
+
+    return run
 
 
 def prepare_add(size: int, device: str) -> Callable[[], object]:
@@ -166,12 +199,22 @@ def to_numpy(tensor: Tensor) -> NDArray:
     return np.array(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor)
 
 
-class TensorFlowLayer(Layer):
+class Switched(Precise):
+    """A layer or network of ours, under `precision` when it is called."""
+
+    spec: LayerSpec
+    device: str
+
+    def precision(self) -> AbstractContextManager[object]:
+        return precision(self.spec.dtype, self.device)
+
+
+class TensorFlowLayer(Switched, Layer):
     """Any native layer behind the NumPy contract. Every function is traced once a shape."""
 
     def __init__(self, spec: LayerSpec, device: str) -> None:
         super().__init__(spec)
-        self.device, self.dtype = device, tf.as_dtype(spec.dtype)
+        self.device, self.dtype = device, tf.as_dtype(spec.storage)
         with tf.device(device):
             self.native = layer = native(spec)
         self._by_rows: _optimizers.Updates | None = None  # the last step's, where it is row-sparse
@@ -264,7 +307,7 @@ class TensorFlowLayer(Layer):
             "sample": lambda: self._sample_of(hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(hidden),
         }
-        return lambda: wait(calls[job.work]())
+        return self._precise(lambda: wait(calls[job.work]()))
 
     def _prepare_step(
         self, hidden: Tensor, targets: Tensor, extra: Tensors, optimizer: Optimizer
@@ -283,7 +326,14 @@ class TensorFlowLayer(Layer):
             updates.apply(grads, rows=reach.rows)
             return dhidden
 
-        return lambda: wait(step(hidden, targets, extra))
+        return self._precise(lambda: wait(step(hidden, targets, extra)))
+
+    def _precise(self, work: Callable[[], object]) -> Callable[[], object]:
+        def run() -> None:
+            with self.precision():
+                work()
+
+        return run
 
     def reaches_few_rows(self) -> bool:
         return bool(self.native.FEW_ROWS)

@@ -30,7 +30,7 @@ class SampledSoftmaxLoss(FullSoftmax):
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)
-        kind = at_least_float32(tf.zeros(0, spec.dtype)).dtype
+        kind = at_least_float32(tf.zeros(0, spec.storage)).dtype
         self.expected = tf.cast(tf.exp(spec.structure["correction"]), kind)
 
     def losses(  # type: ignore[override]

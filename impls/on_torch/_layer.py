@@ -14,7 +14,12 @@ from impls.spec import LayerSpec
 Reduction = Literal["mean", "sum", "none"]
 Tensors = dict[str, Tensor]
 
-TORCH_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+}
 
 
 class OutputLayer(nn.Module):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_torch import _optimizers
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._row_sparse import RowSparse
+from impls.precision import Precise
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
 from impls.summarizer import Summarizer, SummarizerConfig
@@ -39,8 +41,8 @@ def prepare_process() -> None:
     torch.set_flush_denormal(True)
 
 
-def describe(device: str) -> dict[str, str]:
-    """Versions and settings that a row keeps as provenance."""
+def describe(device: str, dtype: str = "float32") -> dict[str, str]:
+    """Versions and settings that a row of that precision keeps as provenance."""
     facts = {
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
@@ -48,12 +50,14 @@ def describe(device: str) -> dict[str, str]:
     }
     if not device.startswith("cuda"):
         return facts | {"device_name": platform.processor() or platform.machine()}
-    return facts | {
-        "device_name": torch.cuda.get_device_name(device),
-        "cuda": str(torch.version.cuda),
-        "cudnn": str(torch.backends.cudnn.version()),
-        "tf32": str(torch.backends.cuda.matmul.allow_tf32),
-    }
+    with precision(dtype, check_device(device)):
+        return facts | {
+            "device_name": torch.cuda.get_device_name(device),
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()),
+            "tf32": str(torch.backends.cuda.matmul.allow_tf32),
+            "cudnn_tf32": str(torch.backends.cudnn.allow_tf32),
+        }
 
 
 def _flushes_denormals() -> bool:
@@ -66,6 +70,32 @@ def check_device(device: str) -> torch.device:
     if device not in devices():
         raise unknown("device of torch", device, devices())
     return torch.device(device)
+
+
+def compute_capability(device: str) -> tuple[int, int]:
+    """Of a CUDA device; (0, 0) of any other."""
+    place = check_device(device)
+    return torch.cuda.get_device_capability(place) if place.type == "cuda" else (0, 0)
+
+
+@contextmanager
+def precision(dtype: str, device: torch.device) -> Iterator[None]:
+    """On a CUDA device, float32 products are TF32's in `tf32` and never else; by itself PyTorch takes TF32 in cuDNN.
+
+    The older of PyTorch's two kinds of switch: torch.compile reads it, and fails where only the newer one was set.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [switch.allow_tf32 for switch in switches]
+    try:
+        for switch in switches:
+            switch.allow_tf32 = dtype == "tf32"
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.allow_tf32 = value
 
 
 def blank(spec: LayerSpec) -> OutputLayer:
@@ -125,7 +155,8 @@ def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
     out = torch.empty_like(left)
 
     def run() -> None:
-        torch.mm(left, right, out=out)
+        with precision(dtype, place):
+            torch.mm(left, right, out=out)
         synchronize(place)
 
     return run
@@ -174,7 +205,17 @@ def to_numpy(tensor: Tensor) -> NDArray:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
 
 
-class TorchLayer(Layer):
+class Switched(Precise):
+    """A layer or network of ours, under `precision` when it is called."""
+
+    spec: LayerSpec
+    device: torch.device
+
+    def precision(self) -> AbstractContextManager[object]:
+        return precision(self.spec.dtype, self.device)
+
+
+class TorchLayer(Switched, Layer):
     """Any native layer behind the NumPy contract."""
 
     def __init__(self, spec: LayerSpec, device: torch.device) -> None:
@@ -263,8 +304,9 @@ class TorchLayer(Layer):
 
             @torch.no_grad()
             def run_decode() -> None:
-                decode[job.work]()
-                synchronize(self.device)
+                with self.precision():
+                    decode[job.work]()
+                    synchronize(self.device)
 
             return run_decode
         hidden.requires_grad_()
@@ -274,13 +316,14 @@ class TorchLayer(Layer):
 
         def run() -> None:
             self.native.row_sparse = isinstance(stepper, RowSparse)
-            if isinstance(stepper, RowSparse):
-                stepper.make_up_for(self.native, targets, **extra)
-            self.native(hidden, targets, **extra).backward()
-            if stepper is not None:
-                _optimizers.finish_gradients(optimizer, self.native.parameters())
-                stepper.step()
-            synchronize(self.device)
+            with self.precision():
+                if isinstance(stepper, RowSparse):
+                    stepper.make_up_for(self.native, targets, **extra)
+                self.native(hidden, targets, **extra).backward()
+                if stepper is not None:
+                    _optimizers.finish_gradients(optimizer, self.native.parameters())
+                    stepper.step()
+                synchronize(self.device)
             hidden.grad = None  # gradients are as large as the parameters: gone between calls
             self.native.zero_grad(set_to_none=True)
 

@@ -15,7 +15,7 @@ class LigerCrossEntropy(KernelSoftmax):
 
     package = "liger_kernel"
     install = "liger-kernel"
-    dtypes = ("float32", "bfloat16")  # its sums are float32
+    dtypes = ("float32", "tf32", "bfloat16")  # its sums are float32
 
     def kernel(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss  # type: ignore[import-not-found]

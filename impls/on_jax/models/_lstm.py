@@ -13,6 +13,7 @@ from jax import lax
 
 from impls.on_jax import adapter
 from impls.on_jax._layer import Array, Tree
+from impls.spec import storage
 
 State = tuple[Array, Array]  # h and c, (B, H)
 
@@ -45,7 +46,7 @@ class Lstm(Protocol):
 
 def form_for(device: adapter.Device, dtype: str) -> Lstm:
     """The fast form there; cuDNN's is float32's, and elsewhere the scan is the only one."""
-    return cudnn_lstm if device.platform == "gpu" and dtype == "float32" else lstm
+    return cudnn_lstm if device.platform == "gpu" and storage(dtype) == "float32" else lstm
 
 
 def zero_state(batch: int, hidden: int, dtype: jnp.dtype) -> State:

@@ -12,10 +12,10 @@ from impls.on_tensorflow.models import _parameters
 from impls.spec import Arrays, LayerSpec
 
 
-class TensorFlowBagModel(BagModel):
+class TensorFlowBagModel(adapter.Switched, BagModel):
     def __init__(self, spec: LayerSpec, config: BagModelConfig, device: str) -> None:
         super().__init__(spec, config)
-        self.device, self.dtype = device, tf.as_dtype(spec.dtype)
+        self.device, self.dtype = device, tf.as_dtype(spec.storage)
         with tf.device(device):
             self.output = adapter.native(spec)
             self.input = tf.Variable(tf.zeros([config.inputs, spec.dim], self.dtype))

@@ -16,10 +16,10 @@ from impls.spec import Arrays, LayerSpec
 from impls.structures.statistics import BatchWeights, StatisticsWeights
 
 
-class TensorFlowLanguageModel(LanguageModel):
+class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: str) -> None:
         super().__init__(spec, config)
-        self.device, self.dtype = device, tf.as_dtype(spec.dtype)
+        self.device, self.dtype = device, tf.as_dtype(spec.storage)
         self.reorganizations = 0
         self.weights: StatisticsWeights | None = None
         self.statistics: tf.Variable | None = None
@@ -27,7 +27,8 @@ class TensorFlowLanguageModel(LanguageModel):
             self.output = adapter.native(spec)
             self.embedding = tf.Variable(tf.zeros([spec.vocab, config.embedding], self.dtype))
             # Unrolled, a step of known length needs no loop machinery on the CPU; cuDNN takes whole sequences.
-            self.lstm = _lstm.keras_lstm(config.embedding, config.hidden, spec.dtype, unroll=device.startswith("/CPU"))
+            on_cpu = device.startswith("/CPU")
+            self.lstm = _lstm.keras_lstm(config.embedding, config.hidden, spec.storage, unroll=on_cpu)
             if isinstance(self.output, SelfOrganizedHierarchicalSoftmax) and spec.options["interval"]:
                 self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
                 self.statistics = self.output.blank_statistics()

@@ -50,10 +50,10 @@ class _Heard(NamedTuple):
     real_BS: Tensor
 
 
-class TensorFlowRecognizer(Recognizer):
+class TensorFlowRecognizer(adapter.Switched, Recognizer):
     def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: str) -> None:
         super().__init__(spec, config)
-        self.device, self.dtype = device, tf.as_dtype(spec.dtype)
+        self.device, self.dtype = device, tf.as_dtype(spec.storage)
         shapes = stacks.stacked_shapes(config.body_shapes(spec))
         with tf.device(device):
             self.output = adapter.native(spec)

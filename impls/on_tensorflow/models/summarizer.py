@@ -27,17 +27,17 @@ class _Source(NamedTuple):
     real_BS: Tensor
 
 
-class TensorFlowSummarizer(Summarizer):
+class TensorFlowSummarizer(adapter.Switched, Summarizer):
     def __init__(self, spec: LayerSpec, config: SummarizerConfig, device: str) -> None:
         super().__init__(spec, config)
-        self.device, self.dtype = device, tf.as_dtype(spec.dtype)
+        self.device, self.dtype = device, tf.as_dtype(spec.storage)
         with tf.device(device):
             self.output = adapter.native(spec)
             shapes = config.body_shapes(spec)
             own = ("source_embedding", "target_embedding", "attention_weight", "combine_weight")
             self.own = {name: tf.Variable(tf.zeros(shapes[name], self.dtype)) for name in own}
             self.encoder, self.decoder = (
-                LSTM(prefix, config.embedding, config.hidden, spec.dtype, on_cpu=device.startswith("/CPU"))
+                LSTM(prefix, config.embedding, config.hidden, spec.storage, on_cpu=device.startswith("/CPU"))
                 for prefix in ("encoder", "decoder")
             )
         self._load(self.initial_parameters())

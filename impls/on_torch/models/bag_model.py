@@ -34,7 +34,7 @@ class Network(_network.Network):
         return F.embedding_bag(bags_NJ[real_NJ], self.input, begins_N, mode="mean")
 
 
-class TorchBagModel(BagModel):
+class TorchBagModel(adapter.Switched, BagModel):
     def __init__(self, spec: LayerSpec, config: BagModelConfig, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device = device

@@ -35,7 +35,7 @@ class Network(_network.Network):
         return outputs_BTD.flatten(0, 1), final
 
 
-class TorchLanguageModel(LanguageModel):
+class TorchLanguageModel(adapter.Switched, LanguageModel):
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device = device

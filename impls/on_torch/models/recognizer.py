@@ -77,7 +77,7 @@ class Decoding(NamedTuple):
     past: list[KeysValues]
 
 
-class TorchRecognizer(Recognizer):
+class TorchRecognizer(adapter.Switched, Recognizer):
     def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]

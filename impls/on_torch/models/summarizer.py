@@ -69,7 +69,7 @@ class Network(_network.Network):
         return self.combine(combined_NX).tanh()
 
 
-class TorchSummarizer(Summarizer):
+class TorchSummarizer(adapter.Switched, Summarizer):
     def __init__(self, spec: LayerSpec, config: SummarizerConfig, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device = device
