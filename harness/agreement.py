@@ -16,7 +16,7 @@ from harness.workload import Batch
 from impls.contract import Layer
 from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
-from impls.spec import LayerSpec
+from impls.spec import LayerSpec, storage
 
 AGREE, DISAGREE = "agree", "disagree"
 
@@ -208,7 +208,7 @@ def _representable(hidden_ND: NDArray, dtype: str) -> NDArray:
     if dtype == "bfloat16":
         bits = hidden_ND.astype(np.float32).view(np.uint32)
         return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
-    return hidden_ND.astype(dtype)
+    return hidden_ND.astype(storage(dtype))
 
 
 def _differs(spec: LayerSpec, name: str, value: object) -> bool:

@@ -152,7 +152,7 @@ def test_a_missing_package_is_told_with_what_installs_it(method, line, monkeypat
 
 @pytest.mark.parametrize(
     ("method", "dtype", "allowed"),
-    [("liger_cross_entropy", "float64", "float32, bfloat16"), ("cut_cross_entropy", "float32", "bfloat16")],
+    [("liger_cross_entropy", "float64", "float32, tf32, bfloat16"), ("cut_cross_entropy", "float32", "bfloat16")],
 )
 def test_what_a_kernel_does_not_compute_in_is_told(method, dtype, allowed, calls):
     with pytest.raises(Unsupported, match=f"{method} in {dtype}: allowed: {allowed}"):
