@@ -22,6 +22,7 @@ from impls.on_torch._layer import at_least_float32
 
 _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
+_FEW_SCORES = 2**18  # of all rows: so few are made by one product and not by one for each cluster
 _WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
@@ -209,8 +210,8 @@ def _joined_by_needed(
 def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every cluster scored."""
     sizes_C = words.added_CS.isfinite().sum(dim=1)
-    # On a CPU one product a cluster, whose scores stay in cache, beats one product for all from a few rows on.
-    by_cluster = hidden_RD.device.type == "cpu" and len(hidden_RD) > _FEW_ROWS
+    # On a CPU one product a cluster, whose scores stay in cache, beats one product for all where there is much to score.
+    by_cluster = hidden_RD.device.type == "cpu" and len(hidden_RD) * int(sizes_C.sum()) > _FEW_SCORES
     scored = _scored_by_cluster(hidden_RD, words, sizes_C) if by_cluster else _scored_at_once(hidden_RD, words)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
     wide = min(k + 1, len(sizes_C))
