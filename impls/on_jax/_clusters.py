@@ -137,17 +137,18 @@ def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Arra
         return scores_PS.at[pair_MT].set(jnp.swapaxes(scores_MST, 1, 2), mode="drop")
 
     def visit(number: Array, scores_PS: Array) -> Array:
-        pair_BT, cluster_B = tiles.at(number, _TOGETHER)
+        pair_BT, cluster_B = tiles.at(number, together)
         return put(scores_PS, pair_BT, slab_CSD[cluster_B])
 
+    together = min(_TOGETHER, max(1, pairs // 32))  # a visit reads so many clusters even where fewer pairs are left
     scores_PS, places = jnp.zeros((pairs, width), kind), jnp.int32(0)
     if pairs >= clusters:
         as_it_lies = (batch.end_C > batch.begin_C).mean() > 1 / 2
         places = jnp.where(as_it_lies, _FIRST_PAIRS, 0)
         first_CT = batch.first(_FIRST_PAIRS)
         scores_PS = lax.cond(as_it_lies, lambda: put(scores_PS, first_CT, slab_CSD), lambda: scores_PS)
-    tiles = batch.further(places, max(1, min(_FURTHER, pairs // _TOGETHER)), _TOGETHER)
-    return lax.fori_loop(0, tiles.visits(_TOGETHER), visit, scores_PS)
+    tiles = batch.further(places, max(1, min(_FURTHER, pairs // _TOGETHER)), together)
+    return lax.fori_loop(0, tiles.visits(together), visit, scores_PS)
 
 
 def added_scores(bias_CS: Array | None, word_CS: Array, kind: jnp.dtype) -> Array:

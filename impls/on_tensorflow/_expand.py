@@ -17,7 +17,9 @@ from impls.on_tensorflow import _clusters
 from impls.on_tensorflow._layer import Tensor, best_by_id, draw
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
-_WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
+# Of all (row, cluster) pairs: where so many are about as likely as the likeliest, or are left open by the first
+# clusters, one product for all is cheaper than one for each pair.
+_FLAT_SHARE, _OPEN_SHARE = 0.15, 0.3
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -65,11 +67,11 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     # cluster: where many clusters reach that half, the first few cannot settle the row.
     half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
     reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
-    return tf.cond(_is_most(reaching, log_cluster_NC), whole, by_bounds)
+    return tf.cond(_exceeds(reaching, _FLAT_SHARE, log_cluster_NC), whole, by_bounds)
 
 
-def _is_most(pairs: Tensor, log_cluster_NC: Tensor) -> Tensor:
-    return tf.cast(pairs, tf.float32) > _WHOLE_SHARE * tf.cast(tf.size(log_cluster_NC), tf.float32)
+def _exceeds(pairs: Tensor, share: float, log_cluster_NC: Tensor) -> Tensor:
+    return tf.cast(pairs, tf.float32) > share * tf.cast(tf.size(log_cluster_NC), tf.float32)
 
 
 def _best_by_bounds(
@@ -107,7 +109,7 @@ def _best_by_bounds(
         every = tf.concat([values, tf.reshape(more_values, flat)], 1), tf.concat([ids, tf.reshape(more_ids, flat)], 1)
         return *best_by_id(*every, k), tf.cast(count_N + first, tf.float32) / clusters
 
-    return tf.cond(_is_most(tf.reduce_sum(count_N), log_cluster_NC), whole, with_open)
+    return tf.cond(_exceeds(tf.reduce_sum(count_N), _OPEN_SHARE, log_cluster_NC), whole, with_open)
 
 
 def _best_of_all(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,9 @@ from impls.on_torch._layer import at_least_float32
 _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
 _FEW_SCORES = 2**18  # of all rows: so few are made by one product and not by one for each cluster
-_WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
+_WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
+_FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
+_OPEN_SHARE = 0.4  # of all (row, cluster) pairs: above it one product for all is cheaper than one for each pair
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -90,7 +92,7 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     # cluster: where many clusters reach that half, the first few cannot settle the row.
     half_N1 = log_cluster_NC.amax(dim=1, keepdim=True) - math.log(2.0)
     flat_N = (log_cluster_NC >= half_N1).sum(dim=1) > _WHOLE_SHARE * clusters
-    if k <= first or not flat_N.any():
+    if k <= first or flat_N.float().mean() < _FLAT_ROWS:
         return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
     values_NK, ids_NK = (
         hidden_ND.new_empty(len(flat_N), k, dtype=log_cluster_NC.dtype),
@@ -177,7 +179,7 @@ def _best_by_bounds(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByClu
         hidden_RD, log_cluster_RC = hidden_ND[open_R], log_cluster_NC[open_R]
         needed_RC = log_cluster_RC >= values_NK[open_R, -1:]
         share_R = needed_RC.float().mean(dim=1)
-        if share_R.mean() > _WHOLE_SHARE:
+        if share_R.sum() > _OPEN_SHARE * rows:
             found, share_N[open_R] = _best_of_all(hidden_RD, log_cluster_RC, words, k), 1.0
         else:
             needed_RC.scatter_(1, chosen_NM[open_R], False)
@@ -210,7 +212,7 @@ def _joined_by_needed(
 def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every cluster scored."""
     sizes_C = words.added_CS.isfinite().sum(dim=1)
-    # On a CPU one product a cluster, whose scores stay in cache, beats one product for all where there is much to score.
+    # On a CPU one product a cluster, whose scores stay in cache, beats one for all where there is much to score.
     by_cluster = hidden_RD.device.type == "cpu" and len(hidden_RD) * int(sizes_C.sum()) > _FEW_SCORES
     scored = _scored_by_cluster(hidden_RD, words, sizes_C) if by_cluster else _scored_at_once(hidden_RD, words)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
