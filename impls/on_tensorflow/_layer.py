@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import keras
@@ -14,6 +15,10 @@ from impls.spec import LayerSpec, Shapes
 Tensor = Any  # tf.Tensor, which carries no usable annotations
 Reduction = Literal["mean", "sum", "none"]
 Tensors = dict[str, Tensor]
+
+# A graph of a function, without AutoGraph: it rewrites the source of all that is called, for Python's control flow over
+# tensors, of which there is none here, and takes most of the time of a trace.
+traced = partial(tf.function, autograph=False)
 
 
 WITH_XLA, WITHOUT_XLA = "XLA", "TensorFlow's own kernels"  # forms of layers that XLA can compile

@@ -24,7 +24,7 @@ from impls.contract import Job, Layer
 from impls.errors import BadInput, unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_tensorflow import _optimizers
-from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors
+from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors, traced
 from impls.optimizers import Optimizer
 from impls.precision import Precise
 from impls.recognizer import Recognizer, RecognizerConfig
@@ -106,7 +106,7 @@ def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
     place = check_device(device)
     with tf.device(place):
         left, right = tf.unstack(tf.cast(tf.random.uniform([2, size, size]), storage(dtype)))
-        product = tf.function(lambda: tf.matmul(left, right))
+        product = traced(lambda: tf.matmul(left, right))
 
     def run() -> None:
         with precision(dtype, place):
@@ -219,14 +219,14 @@ class TensorFlowLayer(Switched, Layer):
             self.native = layer = native(spec)
         self._by_rows: _optimizers.Updates | None = None  # the last step's, where it is row-sparse
         compiled: dict[str, Any] = {"jit_compile": layer.jit_compile}
-        self._loss_of = tf.function(lambda hidden, targets, extra: layer(hidden, targets, **extra), **compiled)
-        self._grads_of = tf.function(self._gradients, **compiled)
-        self._log_probs_of = tf.function(layer.log_probs, **compiled)
-        self._target_log_probs_of = tf.function(layer.target_log_probs, **compiled)
-        self._topk_of = tf.function(layer.topk)
-        self._search_of = tf.function(layer.search)
-        self._beam_of = tf.function(layer.beam)
-        self._sample_of = tf.function(layer.sample)
+        self._loss_of = traced(lambda hidden, targets, extra: layer(hidden, targets, **extra), **compiled)
+        self._grads_of = traced(self._gradients, **compiled)
+        self._log_probs_of = traced(layer.log_probs, **compiled)
+        self._target_log_probs_of = traced(layer.target_log_probs, **compiled)
+        self._topk_of = traced(layer.topk)
+        self._search_of = traced(layer.search)
+        self._beam_of = traced(layer.beam)
+        self._sample_of = traced(layer.sample)
 
     def _gradients(self, hidden: Tensor, targets: Tensor, extra: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         return self._gradients_of(OutputLayer.reach(self.native, targets, **extra), hidden, {})
@@ -319,7 +319,7 @@ class TensorFlowLayer(Switched, Layer):
         else:
             updates, reach_of = _optimizers.Updates(optimizer, weights), partial(OutputLayer.reach, layer)
 
-        @tf.function(jit_compile=layer.jit_compile)
+        @traced(jit_compile=layer.jit_compile)
         def step(hidden: Tensor, targets: Tensor, extra: Tensors) -> Tensor:
             reach = reach_of(targets, **extra)
             _, dhidden, grads = self._gradients_of(reach, hidden, updates.read(reach.rows))

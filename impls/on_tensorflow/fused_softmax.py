@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product
+from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product, traced
 from impls.on_tensorflow.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
 from impls.structures import blocks
@@ -18,7 +18,7 @@ _TOKENS = 1024
 _ROUND = 64
 
 
-@tf.function(jit_compile=True)
+@traced(jit_compile=True)
 def _forward(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, form: str
 ) -> tuple[Tensor, Tensor]:
@@ -42,7 +42,7 @@ def _forward(
     return highest_N + tf.math.log(sum_N), target_N
 
 
-@tf.function(jit_compile=True)
+@traced(jit_compile=True)
 def _backward(
     hidden_ND: Tensor,
     weight_VD: Tensor,

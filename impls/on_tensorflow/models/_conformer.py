@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
+from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
 from impls.on_tensorflow.models._blocks import (
     additive_mask,
     blocks_of,
@@ -56,7 +56,7 @@ def _front(params: Tensors, features_BFM: Tensor) -> Tensor:
     return linear(out, "out", flat_BSX) * dim**0.5
 
 
-@tf.function
+@traced
 def _block(params: Tensors, x_BSD: Tensor, real_BS: Tensor, offsets_PD: Tensor) -> Tensor:
     x_BSD += feed_forward(params, "feed1", x_BSD, tf.nn.silu) / 2
     x_BSD += _relative_attention(params, norm(params, "attention.norm", x_BSD), real_BS, offsets_PD)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, Tensors
+from impls.on_tensorflow._layer import Tensor, Tensors, traced
 from impls.on_tensorflow.models._blocks import (
     additive_mask,
     blocks_of,
@@ -68,7 +68,7 @@ def decode(
     return norm(params, "decoder.norm", x_RTD), now
 
 
-@tf.function
+@traced
 def _block(
     params: Tensors, x_RTD: Tensor, frames: KeysValues, past: KeysValues, mask_TP: Tensor, mask_B11S: Tensor
 ) -> tuple[Tensor, KeysValues]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from impls.bag_model import BagModel, BagModelConfig
 from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor, Tensors
+from impls.on_tensorflow._layer import Tensor, Tensors, traced
 from impls.on_tensorflow.models import _parameters
 from impls.spec import Arrays, LayerSpec
 
@@ -32,8 +32,8 @@ class TensorFlowBagModel(adapter.Switched, BagModel):
             _parameters.load_canonical(params, self._variables(), self.output)
             self.optimizer = _optimizers.Updates(self.config.optimizer, self._variables())
             # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
-            self._step = tf.function(self._step_of)
-            self._evaluate = tf.function(self._evaluate_of)
+            self._step = traced(self._step_of)
+            self._evaluate = traced(self._evaluate_of)
 
     def _mean_vectors(self, bags_NJ: Tensor) -> Tensor:
         """(N, D)."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
+from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, traced
 from impls.on_tensorflow.models import _lstm, _parameters
 from impls.on_tensorflow.models._lstm import State
 from impls.on_tensorflow.sohsm import SelfOrganizedHierarchicalSoftmax
@@ -49,10 +49,10 @@ class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
             settings = self.config.optimizer
             self.optimizer = _optimizers.Updates(settings, self._variables(), few_rows if settings.row_sparse else ())
             # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
-            self._step = tf.function(self._step_of)
-            self._evaluate = tf.function(self._evaluate_of)
-            self._hidden = tf.function(self._hidden_of)
-            self._next = tf.function(self._next_of)
+            self._step = traced(self._step_of)
+            self._evaluate = traced(self._evaluate_of)
+            self._hidden = traced(self._hidden_of)
+            self._next = traced(self._next_of)
         self.train_state: State | None = None
         self.eval_state: State | None = None
         self.decode_state: State | None = None

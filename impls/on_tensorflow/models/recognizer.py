@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from impls import stacks
 from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
+from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
 from impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
 from impls.on_tensorflow.models._transformer import KeysValues
 from impls.recognizer import Recognizer, RecognizerConfig, frames_after
@@ -68,12 +68,10 @@ class TensorFlowRecognizer(adapter.Switched, Recognizer):
         by_head = tf.TensorSpec([None, config.heads, None, config.dim // config.heads], self.dtype)
         kept = [(by_head, by_head)] * config.decoder_layers
         heard = _Heard(kept, tf.TensorSpec([None, None], tf.bool))
-        self._step = tf.function(self._step_of, input_signature=[speech, units, extra, rate])
-        self._evaluate = tf.function(self._evaluate_of, input_signature=[speech, units])
-        self._listen = tf.function(self._listen_of, input_signature=[speech])
-        self._next = cache(
-            lambda k: tf.function(partial(self._next_of, k), input_signature=[heard, kept, ids_N, ids_N])
-        )
+        self._step = traced(self._step_of, input_signature=[speech, units, extra, rate])
+        self._evaluate = traced(self._evaluate_of, input_signature=[speech, units])
+        self._listen = traced(self._listen_of, input_signature=[speech])
+        self._next = cache(lambda k: traced(partial(self._next_of, k), input_signature=[heard, kept, ids_N, ids_N]))
         self._load(self.initial_parameters())
 
     def _variables(self) -> _parameters.Variables:

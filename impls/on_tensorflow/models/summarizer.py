@@ -8,7 +8,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
+from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
 from impls.on_tensorflow.models import _parameters
 from impls.on_tensorflow.models._lstm import LSTM, State
 from impls.spec import Arrays, LayerSpec
@@ -56,10 +56,10 @@ class TensorFlowSummarizer(adapter.Switched, Summarizer):
         # The step writes into the optimizer's variables, so a new optimizer needs a new trace; one is for all shapes.
         words = [tf.TensorSpec([None, None], tf.int32)] * 3
         signature = [*words, adapter.extra_signature(self.spec)]
-        self._step = tf.function(self._step_of, input_signature=signature)
-        self._evaluate = tf.function(self._evaluate_of, input_signature=words)
-        self._prime = tf.function(self._prime_of, reduce_retracing=True)
-        self._extend = tf.function(self._extend_of, reduce_retracing=True)
+        self._step = traced(self._step_of, input_signature=signature)
+        self._evaluate = traced(self._evaluate_of, input_signature=words)
+        self._prime = traced(self._prime_of, reduce_retracing=True)
+        self._extend = traced(self._extend_of, reduce_retracing=True)
         self.source: _Source | None = None
         self.decode_state: State | None = None
 
