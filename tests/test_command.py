@@ -125,7 +125,7 @@ def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, ca
     site.mkdir()
     (site / "sitecustomize.py").write_text(
         "import impls.on_numpy.huffman as huffman\n"
-        "real = huffman.HuffmanSoftmax._target_log_probs\n"
+        "real = huffman.LAYER._target_log_probs\n"
         "import impls.on_numpy.adapter as adapter, dataclasses\n"
         "make = adapter.create_layer\n"
         "made = []\n"
