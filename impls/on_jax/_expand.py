@@ -22,6 +22,7 @@ from impls.on_jax._layer import Array, draw, product
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
+_LEAST_ROOM = 32  # pairs: so few are cheaper than all words even where they are most of a small layer's
 _PAIRS = 128  # of a row and a cluster, whose best words are sorted out at a time
 
 Found = tuple[Array, Array, Array]  # values and ids (N, K), and (N,) the share of clusters expanded
@@ -93,7 +94,7 @@ def _best_by_bounds(
     # At equality a word of lower id may still come: only a cluster strictly below is left out.
     open_NC = (log_cluster_NC >= values_NK[:, -1:]).at[every_N1, chosen_NM].set(False)
     share_N = (first + open_NC.sum(axis=1)).astype(jnp.float32) / clusters
-    room = max(1, int(_WHOLE_SHARE * open_NC.size))
+    room = min(open_NC.size, max(_LEAST_ROOM, int(_WHOLE_SHARE * open_NC.size)))
 
     def further() -> Found:
         return *_joined_by_open(values_NK, ids_NK, hidden_ND, log_cluster_NC, words, open_NC, room), share_N
