@@ -20,7 +20,11 @@ from harness.workload import batch, zipf_counts
 from impls.spec import LeastWork
 from tests.rows import by_quantity, row_of
 
-QUICK = read(Path(__file__).parents[2] / "results" / "quick.jsonl")
+# As rows were before they told of it.
+QUICK = [
+    row | {"measurements": [each for each in row["measurements"] if each["quantity"] not in ROOFLINE]}
+    for row in read(Path(__file__).parents[2] / "results" / "quick.jsonl")
+]
 FOUND = Ceilings(flops_per_second=(50e9, 100e9, 90e9), bytes_per_second=(10e9, 8e9))
 
 
