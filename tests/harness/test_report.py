@@ -54,7 +54,8 @@ class Elements(HTMLParser):
 def test_every_section_that_the_rows_have_something_for(html, rows):
     found = [section.id for section in page.sections(rows, flatten(rows))]
     assert found == [
-        "overview", "speed", "quality", "memory", "training", "tables", "agreement", "clusters", "rows", "provenance",
+        "overview", "speed", "roofline", "quality", "memory", "training", "tables", "agreement", "clusters", "rows",
+        "provenance",
     ]  # fmt: skip
     links = [a["href"] for a in Elements(html).all("a")]
     assert links == ["#main", *(f"#{name}" for name in found)]
