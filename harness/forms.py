@@ -5,6 +5,7 @@ How fast a form is hangs on the device, the size and the batch, so it is tried a
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
@@ -12,6 +13,7 @@ from statistics import median
 from harness import layers
 from harness.timing import call_seconds
 from harness.workload import Batch
+from impls.errors import BadInput
 from impls.spec import LayerSpec
 
 _CALLS, _BUDGET = 3, 2.0  # of each form after the first, which compiles; seconds after which there is no further one
@@ -20,8 +22,9 @@ _GAIN = 1.1  # how much faster than a framework's first form another must be, so
 
 def fastest(
     framework: str, spec: LayerSpec, inputs: Batch, device: str, progress: Callable[[str], None]
-) -> tuple[LayerSpec, dict[str, float]]:
-    """`spec` with the form whose forward and backward take least time for `inputs`, and the seconds of each form.
+) -> tuple[LayerSpec, dict[str, float | str]]:
+    """`spec` with the form whose forward and backward take least time for `inputs`; and for each form, the framework's
+    first one first, the seconds or why it cannot run here.
 
     The framework's first form is kept where no other is a tenth faster.
 
@@ -32,18 +35,26 @@ def fastest(
     if not names:
         return spec, {}
     seconds: dict[str, float] = {}
-    failed: Exception | None = None
+    failed: dict[str, Exception] = {}
     for name in names:
         progress(f"trying {name}")
         try:
             seconds[name] = _seconds(framework, replace(spec, form=name), inputs, device)
-        except (RuntimeError, NotImplementedError) as error:
-            failed = error
-    if failed is not None and not seconds:
-        raise failed
+        except BadInput:
+            raise
+        except Exception as error:  # of a class of the framework's own
+            failed[name] = error.with_traceback(None)  # which would hold the layer
+        gc.collect()
+    if not seconds:
+        raise failed[names[-1]]
     best = min(seconds, key=seconds.__getitem__)
     keeps = seconds.get(names[0], float("inf")) <= _GAIN * seconds[best]
-    return replace(spec, form=names[0] if keeps else best), seconds
+    tried = {name: seconds[name] if name in seconds else _reason(failed[name]) for name in names}
+    return replace(spec, form=names[0] if keeps else best), tried
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _seconds(framework: str, spec: LayerSpec, inputs: Batch, device: str) -> float:

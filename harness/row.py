@@ -40,7 +40,7 @@ _DETAIL = record(
     {},
     {
         "formulation": maybe(text),
-        "tried": named(number),
+        "tried": named(either(number, text)),
         "split": text,
         "curve": each(_PLACED),
         "reorganizations": each(both(record({"step": number}), _POINT)),

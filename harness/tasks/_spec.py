@@ -15,8 +15,8 @@ from impls.spec import LayerSpec
 def spec_of(cell: Cell, counts_V: NDArray, options: Mapping[str, object]) -> LayerSpec:
     """The layer of the cell's method, in the form that is fastest for a batch of the cell's tokens.
 
-    On a CPU that is each framework's first form: timing tries all of them and finds it so, and compiling every form
-    would cost a short training more than the best could save.
+    On a CPU it is each framework's first one, which was the fastest on ours or near it: compiling every form would cost
+    a short training more than the best could save.
     """
     spec = layers.spec(cell.method, counts=counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options)
     if cell.device == "cpu":

@@ -150,6 +150,7 @@ class Training(ABC):
             "split": split,
             "validation_perplexity": self.curve[-1]["perplexity"],
             "curve": self.curve,
+            "formulation": self.model.spec.form,
         }
         found = [
             Measurement("perplexity", value, detail=detail),

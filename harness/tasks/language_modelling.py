@@ -189,6 +189,7 @@ class Training:
             "split": split,
             "validation_perplexity": self.curve[-1]["perplexity"],
             "curve": self.curve,
+            "formulation": self.model.spec.form,
         }
         if self.cluster_V is not None:
             detail |= {"reorganizations": self.reorganizations, "clusters": self._clusters(self.cluster_V)}

@@ -107,7 +107,12 @@ def _of_model(
             raise FloatingPointError(f"training loss is {mean_loss} in epoch {epoch + 1}")
         curve.append({"epoch": epoch + 1, "seconds": spent, "train_loss": mean_loss})
         curve[-1]["perplexity"] = _perplexity(cell, corpus, model)
-    detail: dict[str, Any] = {"objective": settings["objective"], "split": _split(cell, corpus)[0], "curve": curve}
+    detail: dict[str, Any] = {
+        "objective": settings["objective"],
+        "split": _split(cell, corpus)[0],
+        "curve": curve,
+        "formulation": spec.form,
+    }
     found = [
         Measurement("perplexity", curve[-1]["perplexity"], detail=detail),
         Measurement("train_seconds", spent, [spent]),

@@ -40,6 +40,7 @@ class Reach(NamedTuple):
 class OutputLayer(ABC):
     """Base of the native layers. It holds sizes and options, no array that is trained or moved."""
 
+    FORMS: ClassVar[tuple[str, ...]] = ()  # the ways that there are to compute the layer; the fastest on our CPUs first
     FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # parameters of which a batch's loss reads few rows
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -48,8 +49,8 @@ class OutputLayer(ABC):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        """The ways that there are to compute this layer, where there are several; the fastest on our CPUs first."""
-        return ()
+        """`FORMS`, or those of them that a layer of this spec has."""
+        return cls.FORMS
 
     def structure(self) -> Tree:
         """Arrays that the functions read besides the parameters."""

@@ -122,6 +122,7 @@ class TreeSoftmax(OutputLayer):
     `_descend.Tree`.
     """
 
+    FORMS = tuple(_FORMS)
     FEW_ROWS: ClassVar = ("node_weight",)
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -135,10 +136,6 @@ class TreeSoftmax(OutputLayer):
         self._first_shared = max(0, len(self._children) - _SHARED_NODES)
         off_shared = (spec.structure["sign"] != 0) & (spec.structure["index"] < self._first_shared)
         self._longest_off = int(off_shared.sum(axis=1).max())
-
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return tuple(_FORMS)
 
     def structure(self) -> Tree:
         near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)

@@ -20,16 +20,14 @@ class ClassHierarchicalSoftmax(OutputLayer):
     `Level` has.
     """
 
+    FORMS = tuple(_clusters.FORMS)
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         (self._top, _), *below = class_hsm.names(spec)
         self.levels = [
             Level(name, each, self.form) for (name, _), each in zip(below, class_hsm.shelves(spec), strict=True)
         ]
-
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return tuple(_clusters.FORMS)
 
     def structure(self) -> Tree:
         return {key: array for level in self.levels for key, array in level.structure().items()}

@@ -28,14 +28,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     parameters and optimizer slots with `moved`.
     """
 
+    FORMS = tuple(_clusters.FORMS)
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.limits = sohsm.limits(spec.counts, spec.options)
         self.width = -(-self.limits.words // 8) * 8
-
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return tuple(_clusters.FORMS)
 
     def structure(self) -> Tree:
         return self._structure_of(self.spec.structure["cluster"])

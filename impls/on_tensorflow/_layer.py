@@ -21,7 +21,7 @@ Tensors = dict[str, Tensor]
 traced = partial(tf.function, autograph=False)
 
 
-WITH_XLA, WITHOUT_XLA = "XLA", "TensorFlow's own kernels"  # forms of layers that XLA can compile
+COMPILED_OR_NOT = ("XLA", "TensorFlow's own kernels")  # forms of layers that XLA can compile
 
 
 class Reach(NamedTuple):
@@ -43,6 +43,7 @@ class OutputLayer(keras.layers.Layer):
     map whole dictionaries of weights, gradients or optimizer slots either way.
     """
 
+    FORMS: ClassVar[tuple[str, ...]] = ()  # the ways that there are to compute the layer; the fastest on our CPUs first
     FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # weights of which a batch's loss reads few rows
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
@@ -55,13 +56,13 @@ class OutputLayer(keras.layers.Layer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        """The ways that there are to compute this layer, where there are several; the fastest on our CPUs first."""
-        return ()
+        """`FORMS`, or those of them that a layer of this spec has."""
+        return cls.FORMS
 
     @property
     def jit_compile(self) -> bool:
         """Whether XLA compiles what the layer is called in."""
-        return self.form == WITH_XLA
+        return self.form == COMPILED_OR_NOT[0]
 
     def inner_shapes(self) -> Shapes:
         """Of the weights as they lie inside."""

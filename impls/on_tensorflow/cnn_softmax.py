@@ -8,15 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from impls.on_numpy.cnn_softmax import WIDTHS, before
-from impls.on_tensorflow._layer import (
-    WITH_XLA,
-    WITHOUT_XLA,
-    OutputLayer,
-    Tensor,
-    at_least_float32,
-    cross_entropy,
-    product,
-)
+from impls.on_tensorflow._layer import COMPILED_OR_NOT, OutputLayer, Tensor, at_least_float32, cross_entropy, product
 from impls.spec import LayerSpec
 from impls.structures.windows import WIDEST, Blocks, blocks, windows
 
@@ -34,9 +26,7 @@ class CnnSoftmax(OutputLayer):
     vectors (V, D) are made. Held are these, the scores' gradient and (V, X) ids.
     """
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return WITH_XLA, WITHOUT_XLA
+    FORMS = COMPILED_OR_NOT
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)

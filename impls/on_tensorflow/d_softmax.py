@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import WITH_XLA, WITHOUT_XLA, OutputLayer, Tensor, Tensors, at_least_float32, product
+from impls.on_tensorflow._layer import COMPILED_OR_NOT, OutputLayer, Tensor, Tensors, at_least_float32, product
 from impls.spec import LayerSpec
 from impls.structures import bands
 
@@ -18,9 +18,7 @@ class DifferentiatedSoftmax(OutputLayer):
     Weights: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band.
     """
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return WITH_XLA, WITHOUT_XLA
+    FORMS = COMPILED_OR_NOT
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import (
-    WITH_XLA,
-    WITHOUT_XLA,
-    OutputLayer,
-    Tensor,
-    at_least_float32,
-    cross_entropy,
-    product,
-)
-from impls.spec import LayerSpec
+from impls.on_tensorflow._layer import COMPILED_OR_NOT, OutputLayer, Tensor, at_least_float32, cross_entropy, product
 
 
 class FullSoftmax(OutputLayer):
     """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Weights: `weight` (V, D), `bias` (V,)."""
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return WITH_XLA, WITHOUT_XLA
+    FORMS = COMPILED_OR_NOT
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
         return at_least_float32(product(hidden_ND, self.value_of("weight")) + self.value_of("bias"))

@@ -10,7 +10,6 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product, traced
 from impls.on_tensorflow.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
 from impls.structures import blocks
 
 # Where the number of tokens is not known while tracing: how many are expected, and their padded number's divisor.
@@ -109,9 +108,7 @@ class FusedSoftmax(FullSoftmax):
     Weights: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return tuple(blocks.FORMS)
+    FORMS = tuple(blocks.FORMS)
 
     @property
     def jit_compile(self) -> bool:

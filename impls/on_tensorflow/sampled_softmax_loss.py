@@ -24,9 +24,7 @@ class SampledSoftmaxLoss(FullSoftmax):
     Weights: `weight` (V, D), `bias` (V,).
     """
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return ()  # XLA has no look-up of accidental hits
+    FORMS = ()  # XLA has no look-up of accidental hits
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)

@@ -11,6 +11,7 @@ forward pass, d loss / d logits is one exponential, and neither pass keeps more 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -60,6 +61,7 @@ class ByCluster:
         ends = self.ends_C.tolist()
         return [(c, start, end) for c, (start, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > start]
 
+    @cached_property
     def tiles(self) -> tuple[Tensor, Tensor]:
         """(M, T) the sorted tokens of tiles, N where a place is empty, and (M,) the cluster of each tile.
 
@@ -85,7 +87,7 @@ def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
         return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
     scores_NS = hidden_ND.new_empty(len(hidden_ND), slab_CSD.shape[1])
     if batch.form == TILES:
-        token_MT, cluster_M = batch.tiles()
+        token_MT, cluster_M = batch.tiles
         scores_MTS = torch.bmm(_in_tiles(hidden_ND, token_MT), slab_CSD[cluster_M].transpose(1, 2))
         return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
     for cluster, first, end in batch.pieces():
@@ -99,7 +101,7 @@ def _back(dscores_NS: Tensor, hidden_ND: Tensor, slab_CSD: Tensor, batch: ByClus
         dhidden_ND = F.grouped_mm(dscores_NS, slab_CSD, offs=batch.ends_C)
         return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
     if batch.form == TILES:
-        token_MT, cluster_M = batch.tiles()
+        token_MT, cluster_M = batch.tiles
         dscores_MTS, hidden_MTD = _in_tiles(dscores_NS, token_MT), _in_tiles(hidden_ND, token_MT)
         dhidden_ND = _from_tiles(torch.bmm(dscores_MTS, slab_CSD[cluster_M]), token_MT, len(hidden_ND))
         dwords_MSD = at_least_float32(torch.bmm(dscores_MTS.transpose(1, 2), hidden_MTD))

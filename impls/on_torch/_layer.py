@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,8 @@ class OutputLayer(nn.Module):
     map whole dictionaries of parameters, gradients or optimizer slots either way.
     """
 
+    FORMS: ClassVar[tuple[str, ...]] = ()  # the ways that there are to compute the layer; the fastest on our CPUs first
+
     # Whether gradients that reach few rows of a parameter are sparse tensors, as those of `nn.Embedding(sparse=True)`;
     # a layer that reaches most rows gives dense ones all the same.
     row_sparse = False
@@ -40,8 +42,8 @@ class OutputLayer(nn.Module):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        """The ways that there are to compute this layer, where there are several; the fastest on our CPUs first."""
-        return ()
+        """`FORMS`, or those of them that a layer of this spec has."""
+        return cls.FORMS
 
     def forward(
         self,

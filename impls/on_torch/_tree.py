@@ -150,6 +150,8 @@ class TreeSoftmax(OutputLayer):
     nodes, their left and their right children.
     """
 
+    FORMS = tuple(_FORMS)
+
     index: Tensor
     sign: Tensor
     tree: Tensor
@@ -186,10 +188,6 @@ class TreeSoftmax(OutputLayer):
             level = np.stack([nodes, *children[nodes].T])
             self.register_buffer(f"level{self._depth}", torch.from_numpy(level), persistent=False)
             self._depth += 1
-
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return tuple(_FORMS)
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if self._single:

@@ -11,7 +11,6 @@ from torch.autograd.function import once_differentiable
 from impls.on_torch._best import exact_topk
 from impls.on_torch._layer import at_least_float32, draw
 from impls.on_torch.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
 from impls.structures import blocks
 
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
@@ -86,9 +85,7 @@ class FusedSoftmax(FullSoftmax):
     Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return tuple(blocks.FORMS)
+    FORMS = tuple(blocks.FORMS)
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]

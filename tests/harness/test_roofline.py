@@ -13,7 +13,7 @@ from harness.quantities import ROOFLINE, Measurement
 from harness.report import _svg, figures, page, table
 from harness.report.rows import flatten
 from harness.roofline import Ceilings
-from harness.store import read
+from harness.store import Row, read
 from harness.tasks import timing
 from harness.timing import call_seconds
 from harness.workload import batch, zipf_counts
@@ -21,7 +21,7 @@ from impls.spec import LeastWork
 from tests.rows import by_quantity, row_of
 
 # As rows were before they told of it.
-QUICK = [
+QUICK: list[Row] = [
     row | {"measurements": [each for each in row["measurements"] if each["quantity"] not in ROOFLINE]}
     for row in read(Path(__file__).parents[2] / "results" / "quick.jsonl")
 ]
