@@ -86,6 +86,8 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
             gc.collect()
     if set(DECODING) & set(wanted):
         progress("decoding")
+        # The steps timed above moved them, as many as the machine had time for.
+        layer.load(spec.initial_parameters())
         hidden_ND = np.resize(inputs.hidden_ND, (cell.settings["decode_rows"], cell.dim))
         measurements += decoding(cell, layer, baseline, hidden_ND, wanted)
     formulation, least = layer.formulation(), layer.least_work(inputs.targets_N)

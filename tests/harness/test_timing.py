@@ -2,6 +2,10 @@
 
 import time
 
+import numpy as np
+
+from harness.cells import Cell
+from harness.tasks import timing
 from harness.timing import paired
 
 
@@ -49,3 +53,17 @@ def busy(seconds):
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
+
+
+def test_steps_that_were_timed_do_not_change_what_is_decoded(monkeypatch):
+    decoded = []
+    monkeypatch.setattr(timing, "decoding", lambda cell, layer, *rest: decoded.append(layer.parameters()) or [])
+    settings = {"quantities": ("layer_step_seconds", "topk_seconds"), "rounds": 6, "budget": 0.0, "checked_tokens": 8}
+    cell = Cell(
+        "s", "timing", "numpy", "huffman", 60, 8, 40, precision="float64", settings=settings | {"decode_rows": 4}
+    )
+    timing.run(cell, lambda text: None)
+    (parameters,) = decoded
+    initial = timing._spec(cell, "huffman").initial_parameters()
+    assert parameters.keys() == initial.keys()
+    assert all(np.array_equal(parameters[name], value) for name, value in initial.items())
