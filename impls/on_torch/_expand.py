@@ -22,6 +22,7 @@ from impls.on_torch._layer import at_least_float32
 
 _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
+_FEW_TOGETHER = 3  # rows up to which a batched product of the clusters' words with them is faster on a CPU
 _FEW_SCORES = 2**18  # of all rows: so few are made by one product and not by one for each cluster
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
@@ -55,15 +56,20 @@ class WordsByCluster:
     def joint_of_row(self, hidden_D: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
         """(M, S) log P(c, w | h) of the words of some clusters of one row."""
         scores_MS = self.added_CS[cluster_M]
+        hidden_D2 = hidden_D.repeat(2, 1).T
         for scores_S, cluster in zip(scores_MS, cluster_M.tolist(), strict=True):
-            scores_S += self.slab_CSD[cluster] @ hidden_D
+            scores_S += (self.slab_CSD[cluster] @ hidden_D2)[:, 0]
         return _joint(scores_MS, log_cluster_M)
 
     def scores_of_all(self, hidden_RD: Tensor) -> Tensor:
         """(R, C, S) scores of all words, by one product that reads the slab as it lies; -inf in an empty slot."""
+        rows, clusters = len(hidden_RD), len(self.slab_CSD)
+        if rows <= _FEW_TOGETHER and hidden_RD.device.type == "cpu":  # read at the speed of the memory, or half of it
+            scores_CSR = torch.bmm(self.slab_CSD, hidden_RD.repeat(clusters, 1, 1).transpose(1, 2))
+            return at_least_float32(scores_CSR.permute(2, 0, 1)) + self.added_CS
         scores_RF = at_least_float32(hidden_RD @ self.slab_CSD.flatten(0, 1).T)
         scores_RF += self.added_CS.flatten()
-        return scores_RF.view(-1, *self.added_CS.shape)
+        return scores_RF.view(rows, *self.added_CS.shape)
 
 
 def _joint(scores: Tensor, log_cluster: Tensor) -> Tensor:
