@@ -68,7 +68,9 @@ def _backward(
         dhidden_ND += tf.cast(own_NB @ _slice(weight_VD, start, width), kind)
         return block + 1, dhidden_ND, dweight_VD, dbias_V
 
-    zeros = (tf.zeros_like(hidden_ND, kind), tf.zeros_like(weight_VD), tf.zeros_like(bias_V))
+    # What is known to be zeros would be a constant of the compiled code, as large as the weights.
+    (zero,) = gen_xla_ops.xla_optimization_barrier([tf.zeros([], narrow)])
+    zeros = (tf.zeros_like(hidden_ND, kind), tf.fill(weight_VD.shape, zero), tf.zeros_like(bias_V))
     count = -(-vocab // width)
     _, dhidden_ND, dweight_VD, dbias_V = tf.while_loop(lambda block, *_: block < count, visit, (tf.constant(0), *zeros))
     return tf.cast(dhidden_ND, hidden_ND.dtype), dweight_VD, dbias_V
