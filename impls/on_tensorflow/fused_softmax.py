@@ -69,8 +69,8 @@ def _backward(
         return block + 1, dhidden_ND, dweight_VD, dbias_V
 
     # What is known to be zeros would be a constant of the compiled code, as large as the weights.
-    (zero,) = gen_xla_ops.xla_optimization_barrier([tf.zeros([], narrow)])
-    zeros = (tf.zeros_like(hidden_ND, kind), tf.fill(weight_VD.shape, zero), tf.zeros_like(bias_V))
+    zero: Any = gen_xla_ops.xla_optimization_barrier([tf.zeros([], narrow)])
+    zeros = (tf.zeros_like(hidden_ND, kind), tf.fill(weight_VD.shape, zero[0]), tf.zeros_like(bias_V))
     count = -(-vocab // width)
     _, dhidden_ND, dweight_VD, dbias_V = tf.while_loop(lambda block, *_: block < count, visit, (tf.constant(0), *zeros))
     return tf.cast(dhidden_ND, hidden_ND.dtype), dweight_VD, dbias_V

@@ -132,7 +132,7 @@ def test_padding_has_no_loss_no_gradient_and_no_share_in_the_mean(form, method):
 
 
 @needs["tensorflow"]
-@pytest.mark.parametrize("method", ["fused_softmax", "sohsm", "adaptive_softmax"])
+@pytest.mark.parametrize("method", ["fused_softmax", "inplace_softmax", "sohsm", "adaptive_softmax"])
 def test_tensorflow_traces_once_for_batches_of_every_size(method):
     """Of the layers whose layout follows the number of tokens."""
     from impls.on_tensorflow.adapter import tf
