@@ -1,7 +1,9 @@
 """Fixtures that several tests share."""
 
+import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -18,14 +20,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
     It is compiled without LLVM's optimizations, and loops by XLA's older and quicker generator of code: the same
     operations in the same fusions, but for wrappers around single ones, in a third of the time that it would take
-    otherwise. `vocabench check` and the check before each timing compare what users run.
+    otherwise. Nor is a program split into parts for several threads, which takes longer than to compile it. `vocabench
+    check` and the check before each timing compare what users run.
     """
     os.environ.setdefault(
         "XLA_FLAGS",
-        "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters=true",
+        "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters=true "
+        "--xla_cpu_parallel_codegen_split_count=1",
     )
     # Nor is anything compiled by torch.compile, but where tests/impls/test_peers.py asks for it.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    # Tracing makes many objects that live on, which would be looked through again and again for garbage.
+    gc.set_threshold(50_000, 20, 20)
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     config.stash[_COMPILED] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
@@ -39,6 +45,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _COMPILED in config.stash:
         shutil.rmtree(config.stash[_COMPILED], ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def quick_tracing() -> None:
+    """Nor do TensorFlow's graphs go through its optimizer, or its errors through what shortens their tracebacks: most
+    graphs are traced for one test and run once. Workers do as users do here too."""
+    tf = sys.modules.get("tensorflow")
+    if tf is not None:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        tf.debugging.disable_traceback_filtering()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,6 +15,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from numpy.typing import ArrayLike
 
 from impls.spec import LayerSpec
 
@@ -131,6 +134,11 @@ class OutputLayer(ABC):
 def wide(dtype: jnp.dtype) -> jnp.dtype:
     """What sums and exponentials are computed in: float32 for half precision, else `dtype` itself."""
     return jnp.promote_types(dtype, jnp.float32)
+
+
+def put(array: ArrayLike, dtype: DTypeLike | None = None, device: Any = None) -> Array:
+    """An array of the host on a device. Cast and copied on the host: `jnp.asarray` compiles a program a shape."""
+    return jax.device_put(np.array(array, dtype), device)
 
 
 def product(left: Array, right: Array) -> Array:

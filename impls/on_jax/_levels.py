@@ -12,7 +12,7 @@ import numpy as np
 
 from impls.on_jax import _clusters, _expand
 from impls.on_jax._best import best_by_id, top_k
-from impls.on_jax._layer import Array, Tree, draw, product, wide
+from impls.on_jax._layer import Array, Tree, draw, product, put, wide
 from impls.structures.shelves import Shelves
 
 
@@ -37,7 +37,7 @@ class Level:
         }
         for number, shelf in enumerate(self.shelves):
             whole |= {f"member{number}": shelf.member_GS, f"groups{number}": shelf.groups_G}
-        return {f"{self.name}_{key}": jnp.asarray(array, jnp.int32) for key, array in whole.items()}
+        return {f"{self.name}_{key}": put(array, jnp.int32) for key, array in whole.items()}
 
     def group(self, structure: Tree) -> Array:
         return structure[f"{self.name}_group"]

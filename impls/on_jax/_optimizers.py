@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -35,6 +36,11 @@ class State(NamedTuple):
 
 def init(settings: Optimizer, params: Tree, few_rows: Iterable[str] = ()) -> State:
     """Before the first step; `few_rows` names the parameters that are updated by rows."""
+    return _init(settings, params, tuple(few_rows))
+
+
+@partial(jax.jit, static_argnums=(0, 2))  # else each shape of a parameter is a program
+def _init(settings: Optimizer, params: Tree, few_rows: tuple[str, ...]) -> State:
     start = settings.initial_accumulator if settings.name == "adagrad" else 0.0
     slots = tuple({name: jnp.full_like(value, start) for name, value in params.items()} for _ in range(settings.slots))
     missing = () if settings.idle_without_gradient else few_rows

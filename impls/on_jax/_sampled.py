@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax._layer import Array, Reach, Tree, product, wide
+from impls.on_jax._layer import Array, Reach, Tree, product, put, wide
 from impls.on_jax._rows import distinct
 from impls.on_jax.full_softmax import FullSoftmax
 
@@ -42,7 +42,7 @@ class SampledLayer(FullSoftmax):
     FEW_ROWS: ClassVar = ("weight", "bias")
 
     def structure(self) -> Tree:
-        correction_V = jnp.asarray(self.spec.structure["correction"], wide(jnp.dtype(self.spec.storage)))
+        correction_V = put(self.spec.structure["correction"], wide(jnp.dtype(self.spec.storage)))
         return {"correction": correction_V}
 
     @abstractmethod

@@ -12,7 +12,7 @@ from jax import lax
 
 from impls.on_jax import _descend
 from impls.on_jax._best import settle, top_k
-from impls.on_jax._layer import Array, OutputLayer, Reach, Tree, product, wide
+from impls.on_jax._layer import Array, OutputLayer, Reach, Tree, product, put, wide
 from impls.on_jax._rows import distinct
 from impls.spec import LayerSpec
 from impls.structures import huffman, trees
@@ -142,8 +142,8 @@ class TreeSoftmax(OutputLayer):
         exits = np.concatenate([near.words, near.subtrees + len(self._children) + 1])
         whole = {name: self.spec.structure[name] for name in ("index", "sign", "children")}
         whole |= {"exits": exits, "leaf": self._leaf_VM, "leaf_word": self._leaf_word}
-        arrays = {name: jnp.asarray(array, dtype=jnp.int32) for name, array in whole.items()}
-        return arrays | {"turns": jnp.asarray(near.turns)}
+        arrays = {name: put(array, jnp.int32) for name, array in whole.items()}
+        return arrays | {"turns": put(near.turns)}
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         hidden_ND = self._with_one(hidden_ND)

@@ -20,7 +20,7 @@ from impls.contract import Job, Layer
 from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_jax import _optimizers, _rows
-from impls.on_jax._layer import OutputLayer, Reach, Tree, wide
+from impls.on_jax._layer import OutputLayer, Reach, Tree, put, wide
 from impls.optimizers import Optimizer
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
@@ -203,7 +203,7 @@ class JaxLayer(Layer):
 
     def _load(self, params: Arrays) -> None:
         with precision(self.spec.dtype):
-            tree = {name: jax.device_put(jnp.asarray(value, self.dtype), self.device) for name, value in params.items()}
+            tree = {name: put(value, self.dtype, self.device) for name, value in params.items()}
             if self._catch_up is not None:  # else the new rows would be taken for late ones
                 self._catch_up()
             self._held = self.native.from_canonical(self._structure, tree)
@@ -222,7 +222,7 @@ class JaxLayer(Layer):
 
     def _on_device(self, *arrays: NDArray) -> list[jax.Array]:
         kinds = [self.dtype, jnp.int32]
-        return [jax.device_put(jnp.asarray(a, k), self.device) for a, k in zip(arrays, kinds, strict=False)]
+        return [put(a, k, self.device) for a, k in zip(arrays, kinds, strict=False)]
 
     def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
         with precision(self.spec.dtype):
@@ -267,7 +267,7 @@ class JaxLayer(Layer):
             return to_numpy(self._sample_of(self._params, self._structure, hidden, uniforms))
 
     def _uniforms(self, uniforms_NU: NDArray) -> jax.Array:
-        return jax.device_put(jnp.asarray(uniforms_NU, wide(self.dtype)), self.device)
+        return put(uniforms_NU, wide(self.dtype), self.device)
 
     def _prepare(self, job: Job) -> Callable[[], object]:
         with precision(self.spec.dtype):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product, wide
+from impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product, put, wide
 from impls.spec import LayerSpec
 from impls.structures.cutoffs import Bands
 
@@ -115,8 +115,8 @@ class AdaptiveSoftmax(OutputLayer):
         self.head, self.tails = self._bands.head, self._bands.tails
 
     def structure(self) -> Tree:
-        words = {f"words{number}": jnp.asarray(ids, jnp.int32) for number, ids in enumerate(self._bands.words)}
-        places = {"band": jnp.asarray(self._bands.band, jnp.int32), "place": jnp.asarray(self._bands.place, jnp.int32)}
+        words = {f"words{number}": put(ids, jnp.int32) for number, ids in enumerate(self._bands.words)}
+        places = {"band": put(self._bands.band, jnp.int32), "place": put(self._bands.place, jnp.int32)}
         return places | words
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, wide
+from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put, wide
 from impls.on_numpy.cnn_softmax import WIDTHS, before
 from impls.structures.windows import WIDEST, blocks, windows
 
@@ -28,7 +28,7 @@ class CnnSoftmax(OutputLayer):
     def structure(self) -> Tree:
         windows_UK, ids_VT = windows(self.spec.structure["characters"])
         arrays = {"windows": windows_UK, **blocks(ids_VT)._asdict()}
-        return {name: jnp.asarray(array) for name, array in arrays.items()}
+        return {name: put(array) for name, array in arrays.items()}
 
     def _features(self, params: Tree, structure: Tree) -> Array:
         """(V, X)"""

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product
+from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put
 from impls.spec import LayerSpec
 from impls.structures import bands
 
@@ -26,7 +26,7 @@ class DifferentiatedSoftmax(OutputLayer):
     def structure(self) -> Tree:
         band_V = self.spec.structure["band"]
         arrays = self.spec.structure | {"word": bands.words_by_band(band_V), "place": bands.places(band_V)}
-        return {name: jnp.asarray(array, dtype=jnp.int32) for name, array in arrays.items()}
+        return {name: put(array, jnp.int32) for name, array in arrays.items()}
 
     def _of_bands(self, params: Tree, kind: str) -> list[Array]:
         return [params[f"band{band}_{kind}"] for band in range(self.bands)]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impls.on_jax import _clusters, _expand
-from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, wide
+from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put, wide
 from impls.on_numpy import sohsm
 from impls.spec import LayerSpec
 from impls.structures import clusters
@@ -43,7 +43,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width)
         word_CS[word_CS == self.spec.vocab] = -1
         arrays = {"cluster": cluster_V, "slot": slot_V, "word": word_CS}
-        return {name: jnp.asarray(array, dtype=jnp.int32) for name, array in arrays.items()}
+        return {name: put(array, jnp.int32) for name, array in arrays.items()}
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         cluster_nll_N, word_nll_N, _ = self.nll_parts(params, structure, hidden_ND, targets_N)

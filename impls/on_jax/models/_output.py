@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from impls.on_jax import adapter
-from impls.on_jax._layer import OutputLayer, Tree
+from impls.on_jax._layer import OutputLayer, Tree, put
 from impls.spec import Arrays
 
 _PREFIX = "output."
@@ -22,7 +22,7 @@ def with_output(tree: Tree, output: Tree) -> Tree:
 
 
 def from_canonical(layer: OutputLayer, structure: Tree, params: Arrays, dtype: jnp.dtype) -> Tree:
-    tree = {name: jnp.array(value, dtype) for name, value in params.items()}
+    tree = {name: put(value, dtype) for name, value in params.items()}
     return with_output(tree, layer.from_canonical(structure, output_of(tree)))
 
 

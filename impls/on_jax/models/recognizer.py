@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from impls import stacks
 from impls.errors import BadInput
 from impls.on_jax import _optimizers, adapter
-from impls.on_jax._layer import Array, Tree, pick
+from impls.on_jax._layer import Array, Tree, pick, put
 from impls.on_jax.models import _blocks, _conformer, _output, _transformer
 from impls.on_jax.models._ctc import ctc_nll
 from impls.on_jax.models._output import output_of
@@ -148,7 +148,7 @@ class JaxRecognizer(Recognizer):
             ((targets_BT != PADDING).sum(axis=1) - 1).astype(np.int32),
             *pack(targets_BT, PADDING, sizes=1),  # units are few: scoring padding costs less than compiling again
         )
-        return Batch(*map(jnp.asarray, arrays))
+        return Batch(*map(put, arrays))
 
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Array:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
