@@ -1,6 +1,7 @@
 """Every method of every installed framework against the oracle; a new file below impls/ is met here as it is."""
 
 import dataclasses
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,24 @@ def make(framework, method, vocab=97, dim=24, dtype="float64", **options):
     return layers.create(framework, method, counts=zipf_counts(vocab), dim=dim, seed=5, dtype=dtype, **options)
 
 
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def pair(request):
+    """Framework and method: the tests of one pair follow each other, and share layers."""
+    return request.param
+
+
+@lru_cache(maxsize=2)  # precisions
+def shared(framework, method, dtype):
+    return make(framework, method, dtype=dtype)
+
+
+def anew(pair, dtype):
+    """The pair's layer with its initial parameters; what an earlier test compiled of it is there."""
+    layer = shared(*pair, dtype)
+    layer.load(layer.spec.initial_parameters())
+    return layer
+
+
 @pytest.mark.parametrize("cell", CELLS, ids=lambda c: f"{c.framework}-{c.method}-{c.precision}")
 def test_agrees_with_the_oracle(cell: Cell):
     result = agreement_task.run(cell, lambda text: None)
@@ -42,9 +61,8 @@ def test_starts_from_the_oracles_parameters_and_gives_back_what_it_loads(framewo
     assert layer.structure().keys() == oracle.structure().keys()
 
 
-@pytest.mark.parametrize(("framework", "method"), PAIRS)
-def test_extreme_logits_stay_finite_and_right(framework, method):
-    layer = make(framework, method, dtype="float32")
+def test_extreme_logits_stay_finite_and_right(pair):
+    layer = anew(pair, "float32")
     layer.load({name: 40 * value for name, value in layer.parameters().items()})
     inputs = batch(layer.spec.counts, tokens=301, dim=24, seed=2)
     _, dhidden_ND, grads = layer.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
@@ -54,9 +72,8 @@ def test_extreme_logits_stay_finite_and_right(framework, method):
     assert [str(c) for c in found if not c.agrees] == []
 
 
-@pytest.mark.parametrize(("framework", "method"), PAIRS)
-def test_targets_that_are_all_one_word(framework, method):
-    layer = make(framework, method)
+def test_targets_that_are_all_one_word(pair):
+    layer = anew(pair, "float64")
     inputs = batch(layer.spec.counts, tokens=301, dim=24, seed=3)
     for word in (0, 96):
         same = type(inputs)(inputs.hidden_ND, np.full(301, word))
@@ -118,9 +135,8 @@ def test_samples_and_beams_are_the_oracles(framework, method):
             assert ids_NK.tolist() == expected_ids_NK.tolist()
 
 
-@pytest.mark.parametrize(("framework", "method"), PAIRS)
-def test_prepared_work_runs_and_a_step_learns(framework, method):
-    layer = make(framework, method, dtype="float32")
+def test_prepared_work_runs_and_a_step_learns(pair):
+    layer = anew(pair, "float32")
     inputs = batch(layer.spec.counts, tokens=301, dim=24, seed=6)
     for work in WORK:
         layer.prepare(work, inputs.hidden_ND, inputs.targets_N, k=10, width=30)()
