@@ -365,13 +365,17 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_by_hand(suite: Suite, selection: Selection) -> None:
     """Refuses an option or setting on the command line that nothing in the suite would read."""
-    tasks = {sweep["task"] for sweep in suite.sweeps if selection.tasks is None or sweep["task"] in selection.tasks}
+    sweeps = [sweep for sweep in suite.sweeps if selection.tasks is None or sweep["task"] in selection.tasks]
+    if not sweeps:
+        return  # `Suite.cells` says that nothing is left to run
+    tasks = {sweep["task"] for sweep in sweeps}
     settings = {name for task in tasks for name in registry.task(task).SETTINGS}
-    methods = selection.methods or registry.methods()
+    by_sweep = [selection.methods or sweep.get("methods") or registry.methods() for sweep in sweeps]
+    methods = {method for methods in by_sweep for method in methods}
     options = {name for method in methods for name in registry.definition(method).options}
     if selection.dataset is not None and not any(hasattr(registry.task(task), "load") for task in tasks):
         raise BadInput(
-            f"--dataset {selection.dataset}: {', '.join(sorted(tasks))} read none: allowed: a task that does"
+            f"--dataset {selection.dataset}: no data is read by {', '.join(sorted(tasks))}: allowed: a task that does"
         )
     for name in selection.settings:
         if name not in settings:

@@ -26,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         return _refused(f" {error}")
     except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
-        return _refused(f"{where}: {error.strerror or error}")
+        where = f" {error.filename}:" if error.filename else ""
+        return _refused(f"{where} {error.strerror or error}")
     except KeyboardInterrupt:
         print("vocabench: stopped; the same command goes on where it was", file=sys.stderr)
         return 130
@@ -91,8 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--format", default="markdown", help="markdown, latex, csv, json or html")
     table.add_argument("--out", help="write to this file as well as to the screen")
     table.add_argument("--plot", metavar="FILE", help="draw speed against vocabulary to this svg, png or pdf file")
-    table.add_argument("--clusters", type=int, default=0, metavar="N", help="print N learned word clusters too")
-    table.add_argument("--examples", type=int, default=0, metavar="N", help="print N summaries of each system too")
+    table.add_argument("--clusters", type=_count, default=0, metavar="N", help="print N learned word clusters too")
+    table.add_argument("--examples", type=_count, default=0, metavar="N", help="print N summaries of each system too")
     _filters(table)
 
     report = command("report", _report, "one HTML page of stored rows, which opens offline")
@@ -130,6 +130,12 @@ def _parser() -> argparse.ArgumentParser:
 
     command("info", _info, "versions, devices, what is missing and how to install it")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed: a whole number from 0")
+    return int(text)
 
 
 def _filters(parser: argparse.ArgumentParser) -> None:
@@ -264,6 +270,8 @@ def _pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise BadInput(f"{flag} {text!r}: allowed: NAME=VALUE")
+        if name in pairs:
+            raise BadInput(f"{flag} {name} is given twice: allowed: once")
         pairs[name] = value
     return pairs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -45,6 +46,9 @@ class Store:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             raise BadInput(f"results file {path}: {error.strerror}: allowed: a place that can be written") from error
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            os.close(self._file)
+            raise BadInput(f"results file {path}: it is no file that keeps rows: allowed: a plain file, or a new one")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

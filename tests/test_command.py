@@ -56,6 +56,11 @@ def test_list_imports_no_framework(kind):
         (["run", "cpu", "-f", "numpy", "--precision", "float64", "--device", "cuda"], "numpy has none here"),
         (["run", "quick", "--dataset", "pydocs", "-t", "language_modelling"], "pydocs"),
         (["run", "quick", "-o", "projection"], "allowed: NAME=VALUE"),
+        (["run", "quick", "-s", "epochs=1", "-s", "epochs=2"], "--set epochs is given twice"),
+        (["run", "quick", "-f", "numpy", "-t", "agreement", "--out", "/dev/null"], "/dev/null: it is no file"),
+        (["table", "--clusters", "-3"], "'-3': allowed: a whole number from 0"),
+        (["table", "--examples", "1.5"], "'1.5': allowed: a whole number from 0"),
+        (["data", "list", "pydoc"], "data list pydoc: allowed"),
         (["run", "quick", "--out", "/proc/rows.jsonl", "-f", "numpy", "-t", "agreement"], "/proc"),
         (["table", "--run", "nowhere.jsonl"], "No such file"),
         (["table", "--format", "pdf"], "unknown format 'pdf'"),
@@ -86,6 +91,17 @@ def test_names_with_any_signs_stay_on_one_line(in_empty_folder, capsys):
         assert cli.main(["table", "--run", name]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.isprintable()
+
+
+def test_a_mistake_of_the_system_that_names_no_file_is_one_line_too(monkeypatch, capsys):
+    from harness import registry
+
+    def fail():
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(registry, "tasks", fail)
+    assert cli.main(["list", "tasks"]) == 2
+    assert capsys.readouterr().err == "vocabench: Invalid argument\n"
 
 
 def test_a_run_and_its_tables(in_empty_folder):

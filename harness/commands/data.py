@@ -11,6 +11,8 @@ from impls.errors import BadInput
 
 def data(action: str, name: str | None) -> int:
     if action == "list":
+        if name is not None:
+            raise BadInput(f"data list {name}: allowed: 'vocabench data list', which lists all")
         return _list()
     if action == "get" and name is None:
         raise BadInput(f"data get: which dataset? allowed: {', '.join(registry.datasets())}")

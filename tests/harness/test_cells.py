@@ -100,10 +100,17 @@ def test_what_nothing_would_read_is_refused():
     suite = Suite.load("cpu")
     with pytest.raises(BadInput, match="unknown setting 'epochs'"):
         check_by_hand(suite, Selection(settings={"epochs": "2"}))
-    with pytest.raises(BadInput, match="--dataset pydoc: timing read none"):
+    with pytest.raises(BadInput, match="--dataset pydoc: no data is read by timing"):
         check_by_hand(suite, Selection(dataset="pydoc"))
     with pytest.raises(BadInput, match="unknown option 'projections': did you mean 'projection'"):
         check_by_hand(suite, Selection(options={"projections": "none"}))
+    check_by_hand(suite, Selection(methods=["binary_tree"], options={"tree": "random"}))
+    with pytest.raises(BadInput, match="unknown option 'tree'"):  # the suite has no layer with such
+        check_by_hand(suite, Selection(options={"tree": "random"}))
+    nothing = Selection(tasks=["speech"], settings={"epochs": "2"})
+    check_by_hand(suite, nothing)
+    with pytest.raises(BadInput, match="no cell left"):
+        suite.cells(nothing)
 
 
 @pytest.mark.parametrize(
