@@ -163,6 +163,14 @@ def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, ca
     assert "loss DISAGREES" not in printed
 
 
+def test_check_measures_anew_what_its_file_holds_already(in_empty_folder, capsys):
+    command = ["check", "-f", "numpy", "-m", "full_softmax", "--precision", "float64", "--out", "rows.jsonl"]
+    for rows in (1, 2):
+        assert cli.main(command) == 0
+        assert "1 of 1 cells agree" in capsys.readouterr().out
+        assert len((in_empty_folder / "rows.jsonl").read_text().splitlines()) == rows
+
+
 def test_info_says_how_to_install_what_is_missing(in_empty_folder, monkeypatch, capsys):
     from harness import registry
 

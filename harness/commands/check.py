@@ -11,6 +11,7 @@ from harness import pool, runs
 from harness.cells import Cell, Selection, Suite
 from harness.commands.run import measure
 from harness.commands.table import show
+from harness.row import STATUSES
 from harness.store import Store
 
 
@@ -23,7 +24,7 @@ def check(selection: Selection, *, out: str | None) -> int:
     pool.check_device({cell.framework for cell in cells}, selection.device or "cpu")
     path = Path(out) if out else runs.LOCAL / f"check-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     start = time.perf_counter()
-    with Store(path) as store:
+    with Store(path, again=STATUSES) as store:
         rows = measure(cells, store, suite.deadline_seconds, console, pool.run_side_by_side)
     show(rows, "markdown")
     run = [row for row in rows if row["status"] != "skipped"]
