@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import registry
+from harness.agreement import DISAGREE
 from harness.cells import variant
 from harness.metrics._bootstrap import differences
 from harness.store import Row
@@ -20,8 +21,12 @@ KEYS = (
     "suite", "task", "dataset", "framework", "method", "vocab", "dim", "tokens", "device", "precision", "seed",
     "quantity", "value", "unit", "better", "ratio_to_full_softmax", "ratio_low", "ratio_high", "agreement", "status",
     "options", "low", "high", "dataset_sha256", "formulation", "message", "objective", "split", "units", "difference",
-    "difference_low", "difference_high", "p_value",
+    "difference_low", "difference_high", "p_value", "apart",
 )  # fmt: skip
+
+# What tables tell apart by a title or a column of its own, next to method, options and framework.
+_SHOWN = {"timing": ("vocab", "dim", "tokens", "precision", "device"), "agreement": ("precision",)}
+_SHOWN_OF_MODELS = ("dataset", "vocab", "objective", "split", "units")
 
 ERROR_RATES = ("cer", "per")
 
@@ -54,23 +59,47 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     of the same framework, method, options, precision and device, where the run has one.
     """
     rows = list(rows)
-    verdicts = {
-        _identity(row): row["agreement"]["verdict"]
-        for row in rows
-        if row["cell"]["task"] == "agreement" and row.get("agreement", {}).get("verdict")
-    }
+    verdicts: dict[tuple[str, ...], str] = {}
+    for row in rows:
+        found = row.get("agreement", {}).get("verdict") if row["cell"]["task"] == "agreement" else None
+        if found and verdicts.get(_identity(row)) != DISAGREE:  # of several seeds and sizes, one that disagrees decides
+            verdicts[_identity(row)] = found
     # The agreement cell without options covers the variants too: it checks each choice that changes the arithmetic.
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
     baselines = {trial(row): row for row in rows if row["cell"]["method"] == BASELINE}
     records = []
-    for row in rows:
+    for row, apart in zip(rows, _apart(rows), strict=True):
         identity = _identity(row)
         verdict = (
             row.get("agreement", {}).get("verdict") or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
         )
         for measurement in row["measurements"] or [{}]:
-            records.append(_record(row, measurement, verdict) | _difference(measurement, baselines.get(trial(row))))
+            record = _record(row, measurement, verdict) | {"apart": apart}
+            records.append(record | _difference(measurement, baselines.get(trial(row))))
     return records
+
+
+def _apart(rows: Sequence[Row]) -> list[str]:
+    """What sets each measured row apart from others that would stand on the same line of the same table, such as
+    "seed 1"; nothing where there is no other."""
+    fields = [{**row["cell"]["settings"], **row["cell"]} for row in rows]
+    lines: dict[str, list[int]] = {}
+    for number, (row, cell) in enumerate(zip(rows, fields, strict=True)):
+        if row["measurements"]:
+            names = ("task", "framework", "method", "options", *_SHOWN.get(cell["task"], _SHOWN_OF_MODELS))
+            lines.setdefault(json.dumps([cell.get(name) for name in names], sort_keys=True), []).append(number)
+    found = [""] * len(rows)
+    for line in lines.values():
+        names = dict.fromkeys(name for number in line for name in fields[number] if name != "settings")
+        differ = [name for name in names if len({json.dumps(fields[number].get(name)) for number in line}) > 1]
+        for number in line:
+            found[number] = ", ".join(f"{name} {_brief(fields[number].get(name))}" for name in differ)
+    return found
+
+
+def _brief(value: Any) -> str:
+    text = "+".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _identity(row: Row) -> tuple[str, ...]:

@@ -80,7 +80,8 @@ def _where(split: str) -> str:
 
 
 def _name(record: Record) -> str:
-    return f"{record['method']} {record['options']}".strip()
+    apart = f" ({record['apart']})" if record["apart"] else ""
+    return f"{record['method']} {record['options']}".strip() + apart
 
 
 def _groups(records: Iterable[Record], *keys: str) -> list[tuple[tuple[Any, ...], list[Record]]]:

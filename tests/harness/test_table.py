@@ -45,3 +45,40 @@ def test_a_row_without_a_check_is_unchecked():
     (row,) = [r for r in ROWS if r["cell"]["task"] == "timing"][:1]
     records = flatten([{name: value for name, value in row.items() if name != "agreement"}])
     assert {record["agreement"] for record in records} == {"unchecked"}
+
+
+def again(row, key, **changed):
+    """The same row of another cell."""
+    settings = row["cell"]["settings"] | changed.pop("settings", {})
+    return {**row, "key": key, "cell": row["cell"] | {"settings": settings} | changed}
+
+
+def test_rows_that_differ_in_what_no_title_tells_stand_on_lines_of_their_own():
+    (row,) = [
+        r for r in ROWS if (r["cell"]["method"], r["cell"]["framework"], r["cell"]["task"])
+        == ("huffman", "torch", "language_modelling")
+    ]  # fmt: skip
+    rows = [row, again(row, "b", seed=1), again(row, "c", settings={"epochs": 5})]
+    lines = [line.split("|")[1].strip() for line in table.render(flatten(rows), "markdown").splitlines()[4:7]]
+    assert lines == ["huffman (epochs 1, seed 0)", "huffman (epochs 1, seed 1)", "huffman (epochs 5, seed 0)"]
+    assert [record["apart"] for record in flatten([row])] == [""] * len(row["measurements"])
+
+
+def test_precisions_of_a_timing_have_titles_and_seeds_have_lines():
+    row = next(r for r in ROWS if r["cell"]["task"] == "timing" and r["cell"]["method"] == "huffman")
+    text = table.render(flatten([row, again(row, "b", precision="bfloat16")]), "markdown")
+    assert text.count("### Speed") == 2
+    assert "(precision" not in text
+    text = table.render(flatten([row, again(row, "b", seed=3)]), "markdown")
+    assert "huffman (seed 0)" in text
+    assert "huffman (seed 3)" in text
+
+
+def test_one_agreement_row_that_disagrees_decides_for_all_seeds():
+    of_huffman = [r for r in ROWS if r["cell"]["method"] == "huffman" and r["cell"]["framework"] == "jax"]
+    (checked,) = [r for r in of_huffman if r["cell"]["task"] == "agreement"]
+    (model,) = [r for r in of_huffman if r["cell"]["task"] == "language_modelling"]
+    wrong = again(checked, "b", seed=1) | {"agreement": {"verdict": "disagree"}}
+    for rows in ([checked, wrong, model], [wrong, checked, model]):
+        assert {r["agreement"] for r in flatten(rows) if r["task"] == "language_modelling"} == {"disagree"}
+    assert {r["agreement"] for r in flatten([checked, model]) if r["task"] == "language_modelling"} == {"agree"}
