@@ -216,6 +216,8 @@ def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progr
                     progress(cell, said)
                 else:
                     store.append(said)
+                    if said["status"] in ("error", "oom"):
+                        worker.kill()  # a device that failed once may fail whatever its process asks next
                     yield said
     finally:
         if worker:

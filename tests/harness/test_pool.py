@@ -94,7 +94,8 @@ FAULTS = {
     ),
     "dies in the middle of a line": ('say(b\'{"result": {"sta\'); os._exit(1)', "error", "ended with exit code 1"),
     "stops in the middle of a line": ('say(b\'{"result": {"sta\'); time.sleep(600)', "timeout", "within 1 s"),
-    "works": ("pass", "ok", ""),
+    "breaks its process": ("sys.broken = True; raise RuntimeError('device lost')", "error", "device lost"),
+    "works": ("assert not hasattr(sys, 'broken')", "ok", ""),
     "raises what no text can hold": ("raise OSError('\\ud800')", "error", r"OSError: \ud800"),
 }
 
