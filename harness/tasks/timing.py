@@ -152,8 +152,8 @@ def _timed(
 
 
 def _peak(cell: Cell, layer: Layer, inputs: Batch, progress: Callable[[str], None]) -> tuple[list[Measurement], float]:
-    """Of the very first call, which takes its memory from the system; later calls reuse what the framework kept. Also
-    that call's seconds.
+    """Of the very first call, which takes its memory from the system; later calls reuse what the framework kept. None
+    where the device does not count it. Also that call's seconds.
 
     A small layer of the same method goes first, so that what the framework loads and compiles with is in memory
     already.
@@ -166,5 +166,7 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch, progress: Callable[[str], Non
 
     work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
     seconds: list[float] = []
-    value = float(peak_bytes(cell.framework, cell.device, lambda: seconds.append(call_seconds(work))) or 0)
+    value = peak_bytes(cell.framework, cell.device, lambda: seconds.append(call_seconds(work)))
+    if value is None:
+        return [], seconds[0]
     return [Measurement("peak_bytes", value, [value], detail={"device": cell.device != "cpu"})], seconds[0]

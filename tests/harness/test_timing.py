@@ -55,15 +55,24 @@ def busy(seconds):
         pass
 
 
+def small_cell(*quantities):
+    settings = {"quantities": quantities, "rounds": 6, "budget": 0.0, "checked_tokens": 8, "decode_rows": 4}
+    return Cell("s", "timing", "numpy", "huffman", 60, 8, 40, precision="float64", settings=settings)
+
+
 def test_steps_that_were_timed_do_not_change_what_is_decoded(monkeypatch):
     decoded = []
     monkeypatch.setattr(timing, "decoding", lambda cell, layer, *rest: decoded.append(layer.parameters()) or [])
-    settings = {"quantities": ("layer_step_seconds", "topk_seconds"), "rounds": 6, "budget": 0.0, "checked_tokens": 8}
-    cell = Cell(
-        "s", "timing", "numpy", "huffman", 60, 8, 40, precision="float64", settings=settings | {"decode_rows": 4}
-    )
+    cell = small_cell("layer_step_seconds", "topk_seconds")
     timing.run(cell, lambda text: None)
     (parameters,) = decoded
     initial = timing._spec(cell, "huffman").initial_parameters()
     assert parameters.keys() == initial.keys()
     assert all(np.array_equal(parameters[name], value) for name, value in initial.items())
+
+
+def test_a_device_that_counts_no_memory_has_no_peak(monkeypatch):
+    monkeypatch.setattr(timing, "peak_bytes", lambda framework, device, run: run())  # which returns nothing
+    found = {m.quantity for m in timing.run(small_cell("layer_seconds", "peak_bytes"), lambda text: None).measurements}
+    assert "peak_bytes" not in found
+    assert {"layer_seconds", "compile_seconds"} <= found
