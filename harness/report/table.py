@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -79,7 +80,8 @@ def _where(split: str) -> str:
     return "" if split == "test" else f", {split} split"
 
 
-def _name(record: Record) -> str:
+def full_name(record: Record) -> str:
+    """Of a line: the method with its options, and what sets it apart from others of the same name."""
     apart = f" ({record['apart']})" if record["apart"] else ""
     return f"{record['method']} {record['options']}".strip() + apart
 
@@ -97,7 +99,7 @@ def _table(records: Sequence[Record], columns: Sequence[_Column]) -> pd.DataFram
     records = [record for record in records if record["quantity"] in shown]
     lines: dict[tuple[str, str], dict[str, Record]] = {}
     for record in records:
-        lines.setdefault((_name(record), record["framework"]), {})[record["quantity"]] = record
+        lines.setdefault((full_name(record), record["framework"]), {})[record["quantity"]] = record
     methods = list(dict.fromkeys(name for name, _ in lines))
     ordered = sorted(lines, key=lambda line: methods.index(line[0]))
     measured = {record["quantity"] for record in records}
@@ -139,7 +141,7 @@ def _agreement(records: Sequence[Record]) -> pd.DataFrame:
     for record in records:
         value = "not finite" if record["value"] is None else f"{record['value']:.2g}"
         marked = value if record["agreement"] == "agree" else f"{value} DISAGREES"
-        lines.setdefault((_name(record), record["framework"]), {})[record["precision"]] = marked
+        lines.setdefault((full_name(record), record["framework"]), {})[record["precision"]] = marked
     methods = list(dict.fromkeys(name for name, _ in lines))
     ordered = sorted(lines, key=lambda line: methods.index(line[0]))
     return pd.DataFrame(
@@ -302,7 +304,7 @@ def section(title: str, table: pd.DataFrame, form: str) -> str:
                 marked.loc[line, column] = f"{_BOLD}{marked.loc[line, column]}{_END}"
         body = marked.to_latex(index=False, escape=True, column_format="ll" + "r" * (table.shape[1] - 2))
         return f"% {title}\n" + body.replace(_BOLD, r"\textbf{").replace(_END, "}")
-    return f"<h3>{title}</h3>\n{table.to_html(index=False, border=0)}\n"
+    return f"<h3>{escape(title)}</h3>\n{table.to_html(index=False, border=0)}\n"
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
-from harness.report import table
+import pytest
+
+from harness.report import plot, table
 from harness.report.rows import flatten
 from harness.store import read
+from impls.errors import BadInput
 
 ROWS = read(Path(__file__).parents[2] / "results" / "quick.jsonl")
 
@@ -82,3 +85,36 @@ def test_one_agreement_row_that_disagrees_decides_for_all_seeds():
     for rows in ([checked, wrong, model], [wrong, checked, model]):
         assert {r["agreement"] for r in flatten(rows) if r["task"] == "language_modelling"} == {"disagree"}
     assert {r["agreement"] for r in flatten([checked, model]) if r["task"] == "language_modelling"} == {"agree"}
+
+
+def test_a_title_is_text_in_html():
+    row = next(r for r in ROWS if r["cell"]["task"] == "language_modelling")
+    text = table.render(flatten([again(row, "b", dataset="<script>x</script>.txt")]), "html")
+    assert "<script>" not in text
+    assert "&lt;script&gt;x&lt;/script&gt;.txt" in text
+
+
+def test_a_plot_says_which_line_was_measured_under_what(tmp_path):
+    row = next(r for r in ROWS if r["cell"]["task"] == "timing" and r["cell"]["method"] == "huffman")
+    small = again(row, "b", vocab=500, tokens=7)
+    unknown = again(row, "c", method="sohsm")
+    unknown["measurements"] = [m | {"ratio": None} for m in row["measurements"]]
+    path = tmp_path / "plot.svg"
+    plot.speed(flatten([row, unknown]), path)
+    (title,) = re.findall("<!-- (Forward.*) -->", path.read_text())
+    assert title.endswith(", N=1,280, D=256, float32, cpu")
+    plot.speed(flatten([row, small]), path)
+    drawn = re.findall("<!-- (.*) -->", path.read_text())
+    assert "Forward and backward of the output layer" in drawn
+    assert {text.split(", ", 2)[2] for text in drawn if text.startswith("huffman")} == {
+        "N=1,280, D=256, float32, cpu",
+        "N=7, D=256, float32, cpu",
+    }
+    assert {"500", "10k"} <= set(drawn)
+
+
+@pytest.mark.parametrize("name", ["plot", "plot.foo", "plot.jpg"])
+def test_a_plot_of_another_kind_is_refused(tmp_path, name):
+    with pytest.raises(BadInput, match=r"allowed: a name that ends in .svg, .png, .pdf"):
+        plot.speed(flatten(ROWS), tmp_path / name)
+    assert not list(tmp_path.iterdir())
