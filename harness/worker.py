@@ -73,7 +73,7 @@ def _status_of(error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    text = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:2000]
 
 

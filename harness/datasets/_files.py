@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from harness.datasets._text import check_utf8
 from impls.errors import BadInput
 
 Progress = Callable[[str], None]
@@ -122,6 +123,7 @@ def hold_out(path: Path, ends: Mapping[str, int]) -> dict[str, Path]:
     """
 
     def cut(folder: Path) -> None:
+        check_utf8(path)  # or what is wrong would be told of a piece of it in the cache
         with path.open("rb") as source:
             for split, end in ends.items():
                 with (folder / f"{split}.txt").open("wb") as target:

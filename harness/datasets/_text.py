@@ -92,9 +92,23 @@ def _pieces(path: Path) -> Iterator[str]:
         if rest:
             yield rest
     except UnicodeDecodeError as error:
-        raise BadInput(f"text file {path}: {_first_bad_byte(path)}: allowed: UTF-8") from error
+        raise _no_utf8(path) from error
     except OSError as error:
         raise BadInput(f"text file {path}: {error.strerror}: allowed: a file that can be read") from error
+
+
+def check_utf8(path: Path) -> None:
+    """Raises `BadInput` naming the first byte that is not UTF-8."""
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            while file.read(_CHUNK_CHARACTERS):
+                pass
+    except UnicodeDecodeError as error:
+        raise _no_utf8(path) from error
+
+
+def _no_utf8(path: Path) -> BadInput:
+    return BadInput(f"text file {path}: {_first_bad_byte(path)}: allowed: UTF-8")
 
 
 def _first_bad_byte(path: Path) -> str:

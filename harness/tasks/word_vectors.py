@@ -27,6 +27,7 @@ from harness.tasks._result import Result
 from harness.tasks._spec import spec_of
 from harness.tasks._text import load, with_words
 from impls.bag_model import BagModel, BagModelConfig
+from impls.errors import BadInput
 from impls.optimizers import NAMES
 from impls.options import Choice, File, Number, path_of
 from impls.spec import check_options
@@ -101,6 +102,11 @@ def _of_model(
             if step % 100 == 0:
                 # Waiting for the device here also keeps an asynchronous framework from queueing without bound.
                 progress(f"epoch {epoch + 1}/{settings['epochs']} step {step} loss {float(losses[-1]):.3f}")
+        if not losses:
+            raise BadInput(
+                f"a split of {len(train_T):,} tokens gives fewer than the {cell.tokens:,} targets of one batch: "
+                "allowed: more text"
+            )
         mean_loss = float(np.mean([float(loss) for loss in losses]))
         spent += time.perf_counter() - started
         if not np.isfinite(mean_loss):

@@ -217,6 +217,13 @@ def test_a_missing_split(tmp_path):
         _corpus.load(folder_of(tmp_path, "a b\n", None))
 
 
+def test_one_file_that_is_not_utf8_is_named_itself_with_its_byte(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_bytes(b"good line\n" * 1000 + b"bad \xff\n")  # in what is held out
+    with pytest.raises(BadInput, match=rf"text file {path}: byte 10,004 is 0xff, which is not UTF-8"):
+        _corpus.load(str(path))
+
+
 @pytest.mark.parametrize(
     ("content", "where"),
     [

@@ -140,3 +140,10 @@ def test_glove_learns_the_groups(text):
 def test_a_file_that_is_not_there_is_refused(text):
     with pytest.raises(ValueError, match="no such file"):
         rows(text, "numpy", "full_softmax", analogies=text / "nothing.txt")
+
+
+@pytest.mark.parametrize("objective", ["cbow", "pv_dbow"])
+def test_text_that_fills_no_batch_is_refused(text, objective):
+    (text / "train.txt").write_text("aa ae ai ao\n" * 40)
+    with pytest.raises(ValueError, match="tokens gives fewer than the 2,560 targets of one batch"):
+        rows(text, "numpy", "full_softmax", objective=objective)
