@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from impls.errors import BadInput
 
 OK, DISAGREES, BAD_USAGE = 0, 1, 2
+STOPPED, NOT_READ = 130, 141  # as shells say it: 128 and the number of the signal
 
 
 class _Parser(argparse.ArgumentParser):
@@ -22,15 +24,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 something disagrees or failed, 2 bad usage or bad input."""
     try:
         parsed = _parser().parse_args(_checked(sys.argv[1:] if arguments is None else arguments))
-        return parsed.command(parsed)
+        code = parsed.command(parsed)
+        sys.stdout.flush()  # here, where what goes wrong can still be told
+        return code
     except BadInput as error:
         return _refused(f" {error}")
+    except BrokenPipeError:  # whoever reads has read enough
+        _drop_what_cannot_be_written()
+        return NOT_READ
     except OSError as error:
+        _drop_what_cannot_be_written()
         where = f" {error.filename}:" if error.filename else ""
         return _refused(f"{where} {error.strerror or error}")
     except KeyboardInterrupt:
         print("vocabench: stopped; the same command goes on where it was", file=sys.stderr)
-        return 130
+        return STOPPED
 
 
 def _checked(arguments: Sequence[str]) -> Sequence[str]:
@@ -38,6 +46,14 @@ def _checked(arguments: Sequence[str]) -> Sequence[str]:
         if "\0" in argument or any("\ud800" <= sign <= "\udfff" for sign in argument):
             raise BadInput(f"argument {argument!r}: allowed: UTF-8 without NUL")
     return arguments
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Or Python tries once more at exit, and complains in several lines."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refused(reason: str) -> int:

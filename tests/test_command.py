@@ -93,6 +93,38 @@ def test_names_with_any_signs_stay_on_one_line(in_empty_folder, capsys):
         assert line.isprintable()
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_read_enough_is_no_mistake(unbuffered):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli", "list", "methods"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_finds_no_room_is_one_line(unbuffered):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness.cli", "list", "methods"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (2, "vocabench: No space left on device\n")
+
+
 def test_a_mistake_of_the_system_that_names_no_file_is_one_line_too(monkeypatch, capsys):
     from harness import registry
 
