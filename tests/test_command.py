@@ -168,6 +168,19 @@ def test_a_run_and_its_tables(in_empty_folder):
     assert "cut in the middle" in cut.stderr
 
 
+def test_a_run_says_which_rows_it_keeps_of_other_code(in_empty_folder, capsys):
+    command = ["run", "check", "-f", "numpy", "-m", "huffman", "-s", "training=false", "--out", "rows.jsonl"]
+    assert cli.main(command) == 0
+    assert "other code" not in capsys.readouterr().err
+    path = in_empty_folder / "rows.jsonl"
+    row = json.loads(path.read_text())
+    row["provenance"]["code"]["fingerprint"] = "0" * 12
+    path.write_text(json.dumps(row) + "\n")
+    assert cli.main(command) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "1 cells of rows.jsonl were measured by other code: another --out measures them anew" in said
+
+
 def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, capsys):
     """A framework whose layer has one sign flipped, in the worker's own process."""
     site = in_empty_folder / "site"

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness import pool, ray_pool, registry, runs
 from harness.cells import Cell, Selection, Suite, check_by_hand
 from harness.commands.table import show
+from harness.provenance import code_fingerprint
 from harness.store import Row, Store
 from impls.errors import BadInput
 
@@ -48,14 +49,25 @@ def run(
     if executor == "local":
         pool.check_device({cell.framework for cell in cells if cell.method in registry.methods()}, device)
     path = Path(out) if out else runs.default_path(suite_name)
-    with Store(path, again=_AGAIN if retry else ()) as store:
-        runs.rows(path)  # what could not be shown in the end is refused before anything is measured
-        measure(cells, store, suite.deadline_seconds, console, run_cells)
     keys = {cell.key for cell in cells}
+    with Store(path, again=_AGAIN if retry else ()) as store:
+        # Also, what could not be shown in the end is refused before anything is measured.
+        others = [
+            row for row in runs.rows(path) if row["key"] in keys and row["key"] in store and _is_of_other_code(row)
+        ]
+        if others:
+            console.print(
+                f"{len(others)} cells of {path} were measured by other code: another --out measures them anew"
+            )
+        measure(cells, store, suite.deadline_seconds, console, run_cells)
     rows = [row for row in runs.rows(path) if row["key"] in keys]
     show(rows, "markdown")
     console.print(f"rows: {path}")
     return 0 if all(row["status"] in ("ok", "skipped") for row in rows) else 1
+
+
+def _is_of_other_code(row: Row) -> bool:
+    return row["provenance"].get("code", {}).get("fingerprint") != code_fingerprint()
 
 
 def measure(
