@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from impls.errors import BadInput
 
@@ -13,8 +14,25 @@ OK, DISAGREES, BAD_USAGE = 0, 1, 2
 STOPPED, NOT_READ = 130, 141  # as shells say it: 128 and the number of the signal
 
 
+class _Once(argparse.Action):
+    """Takes a value once: of two, the first would go without a word."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        given = vars(namespace).setdefault("given", set())
+        if self.dest in given:
+            parser.error(f"{option} is given twice: allowed: once")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
     """One line for a mistake, in place of the whole usage."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.register("action", None, _Once)
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise BadInput(f"{message} (see '{self.prog} --help')")

@@ -58,6 +58,7 @@ def test_list_imports_no_framework(kind):
         (["run", "quick", "-o", "projection"], "allowed: NAME=VALUE"),
         (["run", "quick", "-s", "epochs=1", "-s", "epochs=2"], "--set epochs is given twice"),
         (["run", "quick", "-f", "numpy", "-t", "agreement", "--out", "/dev/null"], "/dev/null: it is no file"),
+        (["run", "quick", "--seed", "1", "--seed", "2"], "--seed is given twice: allowed: once"),
         (["table", "--clusters", "-3"], "'-3': allowed: a whole number from 0"),
         (["table", "--examples", "1.5"], "'1.5': allowed: a whole number from 0"),
         (["data", "list", "pydoc"], "data list pydoc: allowed"),
@@ -123,6 +124,14 @@ def test_output_that_finds_no_room_is_one_line(unbuffered):
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
     assert (done.returncode, done.stderr) == (2, "vocabench: No space left on device\n")
+
+
+def test_nothing_to_verify_is_said(monkeypatch, capsys):
+    from harness.datasets import _catalogue
+
+    monkeypatch.setattr(_catalogue, "describe", list)
+    assert cli.main(["data", "verify"]) == 0
+    assert "no dataset is here" in capsys.readouterr().out
 
 
 def test_a_mistake_of_the_system_that_names_no_file_is_one_line_too(monkeypatch, capsys):
