@@ -68,7 +68,7 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
     baselines = {trial(row): row for row in rows if row["cell"]["method"] == BASELINE}
     records = []
-    for row, apart in zip(rows, _apart(rows), strict=True):
+    for row, apart in zip(rows, set_apart(rows), strict=True):
         identity = _identity(row)
         verdict = (
             row.get("agreement", {}).get("verdict") or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
@@ -79,7 +79,7 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     return records
 
 
-def _apart(rows: Sequence[Row]) -> list[str]:
+def set_apart(rows: Sequence[Row]) -> list[str]:
     """What sets each measured row apart from others that would stand on the same line of the same table, such as
     "seed 1"; nothing where there is no other."""
     fields = [{**row["cell"]["settings"], **row["cell"]} for row in rows]

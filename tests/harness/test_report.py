@@ -133,6 +133,17 @@ def test_a_speed_that_disagrees_is_not_drawn(rows):
     assert all(place.startswith("disagrees") and "x at" not in place for place in huffman[1:])
 
 
+def test_two_seeds_have_two_curves(rows):
+    curved = next(r for r in rows if r["cell"]["task"] == "language_modelling" and r["cell"]["method"] == "sohsm")
+    other = copy.deepcopy(curved)
+    other["cell"]["seed"], other["key"] = 1, "other"
+    other["measurements"][0]["detail"]["curve"][-1]["perplexity"] = 12.5
+    (drawn,) = [f for f in figures.all_of([curved, other], flatten([curved, other])) if f.section == "training"]
+    names = {line[0] for line in drawn.lines}
+    assert names == {f"sohsm [interval=100] (seed {seed})" for seed in (0, 1)}
+    assert ("sohsm [interval=100] (seed 1)", "12.50") in {(line[0], line[2]) for line in drawn.lines}
+
+
 @pytest.fixture
 def speech():
     """Rows that this test may change: of three layers on characters, and others of which no gain can be drawn."""

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 from harness.report import _svg
 from harness.report._svg import Axes
 from harness.report.figures._figure import Figure, Looks, name_of_cell, unless_test
+from harness.report.rows import set_apart
 from harness.store import Row
+
+
+class _Line(NamedTuple):
+    """What a row tells of its training, with the name by which it looks."""
+
+    name: str
+    curve: list[dict[str, float]]
+    changes: list[dict[str, float]]
+
+    @property
+    def steps(self) -> list[tuple[float, float]]:
+        points = [(point["step" if "step" in point else "epoch"], point["perplexity"]) for point in self.curve]
+        for change in self.changes:
+            points += [
+                (change["step"], change[key])
+                for key in ("perplexity_before", "perplexity_after")
+                if change.get(key) is not None
+            ]
+        return sorted(points, key=lambda point: point[0])  # stable: before stays before after
 
 
 def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
     """Held-out perplexity while training; where clusters re-organize, just before and just after (SOHSM's figure 1)."""
-    groups: dict[tuple[str, str, str, str], dict[str, tuple[list[dict[str, float]], list[dict[str, float]]]]] = {}
-    for row in rows:
+    groups: dict[tuple[str, str, str, str], dict[str, _Line]] = {}
+    for row, apart in zip(rows, set_apart(rows), strict=True):
         cell = row["cell"]
         for measurement in row["measurements"]:
             detail = measurement.get("detail", {})
@@ -24,22 +44,23 @@ def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
                 group = groups.setdefault(
                     (cell["task"], cell["dataset"], detail.get("split", ""), cell["framework"]), {}
                 )
-                group[name] = (curve, detail.get("reorganizations", []))
+                label = f"{name} ({apart})" if apart else name
+                group[label] = _Line(name, curve, detail.get("reorganizations", []))
     made = []
     for number, ((task, dataset, split, framework), lines) in enumerate(groups.items()):
 
-        def draw(axes: Axes, lines: dict[str, Any] = lines) -> None:
-            for name in lines:
-                steps = _steps(*lines[name])
-                axes.plot(*zip(*steps, strict=True), linewidth=1.3, markersize=4, label=_svg.short(name), **looks[name])
-            counted = "steps" if any("step" in point for curve, _ in lines.values() for point in curve) else "epochs"
+        def draw(axes: Axes, lines: dict[str, _Line] = lines) -> None:
+            for label, line in lines.items():
+                look = {"linewidth": 1.3, "markersize": 4, **looks[line.name]}
+                axes.plot(*zip(*line.steps, strict=True), label=_svg.short(label), **look)
+            counted = "steps" if any("step" in point for line in lines.values() for point in line.curve) else "epochs"
             axes.set(xlabel=f"training {counted}", ylabel="held-out perplexity")
             _svg.logarithmic(axes.yaxis)
             axes.grid(axis="y")
             _svg.legend(axes)
 
         title = f"Training: {task.replace('_', ' ')} on {dataset}{unless_test(split)}, {framework}"
-        reorganized = any(changes for _, changes in lines.values())
+        reorganized = any(line.changes for line in lines.values())
         made.append(
             Figure(
                 "training",
@@ -50,21 +71,14 @@ def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
                     draw,
                     name=f"curve{number}",
                     title=title,
-                    description="; ".join(f"{n}: ends at {_steps(*found)[-1][1]:.1f}" for n, found in lines.items()),
+                    description="; ".join(f"{label}: ends at {line.steps[-1][1]:.1f}" for label, line in lines.items()),
                 ),
                 ("method", "step", "perplexity"),
-                [(n, f"{step:,.0f}", f"{value:.2f}") for n, found in lines.items() for step, value in _steps(*found)],
+                [
+                    (label, f"{step:,.0f}", f"{value:.2f}")
+                    for label, line in lines.items()
+                    for step, value in line.steps
+                ],
             )
         )
     return made
-
-
-def _steps(curve: list[dict[str, float]], changes: list[dict[str, float]]) -> list[tuple[float, float]]:
-    points = [(point["step" if "step" in point else "epoch"], point["perplexity"]) for point in curve]
-    for change in changes:
-        points += [
-            (change["step"], change[key])
-            for key in ("perplexity_before", "perplexity_after")
-            if change.get(key) is not None
-        ]
-    return sorted(points, key=lambda point: point[0])  # stable: before stays before after
