@@ -52,6 +52,14 @@ class Filter:
         return all(allowed is None or value in allowed for allowed, value in pairs)
 
 
+def groups(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
+    """Records with the same values of `keys`, in the order in which they come."""
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        found.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return found
+
+
 def flatten(rows: Iterable[Row]) -> list[Record]:
     """One record for each quantity of each row; a row that measured nothing gives one record without a quantity.
 

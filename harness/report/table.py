@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.cells import variant
 from harness.quantities import HIGHER
-from harness.report.rows import KEYS, Record
+from harness.report.rows import KEYS, Record, groups
 from harness.store import Row
 from harness.tasks._paired import BASELINE
 
@@ -45,22 +45,22 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
     """Titles and tables; rows by method in the order of measurement, then by framework."""
     found: list[tuple[str, pd.DataFrame]] = []
     modelling = [r for r in records if r["task"] == "language_modelling" and r["quantity"]]
-    for (dataset, vocab), part in _groups(modelling, "dataset", "vocab"):
+    for (dataset, vocab), part in groups(modelling, "dataset", "vocab").items():
         found.append((f"Language modelling on {dataset}, {vocab:,} words", _table(part, _LANGUAGE_MODELLING)))
         title = f"Decoding at {vocab:,} words, hidden vectors of the models trained on {dataset}, full softmax = 1"
         found.append((title, _table(part, _DECODING)))
     vectors = [r for r in records if r["task"] == "word_vectors" and r["quantity"]]
-    for (dataset, vocab, objective), part in _groups(vectors, "dataset", "vocab", "objective"):
+    for (dataset, vocab, objective), part in groups(vectors, "dataset", "vocab", "objective").items():
         found.append((f"Word vectors by {objective} on {dataset}, {vocab:,} words", _table(part, _WORD_VECTORS)))
     summaries = [r for r in records if r["task"] == "summarization" and r["quantity"]]
-    for (dataset, vocab, split), part in _groups(summaries, "dataset", "vocab", "split"):
+    for (dataset, vocab, split), part in groups(summaries, "dataset", "vocab", "split").items():
         found.append((f"Summarization on {dataset}{_where(split)}, {vocab:,} words", _table(part, _SUMMARIZATION)))
     speech = [r for r in records if r["task"] == "speech" and r["quantity"]]
-    for (dataset, vocab, split, units), part in _groups(speech, "dataset", "vocab", "split", "units"):
+    for (dataset, vocab, split, units), part in groups(speech, "dataset", "vocab", "split", "units").items():
         found.append((f"Speech on {dataset}{_where(split)}, {vocab:,} {units}", _table(part, _SPEECH)))
     timing = [r for r in records if r["task"] == "timing" and r["quantity"]]
     for (vocab, dim, tokens, precision, device), part in sorted(
-        _groups(timing, "vocab", "dim", "tokens", "precision", "device"), key=lambda group: group[0]
+        groups(timing, "vocab", "dim", "tokens", "precision", "device").items(), key=lambda group: group[0]
     ):
         title = f"Speed at {vocab:,} words (N={tokens:,}, D={dim}, {precision}, {device}), full softmax = 1"
         found.append((title, _table(part, _TIMING)))
@@ -84,13 +84,6 @@ def full_name(record: Record) -> str:
     """Of a line: the method with its options, and what sets it apart from others of the same name."""
     apart = f" ({record['apart']})" if record["apart"] else ""
     return f"{record['method']} {record['options']}".strip() + apart
-
-
-def _groups(records: Iterable[Record], *keys: str) -> list[tuple[tuple[Any, ...], list[Record]]]:
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
-    return list(groups.items())
 
 
 def _table(records: Sequence[Record], columns: Sequence[_Column]) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +38,6 @@ def name_of(record: Record) -> str:
 def name_of_cell(cell: Mapping[str, Any]) -> str:
     """As that of its records."""
     return f"{cell['method']} {variant(cell['options'])}".strip()
-
-
-def groups(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
-    return groups
 
 
 def unless_test(split: str | None) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from harness.report import _svg
 from harness.report._svg import Axes
-from harness.report.figures._figure import Figure, groups, name_of
-from harness.report.rows import Record
+from harness.report.figures._figure import Figure, name_of
+from harness.report.rows import Record, groups
 
 
 def errors(records: Sequence[Record]) -> list[Figure]:

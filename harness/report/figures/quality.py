@@ -9,8 +9,8 @@ from typing import Any
 from harness.quantities import HIGHER, QUANTITIES
 from harness.report import _svg
 from harness.report._svg import Axes
-from harness.report.figures._figure import Figure, Looks, groups, name_of, unless_test
-from harness.report.rows import Record
+from harness.report.figures._figure import Figure, Looks, name_of, unless_test
+from harness.report.rows import Record, groups
 from harness.tasks._paired import BASELINE
 
 # The one figure by which a task's models are told apart.
