@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 
-from harness import agreement, forms, layers, roofline
+from harness import agreement, forms, layers, registry, roofline
 from harness.cells import Cell, Names, Setting
 from harness.memory import peak_bytes
 from harness.quantities import Measurement
@@ -59,14 +61,16 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     if cell.device == "cpu" and "peak_bytes" in wanted:
         # Before forms are tried: what a process has freed hides the next peak. An accelerator counts each by itself.
         layer = _layer(cell, spec)
-        measurements, first = _peak(cell, layer, inputs, progress)
+        progress("peak memory")
+        measurements, first = _peak(cell, layer, inputs)
     spec, times = forms.fastest(cell.framework, spec, inputs, cell.device, progress)
     if times:
         tried = {"tried": times}
     if layer is None or spec.form != next(iter(times), ""):
         layer = _layer(cell, spec)
         if "peak_bytes" in wanted:
-            measurements, first = _peak(cell, layer, inputs, progress)
+            progress("peak memory")
+            measurements, first = _peak_anew(cell, spec.form) if cell.device == "cpu" else _peak(cell, layer, inputs)
 
     progress("agreement at this size")
     checked = cell.settings["checked_tokens"]
@@ -151,14 +155,26 @@ def _timed(
     return found
 
 
-def _peak(cell: Cell, layer: Layer, inputs: Batch, progress: Callable[[str], None]) -> tuple[list[Measurement], float]:
+def _peak_anew(cell: Cell, form: str) -> tuple[list[Measurement], float]:
+    """`_peak` of the layer in that form, in a process that has tried no other."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(_peak_of_form, cell.to_json(), form).result()
+
+
+def _peak_of_form(fields: dict[str, Any], form: str) -> tuple[list[Measurement], float]:
+    cell = Cell.from_json(fields)
+    registry.adapter(cell.framework).prepare_process()
+    inputs = batch(zipf_counts(cell.vocab), tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
+    return _peak(cell, _layer(cell, replace(_spec(cell, cell.method), form=form)), inputs)
+
+
+def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], float]:
     """Of the very first call, which takes its memory from the system; later calls reuse what the framework kept. None
     where the device does not count it. Also that call's seconds.
 
     A small layer of the same method goes first, so that what the framework loads and compiles with is in memory
     already.
     """
-    progress("peak memory")
     spec = layers.spec(cell.method, counts=zipf_counts(_SMALL_VOCAB), dim=8, dtype=cell.precision, **cell.options)
     small = _layer(cell, replace(spec, form=layer.spec.form))
     some = batch(spec.counts, tokens=32, dim=8, seed=cell.seed)
