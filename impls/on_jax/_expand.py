@@ -9,7 +9,6 @@ of the best bests.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -69,24 +68,31 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
     (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
 
+    def by_bounds() -> tuple[Found, Array]:
+        return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
+
+    def not_tried() -> tuple[Found, Array]:
+        nothing_NK, none_NK = jnp.zeros((rows, k), log_cluster_NC.dtype), jnp.zeros((rows, k), words.word_CS.dtype)
+        return (nothing_NK, none_NK, jnp.zeros(rows, jnp.float32)), jnp.array(False)
+
     def whole() -> Found:
         return *_best_of_all(hidden_ND, log_cluster_NC, words, k), jnp.ones(rows, jnp.float32)
 
-    def by_bounds() -> Found:
-        return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first, whole)
-
     if k <= first:
-        return by_bounds()
-    # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
-    # cluster: where many clusters reach that half, the first few cannot settle the row.
-    reaching_NC = log_cluster_NC >= log_cluster_NC.max(axis=1, keepdims=True) - math.log(2.0)
-    return lax.cond(reaching_NC.mean() > _WHOLE_SHARE, whole, by_bounds)
+        found, settled = by_bounds()
+    else:
+        # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the
+        # likeliest cluster: where many clusters reach that half, the first few cannot settle the row.
+        reaching_NC = log_cluster_NC >= log_cluster_NC.max(axis=1, keepdims=True) - math.log(2.0)
+        found, settled = lax.cond(reaching_NC.mean() > _WHOLE_SHARE, not_tried, by_bounds)
+    return lax.cond(settled, lambda: found, whole)  # one place for it, or it would be compiled twice
 
 
 def _best_by_bounds(
-    hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, first: int, whole: Callable[[], Found]
-) -> Found:
-    """The best words of the first clusters of each row, then of those that reach the k-th best of these."""
+    hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, first: int
+) -> tuple[Found, Array]:
+    """The best words of the first clusters of each row, then of those that reach the k-th best of these; and whether
+    these were few enough to be expanded."""
     rows, clusters = log_cluster_NC.shape
     every_N1 = jnp.arange(rows)[:, None]
     _, chosen_NM = top_k(log_cluster_NC, first)
@@ -99,7 +105,8 @@ def _best_by_bounds(
     def further() -> Found:
         return *_joined_by_open(values_NK, ids_NK, hidden_ND, log_cluster_NC, words, open_NC, room), share_N
 
-    return lax.cond(open_NC.sum() > room, whole, further)
+    settled = open_NC.sum() <= room
+    return lax.cond(settled, further, lambda: (values_NK, ids_NK, share_N)), settled
 
 
 def _joined_by_open(

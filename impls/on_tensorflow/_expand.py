@@ -54,20 +54,30 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     clusters, width = words.word_CS.shape
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
 
-    def whole() -> Found:
-        ones_N = tf.ones(tf.shape(log_cluster_NC)[:1])
-        return *_best_of_all(hidden_ND, log_cluster_NC, words, k), ones_N
+    def by_bounds() -> tuple[Tensor, ...]:
+        return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
 
-    def by_bounds() -> Found:
-        return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first, whole)
+    def not_tried() -> tuple[Tensor, ...]:
+        return *_nothing(log_cluster_NC, k), False
+
+    def whole() -> Found:
+        return *_best_of_all(hidden_ND, log_cluster_NC, words, k), tf.ones(tf.shape(log_cluster_NC)[:1])
 
     if k <= first:
-        return by_bounds()
-    # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
-    # cluster: where many clusters reach that half, the first few cannot settle the row.
-    half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
-    reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
-    return tf.cond(_exceeds(reaching, _FLAT_SHARE, log_cluster_NC), whole, by_bounds)
+        *found, settled = by_bounds()
+    else:
+        # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the
+        # likeliest cluster: where many clusters reach that half, the first few cannot settle the row.
+        half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
+        reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
+        *found, settled = tf.cond(_exceeds(reaching, _FLAT_SHARE, log_cluster_NC), not_tried, by_bounds)
+    return tf.cond(settled, lambda: tuple(found), whole)  # one place for it, or it would be traced twice
+
+
+def _nothing(log_cluster_NC: Tensor, k: int) -> Found:
+    """In the place of what `search` finds, where it was not looked for."""
+    rows = tf.shape(log_cluster_NC)[0]
+    return tf.zeros([rows, k], log_cluster_NC.dtype), tf.zeros([rows, k], tf.int32), tf.zeros([rows])
 
 
 def _exceeds(pairs: Tensor, share: float, log_cluster_NC: Tensor) -> Tensor:
@@ -75,8 +85,10 @@ def _exceeds(pairs: Tensor, share: float, log_cluster_NC: Tensor) -> Tensor:
 
 
 def _best_by_bounds(
-    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int, whole
-) -> Found:  # type: ignore[no-untyped-def]
+    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int
+) -> tuple[Tensor, ...]:
+    """The best words of the first clusters of each row, then of those that reach the k-th best of these, as `search`
+    gives them; and whether these were few enough to be expanded."""
     rows, (clusters, width) = tf.shape(log_cluster_NC)[0], words.word_CS.shape
     each = min(k, width)  # the most that a cluster can hold of the k best
 
@@ -109,7 +121,8 @@ def _best_by_bounds(
         every = tf.concat([values, tf.reshape(more_values, flat)], 1), tf.concat([ids, tf.reshape(more_ids, flat)], 1)
         return *best_by_id(*every, k), tf.cast(count_N + first, tf.float32) / clusters
 
-    return tf.cond(_exceeds(tf.reduce_sum(count_N), _OPEN_SHARE, log_cluster_NC), whole, with_open)
+    settled = ~_exceeds(tf.reduce_sum(count_N), _OPEN_SHARE, log_cluster_NC)
+    return *tf.cond(settled, with_open, lambda: _nothing(log_cluster_NC, k)), settled
 
 
 def _best_of_all(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
