@@ -226,9 +226,11 @@ def test_the_front_is_what_nothing_beats(found, high):
 
 def test_the_command(tmp_path, capsys):
     out = tmp_path / "page.html"
-    runs = ["--run", str(RESULTS / "quick.jsonl"), "--run", str(RESULTS / "cpu-44k.jsonl")]
+    files = [RESULTS / "quick.jsonl", RESULTS / "cpu-44k.jsonl"]
+    runs = [argument for file in files for argument in ("--run", str(file))]
     assert main(["report", *runs, "--out", str(out)]) == 0
-    assert "44 rows" in capsys.readouterr().out
+    rows = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    assert f": {rows} rows" in capsys.readouterr().out
     assert "<title>Vocabench: quick, cpu-44k</title>" in out.read_text(encoding="utf-8")
     assert main(["report", "--run", str(tmp_path / "none.jsonl")]) == 2
     assert main(["report", *runs, "--out", str(tmp_path / "no" / "page.html")]) == 2
