@@ -94,36 +94,31 @@ def test_names_with_any_signs_stay_on_one_line(in_empty_folder, capsys):
         assert line.isprintable()
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_has_read_enough_is_no_mistake(unbuffered):
-    reading, writing = os.pipe()
-    os.close(reading)
+def listed_to(stdout, unbuffered):
     done = subprocess.run(
         [sys.executable, "-m", "harness.cli", "list", "methods"],
-        stdout=writing,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
         check=False,
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
     )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_read_enough_is_no_mistake(unbuffered):
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert listed_to(writing, unbuffered) == (141, "")
     os.close(writing)
-    assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_finds_no_room_is_one_line(unbuffered):
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "harness.cli", "list", "methods"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            check=False,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )
-    assert (done.returncode, done.stderr) == (2, "vocabench: No space left on device\n")
+        assert listed_to(full, unbuffered) == (2, "vocabench: No space left on device\n")
 
 
 def test_nothing_to_verify_is_said(monkeypatch, capsys):
