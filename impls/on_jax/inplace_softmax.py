@@ -15,8 +15,18 @@ def inplace_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Ar
     return _forward(hidden_ND, weight_VD, bias_V, targets_N)[0]
 
 
+def _logits(hidden_ND: Array, weight_VD: Array, bias_V: Array) -> Array:
+    """(N, V), the bias being a column of the product: XLA adds one that is added afterwards anew for every reader, and
+    holds product and sum. Where the weights, which this copies, are larger than the logits, it is added afterwards."""
+    tokens, dim = hidden_ND.shape
+    if tokens < dim:
+        return jnp.matmul(hidden_ND, weight_VD.T) + bias_V
+    hidden_NE = jnp.concatenate([hidden_ND, jnp.ones((tokens, 1), hidden_ND.dtype)], axis=1)
+    return jnp.matmul(hidden_NE, jnp.concatenate([weight_VD, bias_V[:, None]], axis=1).T)
+
+
 def _forward(hidden_ND, weight_VD, bias_V, targets_N):  # type: ignore[no-untyped-def]
-    logits_NV = jnp.matmul(hidden_ND, weight_VD.T) + bias_V
+    logits_NV = _logits(hidden_ND, weight_VD, bias_V)
     highest_N = logits_NV.max(axis=1)
     exp_NV = jnp.exp(logits_NV - highest_N[:, None])
     sum_N = exp_NV.sum(axis=1)
