@@ -4,17 +4,69 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import platform
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psutil
 
 from harness import registry
 
+# mallopt's parameters and glibc's own values of them.
+_TRIM_THRESHOLD, _GLIBC_TRIM_THRESHOLD = -1, 128 * 1024
+_MMAP_MAX, _GLIBC_MMAP_MAX = -4, 65536
+_ARENA_MAX = -8
+
 _BALLAST_SIZES = (2**26, 2**23, 2**20)
 _MOST_BLOCKS = 2000
+
+
+class _Allocator:
+    """glibc's of this process; where there is another C library, it is left as it is."""
+
+    keeps_freed = False
+
+    def keep(self, freed: bool) -> None:
+        if platform.libc_ver()[0] == "glibc":
+            libc = ctypes.CDLL(None)
+            libc.mallopt(_ARENA_MAX, 1)  # the arenas of other threads have no room for anything large
+            libc.mallopt(_TRIM_THRESHOLD, -1 if freed else _GLIBC_TRIM_THRESHOLD)
+            libc.mallopt(_MMAP_MAX, 0 if freed else _GLIBC_MMAP_MAX)
+            self.keeps_freed = freed
+
+
+_allocator = _Allocator()
+
+
+def keep_freed() -> None:
+    """From here on freed memory stays in the process, as TensorFlow keeps it by itself and all frameworks do on a GPU.
+
+    By itself glibc gives each large array back to the kernel, which clears the same pages again for the next step.
+    Called before a framework has started its threads.
+    """
+    _allocator.keep(freed=True)
+
+
+def allocation() -> str:
+    """What becomes of freed memory, as a row's provenance says it."""
+    return "kept" if _allocator.keeps_freed else "left to the C library"
+
+
+@contextmanager
+def freed_given_back() -> Iterator[None]:
+    """What was freed before goes back to the system, and so does what is freed within."""
+    gc.collect()
+    kept = _allocator.keeps_freed
+    _allocator.keep(freed=False)
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        yield
+    finally:
+        _allocator.keep(freed=kept)
 
 
 def peak_bytes(framework: str, device: str, run: Callable[[], object]) -> int | None:
@@ -40,7 +92,8 @@ def peak_resident_bytes(run: Callable[[], object], allocate: Callable[[int], obj
     gc.collect()
     held = _take_up_kept_memory(allocate)
     try:
-        return _peak(run)
+        with freed_given_back():
+            return _peak(run)
     finally:
         del held
 
@@ -61,12 +114,10 @@ def _take_up_kept_memory(allocate: Callable[[int], object | None]) -> list[objec
 
 
 def _peak(run: Callable[[], object]) -> int:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)
-        if _reset_high_water_mark():
-            before = psutil.Process().memory_info().rss
-            run()
-            return max(0, _high_water_mark() - before)
+    if sys.platform == "linux" and _reset_high_water_mark():
+        before = psutil.Process().memory_info().rss
+        run()
+        return max(0, _high_water_mark() - before)
     return _sampled_peak(run)
 
 

@@ -19,7 +19,7 @@ QUANTITIES: dict[str, tuple[str, str, str]] = {
     "beam_seconds": ("s", LOWER, "10 likely words by a layer-wise search of width 10, for the same batch"),
     "beam_recall": ("1", HIGHER, "share of the exact 10 likeliest words that the layer-wise search finds"),
     "sample_seconds": ("s", LOWER, "one word drawn for each of the same hidden vectors"),
-    "compile_seconds": ("s", LOWER, "first call less a warm one: tracing, compiling, tuning"),
+    "compile_seconds": ("s", LOWER, "first call less later ones: tracing, compiling, tuning"),
     "peak_bytes": ("B", LOWER, "most extra memory during forward and backward of the layer"),
     "step_peak_bytes": ("B", LOWER, "most extra memory during one training step of the whole model"),
     "roofline_share": ("ratio", HIGHER, "the least time that the ceilings leave the layer, over `layer_seconds`"),

@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any, TextIO
 
-from harness import registry
+from harness import memory, registry
 from harness.cells import Cell
 from impls.errors import BadInput, Unsupported
 
@@ -54,7 +54,8 @@ def _measure(fields: dict[str, Any], answers: TextIO) -> dict[str, Any]:
         if not isinstance(error, BadInput):
             traceback.print_exc()
     answer["seconds"] = time.perf_counter() - start
-    answer["framework"] = registry.adapter(cell.framework).describe(cell.device, cell.precision)
+    facts = registry.adapter(cell.framework).describe(cell.device, cell.precision)
+    answer["framework"] = {**facts, "freed_memory": memory.allocation()}
     return answer
 
 

@@ -1,6 +1,11 @@
 """Peak memory of work whose size is known."""
 
+import platform
+import subprocess
+import sys
+
 import numpy as np
+import pytest
 
 from harness import memory
 
@@ -26,3 +31,36 @@ def test_memory_that_an_allocator_keeps_hides_no_peak():
 
     assert memory.peak_resident_bytes(work) < 20e6
     assert 45e6 < memory.peak_resident_bytes(work, allocate) < 80e6
+
+
+_STEPS = """
+import resource, sys, threading
+from harness import memory
+
+def work():
+    b"x" * 200_000_000  # some 49,000 pages
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if "keep" in sys.argv:
+    memory.keep_freed()
+faults()
+print(faults(), memory.peak_resident_bytes(work), faults(), memory.allocation(), sep="|")
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library allocates in its own way")
+@pytest.mark.parametrize("kept", [True, False])
+def test_freed_memory_is_taken_again_without_the_kernel_and_hides_no_peak(kept):
+    command = [sys.executable, "-c", _STEPS, *(["keep"] if kept else [])]
+    said = subprocess.check_output(command, text=True)
+    before, peak, after, allocation = said.strip().split("|")
+    assert (int(before) < 1000) == kept, before
+    assert 180e6 < float(peak) < 300e6
+    assert int(after) > 40_000, "what was freed within is given back"
+    assert (allocation == "kept") == kept

@@ -37,6 +37,7 @@ def test_finished_cells_are_not_measured_again(tmp_path):
     assert first["agreement"]["verdict"] == "agree"
     assert first["provenance"]["code"]["fingerprint"]
     assert first["provenance"]["framework"]["numpy"]
+    assert first["provenance"]["framework"]["freed_memory"]
 
 
 def test_a_cell_past_its_deadline_is_a_row_and_the_next_cell_runs(tmp_path):
