@@ -1,11 +1,12 @@
 """The softmax within a word's cluster, for tokens of many clusters at once: the costly half of a two-level layer.
 
 Tokens are sorted by cluster and words are stored by cluster in a (C, S, D) slab, so that each cluster is one small
-dense product and no cluster matrix is ever copied. `F.grouped_mm` runs all of them in one call where it knows the
-dtype; else a loop over the clusters that occur writes into slices of the same arrays. A third form cuts the tokens into
-tiles of one cluster each and copies the cluster's matrix for every tile: more memory, but three batched products in all
-and nothing that waits for the device, which suits a GPU. The gradient is written out: with the log-sum-exp of the
-forward pass, d loss / d logits is one exponential, and neither pass keeps more than one (N, S) array.
+dense product and no cluster matrix is ever copied. On a CPU a loop makes them, without the slots that hold no word,
+into slices of the same arrays; elsewhere `F.grouped_mm` runs all of them in one call where it knows the dtype. A second
+form cuts the tokens into tiles of one cluster each and copies the cluster's matrix for every tile: more memory, but
+three batched products in all and nothing that waits for the device, which suits a GPU. The gradient is written out:
+with the log-sum-exp of the forward pass, d loss / d logits is one exponential, and neither pass keeps more than one
+(N, S) array.
 """
 
 from __future__ import annotations
@@ -20,16 +21,10 @@ from torch.nn import functional as F
 
 from impls.on_torch._layer import at_least_float32
 
-GROUPED, LOOP = "grouped_mm", "loop over clusters"
 _TILE = 32  # tokens
-TILES = f"tiles of {_TILE} tokens"
-
-
-def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
-    """The forms for word vectors (D,) of `dtype`, the fastest on CPUs first: `F.grouped_mm` takes float32 and half
-    precision, rows of whole 16 bytes."""
-    known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return (GROUPED, TILES, LOOP) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
+BY_CLUSTER, TILES = "a product for each cluster", f"tiles of {_TILE} tokens"
+FORMS = (BY_CLUSTER, TILES)
+_LOOP_ON = ("cpu",)  # where `F.grouped_mm` is itself a loop, and goes through the empty slots as well
 
 
 @dataclass(frozen=True)
@@ -40,26 +35,29 @@ class ByCluster:
         order_N: Positions in the batch, sorted.
         cluster_N, slot_N: Of the sorted tokens' targets.
         ends_C: (C,) int32: one past the last sorted token of each cluster.
-        form: One of `forms`, for the products with the slab.
+        empty_CS: True where a slot holds no word; a cluster's words are in its first slots.
+        form: One of `FORMS`, for the products with the slab.
     """
 
     order_N: Tensor
     cluster_N: Tensor
     slot_N: Tensor
     ends_C: Tensor
+    empty_CS: Tensor
     form: str
 
     @classmethod
-    def of(cls, cluster_N: Tensor, slot_N: Tensor, clusters: int, form: str) -> ByCluster:
+    def of(cls, cluster_N: Tensor, slot_N: Tensor, empty_CS: Tensor, form: str) -> ByCluster:
         cluster_sorted_N, order_N = torch.sort(cluster_N, stable=True)
-        every = torch.arange(clusters, device=cluster_N.device)
+        every = torch.arange(len(empty_CS), device=cluster_N.device)
         ends_C = torch.searchsorted(cluster_sorted_N, every, right=True).to(torch.int32)
-        return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, form)
+        return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, empty_CS, form)
 
+    @cached_property
     def pieces(self) -> list[tuple[int, int, int]]:
-        """(cluster, first, end) of the clusters that occur."""
-        ends = self.ends_C.tolist()
-        return [(c, start, end) for c, (start, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > start]
+        """For each cluster its first sorted token, the end of its tokens, and how many words it has."""
+        ends, sizes = self.ends_C.tolist(), self.empty_CS.logical_not().sum(dim=1).tolist()
+        return list(zip([0, *ends[:-1]], ends, sizes, strict=True))
 
     @cached_property
     def tiles(self) -> tuple[Tensor, Tensor]:
@@ -81,35 +79,45 @@ class ByCluster:
         return token_MT.where(token_MT < ends_C[cluster_M][:, None], tokens), cluster_M
 
 
+def _grouped(slab_CSD: Tensor) -> bool:
+    """Whether `F.grouped_mm` is taken: it knows float32 and half precision, in rows of whole 16 bytes."""
+    known = hasattr(F, "grouped_mm") and slab_CSD.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return known and slab_CSD.device.type not in _LOOP_ON and slab_CSD.shape[2] * slab_CSD.itemsize % 16 == 0
+
+
 def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
     """(N, S) products of each sorted token with the words of its cluster."""
-    if batch.form == GROUPED:
-        return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
-    scores_NS = hidden_ND.new_empty(len(hidden_ND), slab_CSD.shape[1])
     if batch.form == TILES:
         token_MT, cluster_M = batch.tiles
         scores_MTS = torch.bmm(_in_tiles(hidden_ND, token_MT), slab_CSD[cluster_M].transpose(1, 2))
         return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
-    for cluster, first, end in batch.pieces():
-        torch.mm(hidden_ND[first:end], slab_CSD[cluster].T, out=scores_NS[first:end])
+    if _grouped(slab_CSD):
+        return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
+    scores_NS = hidden_ND.new_zeros(len(hidden_ND), slab_CSD.shape[1])
+    for words_SD, (first, end, size) in zip(slab_CSD, batch.pieces, strict=True):
+        if end > first:
+            torch.mm(hidden_ND[first:end], words_SD[:size].T, out=scores_NS[first:end, :size])
     return scores_NS
 
 
 def _back(dscores_NS: Tensor, hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
     """Gradients by the sorted hidden vectors (N, D) and by the slab (C, S, D)."""
-    if batch.form == GROUPED:
-        dhidden_ND = F.grouped_mm(dscores_NS, slab_CSD, offs=batch.ends_C)
-        return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
     if batch.form == TILES:
         token_MT, cluster_M = batch.tiles
         dscores_MTS, hidden_MTD = _in_tiles(dscores_NS, token_MT), _in_tiles(hidden_ND, token_MT)
         dhidden_ND = _from_tiles(torch.bmm(dscores_MTS, slab_CSD[cluster_M]), token_MT, len(hidden_ND))
         dwords_MSD = at_least_float32(torch.bmm(dscores_MTS.transpose(1, 2), hidden_MTD))
         return dhidden_ND, dwords_MSD.new_zeros(slab_CSD.shape).index_add_(0, cluster_M, dwords_MSD).to(slab_CSD.dtype)
-    dhidden_ND, dslab_CSD = torch.empty_like(hidden_ND), torch.zeros_like(slab_CSD)
-    for cluster, first, end in batch.pieces():
-        torch.mm(dscores_NS[first:end], slab_CSD[cluster], out=dhidden_ND[first:end])
-        torch.mm(dscores_NS[first:end].T, hidden_ND[first:end], out=dslab_CSD[cluster])
+    if _grouped(slab_CSD):
+        dhidden_ND = F.grouped_mm(dscores_NS, slab_CSD, offs=batch.ends_C)
+        return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
+    dhidden_ND, dslab_CSD = torch.empty_like(hidden_ND), torch.empty_like(slab_CSD)
+    for words_SD, dwords_SD, (first, end, size) in zip(slab_CSD, dslab_CSD, batch.pieces, strict=True):
+        reached = size if end > first else 0
+        if reached:
+            torch.mm(dscores_NS[first:end, :size], words_SD[:size], out=dhidden_ND[first:end])
+            torch.mm(dscores_NS[first:end, :size].T, hidden_ND[first:end], out=dwords_SD[:size])
+        dwords_SD[reached:].zero_()
     return dhidden_ND, dslab_CSD
 
 
@@ -127,12 +135,12 @@ def _from_tiles(rows_MTX: Tensor, token_MT: Tensor, tokens: int) -> Tensor:
 
 class _InClusterNll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_ND, slab_CSD, bias_CS, padding_CS, batch: ByCluster) -> Tensor:  # type: ignore[override]
+    def forward(ctx, hidden_ND, slab_CSD, bias_CS, batch: ByCluster) -> Tensor:  # type: ignore[override]
         hidden_sorted_ND = hidden_ND[batch.order_N].to(slab_CSD.dtype)
         scores_NS = at_least_float32(scores(hidden_sorted_ND, slab_CSD, batch))
         if bias_CS is not None:
             scores_NS = scores_NS + bias_CS[batch.cluster_N]
-        scores_NS = scores_NS.masked_fill_(padding_CS[batch.cluster_N], -torch.inf)
+        scores_NS = scores_NS.masked_fill_(batch.empty_CS[batch.cluster_N], -torch.inf)
         log_sum_N = torch.logsumexp(scores_NS, dim=1)
         target_N = scores_NS.gather(1, batch.slot_N[:, None])[:, 0]
         ctx.save_for_backward(hidden_sorted_ND, slab_CSD, bias_CS, scores_NS, log_sum_N)
@@ -156,19 +164,16 @@ class _InClusterNll(torch.autograd.Function):
         dsorted_ND, dslab_CSD = _back(dscores_NS.to(slab_CSD.dtype), hidden_ND, slab_CSD, batch)
         dhidden_ND = torch.empty_like(dsorted_ND)
         dhidden_ND[batch.order_N] = dsorted_ND
-        return dhidden_ND.to(ctx.hidden_dtype), dslab_CSD, dbias_CS, None, None
+        return dhidden_ND.to(ctx.hidden_dtype), dslab_CSD, dbias_CS, None
 
 
-def in_cluster_nll(
-    hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, padding_CS: Tensor, batch: ByCluster
-) -> Tensor:
+def in_cluster_nll(hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, batch: ByCluster) -> Tensor:
     """(N,) negative log-likelihood of each target among the words of its cluster, in nats.
 
     Args:
         hidden_ND: (N, D).
         slab_CSD: Word vectors by cluster and slot.
         bias_CS: Word biases, or None.
-        padding_CS: True where a slot holds no word.
         batch: The targets, sorted by cluster.
     """
-    return _InClusterNll.apply(hidden_ND, slab_CSD, bias_CS, padding_CS, batch)  # type: ignore[return-value]
+    return _InClusterNll.apply(hidden_ND, slab_CSD, bias_CS, batch)  # type: ignore[return-value]

@@ -12,6 +12,7 @@ import math
 import operator
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,6 +47,10 @@ class WordsByCluster:
     added_CS: Tensor
     word_CS: Tensor
     form: str
+
+    @cached_property
+    def empty_CS(self) -> Tensor:
+        return torch.isneginf(self.added_CS)
 
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
         """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
@@ -160,7 +165,7 @@ def _best_of_expanded(
 ) -> tuple[Tensor, Tensor]:
     (rows, expanded), width = chosen_NM.shape, words.word_CS.shape[1]
     every_P = torch.arange(rows * expanded, device=hidden_ND.device)
-    batch = _clusters.ByCluster.of(chosen_NM.flatten(), every_P, len(words.slab_CSD), words.form)
+    batch = _clusters.ByCluster.of(chosen_NM.flatten(), every_P, words.empty_CS, words.form)
     sorted_PS = words.joint(hidden_ND, log_cluster_NC, batch.order_N // expanded, batch)
     place_P = torch.empty_like(every_P)
     place_P[batch.order_N] = every_P
@@ -203,7 +208,7 @@ def _joined_by_needed(
     """The best so far with the words of the needed clusters, of which only those that reach the k-th best count."""
     rows, k = values_RK.shape
     cluster_P, row_P = needed_RC.T.nonzero(as_tuple=True)  # sorted by cluster
-    batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), len(words.slab_CSD), words.form)
+    batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), words.empty_CS, words.form)
     joint_PS = words.joint(hidden_RD, log_cluster_RC, row_P, batch)
     pair_Q, slot_Q = (joint_PS >= values_RK[row_P, -1:]).nonzero(as_tuple=True)
     every_R = torch.arange(rows, device=row_P.device).repeat_interleave(k)

@@ -68,8 +68,8 @@ class Level(nn.Module):
             self._of(number, "bias"),
             self._of(number, "member"),
         )
-        batch = _clusters.ByCluster.of(row_R, slot_R, len(weight_GSD), self.form)
-        return _clusters.in_cluster_nll(hidden_RD, weight_GSD, bias_GS, torch.eq(member_GS, self.members), batch)
+        batch = _clusters.ByCluster.of(row_R, slot_R, torch.eq(member_GS, self.members), self.form)
+        return _clusters.in_cluster_nll(hidden_RD, weight_GSD, bias_GS, batch)
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
         """(N, M) log P(member | its group, h)."""
@@ -113,7 +113,7 @@ class Level(nn.Module):
             words, groups_G = self._words(number), self._of(number, "groups")
             place_N = torch.searchsorted(groups_G, group_N).clamp_(max=len(groups_G) - 1)
             rows_R = (groups_G[place_N] == group_N).nonzero()[:, 0]
-            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, len(groups_G), self.form)
+            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, words.empty_CS, self.form)
             rows_R, nothing_RC = batch.slot_N, cast_ND.new_zeros(len(rows_R), len(groups_G))
             joint_RS = words.joint(cast_ND[rows_R], nothing_RC, torch.arange(len(rows_R), device=rows_R.device), batch)
             member_N[rows_R] = words.word_CS[batch.cluster_N, draw(joint_RS.exp(), uniforms_N[rows_R])]

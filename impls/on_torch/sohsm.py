@@ -30,6 +30,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     optimizer state along.
     """
 
+    FORMS = _clusters.FORMS
+
     cluster: Tensor
     slot: Tensor
     word: Tensor
@@ -56,10 +58,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self._statistics_VC: Tensor | None = None  # made at the first `observe`: a fixed layer needs none
         self._place(spec.structure["cluster"])
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return _clusters.forms(spec.dim, TORCH_DTYPES[spec.dtype])
-
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
@@ -85,10 +83,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return cluster_nll + self._in_cluster_nll(hidden_ND, targets_N, cluster_N).mean()
 
     def _in_cluster_nll(self, hidden_ND: Tensor, targets_N: Tensor, cluster_N: Tensor) -> Tensor:
-        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self.limits.clusters, self.form)
-        return _clusters.in_cluster_nll(
-            self._project(hidden_ND, "word_projection"), self.word_weight, self._word_bias, self._padding_CS, batch
-        )
+        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self._padding_CS, self.form)
+        word_hidden_ND = self._project(hidden_ND, "word_projection")
+        return _clusters.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, batch)
 
     def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
         """(N, C) log P(c | h)."""
@@ -123,7 +120,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """(N,) words: a cluster by the first number, one of its words by the second."""
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
-        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self.limits.clusters, self.form)
+        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self._padding_CS, self.form)
         joint_NS = self._words.joint(self._word_hidden(hidden_ND), log_cluster_NC, batch.order_N, batch)
         slot_N = draw(joint_NS.softmax(dim=1), uniforms_NU[batch.order_N, 1])
         word_N = torch.empty_like(cluster_N)
