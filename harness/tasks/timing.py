@@ -84,11 +84,15 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     if cell.method != BASELINE:
         plain, _ = forms.fastest(cell.framework, _spec(cell, BASELINE), inputs, cell.device, progress)
     baseline = _layer(cell, plain)  # a second one where the method is full softmax itself: an A/A comparison
+    formulation, least = layer.formulation(), layer.least_work(inputs.targets_N)
+    rates = None
+    if "layer_seconds" in wanted and least is not None:
+        rates = _ceilings(cell, progress)
     for quantity in wanted:
         if quantity in _WORK and (layer.reaches_few_rows() or not _WORK[quantity][1].row_sparse):
             progress(quantity)
             pair = _work(baseline, quantity, inputs), _work(layer, quantity, inputs)
-            measurements += _timed(cell, quantity, *pair, {"formulation": layer.formulation(), **tried}, compiling)
+            measurements += _timed(cell, quantity, *pair, {"formulation": formulation, **tried}, compiling)
             del pair
             gc.collect()
     if set(DECODING) & set(wanted):
@@ -97,7 +101,6 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         layer.load(spec.initial_parameters())
         hidden_ND = np.resize(inputs.hidden_ND, (cell.settings["decode_rows"], cell.dim))
         measurements += decoding(cell, layer, baseline, hidden_ND, wanted)
-    formulation, least = layer.formulation(), layer.least_work(inputs.targets_N)
     del layer, baseline
     gc.collect()
     if "step_seconds" in wanted:
@@ -105,13 +108,15 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         measurements += _timed(
             cell, "step_seconds", _model_step(cell, plain), _model_step(cell, spec), {"formulation": formulation}
         )
-    timed_layer = next((m for m in measurements if m.quantity == "layer_seconds"), None)
-    if timed_layer is not None and least is not None:
-        progress("ceilings of this machine")  # last: what its large arrays leave behind disturbs no other measurement
-        measurements += roofline.measurements(
-            timed_layer, least, roofline.ceilings(cell.framework, cell.device, cell.precision)
-        )
+    if rates is not None and least is not None:
+        timed_layer = next(m for m in measurements if m.quantity == "layer_seconds")
+        measurements += roofline.measurements(timed_layer, least, rates.joined(_ceilings(cell, progress)))
     return Result(measurements, summary)
+
+
+def _ceilings(cell: Cell, progress: Callable[[str], None]) -> roofline.Ceilings:
+    progress("ceilings of this machine")
+    return roofline.ceilings(cell.framework, cell.device, cell.precision)
 
 
 def _spec(cell: Cell, method: str) -> LayerSpec:
