@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli
+from harness import cli, registry
 from harness.quantities import ROOFLINE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -183,6 +183,14 @@ def test_a_run_says_which_rows_it_keeps_of_other_code(in_empty_folder, capsys):
     assert cli.main(command) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "1 cells of rows.jsonl were measured by other code: another --out measures them anew" in said
+
+
+@pytest.mark.skipif("jax" not in registry.installed_frameworks(), reason="needs JAX")
+def test_a_run_says_what_a_framework_asked_for_does_not_have(in_empty_folder, capsys):
+    assert cli.main(["run", "quick", "-t", "timing", "-f", "jax", "-m", "compiled_cross_entropy"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "left out, as jax does not have them: compiled_cross_entropy" in said
+    assert "no cell left" in said
 
 
 def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, capsys):

@@ -38,6 +38,10 @@ def run(
     suite = Suite.load(suite_name)
     selection.check()
     check_by_hand(suite, selection)
+    for framework in selection.frameworks or ():
+        lacking = [method for method in selection.methods or () if method not in registry.methods(framework)]
+        if lacking:
+            console.print(f"left out, as {framework} does not have them: {', '.join(lacking)}")
     device = selection.device or "cpu"
     if executor == "ray":
         ray_pool.check(device, address, cores)

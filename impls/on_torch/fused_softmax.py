@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from impls.on_torch import _products
 from impls.on_torch._best import exact_topk
-from impls.on_torch._layer import at_least_float32, draw
+from impls.on_torch._layer import TORCH_DTYPES, at_least_float32, draw
 from impls.on_torch.full_softmax import FullSoftmax
+from impls.spec import LayerSpec
 from impls.structures import blocks
 
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
@@ -18,12 +20,12 @@ _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 def _blocks(tokens: int, vocab: int, form: str) -> Iterator[slice]:
     """Ranges of the vocabulary whose logits are held at a time."""
-    width = blocks.width(tokens, vocab, form)
+    width = blocks.width(tokens, vocab, _products.own(form))
     return (slice(start, min(start + width, vocab)) for start in range(0, vocab, width))
 
 
-def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, block: slice) -> Tensor:
-    return at_least_float32(torch.addmm(bias_V[block], hidden_ND, weight_VD[block].T))
+def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, block: slice, form: str) -> Tensor:
+    return at_least_float32(_products.linear(hidden_ND, weight_VD[block], bias_V[block], form))
 
 
 def _log_sum(logits_NB: Tensor) -> Tensor:
@@ -44,7 +46,7 @@ class _FusedNll(torch.autograd.Function):
         target_N = at_least_float32(hidden_ND.new_zeros(len(hidden_ND)))
         log_sum_N = torch.full_like(target_N, -torch.inf)
         for block in _blocks(len(hidden_ND), len(weight_VD), form):
-            logits_NB = _logits(cast_ND, weight_VD, bias_V, block)
+            logits_NB = _logits(cast_ND, weight_VD, bias_V, block, form)
             inside_N, place_N1 = _place(targets_N, block)
             target_N = torch.where(inside_N, logits_NB.gather(1, place_N1)[:, 0], target_N)
             log_sum_N = _add_block(log_sum_N, logits_NB)
@@ -59,17 +61,14 @@ class _FusedNll(torch.autograd.Function):
         dhidden_ND = torch.zeros_like(hidden_ND, dtype=log_sum_N.dtype)
         dweight_VD, dbias_V = torch.empty_like(weight_VD), torch.empty_like(bias_V)
         for block in _blocks(len(hidden_ND), len(weight_VD), ctx.form):
-            dlogits_NB = _logits(hidden_ND, weight_VD, bias_V, block).sub_(log_sum_N[:, None]).exp_()
+            dlogits_NB = _logits(hidden_ND, weight_VD, bias_V, block, ctx.form).sub_(log_sum_N[:, None]).exp_()
             inside_N, place_N1 = _place(targets_N, block)
             dlogits_NB.scatter_add_(1, place_N1, -inside_N.to(dlogits_NB.dtype)[:, None])
             dlogits_NB *= dnll_N[:, None]
             dbias_V[block] = dlogits_NB.sum(dim=0)
             dlogits_NB = dlogits_NB.to(weight_VD.dtype)
             torch.mm(dlogits_NB.T, hidden_ND, out=dweight_VD[block])
-            if dhidden_ND.dtype == weight_VD.dtype:
-                dhidden_ND.addmm_(dlogits_NB, weight_VD[block])
-            else:
-                dhidden_ND += dlogits_NB @ weight_VD[block]
+            dhidden_ND += _products.product(dlogits_NB, weight_VD[block], ctx.form)
         return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None
 
 
@@ -85,7 +84,9 @@ class FusedSoftmax(FullSoftmax):
     Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
-    FORMS = tuple(blocks.FORMS)
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _products.forms(tuple(blocks.FORMS), TORCH_DTYPES[spec.dtype])
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]
@@ -97,7 +98,7 @@ class FusedSoftmax(FullSoftmax):
         values_NK = log_sum_N.new_empty(len(cast_ND), 0)
         ids_NK = torch.empty(values_NK.shape, dtype=torch.int64, device=cast_ND.device)
         for block in _blocks(len(cast_ND), len(self.weight), self.form):
-            logits_NB = _logits(cast_ND, self.weight, self.bias, block)
+            logits_NB = _logits(cast_ND, self.weight, self.bias, block, self.form)
             values, ids = exact_topk(logits_NB, min(k, logits_NB.shape[1]))
             # Lower ids come first on either side, so a stable order keeps them first among equals.
             values_NK, order_NK = torch.cat([values_NK, values], dim=1).sort(dim=1, descending=True, stable=True)
@@ -111,7 +112,9 @@ class FusedSoftmax(FullSoftmax):
         """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
         cast_ND, uniforms_N = hidden_ND.to(self.weight.dtype), uniforms_NU[:, 0]
         ranges = list(_blocks(len(cast_ND), len(self.weight), self.form))
-        log_sum_NB = torch.stack([_log_sum(_logits(cast_ND, self.weight, self.bias, b)) for b in ranges], dim=1)
+        log_sum_NB = torch.stack(
+            [_log_sum(_logits(cast_ND, self.weight, self.bias, b, self.form)) for b in ranges], dim=1
+        )
         share_NB = log_sum_NB.softmax(dim=1)
         block_N = draw(share_NB, uniforms_N)
         before_N = (share_NB.cumsum(dim=1) - share_NB).gather(1, block_N[:, None])[:, 0]
@@ -119,7 +122,7 @@ class FusedSoftmax(FullSoftmax):
         word_N = torch.empty_like(block_N)
         for number, block in enumerate(ranges):
             rows_R = (block_N == number).nonzero()[:, 0]
-            logits_RB = _logits(cast_ND[rows_R], self.weight, self.bias, block)
+            logits_RB = _logits(cast_ND[rows_R], self.weight, self.bias, block, self.form)
             word_N[rows_R] = block.start + draw(logits_RB.softmax(dim=1), left_N[rows_R])
         return word_N
 
