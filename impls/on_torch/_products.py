@@ -1,7 +1,8 @@
 """Products of float32 matrices on a CPU by either of the two libraries that PyTorch is built with: MKL and oneDNN.
 
 PyTorch itself takes MKL. On AMD's processors oneDNN makes h W^T, and its gradient by h, up to 1.4 times as fast, and
-the gradient by W no faster. So layers that write out their gradient have a form of each, and which is taken is measured.
+the gradient by W no faster. So layers that write out their gradient have a form of each; measurement says which is
+taken.
 """
 
 from __future__ import annotations
