@@ -1,10 +1,11 @@
 """The softmax within a word's cluster, for tokens of many clusters at once: the costly half of a two-level layer.
 
 Tokens are sorted by cluster and words are stored by cluster in a (C, S, D) slab, so that each cluster is one small
-dense product and no cluster matrix is ever copied. On a CPU a loop makes them, without the slots that hold no word,
-into slices of the same arrays; elsewhere `F.grouped_mm` runs all of them in one call where it knows the dtype. A second
-form cuts the tokens into tiles of one cluster each and copies the cluster's matrix for every tile: more memory, but
-three batched products in all and nothing that waits for the device, which suits a GPU. The gradient is written out:
+dense product and no cluster matrix is ever copied. `F.grouped_mm` runs all of them in one call where it knows the
+dtype, through the slots that hold no word as well. A loop over the clusters leaves those out and writes into slices of
+the same arrays: more calls, and on a CPU the faster where clusters are large and differ in size, as learned ones do. A
+third form cuts the tokens into tiles of one cluster each and copies the cluster's matrix for every tile: more memory,
+but three batched products in all and nothing that waits for the device, which suits a GPU. The gradient is written out:
 with the log-sum-exp of the forward pass, d loss / d logits is one exponential, and neither pass keeps more than one
 (N, S) array.
 """
@@ -21,10 +22,16 @@ from torch.nn import functional as F
 
 from impls.on_torch._layer import at_least_float32
 
+GROUPED, LOOP = "grouped_mm", "loop over clusters"
 _TILE = 32  # tokens
-BY_CLUSTER, TILES = "a product for each cluster", f"tiles of {_TILE} tokens"
-FORMS = (BY_CLUSTER, TILES)
-_LOOP_ON = ("cpu",)  # where `F.grouped_mm` is itself a loop, and goes through the empty slots as well
+TILES = f"tiles of {_TILE} tokens"
+
+
+def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
+    """The forms for word vectors (D,) of `dtype`: `F.grouped_mm` takes float32 and half precision, rows of whole 16
+    bytes, and comes first, being the fastest on CPUs for small clusters and never far behind."""
+    known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return (GROUPED, LOOP, TILES) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
 
 
 @dataclass(frozen=True)
@@ -35,29 +42,29 @@ class ByCluster:
         order_N: Positions in the batch, sorted.
         cluster_N, slot_N: Of the sorted tokens' targets.
         ends_C: (C,) int32: one past the last sorted token of each cluster.
-        empty_CS: True where a slot holds no word; a cluster's words are in its first slots.
-        form: One of `FORMS`, for the products with the slab.
+        size_C: Words of each cluster, which are in its first slots.
+        form: One of `forms`, for the products with the slab.
     """
 
     order_N: Tensor
     cluster_N: Tensor
     slot_N: Tensor
     ends_C: Tensor
-    empty_CS: Tensor
+    size_C: Tensor
     form: str
 
     @classmethod
-    def of(cls, cluster_N: Tensor, slot_N: Tensor, empty_CS: Tensor, form: str) -> ByCluster:
+    def of(cls, cluster_N: Tensor, slot_N: Tensor, size_C: Tensor, form: str) -> ByCluster:
         cluster_sorted_N, order_N = torch.sort(cluster_N, stable=True)
-        every = torch.arange(len(empty_CS), device=cluster_N.device)
+        every = torch.arange(len(size_C), device=cluster_N.device)
         ends_C = torch.searchsorted(cluster_sorted_N, every, right=True).to(torch.int32)
-        return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, empty_CS, form)
+        return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, size_C, form)
 
     @cached_property
     def pieces(self) -> list[tuple[int, int, int]]:
         """For each cluster its first sorted token, the end of its tokens, and how many words it has."""
-        ends, sizes = self.ends_C.tolist(), self.empty_CS.logical_not().sum(dim=1).tolist()
-        return list(zip([0, *ends[:-1]], ends, sizes, strict=True))
+        ends = self.ends_C.tolist()
+        return list(zip([0, *ends[:-1]], ends, self.size_C.tolist(), strict=True))
 
     @cached_property
     def tiles(self) -> tuple[Tensor, Tensor]:
@@ -79,20 +86,19 @@ class ByCluster:
         return token_MT.where(token_MT < ends_C[cluster_M][:, None], tokens), cluster_M
 
 
-def _grouped(slab_CSD: Tensor) -> bool:
-    """Whether `F.grouped_mm` is taken: it knows float32 and half precision, in rows of whole 16 bytes."""
-    known = hasattr(F, "grouped_mm") and slab_CSD.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return known and slab_CSD.device.type not in _LOOP_ON and slab_CSD.shape[2] * slab_CSD.itemsize % 16 == 0
+def empty_slots(size_M: Tensor, width: int) -> Tensor:
+    """(M, S) True where a slot of clusters of these sizes holds no word."""
+    return torch.arange(width, device=size_M.device) >= size_M[:, None]
 
 
 def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
     """(N, S) products of each sorted token with the words of its cluster."""
+    if batch.form == GROUPED:
+        return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
     if batch.form == TILES:
         token_MT, cluster_M = batch.tiles
         scores_MTS = torch.bmm(_in_tiles(hidden_ND, token_MT), slab_CSD[cluster_M].transpose(1, 2))
         return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
-    if _grouped(slab_CSD):
-        return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
     scores_NS = hidden_ND.new_zeros(len(hidden_ND), slab_CSD.shape[1])
     for words_SD, (first, end, size) in zip(slab_CSD, batch.pieces, strict=True):
         if end > first:
@@ -102,15 +108,15 @@ def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
 
 def _back(dscores_NS: Tensor, hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
     """Gradients by the sorted hidden vectors (N, D) and by the slab (C, S, D)."""
+    if batch.form == GROUPED:
+        dhidden_ND = F.grouped_mm(dscores_NS, slab_CSD, offs=batch.ends_C)
+        return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
     if batch.form == TILES:
         token_MT, cluster_M = batch.tiles
         dscores_MTS, hidden_MTD = _in_tiles(dscores_NS, token_MT), _in_tiles(hidden_ND, token_MT)
         dhidden_ND = _from_tiles(torch.bmm(dscores_MTS, slab_CSD[cluster_M]), token_MT, len(hidden_ND))
         dwords_MSD = at_least_float32(torch.bmm(dscores_MTS.transpose(1, 2), hidden_MTD))
         return dhidden_ND, dwords_MSD.new_zeros(slab_CSD.shape).index_add_(0, cluster_M, dwords_MSD).to(slab_CSD.dtype)
-    if _grouped(slab_CSD):
-        dhidden_ND = F.grouped_mm(dscores_NS, slab_CSD, offs=batch.ends_C)
-        return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
     dhidden_ND, dslab_CSD = torch.empty_like(hidden_ND), torch.empty_like(slab_CSD)
     for words_SD, dwords_SD, (first, end, size) in zip(slab_CSD, dslab_CSD, batch.pieces, strict=True):
         reached = size if end > first else 0
@@ -140,7 +146,7 @@ class _InClusterNll(torch.autograd.Function):
         scores_NS = at_least_float32(scores(hidden_sorted_ND, slab_CSD, batch))
         if bias_CS is not None:
             scores_NS = scores_NS + bias_CS[batch.cluster_N]
-        scores_NS = scores_NS.masked_fill_(batch.empty_CS[batch.cluster_N], -torch.inf)
+        scores_NS = scores_NS.masked_fill_(empty_slots(batch.size_C[batch.cluster_N], scores_NS.shape[1]), -torch.inf)
         log_sum_N = torch.logsumexp(scores_NS, dim=1)
         target_N = scores_NS.gather(1, batch.slot_N[:, None])[:, 0]
         ctx.save_for_backward(hidden_sorted_ND, slab_CSD, bias_CS, scores_NS, log_sum_N)

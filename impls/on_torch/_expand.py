@@ -12,7 +12,6 @@ import math
 import operator
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,17 +39,15 @@ class WordsByCluster:
         slab_CSD: Word vectors by cluster and slot.
         added_CS: What a word's score gets on top, its bias or 0; -inf in an empty slot.
         word_CS: The word in each slot.
+        size_C: Words of each cluster, which are in its first slots.
         form: Of products of pairs with the slab, as in `_clusters.ByCluster`.
     """
 
     slab_CSD: Tensor
     added_CS: Tensor
     word_CS: Tensor
+    size_C: Tensor
     form: str
-
-    @cached_property
-    def empty_CS(self) -> Tensor:
-        return torch.isneginf(self.added_CS)
 
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
         """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
@@ -165,7 +162,7 @@ def _best_of_expanded(
 ) -> tuple[Tensor, Tensor]:
     (rows, expanded), width = chosen_NM.shape, words.word_CS.shape[1]
     every_P = torch.arange(rows * expanded, device=hidden_ND.device)
-    batch = _clusters.ByCluster.of(chosen_NM.flatten(), every_P, words.empty_CS, words.form)
+    batch = _clusters.ByCluster.of(chosen_NM.flatten(), every_P, words.size_C, words.form)
     sorted_PS = words.joint(hidden_ND, log_cluster_NC, batch.order_N // expanded, batch)
     place_P = torch.empty_like(every_P)
     place_P[batch.order_N] = every_P
@@ -208,7 +205,7 @@ def _joined_by_needed(
     """The best so far with the words of the needed clusters, of which only those that reach the k-th best count."""
     rows, k = values_RK.shape
     cluster_P, row_P = needed_RC.T.nonzero(as_tuple=True)  # sorted by cluster
-    batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), words.empty_CS, words.form)
+    batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), words.size_C, words.form)
     joint_PS = words.joint(hidden_RD, log_cluster_RC, row_P, batch)
     pair_Q, slot_Q = (joint_PS >= values_RK[row_P, -1:]).nonzero(as_tuple=True)
     every_R = torch.arange(rows, device=row_P.device).repeat_interleave(k)
@@ -223,20 +220,19 @@ def _joined_by_needed(
 
 def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every cluster scored."""
-    sizes_C = words.added_CS.isfinite().sum(dim=1)
     # On a CPU one product a cluster, whose scores stay in cache, beats one for all where there is much to score.
-    by_cluster = hidden_RD.device.type == "cpu" and len(hidden_RD) * int(sizes_C.sum()) > _FEW_SCORES
-    scored = _scored_by_cluster(hidden_RD, words, sizes_C) if by_cluster else _scored_at_once(hidden_RD, words)
+    by_cluster = hidden_RD.device.type == "cpu" and len(hidden_RD) * int(words.size_C.sum()) > _FEW_SCORES
+    scored = _scored_by_cluster(hidden_RD, words) if by_cluster else _scored_at_once(hidden_RD, words)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
-    wide = min(k + 1, len(sizes_C))
+    wide = min(k + 1, len(words.size_C))
     bests_RM, chosen_RM = torch.topk(scored.highest_RC + log_cluster_RC, wide, dim=1)
-    values_RK, ids_RK = _best_of_scored(scored, log_cluster_RC, chosen_RM[:, :k], words, sizes_C, k)
+    values_RK, ids_RK = _best_of_scored(scored, log_cluster_RC, chosen_RM[:, :k], words, k)
     if wide > k:
         tied = (bests_RM[:, k] >= values_RK[:, -1]).nonzero()[:, 0]
         if len(tied):
-            chosen_TC = torch.arange(len(sizes_C), device=tied.device).expand(len(tied), -1)
+            chosen_TC = torch.arange(len(words.size_C), device=tied.device).expand(len(tied), -1)
             some = _Scored(scored.in_cluster_RF[tied], scored.start_C, scored.highest_RC[tied])
-            found = _best_of_scored(some, log_cluster_RC[tied], chosen_TC, words, sizes_C, k)
+            found = _best_of_scored(some, log_cluster_RC[tied], chosen_TC, words, k)
             values_RK[tied], ids_RK[tied] = found
     return values_RK, ids_RK
 
@@ -256,18 +252,19 @@ class _Scored:
     highest_RC: Tensor
 
 
-def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster, sizes_C: Tensor) -> _Scored:
+def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     """Without the empty slots; a cluster's scores stay in cache from their product to their highest."""
     hidden_DR = hidden_RD.T.contiguous()
-    in_cluster_VR = words.added_CS.new_empty(int(sizes_C.sum()), len(hidden_RD))
-    highest_CR = words.added_CS.new_empty(len(sizes_C), len(hidden_RD))
-    for cluster, piece_SR in enumerate(in_cluster_VR.split(sizes_C.tolist())):
+    sizes = words.size_C.tolist()
+    in_cluster_VR = words.added_CS.new_empty(sum(sizes), len(hidden_RD))
+    highest_CR = words.added_CS.new_empty(len(sizes), len(hidden_RD))
+    for cluster, piece_SR in enumerate(in_cluster_VR.split(sizes)):
         size = len(piece_SR)
         scores_SR = at_least_float32(words.slab_CSD[cluster, :size] @ hidden_DR)
         scores_SR += words.added_CS[cluster, :size, None]
         torch.log_softmax(scores_SR, dim=0, out=piece_SR)
         torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
-    return _Scored(in_cluster_VR.T, sizes_C.cumsum(dim=0) - sizes_C, highest_CR.T)
+    return _Scored(in_cluster_VR.T, words.size_C.cumsum(dim=0) - words.size_C, highest_CR.T)
 
 
 def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
@@ -278,7 +275,7 @@ def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
 
 
 def _best_of_scored(
-    scored: _Scored, log_cluster_RC: Tensor, chosen_RM: Tensor, words: WordsByCluster, sizes_C: Tensor, k: int
+    scored: _Scored, log_cluster_RC: Tensor, chosen_RM: Tensor, words: WordsByCluster, k: int
 ) -> tuple[Tensor, Tensor]:
     """The k best words of each row's chosen clusters."""
     width = words.word_CS.shape[1]
@@ -287,7 +284,7 @@ def _best_of_scored(
     place_RMS = (scored.start_C[chosen_RM][:, :, None] + slot_S).clamp_(max=scored.in_cluster_RF.shape[1] - 1)
     joint_RMS = scored.in_cluster_RF.gather(1, place_RMS.flatten(1)).view(place_RMS.shape)
     joint_RMS += log_cluster_RC.gather(1, chosen_RM)[:, :, None]
-    joint_RMS.masked_fill_(slot_S >= sizes_C[chosen_RM][:, :, None], -torch.inf)
+    joint_RMS.masked_fill_(slot_S >= words.size_C[chosen_RM][:, :, None], -torch.inf)
 
     def ids_of(rows_R: Tensor, column_RM: Tensor) -> Tensor:
         return words.word_CS[chosen_RM[rows_R].gather(1, column_RM // width), column_RM % width]

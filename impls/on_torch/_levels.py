@@ -22,7 +22,7 @@ class Level(nn.Module):
 
     Parameters: for each shelf b `weight{b}` (G, S, D) and `bias{b}` (G, S), zero in the slots left over. Buffers:
     `group`, `shelf`, `row`, `slot` (M,) of each member; for each shelf `member{b}` (G, S), M where the slot is empty,
-    and `groups{b}` (G,).
+    `size{b}` (G,) members of each group, and `groups{b}` (G,).
     """
 
     group: Tensor
@@ -41,6 +41,7 @@ class Level(nn.Module):
         for number, shelf in enumerate(self.shelves):
             member_GS = torch.from_numpy(shelf.member_GS)
             self.register_buffer(f"member{number}", member_GS.where(member_GS >= 0, self.members), persistent=False)
+            self.register_buffer(f"size{number}", (member_GS >= 0).sum(dim=1), persistent=False)
             self.register_buffer(f"groups{number}", torch.from_numpy(shelf.groups_G), persistent=False)
             size = shelf.member_GS.shape
             self.register_parameter(f"weight{number}", nn.Parameter(torch.zeros(*size, dim, dtype=dtype)))
@@ -63,13 +64,8 @@ class Level(nn.Module):
         return torch.empty_like(sorted_N).index_copy(0, order_N, sorted_N)
 
     def _nll_on_shelf(self, hidden_RD: Tensor, row_R: Tensor, slot_R: Tensor, number: int) -> Tensor:
-        weight_GSD, bias_GS, member_GS = (
-            self._of(number, "weight"),
-            self._of(number, "bias"),
-            self._of(number, "member"),
-        )
-        batch = _clusters.ByCluster.of(row_R, slot_R, torch.eq(member_GS, self.members), self.form)
-        return _clusters.in_cluster_nll(hidden_RD, weight_GSD, bias_GS, batch)
+        batch = _clusters.ByCluster.of(row_R, slot_R, self._of(number, "size"), self.form)
+        return _clusters.in_cluster_nll(hidden_RD, self._of(number, "weight"), self._of(number, "bias"), batch)
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
         """(N, M) log P(member | its group, h)."""
@@ -113,7 +109,7 @@ class Level(nn.Module):
             words, groups_G = self._words(number), self._of(number, "groups")
             place_N = torch.searchsorted(groups_G, group_N).clamp_(max=len(groups_G) - 1)
             rows_R = (groups_G[place_N] == group_N).nonzero()[:, 0]
-            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, words.empty_CS, self.form)
+            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, words.size_C, self.form)
             rows_R, nothing_RC = batch.slot_N, cast_ND.new_zeros(len(rows_R), len(groups_G))
             joint_RS = words.joint(cast_ND[rows_R], nothing_RC, torch.arange(len(rows_R), device=rows_R.device), batch)
             member_N[rows_R] = words.word_CS[batch.cluster_N, draw(joint_RS.exp(), uniforms_N[rows_R])]
@@ -151,7 +147,9 @@ class Level(nn.Module):
     def _words(self, number: int) -> _expand.WordsByCluster:
         member_GS, bias_GS = self._of(number, "member"), at_least_float32(self._of(number, "bias"))
         added_GS = bias_GS.masked_fill(torch.eq(member_GS, self.members), -torch.inf)
-        return _expand.WordsByCluster(self._of(number, "weight"), added_GS, member_GS, self.form)
+        return _expand.WordsByCluster(
+            self._of(number, "weight"), added_GS, member_GS, self._of(number, "size"), self.form
+        )
 
 
 def followed(log_group_NC: Tensor, width: int) -> Tensor:

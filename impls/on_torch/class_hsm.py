@@ -23,8 +23,6 @@ class ClassHierarchicalSoftmax(OutputLayer):
     in `levels` what `Level` has.
     """
 
-    FORMS = _clusters.FORMS
-
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         dtype = TORCH_DTYPES[spec.dtype]
@@ -34,6 +32,10 @@ class ClassHierarchicalSoftmax(OutputLayer):
         self.top_weight = nn.Parameter(torch.zeros(top, dtype=dtype))
         self.top_bias = nn.Parameter(torch.zeros(top[0], dtype=dtype))
         self.levels = nn.ModuleList(Level(each, spec.dim, dtype, self.form) for each in class_hsm.shelves(spec))
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms(spec.dim, TORCH_DTYPES[spec.dtype])
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         total_N, member_N = None, targets_N

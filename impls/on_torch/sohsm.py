@@ -23,18 +23,17 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     Parameters: `cluster_projection`, `word_projection` (D, D) unless `projection` is "none"; `cluster_weight` (C, D);
     `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over; with `bias` also
     `cluster_bias` (C,) and `word_bias` (C, S). Buffers: `cluster`, `slot` (V,) of each word, `word` (C, S) of each
-    slot, `blank` (C, S) 0 where there is a word, else -inf.
+    slot; and made from those, `size` (C,) words of each cluster, `blank` (C, S) 0 where there is a word, else -inf.
 
     In training call `observe(hidden_ND, targets_N)` at each batch, and every so often
     `reorganize(rng, optimizer.state)`, which gives each word a new cluster and moves its vector, its bias and their
     optimizer state along.
     """
 
-    FORMS = _clusters.FORMS
-
     cluster: Tensor
     slot: Tensor
     word: Tensor
+    size: Tensor
     blank: Tensor
     cluster_weight: Tensor
     word_weight: Tensor
@@ -53,10 +52,16 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.register_buffer("cluster", torch.empty(spec.vocab, dtype=torch.int64))
         self.register_buffer("slot", torch.empty(spec.vocab, dtype=torch.int64))
         self.register_buffer("word", torch.empty(self.limits.clusters, self.width, dtype=torch.int64))
+        self.register_buffer("size", torch.empty(self.limits.clusters, dtype=torch.int64), persistent=False)
         self.register_buffer("blank", torch.empty(self.limits.clusters, self.width), persistent=False)
+        self.register_load_state_dict_post_hook(_after_loading)
         self._weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
         self._statistics_VC: Tensor | None = None  # made at the first `observe`: a fixed layer needs none
         self._place(spec.structure["cluster"])
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms(spec.dim, TORCH_DTYPES[spec.dtype])
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
@@ -83,7 +88,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return cluster_nll + self._in_cluster_nll(hidden_ND, targets_N, cluster_N).mean()
 
     def _in_cluster_nll(self, hidden_ND: Tensor, targets_N: Tensor, cluster_N: Tensor) -> Tensor:
-        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self._padding_CS, self.form)
+        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self.size, self.form)
         word_hidden_ND = self._project(hidden_ND, "word_projection")
         return _clusters.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, batch)
 
@@ -97,7 +102,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         scores_NCS = at_least_float32(torch.einsum("nd,csd->ncs", word_hidden_ND, self.word_weight))
         if self._word_bias is not None:
             scores_NCS = scores_NCS + self._word_bias
-        scores_NCS = scores_NCS.masked_fill(self._padding_CS, -torch.inf)
+        scores_NCS = scores_NCS.masked_fill(_clusters.empty_slots(self.size, self.width), -torch.inf)
         log_sum_NC = torch.logsumexp(scores_NCS, dim=2)
         # An empty cluster's sum is -inf and no word reads it.
         joint_NCS = scores_NCS + (log_cluster_NC - log_sum_NC)[:, :, None]
@@ -120,7 +125,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """(N,) words: a cluster by the first number, one of its words by the second."""
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
-        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self._padding_CS, self.form)
+        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self.size, self.form)
         joint_NS = self._words.joint(self._word_hidden(hidden_ND), log_cluster_NC, batch.order_N, batch)
         slot_N = draw(joint_NS.softmax(dim=1), uniforms_NU[batch.order_N, 1])
         word_N = torch.empty_like(cluster_N)
@@ -131,7 +136,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _words(self) -> _expand.WordsByCluster:
         kind = at_least_float32(self.word_weight[:0]).dtype
         added_CS = self.blank.to(kind) if self._word_bias is None else self._word_bias.to(kind) + self.blank
-        return _expand.WordsByCluster(self.word_weight, added_CS, self.word, self.form)
+        return _expand.WordsByCluster(self.word_weight, added_CS, self.word, self.size, self.form)
 
     def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
         return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
@@ -149,10 +154,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     @property
     def _word_bias(self) -> Tensor | None:
         return getattr(self, "word_bias", None)
-
-    @property
-    def _padding_CS(self) -> Tensor:
-        return torch.eq(self.word, self.spec.vocab)
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = frozenset({"word_weight", "word_bias"})
@@ -175,7 +176,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width)
         for buffer, array in ((self.cluster, cluster_V), (self.slot, slot_V), (self.word, word_CS)):
             buffer.copy_(torch.from_numpy(array))
-        self.blank.zero_().masked_fill_(self._padding_CS, -torch.inf)
+        self._mark_empty_slots()
+
+    def _mark_empty_slots(self) -> None:
+        empty_CS = torch.eq(self.word, self.spec.vocab)
+        self.size.copy_(empty_CS.logical_not().sum(dim=1))
+        self.blank.zero_().masked_fill_(empty_CS, -torch.inf)
 
     @torch.no_grad()
     def observe(self, log_cluster_NC: Tensor, targets_N: NDArray[np.integer]) -> None:
@@ -223,6 +229,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
                 by_word_V = arrays[name][old_place]
                 arrays[name].zero_()[self.cluster, self.slot] = by_word_V
         return before_V, after_V
+
+
+def _after_loading(layer: SelfOrganizedHierarchicalSoftmax, incompatible_keys: object) -> None:
+    layer._mark_empty_slots()
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax

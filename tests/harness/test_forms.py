@@ -39,29 +39,6 @@ def test_every_form_computes_the_same(framework):
     assert len(found) > len(seen) > 1
 
 
-@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_grouped_products_which_a_cpu_does_not_take_compute_the_same(dtype, monkeypatch):
-    from impls.on_torch import _clusters
-
-    monkeypatch.setattr(_clusters, "_LOOP_ON", ())
-    taken = []
-    grouped_mm = _clusters.F.grouped_mm
-    monkeypatch.setattr(
-        _clusters.F, "grouped_mm", lambda *args, **kwargs: taken.append(1) or grouped_mm(*args, **kwargs)
-    )
-    for method in ("sohsm", "class_hsm"):
-        spec = spec_of(method, dtype)
-        found = agreement.check_layer(
-            layers.from_spec("torch", spec),
-            batch(spec.counts, tokens=301, dim=24, seed=5),
-            k=10,
-            whole_vocabulary=False,
-        )
-        assert [str(c) for c in found if not c.agrees] == []
-    assert len(taken) > 6
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_form_that_there_is_not_is_refused(framework):
     spec = dataclasses.replace(spec_of("fused_softmax"), form="blocks of one")

@@ -173,6 +173,53 @@ def test_torch_autocast_sums_in_float32(method):
 
 
 @needs["torch"]
+@pytest.mark.parametrize("options", [{}, {"projection": "none", "bias": True}], ids=["paper", "biases"])
+def test_a_state_dict_of_torch_brings_its_clusters_along(options):
+    """Into a layer that begins with others, as a checkpoint of a trained model does."""
+    import torch
+
+    from impls.on_torch import adapter
+
+    spec = layers.spec("sohsm", counts=zipf_counts(400), dim=16, **options)
+    trained: Any = adapter.native(spec)
+    fresh: Any = adapter.native(spec)
+    rng = np.random.default_rng(0)
+    generator = torch.Generator().manual_seed(0)
+    hidden_ND = torch.randn(300, 16, generator=generator)
+    trained.observe(trained.cluster_log_probs(hidden_ND).detach(), rng.integers(0, 400, 300))
+    before_V, after_V = trained.reorganize(rng)
+    assert (before_V != after_V).any()
+    fresh.load_state_dict(trained.state_dict())
+    uniforms_NU = torch.rand(300, spec.draws, generator=generator)
+    for rows in (1, 300):
+        some = hidden_ND[:rows]
+        for work in (
+            lambda layer, some=some: layer.search(some, 10),
+            lambda layer, some=some: layer.beam(some, 10, 3),
+            lambda layer, some=some, rows=rows: (layer.sample(some, uniforms_NU[:rows]),),
+            lambda layer, some=some: (layer.log_probs(some),),
+        ):
+            assert all(map(torch.equal, work(trained), work(fresh)))
+
+
+@needs["tensorflow"]
+def test_weights_of_keras_bring_clusters_along():
+    import tensorflow as tf
+
+    from impls.on_tensorflow import adapter
+
+    trained, fresh = (
+        adapter.native(layers.spec("sohsm", counts=zipf_counts(400), dim=16, seed=seed)) for seed in (1, 0)
+    )
+    hidden_ND = tf.constant(np.random.default_rng(0).normal(size=(30, 16)), tf.float32)
+    assert (trained.cluster.numpy() != fresh.cluster.numpy()).any()
+    fresh.set_weights(trained.get_weights())
+    for work in (lambda layer: layer.topk(hidden_ND, 10), lambda layer: (layer.log_probs(hidden_ND),)):
+        for ours, theirs in zip(work(trained), work(fresh), strict=True):
+            np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+@needs["torch"]
 @pytest.mark.parametrize("method", METHODS)
 def test_torch_log_probs_have_the_gradient_of_the_nll(method):
     """By every parameter: label smoothing is trained through them."""
