@@ -40,9 +40,13 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.limits = sohsm.limits(spec.counts, spec.options)
         self.width = -(-self.limits.words // 8) * 8
         super().__init__(spec, **keyword)
-        self.cluster = tf.Variable(tf.zeros(spec.vocab, tf.int32), trainable=False)
-        self.slot = tf.Variable(tf.zeros(spec.vocab, tf.int32), trainable=False)
-        self.word = tf.Variable(tf.zeros([self.limits.clusters, self.width], tf.int32), trainable=False)
+        # Keras saves them with the rest.
+        self.cluster, self.slot, self.word = (
+            self.add_weight(name=name, shape=shape, initializer="zeros", dtype="int32", trainable=False).value
+            for name, shape in (
+                ("cluster", (spec.vocab,)), ("slot", (spec.vocab,)), ("word", (self.limits.clusters, self.width)),
+            )
+        )  # fmt: skip
         self._place(spec.structure["cluster"])
 
     def inner_shapes(self) -> Shapes:
