@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import platform
 import sys
 import threading
 import time
@@ -24,21 +23,28 @@ _BALLAST_SIZES = (2**26, 2**23, 2**20)
 _MOST_BLOCKS = 2000
 
 
-class _Allocator:
-    """glibc's of this process; where there is another C library, it is left as it is."""
+class _Glibc:
+    """The C library where it is glibc, and what it was told.
 
-    keeps_freed = False
+    Attributes:
+        library: None where there is another: that is left as it is.
+        keeps_freed: Whether this process asked for it.
+    """
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None) if sys.platform == "linux" else None
+        self.library = library if hasattr(library, "mallopt") else None
+        self.keeps_freed = False
 
     def keep(self, freed: bool) -> None:
-        if platform.libc_ver()[0] == "glibc":
-            libc = ctypes.CDLL(None)
-            libc.mallopt(_ARENA_MAX, 1)  # the arenas of other threads have no room for anything large
-            libc.mallopt(_TRIM_THRESHOLD, -1 if freed else _GLIBC_TRIM_THRESHOLD)
-            libc.mallopt(_MMAP_MAX, 0 if freed else _GLIBC_MMAP_MAX)
+        if self.library is not None:
+            self.library.mallopt(_ARENA_MAX, 1)  # the arenas of other threads have no room for anything large
+            self.library.mallopt(_TRIM_THRESHOLD, -1 if freed else _GLIBC_TRIM_THRESHOLD)
+            self.library.mallopt(_MMAP_MAX, 0 if freed else _GLIBC_MMAP_MAX)
             self.keeps_freed = freed
 
 
-_allocator = _Allocator()
+_glibc = _Glibc()
 
 
 def keep_freed() -> None:
@@ -47,26 +53,31 @@ def keep_freed() -> None:
     By itself glibc gives each large array back to the kernel, which clears the same pages again for the next step.
     Called before a framework has started its threads.
     """
-    _allocator.keep(freed=True)
+    _glibc.keep(freed=True)
 
 
 def allocation() -> str:
     """What becomes of freed memory, as a row's provenance says it."""
-    return "kept" if _allocator.keeps_freed else "left to the C library"
+    return "kept" if _glibc.keeps_freed else "left to the C library"
 
 
 @contextmanager
 def freed_given_back() -> Iterator[None]:
-    """What was freed before goes back to the system, and so does what is freed within."""
+    """What was freed before goes back to the system, and within `keep_freed` is suspended.
+
+    A process that never asked for it keeps glibc's own thresholds, which move with what it frees until one is set.
+    """
     gc.collect()
-    kept = _allocator.keeps_freed
-    _allocator.keep(freed=False)
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
+    kept = _glibc.keeps_freed
+    if kept:
+        _glibc.keep(freed=False)
+    if _glibc.library is not None:
+        _glibc.library.malloc_trim(0)
     try:
         yield
     finally:
-        _allocator.keep(freed=kept)
+        if kept:
+            _glibc.keep(freed=True)
 
 
 def peak_bytes(framework: str, device: str, run: Callable[[], object]) -> int | None:
@@ -89,7 +100,6 @@ def peak_resident_bytes(run: Callable[[], object], allocate: Callable[[int], obj
         run: The work.
         allocate: Makes an array of so many bytes and writes to it; None where freed memory goes back to the system.
     """
-    gc.collect()
     held = _take_up_kept_memory(allocate)
     try:
         with freed_given_back():
