@@ -39,3 +39,11 @@ def product(left_NV: Tensor, right_VD: Tensor, form: str) -> Tensor:
     if form.endswith(_BY_ONEDNN):
         return torch.ops.mkldnn._linear_pointwise(left_NV, right_VD.T, None, "none", [], "")
     return left_NV @ right_VD
+
+
+def add_product(total_ND: Tensor, left_NV: Tensor, right_VD: Tensor, form: str) -> None:
+    """`product` added to `total_ND` in place."""
+    if form.endswith(_BY_ONEDNN) or total_ND.dtype != right_VD.dtype:
+        total_ND += product(left_NV, right_VD, form)
+    else:
+        total_ND.addmm_(left_NV, right_VD)

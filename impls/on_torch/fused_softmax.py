@@ -68,7 +68,7 @@ class _FusedNll(torch.autograd.Function):
             dbias_V[block] = dlogits_NB.sum(dim=0)
             dlogits_NB = dlogits_NB.to(weight_VD.dtype)
             torch.mm(dlogits_NB.T, hidden_ND, out=dweight_VD[block])
-            dhidden_ND += _products.product(dlogits_NB, weight_VD[block], ctx.form)
+            _products.add_product(dhidden_ND, dlogits_NB, weight_VD[block], ctx.form)
         return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None
 
 
