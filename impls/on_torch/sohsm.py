@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from impls.on_numpy import sohsm
-from impls.on_torch import _clusters, _expand
+from impls.on_torch import _clusters, _expand, _products
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
 from impls.spec import LayerSpec
 from impls.structures import clusters
@@ -61,7 +61,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return _clusters.forms(spec.dim, TORCH_DTYPES[spec.dtype])
+        dtype = TORCH_DTYPES[spec.dtype]
+        own = _clusters.forms(spec.dim, dtype)
+        return _products.forms(own, dtype, both=own.index(_clusters.TILES))
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
@@ -88,7 +90,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return cluster_nll + self._in_cluster_nll(hidden_ND, targets_N, cluster_N).mean()
 
     def _in_cluster_nll(self, hidden_ND: Tensor, targets_N: Tensor, cluster_N: Tensor) -> Tensor:
-        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self.size, self.form)
+        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self.size, _products.own(self.form))
         word_hidden_ND = self._project(hidden_ND, "word_projection")
         return _clusters.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, batch)
 
@@ -125,7 +127,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """(N,) words: a cluster by the first number, one of its words by the second."""
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
-        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self.size, self.form)
+        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self.size, _products.own(self.form))
         joint_NS = self._words.joint(self._word_hidden(hidden_ND), log_cluster_NC, batch.order_N, batch)
         slot_N = draw(joint_NS.softmax(dim=1), uniforms_NU[batch.order_N, 1])
         word_N = torch.empty_like(cluster_N)
@@ -136,7 +138,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _words(self) -> _expand.WordsByCluster:
         kind = at_least_float32(self.word_weight[:0]).dtype
         added_CS = self.blank.to(kind) if self._word_bias is None else self._word_bias.to(kind) + self.blank
-        return _expand.WordsByCluster(self.word_weight, added_CS, self.word, self.size, self.form)
+        return _expand.WordsByCluster(self.word_weight, added_CS, self.word, self.size, _products.own(self.form))
 
     def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
         return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
@@ -144,12 +146,14 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
         if self.spec.options["projection"] == "none":
             return hidden_ND
-        projected_ND = F.linear(hidden_ND, getattr(self, name))
+        projected_ND = _products.differentiable_linear(hidden_ND, getattr(self, name), None, self.form)
         return F.relu(projected_ND) if self.spec.options["projection"] == "relu" else projected_ND
 
     def _cluster_logits(self, hidden_ND: Tensor) -> Tensor:
         projected_ND = self._project(hidden_ND, "cluster_projection")
-        return at_least_float32(F.linear(projected_ND, self.cluster_weight, getattr(self, "cluster_bias", None)))
+        bias_C = getattr(self, "cluster_bias", None)
+        logits_NC = _products.differentiable_linear(projected_ND, self.cluster_weight, bias_C, self.form)
+        return at_least_float32(logits_NC)
 
     @property
     def _word_bias(self) -> Tensor | None:
