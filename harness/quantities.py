@@ -12,6 +12,7 @@ QUANTITIES: dict[str, tuple[str, str, str]] = {
     "layer_seconds": ("s", LOWER, "forward and backward of the output layer alone"),
     "layer_step_seconds": ("s", LOWER, "forward, backward and optimizer step of the output layer alone"),
     "row_sparse_step_seconds": ("s", LOWER, "the same, updating only the rows reached; Adagrad without weight decay"),
+    "trained_layer_seconds": ("s", LOWER, "forward and backward of the output layer alone, once trained, on text"),
     "step_seconds": ("s", LOWER, "one training step of the whole model"),
     "topk_seconds": ("s", LOWER, "the exact 10 likeliest words for a batch of hidden vectors"),
     "topk1_seconds": ("s", LOWER, "the same for a single hidden vector"),

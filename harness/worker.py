@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True, help="process whose end is this one's end too")
     arguments = parser.parse_args()
     _end_with(arguments.parent)
+    memory.keep_freed()
     registry.adapter(arguments.framework).prepare_process()
     with open(arguments.answers, "w", encoding="utf-8") as answers:
         for line in sys.stdin:

@@ -47,8 +47,8 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
     modelling = [r for r in records if r["task"] == "language_modelling" and r["quantity"]]
     for (dataset, vocab), part in groups(modelling, "dataset", "vocab").items():
         found.append((f"Language modelling on {dataset}, {vocab:,} words", _table(part, _LANGUAGE_MODELLING)))
-        title = f"Decoding at {vocab:,} words, hidden vectors of the models trained on {dataset}, full softmax = 1"
-        found.append((title, _table(part, _DECODING)))
+        title = f"Speed of the layers trained on {dataset}, {vocab:,} words, full softmax = 1"
+        found.append((title, _table(part, _TRAINED)))
     vectors = [r for r in records if r["task"] == "word_vectors" and r["quantity"]]
     for (dataset, vocab, objective), part in groups(vectors, "dataset", "vocab", "objective").items():
         found.append((f"Word vectors by {objective} on {dataset}, {vocab:,} words", _table(part, _WORD_VECTORS)))
@@ -259,6 +259,7 @@ _DECODING = (
     _Column("its recall", "beam_recall", _share),
     _Column("sample", "sample_seconds", _speed, _RATIO),
 )
+_TRAINED = (_Column("forward+backward", "trained_layer_seconds", _speed, _RATIO), *_DECODING)
 
 
 def _times(value: float) -> str:

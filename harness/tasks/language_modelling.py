@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from harness.datasets import _corpus
 from harness.quantities import Measurement
 from harness.tasks._data import data_of
 from harness.tasks._optimizer import optimizer_of
-from harness.tasks._paired import BASELINE, decoding
 from harness.tasks._result import Result
 from harness.tasks._spec import spec_of
 from harness.tasks._text import load, with_pairs, with_words
+from harness.tasks._trained import TrainedLayer
+from harness.workload import Batch
 from impls.errors import BadInput
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.optimizers import NAMES
@@ -41,6 +42,8 @@ SETTINGS: dict[str, Setting] = {
     "decode_rows": Number(128, 0, 10**6, "hidden vectors of the trained model decoded at a time; 0 decodes none"),
     "rounds": Number(11, 6, 1000, "interleaved rounds of timing that"),
     "budget": Number(10.0, 0.0, 1e6, "seconds of it after which no round beyond the sixth starts"),
+    "updates": Number(0, 0, 10**9, "training steps after which training ends, however much text is left; 0 for none"),
+    "time_training": Choice(False, (False, True), "whether training of the trained layer alone is timed too"),
     "figure1_tokens": Number(4000, 0, 10**9, "validation tokens scored just before and after each re-organization"),
 }
 
@@ -60,10 +63,15 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     training.run(progress)
     measurements = training.measurements()
     measurements[0].detail.update(told)
+    checked: dict[str, Any] = {}
+    trained = TrainedLayer(cell, training.model, training.cluster_V)
+    if cell.settings["time_training"]:
+        found, checked = trained.training(training.first_batch(), progress)
+        measurements.append(found)
     if cell.settings["decode_rows"]:
         progress("decoding")
-        measurements += training.decoding()
-    return Result(measurements, {}, data)
+        measurements += trained.decoding(training.held_out_hidden(cell.settings["decode_rows"]))
+    return Result(measurements, checked, data)
 
 
 def with_vectors(
@@ -103,33 +111,33 @@ class Training:
         settings = self.settings
         rows_BT = _rows(self.corpus.splits["train"], settings["batch"], settings["steps"])
         per_epoch = (rows_BT.shape[1] - 1) // settings["steps"]
-        total = per_epoch * settings["epochs"]
-        evaluate_at = {
+        total = min(per_epoch * settings["epochs"], settings["updates"] or np.inf)
+        evaluate_at = {total} | {
             round(per_epoch * (epoch + part / settings["evaluations"]))
             for epoch in range(settings["epochs"])
             for part in range(1, settings["evaluations"] + 1)
         }
-        step = 0
+        batches = (
+            batch for _ in range(settings["epochs"]) for batch in _batches(rows_BT, settings["steps"], whole=True)
+        )
         losses: list[Any] = []
         started = time.perf_counter()
-        for _epoch in range(settings["epochs"]):
-            for first, (inputs_BT, targets_BT) in _batches(rows_BT, settings["steps"], whole=True):
-                losses.append(self.model.step(inputs_BT, targets_BT, carry=not first))
-                step += 1
-                if step % 50 == 0:
-                    # Waiting for the device here also keeps an asynchronous framework from queueing without bound.
-                    progress(f"step {step}/{total} loss {float(losses[-1]):.3f}")
-                if self.interval and step % self.interval == 0 and step < total:
-                    self.model.synchronize()
-                    self.train_seconds += time.perf_counter() - started
-                    started = self._reorganize(step)
-                if step in evaluate_at:
-                    self.model.synchronize()
-                    self.train_seconds += time.perf_counter() - started
-                    self._evaluate(step, losses)
-                    losses = []
-                    progress(f"step {step}/{total} validation perplexity {self.curve[-1]['perplexity']:.2f}")
-                    started = time.perf_counter()
+        for step, (first, (inputs_BT, targets_BT)) in enumerate(islice(batches, total), 1):
+            losses.append(self.model.step(inputs_BT, targets_BT, carry=not first))
+            if step % 50 == 0:
+                # Waiting for the device here also keeps an asynchronous framework from queueing without bound.
+                progress(f"step {step}/{total} loss {float(losses[-1]):.3f}")
+            if self.interval and step % self.interval == 0 and step < total:
+                self.model.synchronize()
+                self.train_seconds += time.perf_counter() - started
+                started = self._reorganize(step)
+            if step in evaluate_at:
+                self.model.synchronize()
+                self.train_seconds += time.perf_counter() - started
+                self._evaluate(step, losses)
+                losses = []
+                progress(f"step {step}/{total} validation perplexity {self.curve[-1]['perplexity']:.2f}")
+                started = time.perf_counter()
 
     def _reorganize(self, step: int) -> float:
         """Re-organizes, which counts as training, between two evaluations, which do not; returns the clock after it."""
@@ -213,34 +221,22 @@ class Training:
             np.add.at(seen_V, targets_BT.ravel(), 1.0)
         return sum_VD / np.maximum(seen_V, 1.0)
 
-    def decoding(self) -> list[Measurement]:
-        """Exact top-k of the trained layer on hidden vectors of held-out text, against full softmax."""
-        cell, spec = self.cell, self.model.spec
-        if self.cluster_V is not None:
-            spec = dataclasses.replace(spec, structure=spec.structure | {"cluster": self.cluster_V})
-        layer = layers.from_spec(cell.framework, spec, cell.device)
-        params = self.model.parameters()
-        prefix = "output."
-        layer.load({name.removeprefix(prefix): v for name, v in params.items() if name.startswith(prefix)})
-        baseline = layers.create(
-            cell.framework,
-            BASELINE,
-            counts=spec.counts,
-            dim=spec.dim,
-            seed=cell.seed,
-            device=cell.device,
-            dtype=cell.precision,
-        )
-        wanted, pieces = self.settings["decode_rows"], []
+    def first_batch(self) -> Batch:
+        """Of the training text: the hidden vectors that the trained model gives to its words, and their targets."""
+        rows_BT = _rows(self.corpus.splits["train"], self.settings["batch"], self.settings["steps"])
+        _first, (inputs_BT, targets_BT) = next(_batches(rows_BT, self.settings["steps"], whole=True))
+        return Batch(self.model.hidden(inputs_BT).astype(np.float64), targets_BT.ravel().astype(np.int64))
+
+    def held_out_hidden(self, wanted: int) -> NDArray:
+        """(N, D) hidden vectors, from many contexts."""
+        pieces = []
         rows_BT = _rows(self.corpus.splits["valid"], _EVAL_ROWS, 1)
         for _first, (inputs_BT, _targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
             pieces.append(self.model.hidden(inputs_BT))
-            if sum(map(len, pieces)) >= 8 * wanted:  # more than wanted, so that they come from many contexts
+            if sum(map(len, pieces)) >= 8 * wanted:
                 break
         found_ND = np.concatenate(pieces)
-        chosen = np.random.default_rng([cell.seed, 5]).permutation(len(found_ND))[:wanted]
-        hidden_ND = found_ND[chosen]
-        return decoding(cell, layer, baseline, hidden_ND)
+        return found_ND[np.random.default_rng([self.cell.seed, 5]).permutation(len(found_ND))[:wanted]]
 
     def _clusters(self, cluster_V: NDArray) -> list[list[str]]:
         """The most frequent words of the most frequent clusters, as in table 3 of the paper."""

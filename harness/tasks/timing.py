@@ -13,7 +13,7 @@ import numpy as np
 
 from harness import agreement, forms, layers, registry, roofline
 from harness.cells import Cell, Names, Setting
-from harness.memory import freed_given_back, keep_freed, peak_bytes
+from harness.memory import freed_given_back, peak_bytes
 from harness.quantities import Measurement
 from harness.tasks._paired import BASELINE, DECODING, decoding, timed
 from harness.tasks._result import Result
@@ -54,7 +54,6 @@ _STEPS_BT = 20  # time steps of the whole model's batch
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    keep_freed()
     inputs = batch(zipf_counts(cell.vocab), tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
     wanted = cell.settings["quantities"]
     spec, layer, tried = _spec(cell, cell.method), None, {}

@@ -55,7 +55,7 @@ class _ByOneDNN(torch.autograd.Function):
 
 
 def differentiable_linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, form: str) -> Tensor:
-    """(N, V) h W^T + b, with its gradient. PyTorch's own under autocast, and in decoding, where few rows gain nothing."""
+    """(N, V) h W^T + b, with its gradient; MKL's under autocast and in decoding, where few rows gain nothing."""
     autocast = torch.is_autocast_enabled(weight_VD.device.type)
     if form.endswith(_BY_ONEDNN) and torch.is_grad_enabled() and not autocast:
         return _ByOneDNN.apply(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from harness import registry
+from harness import layers, registry
 from harness.cells import Selection, Suite
 from harness.tasks import language_modelling
 from impls.errors import BadInput
@@ -72,6 +72,30 @@ def test_a_trained_model_beats_word_counts_and_is_decoded(framework, method, tex
     assert {"perplexity_before", "perplexity_after", "changed_frequency"} <= changes[0].keys()
     shown = [word for cluster in perplexity.detail["clusters"] for word in cluster]
     assert len(shown) == len(set(shown))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_trained_layer_is_timed_with_the_clusters_it_learned(framework, text, monkeypatch):
+    made = []
+    from_spec = layers.from_spec
+    monkeypatch.setattr(layers, "from_spec", lambda *given: made.append(given[1]) or from_spec(*given))
+    settings = {"updates": "50", "time_training": "True", "decode_rows": "0"}
+    result = result_of(framework, "sohsm", text, options={"interval": "20"}, **settings)
+    found = by_quantity(result)
+    assert [point["step"] for point in found["perplexity"].detail["curve"]] == [50]
+    assert [change["step"] for change in found["perplexity"].detail["reorganizations"]] == [20, 40]
+    timed = found["trained_layer_seconds"]
+    assert timed.ratio is not None
+    assert timed.value > 0
+    assert timed.detail["tokens"] == 40
+    assert result.agreement["verdict"] == "agree"
+    learned = [spec.structure["cluster"] for spec in made if spec.method == "sohsm"]
+    start = layers.spec("sohsm", counts=made[0].counts, dim=32).structure["cluster"]
+    assert all((cluster_V == learned[0]).all() for cluster_V in learned)
+    assert (learned[0] != start).any()
+    size_C = np.bincount(learned[0])
+    assert timed.detail["cluster_sizes"] == [size_C.min(), np.median(size_C), size_C.max()]
+    assert 0 < timed.detail["clusters_met"] <= 1
 
 
 @pytest.mark.parametrize("method", ["sampled_softmax", "nce"])

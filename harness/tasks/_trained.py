@@ -1,0 +1,73 @@
+"""Speed of an output layer that a model was trained with, turn by turn with full softmax.
+
+What training makes of it decides how fast it is: clusters become unequal, hidden vectors peaked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import agreement, forms, layers
+from harness.cells import Cell
+from harness.quantities import Measurement
+from harness.tasks._paired import BASELINE, K, decoding, timed
+from harness.workload import Batch
+from impls.contract import Layer
+from impls.language_model import LanguageModel
+
+_CHECKED = 48  # tokens on which it is held against the oracle before it is timed
+
+
+class TrainedLayer:
+    """The output layer of `model`, with the clusters (V,) that it has now where it has any.
+
+    Full softmax next to it is untrained: what its weights are does not change its time.
+    """
+
+    def __init__(self, cell: Cell, model: LanguageModel, cluster_V: NDArray | None) -> None:
+        self.cell, self.cluster_V = cell, cluster_V
+        structure = model.spec.structure if cluster_V is None else {**model.spec.structure, "cluster": cluster_V}
+        self._spec = dataclasses.replace(model.spec, structure=structure)
+        self._plain = layers.spec(
+            BASELINE, counts=model.spec.counts, dim=cell.dim, seed=cell.seed, dtype=cell.precision
+        )
+        prefix = "output."
+        self._params = {
+            name.removeprefix(prefix): value for name, value in model.parameters().items() if name.startswith(prefix)
+        }
+
+    def training(self, inputs: Batch, progress: Callable[[str], None]) -> tuple[Measurement, dict[str, Any]]:
+        """Seconds of forward and backward for `inputs`, in the form that is fastest for them and that `decoding` then
+        has too; and how the layer agrees with the oracle, as `agreement.summary` gives it."""
+        cell = self.cell
+        self._spec, times = forms.fastest(cell.framework, self._spec, inputs, cell.device, progress)
+        self._plain, _ = forms.fastest(cell.framework, self._plain, inputs, cell.device, progress)
+        baseline, layer = self._layers()
+        progress("agreement of the trained layer")
+        some = Batch(inputs.hidden_ND[:_CHECKED], inputs.targets_N[:_CHECKED])
+        checked = agreement.check_layer(layer, some, k=min(K, layer.spec.vocab), whole_vocabulary=False)
+        progress("trained_layer_seconds")
+        against, work = (each.prepare("layer", inputs.hidden_ND, inputs.targets_N) for each in (baseline, layer))
+        detail = {"formulation": layer.formulation(), "tokens": len(inputs.targets_N), "tried": times}
+        if self.cluster_V is not None:
+            size_C = np.bincount(self.cluster_V)
+            detail["cluster_sizes"] = [int(size_C.min()), float(np.median(size_C)), int(size_C.max())]
+            detail["clusters_met"] = len(np.unique(self.cluster_V[inputs.targets_N])) / len(size_C)
+        _, found = timed(cell, "trained_layer_seconds", against, work, detail)
+        return found, agreement.summary(checked)
+
+    def decoding(self, hidden_ND: NDArray) -> list[Measurement]:
+        """Exact top-k, a beam and draws on hidden vectors of held-out text."""
+        baseline, layer = self._layers()
+        return decoding(self.cell, layer, baseline, hidden_ND)
+
+    def _layers(self) -> tuple[Layer, Layer]:
+        cell = self.cell
+        baseline, layer = (layers.from_spec(cell.framework, spec, cell.device) for spec in (self._plain, self._spec))
+        layer.load(self._params)
+        return baseline, layer
