@@ -24,6 +24,7 @@ from impls.on_torch._layer import at_least_float32
 
 GROUPED, LOOP = "grouped_mm", "loop over clusters"
 _TILE = 32  # tokens
+_LARGE = 2**16  # numbers of a cluster's word vectors
 TILES = f"tiles of {_TILE} tokens"
 
 
@@ -32,6 +33,12 @@ def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
     bytes, and comes first, being the fastest on CPUs for small clusters and never far behind."""
     known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
     return (GROUPED, LOOP, TILES) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
+
+
+def form_to_decode(form: str, slab_CSD: Tensor) -> str:
+    """The form for products of few rows: of large clusters, on a CPU, the loop, which has the less to read."""
+    large = slab_CSD.dtype == torch.float32 and slab_CSD[0].numel() >= _LARGE
+    return LOOP if form == GROUPED and large and slab_CSD.device.type == "cpu" else form
 
 
 @dataclass(frozen=True)

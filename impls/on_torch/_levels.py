@@ -109,7 +109,7 @@ class Level(nn.Module):
             words, groups_G = self._words(number), self._of(number, "groups")
             place_N = torch.searchsorted(groups_G, group_N).clamp_(max=len(groups_G) - 1)
             rows_R = (groups_G[place_N] == group_N).nonzero()[:, 0]
-            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, words.size_C, self.form)
+            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, words.size_C, words.form)
             rows_R, nothing_RC = batch.slot_N, cast_ND.new_zeros(len(rows_R), len(groups_G))
             joint_RS = words.joint(cast_ND[rows_R], nothing_RC, torch.arange(len(rows_R), device=rows_R.device), batch)
             member_N[rows_R] = words.word_CS[batch.cluster_N, draw(joint_RS.exp(), uniforms_N[rows_R])]
@@ -147,9 +147,9 @@ class Level(nn.Module):
     def _words(self, number: int) -> _expand.WordsByCluster:
         member_GS, bias_GS = self._of(number, "member"), at_least_float32(self._of(number, "bias"))
         added_GS = bias_GS.masked_fill(torch.eq(member_GS, self.members), -torch.inf)
-        return _expand.WordsByCluster(
-            self._of(number, "weight"), added_GS, member_GS, self._of(number, "size"), self.form
-        )
+        weight_GSD = self._of(number, "weight")
+        form = _clusters.form_to_decode(self.form, weight_GSD)
+        return _expand.WordsByCluster(weight_GSD, added_GS, member_GS, self._of(number, "size"), form)
 
 
 def followed(log_group_NC: Tensor, width: int) -> Tensor:

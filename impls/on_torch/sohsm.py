@@ -127,8 +127,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """(N,) words: a cluster by the first number, one of its words by the second."""
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
-        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), self.size, _products.own(self.form))
-        joint_NS = self._words.joint(self._word_hidden(hidden_ND), log_cluster_NC, batch.order_N, batch)
+        words = self._words
+        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), words.size_C, words.form)
+        joint_NS = words.joint(self._word_hidden(hidden_ND), log_cluster_NC, batch.order_N, batch)
         slot_N = draw(joint_NS.softmax(dim=1), uniforms_NU[batch.order_N, 1])
         word_N = torch.empty_like(cluster_N)
         word_N[batch.order_N] = self.word[batch.cluster_N, slot_N]
@@ -138,7 +139,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _words(self) -> _expand.WordsByCluster:
         kind = at_least_float32(self.word_weight[:0]).dtype
         added_CS = self.blank.to(kind) if self._word_bias is None else self._word_bias.to(kind) + self.blank
-        return _expand.WordsByCluster(self.word_weight, added_CS, self.word, self.size, _products.own(self.form))
+        form = _clusters.form_to_decode(_products.own(self.form), self.word_weight)
+        return _expand.WordsByCluster(self.word_weight, added_CS, self.word, self.size, form)
 
     def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
         return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)

@@ -39,6 +39,25 @@ def test_every_form_computes_the_same(framework):
     assert len(found) > len(seen) > 1
 
 
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
+@pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
+def test_large_clusters_of_torch_are_decoded_by_the_loop(method, monkeypatch):
+    from impls.on_torch import _clusters
+
+    taken = []
+    scores = _clusters.scores
+    monkeypatch.setattr(_clusters, "scores", lambda *given: taken.append(given[2].form) or scores(*given))
+    spec = layers.spec(method, counts=zipf_counts(2000), dim=1536)
+    layer, inputs = layers.from_spec("torch", spec), batch(spec.counts, tokens=12, dim=1536, seed=0)
+    found = agreement.check_layer(layer, inputs, k=10, whole_vocabulary=False)
+    assert [str(c) for c in found if not c.agrees] == []
+    assert _clusters.GROUPED in taken
+    taken.clear()
+    layer.beam(inputs.hidden_ND, 10, 10)
+    layer.sample(inputs.hidden_ND, np.full((12, spec.draws), 0.5))
+    assert _clusters.LOOP in taken
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_form_that_there_is_not_is_refused(framework):
     spec = dataclasses.replace(spec_of("fused_softmax"), form="blocks of one")
