@@ -22,7 +22,7 @@ from harness.form import (
 from harness.store import Row
 from impls.errors import BadInput
 
-STATUSES = ("ok", "disagree", "timeout", "oom", "error", "skipped")
+STATUSES = ("ok", "disagree", "timeout", "oom", "error", "refused", "skipped")
 
 _POINT = record({}, {name: maybe(number) for name in ("perplexity", "perplexity_before", "perplexity_after")})
 _PLACED = both(either(record({"step": number}), record({"epoch": number})), _POINT)

@@ -69,6 +69,8 @@ def _describe(framework: str) -> dict[str, Any]:
 def _status_of(error: Exception) -> str:
     if isinstance(error, Unsupported):
         return "skipped"
+    if isinstance(error, BadInput):
+        return "refused"
     text = f"{type(error).__name__} {error}".lower()
     memory = ("out of memory", "outofmemory", "resource_exhausted", "resourceexhausted", "can't allocate memory")
     return "oom" if isinstance(error, MemoryError) or any(sign in text for sign in memory) else "error"

@@ -193,6 +193,17 @@ def test_a_run_says_what_a_framework_asked_for_does_not_have(in_empty_folder, ca
     assert "no cell left" in said
 
 
+def test_input_that_only_a_cell_can_refuse_ends_in_2_and_loses_nothing(in_empty_folder, capfd):
+    Path("text.txt").write_text("a b c d\n" * 100)
+    command = ["run", "quick", "-t", "language_modelling", "-f", "numpy", "-m", "full_softmax", "--dataset", "text.txt"]
+    assert cli.main([*command, "-s", "batch=400", "--out", "rows.jsonl"]) == 2
+    said = capfd.readouterr()
+    assert "too short for 400 rows" in said.err
+    assert "Traceback" not in said.err
+    (row,) = map(json.loads, Path("rows.jsonl").read_text().splitlines())
+    assert row["status"] == "refused"
+
+
 def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, capsys):
     """A framework whose layer has one sign flipped, in the worker's own process."""
     site = in_empty_folder / "site"

@@ -16,7 +16,7 @@ from harness.provenance import code_fingerprint
 from harness.store import Row, Store
 from impls.errors import BadInput
 
-_AGAIN = ("error", "timeout", "oom", "skipped")
+_AGAIN = ("error", "timeout", "oom", "refused", "skipped")
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
     address: str | None = None,
     cores: int | None = None,
 ) -> int:
-    """Returns 0 when every cell of the run was measured and agrees, else 1.
+    """Returns 0 when every cell of the run was measured and agrees, 2 where one refused its input, else 1.
 
     Args:
         executor: "local", or "ray" with a cluster's address and the cores of a cell; see `ray_pool.run`.
@@ -67,7 +67,8 @@ def run(
     rows = [row for row in runs.rows(path) if row["key"] in keys]
     show(rows, "markdown")
     console.print(f"rows: {path}")
-    return 0 if all(row["status"] in ("ok", "skipped") for row in rows) else 1
+    statuses = {row["status"] for row in rows}
+    return 2 if "refused" in statuses else 0 if statuses <= {"ok", "skipped"} else 1
 
 
 def _is_of_other_code(row: Row) -> bool:

@@ -166,11 +166,13 @@ def test_a_worker_whose_parent_is_gone_before_it_looks_ends_without_measuring():
 
 def test_an_exception_in_a_task_is_a_row(tmp_path):
     (cell,) = oracle_cells(["full_softmax"])
-    broken = type(cell)(**{**cell.to_json(), "method": "no_such_method"})
+    broken = [dataclasses.replace(cell, settings={}), dataclasses.replace(cell, method="no_such_method")]
     with Store(tmp_path / "rows.jsonl") as store:
-        (row,) = pool.run([broken], store, deadline=120, progress=quiet)
-    assert row["status"] == "error"
-    assert "unknown method" in row["message"]
+        wrong, refused = pool.run(broken, store, deadline=120, progress=quiet)
+    assert wrong["status"] == "error"
+    assert "KeyError" in wrong["message"]
+    assert refused["status"] == "refused"
+    assert "unknown method" in refused["message"]
 
 
 def test_a_device_that_is_not_there_is_refused():
