@@ -209,7 +209,9 @@ def test_a_gain_is_over_full_softmax_on_the_same_utterances(speech):
     assert gains(speech) == {}
 
 
-points = st.lists(st.builds(_Point, st.just("m"), st.just("f"), st.integers(1, 9), st.integers(1, 9)), min_size=1)
+points = st.lists(
+    st.builds(_Point, st.just("m"), st.just(""), st.just("f"), st.integers(1, 9), st.integers(1, 9)), min_size=1
+)
 
 
 @given(points, st.booleans())
@@ -222,6 +224,26 @@ def test_the_front_is_what_nothing_beats(found, high):
         return o.speed >= p.speed and sign * o.quality >= sign * p.quality and o != p
 
     assert all((p in front) == (not any(beats(o, p) for o in found)) for p in found)
+
+
+def test_runs_of_two_seeds_are_models_of_their_own(rows):
+    trained = [row for row in rows if row["cell"]["task"] == "language_modelling"]
+    again = copy.deepcopy(trained)
+    for row in again:
+        row["cell"]["seed"] = 1
+        for measurement in row["measurements"]:
+            if measurement["quantity"] in ("perplexity", "train_seconds"):
+                measurement["value"] *= 10
+    (alone,), (both,) = (
+        [figure for figure in figures.all_of(some, flatten(some)) if figure.section == "quality"]
+        for some in (trained, [*trained, *again])
+    )
+    perplexities = {float(line[2]) for line in alone.lines}
+    assert len(both.lines) == 2 * len(alone.lines)
+    assert {line[0].rpartition(" (")[2] for line in both.lines} == {"seed 0)", "seed 1)"}
+    tenfold = {float(f"{10 * value:.4g}") for value in perplexities}
+    assert {float(line[2]) for line in both.lines} == perplexities | tenfold
+    assert sorted({line[3] for line in both.lines}) == sorted({line[3] for line in alone.lines})
 
 
 def test_the_command(tmp_path, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.quantities import HIGHER, QUANTITIES
 from harness.report import _svg
@@ -24,10 +23,17 @@ QUALITY = {
 
 @dataclass(frozen=True)
 class _Point:
+    """A model; `name` is what it looks by, `apart` what sets it apart from others of that name."""
+
     name: str
+    apart: str
     framework: str
     speed: float
     quality: float
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.name} ({self.apart})" if self.apart else self.name
 
 
 def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
@@ -78,7 +84,7 @@ def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
                 _svg.legend(axes)
 
             title = f"Quality against speed: {task.replace('_', ' ')} on {dataset}{unless_test(split)}, {vocab:,} words"
-            best = ", ".join(f"{p.name} in {p.framework}" for p in sorted(front, key=lambda p: p.speed))
+            best = ", ".join(f"{p.full_name} in {p.framework}" for p in sorted(front, key=lambda p: p.speed))
             made.append(
                 Figure(
                     "quality",
@@ -93,7 +99,7 @@ def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
                     ),
                     ("method", "framework", quantity, "training speed", "on the front"),
                     [
-                        (p.name, p.framework, f"{p.quality:.4g}", f"{p.speed:.2f}", "yes" if p in front else "")
+                        (p.full_name, p.framework, f"{p.quality:.4g}", f"{p.speed:.2f}", "yes" if p in front else "")
                         for p in points
                     ],
                 )
@@ -102,18 +108,21 @@ def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
 
 
 def _points(group: Sequence[Record], quantity: str) -> list[_Point]:
-    of: dict[tuple[str, str, Any], dict[str, float]] = {}
+    of: dict[tuple[str, str, str], dict[str, float]] = {}
     for record in group:
-        of.setdefault((name_of(record), record["framework"], record["seed"]), {})[record["quantity"]] = record["value"]
-    baseline = {
-        framework: values["train_seconds"]
-        for (name, framework, _), values in of.items()
-        if name == BASELINE and "train_seconds" in values
-    }
+        key = (name_of(record), record["apart"], record["framework"])
+        of.setdefault(key, {})[record["quantity"]] = record["value"]
+    baseline: dict[tuple[str, str], float] = {}
+    for (name, apart, framework), values in of.items():
+        if name == BASELINE and "train_seconds" in values:
+            baseline[apart, framework] = values["train_seconds"]
+            baseline.setdefault(("", framework), values["train_seconds"])  # of what no other is set apart like
     return [
-        _Point(name, framework, baseline[framework] / values["train_seconds"], values[quantity])
-        for (name, framework, _), values in of.items()
-        if framework in baseline and values.get("train_seconds") and quantity in values
+        _Point(name, apart, framework, seconds / values["train_seconds"], values[quantity])
+        for (name, apart, framework), values in of.items()
+        if (seconds := baseline.get((apart, framework), baseline.get(("", framework))))
+        and values.get("train_seconds")
+        and quantity in values
     ]
 
 

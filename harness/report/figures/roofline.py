@@ -113,7 +113,7 @@ def achieved(records: Sequence[Record], looks: Looks) -> list[Figure]:
 
 
 def _identity(record: Record) -> tuple[Any, ...]:
-    keys = ("suite", "framework", "method", "options", "vocab", "dim", "tokens", "device", "precision", "seed")
+    keys = ("suite", "framework", "method", "options", "vocab", "dim", "tokens", "device", "precision", "seed", "apart")
     return tuple(record[key] for key in keys)
 
 
