@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,16 +31,12 @@ class TrainedLayer:
     """
 
     def __init__(self, cell: Cell, model: LanguageModel, cluster_V: NDArray | None) -> None:
-        self.cell, self.cluster_V = cell, cluster_V
+        self.cell, self.model, self.cluster_V = cell, model, cluster_V
         structure = model.spec.structure if cluster_V is None else {**model.spec.structure, "cluster": cluster_V}
         self._spec = dataclasses.replace(model.spec, structure=structure)
         self._plain = layers.spec(
             BASELINE, counts=model.spec.counts, dim=cell.dim, seed=cell.seed, dtype=cell.precision
         )
-        prefix = "output."
-        self._params = {
-            name.removeprefix(prefix): value for name, value in model.parameters().items() if name.startswith(prefix)
-        }
 
     def training(self, inputs: Batch, progress: Callable[[str], None]) -> tuple[Measurement, dict[str, Any]]:
         """Seconds of forward and backward for `inputs`, in the form that is fastest for them and that `decoding` then
@@ -65,6 +62,12 @@ class TrainedLayer:
         """Exact top-k, a beam and draws on hidden vectors of held-out text."""
         baseline, layer = self._layers()
         return decoding(self.cell, layer, baseline, hidden_ND)
+
+    @cached_property
+    def _params(self) -> dict[str, NDArray]:
+        prefix = "output."
+        every = self.model.parameters()
+        return {name.removeprefix(prefix): value for name, value in every.items() if name.startswith(prefix)}
 
     def _layers(self) -> tuple[Layer, Layer]:
         cell = self.cell
