@@ -50,12 +50,13 @@ class TrainedLayer:
         checked = agreement.check_layer(layer, some, k=min(K, layer.spec.vocab), whole_vocabulary=False)
         progress("trained_layer_seconds")
         against, work = (each.prepare("layer", inputs.hidden_ND, inputs.targets_N) for each in (baseline, layer))
-        detail = {"formulation": layer.formulation(), "tokens": len(inputs.targets_N), "tried": times}
+        detail: dict[str, Any] = {"tokens": len(inputs.targets_N), "tried": times}
         if self.cluster_V is not None:
             size_C = np.bincount(self.cluster_V)
             detail["cluster_sizes"] = [int(size_C.min()), float(np.median(size_C)), int(size_C.max())]
             detail["clusters_met"] = len(np.unique(self.cluster_V[inputs.targets_N])) / len(size_C)
         _, found = timed(cell, "trained_layer_seconds", against, work, detail)
+        found.detail["formulation"] = layer.formulation()  # which its first call completes
         return found, agreement.summary(checked)
 
     def decoding(self, hidden_ND: NDArray) -> list[Measurement]:

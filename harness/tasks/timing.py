@@ -91,7 +91,9 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         if quantity in _WORK and (layer.reaches_few_rows() or not _WORK[quantity][1].row_sparse):
             progress(quantity)
             pair = _work(baseline, quantity, inputs), _work(layer, quantity, inputs)
-            measurements += _timed(cell, quantity, *pair, {"formulation": formulation, **tried}, compiling)
+            found = _timed(cell, quantity, *pair, dict(tried), compiling)
+            found[0].detail["formulation"] = layer.formulation()  # which its first call completes
+            measurements += found
             del pair
             gc.collect()
     if set(DECODING) & set(wanted):

@@ -7,11 +7,12 @@ the same arrays: more calls, and on a CPU the faster where clusters are large an
 third form cuts the tokens into tiles of one cluster each and copies the cluster's matrix for every tile: more memory,
 but three batched products in all and nothing that waits for the device, which suits a GPU. The gradient is written out:
 with the log-sum-exp of the forward pass, d loss / d logits is one exponential, and neither pass keeps more than one
-(N, S) array.
+(N, S) array. A fourth form, for GPUs, keeps not even that: the kernels of `_cluster_kernels.py`.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,17 +28,28 @@ _TILE = 32  # tokens
 _FEW = 4  # tokens
 _LARGE = 2**16  # numbers of a cluster's word vectors
 TILES = f"tiles of {_TILE} tokens"
+KERNELS = "Triton kernels"
+_WIDEST = 2048  # numbers of a word vector that the kernels hold at once
 
 
 def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
     """The forms for word vectors (D,) of `dtype`: `F.grouped_mm` takes float32 and half precision, rows of whole 16
     bytes, and comes first, being the fastest on CPUs for small clusters and never far behind."""
-    known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return (GROUPED, LOOP, TILES) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
+    narrow = dtype in (torch.float32, torch.bfloat16, torch.float16)
+    grouped = narrow and hasattr(F, "grouped_mm") and dim * dtype.itemsize % 16 == 0
+    kernels = narrow and dim <= _WIDEST and _has_triton()
+    return (*((GROUPED,) if grouped else ()), LOOP, TILES, *((KERNELS,) if kernels else ()))
+
+
+def _has_triton() -> bool:
+    return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
 
 
 def form_to_decode(form: str, slab_CSD: Tensor) -> str:
-    """The form for products of few rows: of large clusters, on a CPU, the loop, which has the less to read."""
+    """The form for products of few rows: of large clusters, on a CPU, the loop, which has the less to read. The kernels
+    are of training alone."""
+    if form == KERNELS:
+        return TILES
     large = slab_CSD.dtype == torch.float32 and slab_CSD[0].numel() >= _LARGE
     return LOOP if form == GROUPED and large and slab_CSD.device.type == "cpu" else form
 
@@ -190,13 +202,28 @@ class _InClusterNll(torch.autograd.Function):
         return dhidden_ND.to(ctx.hidden_dtype), dslab_CSD, dbias_CS, None
 
 
-def in_cluster_nll(hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, batch: ByCluster) -> Tensor:
+def in_cluster_nll(
+    hidden_ND: Tensor,
+    slab_CSD: Tensor,
+    bias_CS: Tensor | None,
+    cluster_N: Tensor,
+    slot_N: Tensor,
+    size_C: Tensor,
+    form: str,
+) -> Tensor:
     """(N,) negative log-likelihood of each target among the words of its cluster, in nats.
 
     Args:
         hidden_ND: (N, D).
         slab_CSD: Word vectors by cluster and slot.
         bias_CS: Word biases, or None.
-        batch: The targets, sorted by cluster.
+        cluster_N, slot_N: Where the target words stand.
+        size_C: Words of each cluster, which are in its first slots.
+        form: One of `forms`.
     """
+    if form == KERNELS:
+        from impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
+
+        return _cluster_kernels.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, cluster_N, slot_N, size_C)
+    batch = ByCluster.of(cluster_N, slot_N, size_C, form)
     return _InClusterNll.apply(hidden_ND, slab_CSD, bias_CS, batch)  # type: ignore[return-value]

@@ -64,8 +64,8 @@ class Level(nn.Module):
         return torch.empty_like(sorted_N).index_copy(0, order_N, sorted_N)
 
     def _nll_on_shelf(self, hidden_RD: Tensor, row_R: Tensor, slot_R: Tensor, number: int) -> Tensor:
-        batch = _clusters.ByCluster.of(row_R, slot_R, self._of(number, "size"), self.form)
-        return _clusters.in_cluster_nll(hidden_RD, self._of(number, "weight"), self._of(number, "bias"), batch)
+        words = self._of(number, "weight"), self._of(number, "bias")
+        return _clusters.in_cluster_nll(hidden_RD, *words, row_R, slot_R, self._of(number, "size"), self.form)
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
         """(N, M) log P(member | its group, h)."""

@@ -16,7 +16,7 @@ from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, Layer
 from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_torch import _optimizers
+from impls.on_torch import _capture, _optimizers
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._row_sparse import RowSparse
 from impls.precision import Precise
@@ -223,6 +223,7 @@ class TorchLayer(Switched, Layer):
         self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]
         self.native = native(spec).to(device)
         self._stepper: torch.optim.Optimizer | RowSparse | None = None
+        self._captured = False  # whether the last training work was
 
     def _catch_up(self) -> None:
         if isinstance(self._stepper, RowSparse):
@@ -313,19 +314,34 @@ class TorchLayer(Switched, Layer):
         optimizer = job.optimizer
         stepper = _optimizers.build(optimizer, self.native.parameters()) if job.work == "layer_step" else None
         self._stepper = stepper or self._stepper
+        replay: Callable[[], object] | None = None
+        tried = False
+
+        def drop_gradients() -> None:
+            hidden.grad = None
+            self.native.zero_grad(set_to_none=True)
+
+        def differentiate() -> None:
+            drop_gradients()
+            self.native(hidden, targets, **extra).backward()
 
         def run() -> None:
+            nonlocal replay, tried
             self.native.row_sparse = isinstance(stepper, RowSparse)
             with self.precision():
                 if isinstance(stepper, RowSparse):
                     stepper.make_up_for(self.native, targets, **extra)
-                self.native(hidden, targets, **extra).backward()
+                (replay or differentiate)()
                 if stepper is not None:
                     _optimizers.finish_gradients(optimizer, self.native.parameters())
                     stepper.step()
                 synchronize(self.device)
-            hidden.grad = None  # gradients are as large as the parameters: gone between calls
-            self.native.zero_grad(set_to_none=True)
+                if not tried:
+                    drop_gradients()
+                    tried, replay = True, _capture.captured(differentiate, self.device)
+                    self._captured = replay is not None
+            if replay is None:
+                drop_gradients()  # as large as the parameters: gone between calls, where no graph writes them
 
         return run
 
@@ -334,4 +350,5 @@ class TorchLayer(Switched, Layer):
         return bool(self.native.rows_read(torch.zeros(1, dtype=torch.int64, device=self.device), **extra))
 
     def formulation(self) -> str:
-        return self.native.formulation()
+        own = self.native.formulation()
+        return ", ".join([*([own] if own else []), *(["as a CUDA graph"] if self._captured else [])])

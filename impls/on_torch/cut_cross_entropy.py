@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from impls.on_torch._kernels import KernelSoftmax
+
+_COLUMNS = 16  # added for the bias: rows stay whole multiples of 32 bytes
 
 
 class CutCrossEntropy(KernelSoftmax):
     """`cut_cross_entropy.linear_cross_entropy`, whose logits stay in the chip's own memory.
+
+    Releases that know no bias (25.1) get it as one more column of the weights, which meets a 1.
 
     Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
     """
@@ -20,15 +28,12 @@ class CutCrossEntropy(KernelSoftmax):
     def kernel(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
         from cut_cross_entropy import linear_cross_entropy  # type: ignore[import-not-found]
 
-        return linear_cross_entropy(
-            hidden_ND,
-            self.weight,
-            targets_N,
-            bias=self.bias,
-            ignore_index=ignore_index,
-            reduction="sum",
-            impl=self.spec.options["impl"],
-        )
+        how = {"ignore_index": ignore_index, "reduction": "sum", "impl": self.spec.options["impl"]}
+        if "bias" in inspect.signature(linear_cross_entropy).parameters:
+            return linear_cross_entropy(hidden_ND, self.weight, targets_N, bias=self.bias, **how)
+        weight_VE = F.pad(torch.cat([self.weight, self.bias[:, None]], dim=1), (0, _COLUMNS - 1))
+        hidden_NE = F.pad(F.pad(hidden_ND, (0, 1), value=1.0), (0, _COLUMNS - 1))
+        return linear_cross_entropy(hidden_NE, weight_VE, targets_N, **how)
 
 
 LAYER = CutCrossEntropy

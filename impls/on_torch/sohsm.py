@@ -90,9 +90,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return cluster_nll + self._in_cluster_nll(hidden_ND, targets_N, cluster_N).mean()
 
     def _in_cluster_nll(self, hidden_ND: Tensor, targets_N: Tensor, cluster_N: Tensor) -> Tensor:
-        batch = _clusters.ByCluster.of(cluster_N, self.slot[targets_N], self.size, _products.own(self.form))
-        word_hidden_ND = self._project(hidden_ND, "word_projection")
-        return _clusters.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, batch)
+        target = cluster_N, self.slot[targets_N], self.size
+        word_hidden_ND, form = self._project(hidden_ND, "word_projection"), _products.own(self.form)
+        return _clusters.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, *target, form)
 
     def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
         """(N, C) log P(c | h)."""

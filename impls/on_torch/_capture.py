@@ -1,0 +1,46 @@
+"""Training steps as CUDA graphs: all kernels of a step are launched at once, as users of PyTorch do where launching
+them one by one would take longer than running them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+
+def captured(step: Callable[[], object], device: torch.device) -> Callable[[], object] | None:
+    """What repeats the kernels of `step` with the inputs and outputs that it has now; None where the device is none of
+    CUDA's, or where `step` waits for it, so that what it launches may depend on numbers.
+
+    Call it after `step` has run once, which compiles and sets up what it needs.
+    """
+    if device.type != "cuda":
+        return None
+    side, mode = torch.cuda.Stream(device), torch.cuda.get_sync_debug_mode()
+    side.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.stream(side):
+            step()  # libraries take their workspaces once a stream
+            torch.cuda.set_sync_debug_mode("error")
+            step()
+    except RuntimeError as error:
+        if "synchroniz" not in str(error):
+            raise
+        return None
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+        torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_pool(device), stream=side):
+        step()
+    return graph.replay
+
+
+@cache
+def _pool(device: torch.device) -> Any:
+    """One for all graphs of a process: they are replayed one at a time, and what a graph leaves is read before another
+    is."""
+    with torch.cuda.device(device):
+        return torch.cuda.graph_pool_handle()
