@@ -17,21 +17,46 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax._layer import Array, wide
+from impls.on_jax._layer import Array, has_gpu, wide
 
 _FURTHER = 32  # tokens of a further tile
 _TOGETHER = 8  # tiles visited together: products of single tiles in a loop run at a third of the speed
-# In training a GPU, for which every visit is a row of kernels, wants more of them.
-FORMS = {
-    f"a batched product over the slab, {together} further tiles of full clusters at a time": together
+
+
+class _Layout(NamedTuple):
+    """How training is laid out.
+
+    Attributes:
+        together: Further tiles that are visited at a time.
+        room: How many times the tokens of an average cluster are in the first tile of each.
+    """
+
+    together: int
+    room: int = 1
+
+
+# A GPU, for which every visit is a row of kernels, wants more tiles at a time, or larger first ones and few further.
+_FORMS = {
+    f"a batched product over the slab, {together} further tiles of full clusters at a time": _Layout(together)
     for together in (_TOGETHER, 64)
 }
+_GPU_FORMS = {
+    f"a batched product over the slab with {layout.room} times the room, {layout.together} further tiles": layout
+    for layout in (_Layout(16, room=4), _Layout(8, room=8))
+}
+
+
+def forms() -> tuple[str, ...]:
+    """The ways to compute `in_cluster_nll`."""
+    return (*_FORMS, *(_GPU_FORMS if has_gpu() else ()))
+
+
 _FIRST_PAIRS = 8  # of a row and a cluster, when decoding: the places of a cluster's first tile
 
 
-def _first_places(tokens: int, clusters: int, share: float) -> int:
-    """T: the tokens that an average cluster of these has of a batch, as the next power of two."""
-    return max(8, 1 << (math.ceil(share * tokens / clusters) - 1).bit_length())
+def _first_places(tokens: int, clusters: int, share: float, room: int) -> int:
+    """T: the tokens that an average cluster of these has of a batch, as the next power of two, `room` times."""
+    return max(8, room << (math.ceil(share * tokens / clusters) - 1).bit_length())
 
 
 class _Sorted(NamedTuple):
@@ -111,15 +136,15 @@ def in_cluster_nll(
         bias_CS: Word biases, or None.
         word_CS: The word in each slot; a number that is negative where the slot is empty.
         cluster_N, slot_N: Where the target words stand; cluster C where the target is in none of them.
-        form: One of `FORMS`.
+        form: One of `forms`.
         share: Of the tokens that is expected in these clusters, for which the layout is made.
     """
-    return _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, FORMS[form], share)
+    return _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, (_FORMS | _GPU_FORMS)[form], share)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7))
-def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share):  # type: ignore[no-untyped-def]
-    return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share)[0]
+def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, layout, share):  # type: ignore[no-untyped-def]
+    return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, layout, share)[0]
 
 
 def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Array) -> Array:
@@ -166,12 +191,12 @@ def _nll(scores_CST: Array, slot_CT: Array) -> tuple[Array, Array]:
     return (highest_C1T + jnp.log(sum_C1T) - target_C1T)[:, 0], exp_CST / sum_C1T - is_target_CST
 
 
-def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share):  # type: ignore[no-untyped-def]
+def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, layout, share):  # type: ignore[no-untyped-def]
     clusters, width, _ = slab_CSD.shape
     tokens, kind = len(hidden_ND), wide(slab_CSD.dtype)
     cast_ND = hidden_ND.astype(slab_CSD.dtype)
     batch = _Sorted.of(cluster_N, clusters)
-    places = _first_places(tokens, clusters, share)
+    places = _first_places(tokens, clusters, share, layout.room)
     added_CS = added_scores(bias_CS, word_CS, kind)
 
     def of_tiles(words_CSD: Array, added_CS: Array, token_CT: Array) -> tuple[Array, Array]:
@@ -182,21 +207,21 @@ def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together,
 
     token_CT = batch.first(places)
     nll_CT, dscores_CST = of_tiles(slab_CSD, added_CS, token_CT)
-    tiles = batch.further(places, _FURTHER, together)
+    tiles = batch.further(places, _FURTHER, layout.together)
 
     def visit(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         dscores_NS, nll_N = carry
-        token_BT, cluster_B = tiles.at(number, together)
+        token_BT, cluster_B = tiles.at(number, layout.together)
         nll_BT, dscores_BST = of_tiles(slab_CSD[cluster_B], added_CS[cluster_B], token_BT)
         dscores_NS = dscores_NS.at[token_BT].set(jnp.swapaxes(dscores_BST, 1, 2), mode="drop")
         return dscores_NS, nll_N.at[token_BT].set(nll_BT, mode="drop")
 
     start = (jnp.zeros((tokens, width), kind), jnp.zeros(tokens, kind).at[token_CT].set(nll_CT, mode="drop"))
-    dscores_NS, nll_N = lax.fori_loop(0, tiles.visits(together), visit, start)
+    dscores_NS, nll_N = lax.fori_loop(0, tiles.visits(layout.together), visit, start)
     return nll_N, (hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles)
 
 
-def _backward(together, share, kept, dnll_N):  # type: ignore[no-untyped-def]
+def _backward(layout, share, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles = kept
     tokens, kind, narrow = len(dnll_N), wide(slab_CSD.dtype), slab_CSD.dtype
     cast_ND = hidden_ND.astype(narrow)
@@ -215,7 +240,7 @@ def _backward(together, share, kept, dnll_N):  # type: ignore[no-untyped-def]
 
     def visit(number: Array, carry: tuple[Array, Array, Array | None]) -> tuple[Array, Array, Array | None]:
         dhidden_ND, dslab_CSD, dbias_CS = carry
-        token_BT, cluster_B = tiles.at(number, together)
+        token_BT, cluster_B = tiles.at(number, layout.together)
         dscores_BTS = dscores_NS[token_BT] * weights(token_BT)[:, :, None]
         if dbias_CS is not None:
             dbias_CS = dbias_CS.at[cluster_B].add(dscores_BTS.sum(axis=1), mode="drop")
@@ -226,7 +251,7 @@ def _backward(together, share, kept, dnll_N):  # type: ignore[no-untyped-def]
         return dhidden_ND.at[token_BT].set(dhidden_BTD, mode="drop"), dslab_CSD, dbias_CS
 
     start = (dhidden_ND, dslab_CSD, dbias_CS)
-    dhidden_ND, dslab_CSD, dbias_CS = lax.fori_loop(0, tiles.visits(together), visit, start)
+    dhidden_ND, dslab_CSD, dbias_CS = lax.fori_loop(0, tiles.visits(layout.together), visit, start)
     dbias_CS = None if bias_CS is None else dbias_CS.astype(bias_CS.dtype)
     return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias_CS, None, None, None
 

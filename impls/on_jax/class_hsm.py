@@ -20,7 +20,9 @@ class ClassHierarchicalSoftmax(OutputLayer):
     `Level` has.
     """
 
-    FORMS = tuple(_clusters.FORMS)
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms()
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)

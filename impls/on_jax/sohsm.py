@@ -28,7 +28,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     parameters and optimizer slots with `moved`.
     """
 
-    FORMS = tuple(_clusters.FORMS)
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms()
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)

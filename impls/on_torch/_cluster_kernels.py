@@ -15,7 +15,7 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_TOKENS = 16  # of a tile: the least that a matrix unit takes
+_TOKENS = 32  # of a tile
 _PROGRAMS = 8  # of a cluster, between which the tiles of its tokens are dealt
 _BLOCK_BYTES = 2**15  # of the words that are looked at together
 _SORTED = 1024  # tokens that are looked at together

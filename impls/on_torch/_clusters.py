@@ -12,7 +12,6 @@ with the log-sum-exp of the forward pass, d loss / d logits is one exponential, 
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,28 +20,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from impls.on_torch import _triton
 from impls.on_torch._layer import at_least_float32
+from impls.on_torch._triton import KERNELS
 
 GROUPED, LOOP = "grouped_mm", "loop over clusters"
 _TILE = 32  # tokens
 _FEW = 4  # tokens
 _LARGE = 2**16  # numbers of a cluster's word vectors
 TILES = f"tiles of {_TILE} tokens"
-KERNELS = "Triton kernels"
-_WIDEST = 2048  # numbers of a word vector that the kernels hold at once
 
 
 def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
     """The forms for word vectors (D,) of `dtype`: `F.grouped_mm` takes float32 and half precision, rows of whole 16
     bytes, and comes first, being the fastest on CPUs for small clusters and never far behind."""
-    narrow = dtype in (torch.float32, torch.bfloat16, torch.float16)
-    grouped = narrow and hasattr(F, "grouped_mm") and dim * dtype.itemsize % 16 == 0
-    kernels = narrow and dim <= _WIDEST and _has_triton()
-    return (*((GROUPED,) if grouped else ()), LOOP, TILES, *((KERNELS,) if kernels else ()))
-
-
-def _has_triton() -> bool:
-    return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+    known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
+    own = (GROUPED, LOOP, TILES) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
+    return (*own, KERNELS) if _triton.known(dim, dtype) else own
 
 
 def form_to_decode(form: str, slab_CSD: Tensor) -> str:

@@ -27,6 +27,8 @@ _FEW_SCORES = 2**18  # of all rows: so few are made by one product and not by on
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
 _OPEN_SHARE = 0.4  # of all (row, cluster) pairs: above it one product for all is cheaper than one for each pair
+# Numbers of all rows' words: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
+_AT_ONCE_ON_GPU = 2**26
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -97,6 +99,8 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
             *(_best_of_row(hidden_D, log_C, words, k, first) for hidden_D, log_C in rows), strict=True
         )
         return torch.cat(values), torch.cat(ids), torch.tensor(shares)
+    if hidden_ND.is_cuda and len(hidden_ND) * clusters * width <= _AT_ONCE_ON_GPU:
+        return *_best_of_joint(hidden_ND, log_cluster_NC, words, k), torch.ones(len(hidden_ND), device=hidden_ND.device)
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
     # cluster: where many clusters reach that half, the first few cannot settle the row.
     half_N1 = log_cluster_NC.amax(dim=1, keepdim=True) - math.log(2.0)
@@ -235,6 +239,13 @@ def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluste
             found = _best_of_scored(some, log_cluster_RC[tied], chosen_TC, words, k)
             values_RK[tied], ids_RK[tied] = found
     return values_RK, ids_RK
+
+
+def _best_of_joint(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
+    """Values and ids (R, K), every word scored at once and none set aside."""
+    joint_RF = _joint(words.scores_of_all(hidden_RD), log_cluster_RC).flatten(1)
+    ids_F = words.word_CS.flatten()
+    return best(joint_RF, k, lambda rows_R, column_RM: ids_F[column_RM])
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from impls.on_torch import _products
+from impls.on_torch import _products, _triton
 from impls.on_torch._best import exact_topk
 from impls.on_torch._layer import TORCH_DTYPES, at_least_float32, draw
 from impls.on_torch.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
 from impls.structures import blocks
 
+_BY_KERNELS = f", {_triton.KERNELS}"
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 def _blocks(tokens: int, vocab: int, form: str) -> Iterator[slice]:
     """Ranges of the vocabulary whose logits are held at a time."""
-    width = blocks.width(tokens, vocab, _products.own(form))
+    width = blocks.width(tokens, vocab, _products.own(form).removesuffix(_BY_KERNELS))
     return (slice(start, min(start + width, vocab)) for start in range(0, vocab, width))
 
 
@@ -39,17 +41,43 @@ def _add_block(log_sum_N: Tensor, logits_NB: Tensor) -> Tensor:
     return torch.logaddexp(log_sum_N, _log_sum(logits_NB))
 
 
+class _Plain:
+    """What is done with a block's logits, in PyTorch's own operations; `_softmax_kernels` has the same functions."""
+
+    @staticmethod
+    def add_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, target_N: Tensor) -> None:
+        logits_NB = at_least_float32(logits_NB)
+        inside_N, place_N1 = _place(targets_N, first, logits_NB.shape[1])
+        torch.where(inside_N, logits_NB.gather(1, place_N1)[:, 0], target_N, out=target_N)
+        log_sum_N.copy_(_add_block(log_sum_N, logits_NB))
+
+    @staticmethod
+    def differentiate_block(
+        logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, dnll_N: Tensor
+    ) -> Tensor:
+        dlogits_NB = at_least_float32(logits_NB).sub_(log_sum_N[:, None]).exp_()
+        inside_N, place_N1 = _place(targets_N, first, logits_NB.shape[1])
+        dlogits_NB.scatter_add_(1, place_N1, -inside_N.to(dlogits_NB.dtype)[:, None])
+        return dlogits_NB.mul_(dnll_N[:, None])
+
+
+def _steps(form: str) -> Any:
+    if not form.endswith(_BY_KERNELS):
+        return _Plain
+    from impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
+
+    return _softmax_kernels
+
+
 class _FusedNll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, form: str) -> Tensor:  # type: ignore[override]
-        cast_ND = hidden_ND.to(weight_VD.dtype)
-        target_N = at_least_float32(hidden_ND.new_zeros(len(hidden_ND)))
+        cast_ND, steps = hidden_ND.to(weight_VD.dtype), _steps(form)
+        target_N = at_least_float32(cast_ND.new_zeros(len(cast_ND)))
         log_sum_N = torch.full_like(target_N, -torch.inf)
         for block in _blocks(len(hidden_ND), len(weight_VD), form):
-            logits_NB = _logits(cast_ND, weight_VD, bias_V, block, form)
-            inside_N, place_N1 = _place(targets_N, block)
-            target_N = torch.where(inside_N, logits_NB.gather(1, place_N1)[:, 0], target_N)
-            log_sum_N = _add_block(log_sum_N, logits_NB)
+            logits_NB = _products.linear(cast_ND, weight_VD[block], bias_V[block], form)
+            steps.add_block(logits_NB, targets_N, block.start, log_sum_N, target_N)
         ctx.save_for_backward(cast_ND, weight_VD, bias_V, targets_N, log_sum_N)
         ctx.hidden_dtype, ctx.form = hidden_ND.dtype, form
         return log_sum_N - target_N
@@ -58,13 +86,12 @@ class _FusedNll(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dnll_N):  # type: ignore[override]
         hidden_ND, weight_VD, bias_V, targets_N, log_sum_N = ctx.saved_tensors
+        steps, dnll_N = _steps(ctx.form), dnll_N.contiguous()
         dhidden_ND = torch.zeros_like(hidden_ND, dtype=log_sum_N.dtype)
         dweight_VD, dbias_V = torch.empty_like(weight_VD), torch.empty_like(bias_V)
         for block in _blocks(len(hidden_ND), len(weight_VD), ctx.form):
-            dlogits_NB = _logits(hidden_ND, weight_VD, bias_V, block, ctx.form).sub_(log_sum_N[:, None]).exp_()
-            inside_N, place_N1 = _place(targets_N, block)
-            dlogits_NB.scatter_add_(1, place_N1, -inside_N.to(dlogits_NB.dtype)[:, None])
-            dlogits_NB *= dnll_N[:, None]
+            logits_NB = _products.linear(hidden_ND, weight_VD[block], bias_V[block], ctx.form)
+            dlogits_NB = steps.differentiate_block(logits_NB, targets_N, block.start, log_sum_N, dnll_N)
             dbias_V[block] = dlogits_NB.sum(dim=0)
             dlogits_NB = dlogits_NB.to(weight_VD.dtype)
             torch.mm(dlogits_NB.T, hidden_ND, out=dweight_VD[block])
@@ -72,10 +99,11 @@ class _FusedNll(torch.autograd.Function):
         return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None
 
 
-def _place(targets_N: Tensor, block: slice) -> tuple[Tensor, Tensor]:
-    """(N,) whether the target lies in the block, and (N, 1) its column there, 0 where it does not."""
-    inside_N = (targets_N >= block.start) & (targets_N < block.stop)
-    return inside_N, (targets_N - block.start).masked_fill(~inside_N, 0)[:, None]
+def _place(targets_N: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
+    """(N,) whether the target is among `width` words from `first` on, and (N, 1) its column, 0 where it is not."""
+    place_N = targets_N - first
+    inside_N = (place_N >= 0) & (place_N < width)
+    return inside_N, place_N.masked_fill(~inside_N, 0)[:, None]
 
 
 class FusedSoftmax(FullSoftmax):
@@ -86,7 +114,9 @@ class FusedSoftmax(FullSoftmax):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return _products.forms(tuple(blocks.FORMS), TORCH_DTYPES[spec.dtype])
+        dtype = TORCH_DTYPES[spec.dtype]
+        kernels = (form + _BY_KERNELS for form in blocks.GPU_FORMS if _triton.known(spec.dim, dtype))
+        return (*_products.forms(tuple(blocks.FORMS), dtype), *kernels)
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]

@@ -1,0 +1,125 @@
+"""Kernels and CUDA graphs, on a CUDA device; kernels also under Triton's interpreter, where it runs."""
+
+import importlib.util
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+CUDA = torch.cuda.is_available()
+if not CUDA:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("neither a CUDA device nor Triton, whose interpreter would do", allow_module_level=True)
+    if np.lib.NumpyVersion(np.__version__) >= "2.4.0":
+        pytest.skip("Triton's interpreter needs a NumPy before 2.4", allow_module_level=True)
+    os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
+
+from impls.on_torch import _capture, _cluster_kernels, _clusters, _softmax_kernels, fused_softmax  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # the interpreter's own
+
+DEVICE = "cuda" if CUDA else "cpu"
+ON_CUDA = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+# The interpreter knows no bfloat16; its relative rounding is 2^-9, and that of sums of some products more.
+DTYPES = [(torch.float32, 1e-5), *([(torch.bfloat16, 2e-2)] if CUDA else [])]
+
+
+def differentiated(nll, inputs, weight_N):
+    own = [None if value is None else value.clone().requires_grad_() for value in inputs]
+    nll_N = nll(*own)
+    nll_N.backward(weight_N.to(nll_N.dtype))
+    return [nll_N.detach(), *(value.grad for value in own if value is not None)]
+
+
+def assert_near(found, wanted, tolerance):
+    for ours, exact in zip(found, wanted, strict=True):
+        assert (ours.double() - exact).abs().max() <= tolerance * exact.abs().max()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("tokens", "clusters", "width", "dim"), [(50, 7, 40, 24), (1, 3, 8, 16), (300, 4, 72, 100)])
+def test_softmax_within_clusters(tokens, clusters, width, dim, biased, dtype, tolerance):
+    """Clusters of different size, some with hundreds of tokens and some with none."""
+    generator = torch.Generator().manual_seed(tokens)
+    size_C = torch.randint(1, width + 1, (clusters,), generator=generator)
+    slab_CSD = torch.randn(clusters, width, dim, generator=generator) / dim**0.5
+    slab_CSD[torch.arange(width) >= size_C[:, None]] = 0
+    bias_CS = torch.randn(clusters, width, generator=generator) if biased else None
+    hidden_ND = torch.randn(tokens, dim, generator=generator)
+    cluster_N = (torch.rand(tokens, generator=generator) ** 3 * (clusters - 1)).long()
+    slot_N = (torch.rand(tokens, generator=generator) * size_C[cluster_N]).long()
+    weight_N = torch.randn(tokens, generator=generator).to(DEVICE)
+    given = [None if v is None else v.to(DEVICE, dtype) for v in (hidden_ND, slab_CSD, bias_CS)]
+    target = [value.to(DEVICE) for value in (cluster_N, slot_N, size_C)]
+
+    found = differentiated(lambda *own: _cluster_kernels.in_cluster_nll(*own, *target), given, weight_N)
+    exact = [None if value is None else value.double() for value in given]
+    wanted = differentiated(lambda *own: _clusters.in_cluster_nll(*own, *target, _clusters.LOOP), exact, weight_N)
+    assert_near(found, wanted, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
+def test_softmax_by_blocks(dtype, tolerance):
+    generator = torch.Generator().manual_seed(3)
+    logits_NV = (5 * torch.randn(9, 7000, generator=generator)).to(DEVICE, dtype)
+    target_N = torch.randint(0, 7000, (9,), generator=generator).to(DEVICE)
+    weight_N = torch.randn(9, generator=generator).to(DEVICE)
+    results = []
+    for steps, kind in ((_softmax_kernels, dtype), (fused_softmax._Plain, torch.float64)):
+        wide = torch.float32 if kind == dtype else kind
+        log_sum_N = torch.full((9,), -torch.inf, device=DEVICE, dtype=wide)
+        score_N = torch.zeros_like(log_sum_N)
+        blocks = [logits_NV[:, :6000].to(kind), logits_NV[:, 6000:].to(kind)]
+        for first, block_NB in zip((0, 6000), blocks, strict=True):
+            steps.add_block(block_NB.contiguous().clone(), target_N, first, log_sum_N, score_N)
+        inputs = target_N, 6000, log_sum_N, weight_N.to(wide)
+        results.append([log_sum_N, score_N, steps.differentiate_block(blocks[1].contiguous(), *inputs)])
+    assert_near(results[0], results[1], tolerance)
+
+
+@ON_CUDA
+def test_a_captured_step_repeats_its_kernels_with_the_numbers_of_the_moment():
+    weight = torch.ones(4, device=DEVICE, requires_grad=True)
+    inputs = torch.arange(4.0, device=DEVICE)
+
+    def step():
+        weight.grad = None
+        (weight * inputs).square().sum().backward()
+
+    step()
+    replay = _capture.captured(step, torch.device(DEVICE, 0))
+    assert replay is not None
+    inputs.add_(1)
+    replay()
+    assert torch.equal(weight.grad, 2 * inputs**2)
+
+
+@ON_CUDA
+def test_a_step_that_waits_for_the_device_is_not_captured():
+    values = torch.arange(4.0, device=DEVICE)
+    assert _capture.captured(lambda: values.nonzero(), torch.device(DEVICE, 0)) is None
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+
+def test_on_a_cpu_nothing_is_captured():
+    assert _capture.captured(lambda: None, torch.device("cpu")) is None
+
+
+@ON_CUDA
+@pytest.mark.parametrize("method", ["sohsm", "huffman", "fused_softmax"])
+def test_all_forms_agree_on_the_device(method):
+    from dataclasses import replace
+
+    from harness import agreement, layers
+    from harness.workload import batch, zipf_counts
+
+    inputs = batch(zipf_counts(997), tokens=300, dim=48, seed=3)
+    for dtype in ("float32", "bfloat16"):
+        spec = layers.spec(method, counts=zipf_counts(997), dim=48, seed=3, dtype=dtype)
+        for form in layers.forms("torch", spec):
+            if "oneDNN" in form:
+                continue
+            layer = layers.from_spec("torch", replace(spec, form=form), "cuda")
+            assert [str(c) for c in agreement.check_layer(layer, inputs, k=10) if not c.agrees] == [], form
