@@ -176,7 +176,8 @@ def check_training(
             start = step * 5
             inputs_BT, targets_BT = text_BT[:, start : start + 5], text_BT[:, start + 1 : start + 6]
             curve.append(float(model.step(inputs_BT.astype(np.int32), targets_BT.astype(np.int32), carry=step > 0)))
-    bound = tolerance("training_loss", layer_spec.dtype, layer_spec.dim)
+    quantity = "training_loss of maxima" if layer_spec.definition.takes_maxima else "training_loss"
+    bound = tolerance(quantity, layer_spec.dtype, layer_spec.dim)
     case = f"{config.optimizer.name} V={layer_spec.vocab} D={layer_spec.dim} {steps} steps"
     return compare("training loss", curves[0], curves[1], bound, case)
 

@@ -54,6 +54,12 @@ FACTORS: dict[str, Factor] = {
         "20 optimizer steps: Adagrad's first steps divide a gradient by its own size, so that rounding of a gradient "
         "near zero moves a parameter by up to the learning rate, and each step feeds the next",
     ),
+    "training_loss of maxima": Factor(
+        16384,
+        "as training_loss, and rounding can make another number the highest, whose gradient is another: when its first "
+        "parameters are moved once by 2^-24 of themselves, the oracle's own curve moves by up to 6e-4 for cnn_softmax and "
+        "1e-6 for full softmax and sohsm; float32 rounds them at every step",
+    ),
 }
 
 # Of discrete choices made with rounded numbers, the share of rows that may come out otherwise than the oracle's.

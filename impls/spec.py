@@ -68,6 +68,8 @@ class Definition:
             layer to train first, whose mean hidden vector for each word they then are. None where none is needed.
         least_work: From the spec, the targets (N,) of a batch and the inputs named in `extra`, what forward and
             backward take at least: the method's own, whatever an implementation does on top. None where nobody counted.
+        takes_maxima: True where the loss takes the highest of several numbers, so that its gradient jumps where two of
+            them are equal.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Definition:
     variants: Sequence[Mapping[str, object]] = ()
     bootstrap: Callable[[Mapping[str, object]], Mapping[str, object] | None] = lambda options: None
     least_work: Callable[..., LeastWork] | None = None
+    takes_maxima: bool = False
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ DEFINITION = Definition(
     initial=initial,
     least_work=least_work,
     variants=({"correction": 0},),
+    takes_maxima=True,
 )
 
 
