@@ -57,8 +57,8 @@ FACTORS: dict[str, Factor] = {
     "training_loss of maxima": Factor(
         16384,
         "as training_loss, and rounding can make another number the highest, whose gradient is another: when its first "
-        "parameters are moved once by 2^-24 of themselves, the oracle's own curve moves by up to 6e-4 for cnn_softmax, by "
-        "1e-6 for full softmax and sohsm; float32 rounds them at every step",
+        "parameters are moved once by 2^-24 of themselves, the oracle's own curve moves by up to 6e-4 for cnn_softmax, "
+        "by 1e-6 for full softmax and sohsm; float32 rounds them at every step",
     ),
 }
 
