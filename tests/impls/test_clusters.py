@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import layers
+from harness.workload import zipf_counts
 from impls.errors import BadInput
 from impls.structures import clusters
 
@@ -88,3 +90,19 @@ def test_clusters_without_room_for_the_vocabulary_are_refused():
 def test_what_is_no_partition_is_refused(cluster_V):
     with pytest.raises(BadInput, match="allowed"):
         clusters.check_partition(np.array(cluster_V), 3, 3)
+
+
+def test_all_words_scored_at_once_are_ranked_like_the_oracles():
+    """As a GPU ranks them; ties by lower id, and slots without a word last."""
+    torch = pytest.importorskip("torch")
+    from impls.on_torch import _expand
+
+    layer = layers.create("torch", "sohsm", counts=zipf_counts(97), dim=8, seed=3, dtype="float64")
+    layer.load({name: np.round(4 * value) / 4 for name, value in layer.parameters().items()})  # many equal scores
+    hidden_ND = np.round(2 * np.random.default_rng(0).standard_normal((9, 8)))
+    native, hidden = layer.native, torch.from_numpy(hidden_ND)
+    with torch.no_grad():
+        found = _expand._best_of_joint(native._word_hidden(hidden), native.cluster_log_probs(hidden), native._words, 20)
+    values_NK, ids_NK = layer.topk(hidden_ND, 20)
+    np.testing.assert_allclose(found[0].numpy(), values_NK, atol=1e-12)
+    assert found[1].tolist() == ids_NK.tolist()
