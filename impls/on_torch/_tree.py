@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.on_torch import _descend
+from impls.on_torch import _descend, _triton
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from impls.on_torch._triton import KERNELS
 from impls.spec import LayerSpec
 from impls.structures import huffman, trees
 
@@ -17,7 +18,7 @@ from impls.structures import huffman, trees
 # Huffman's hold half of the expected path, and measured fastest among 64 to 1024 on two CPU cores at 10k and 44k words.
 _SHARED_NODES = 128
 # The rest of the paths are (token, node) pairs, of which the forms take so many at a time: of a few the vectors stay in
-# a processor's cache, a GPU wants them all.
+# a processor's cache, a GPU wants them all. A further form, for GPUs, never makes them: that of `_tree_kernels.py`.
 _FORMS = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (512, 2**16)}
 
 
@@ -147,10 +148,9 @@ class TreeSoftmax(OutputLayer):
     Parameters: `node_weight` (nodes, D), where the method has biases (nodes, D + 1) with the biases in the last column,
     which meets a 1 that every hidden vector gets. Buffers: `index`, `sign` (leaves, L) of each leaf's path;
     `leaf_word` (leaves,) and `leaf` (V, M) of each word, -1 beyond its last one; `level{i}` (3, nodes) of depth i: the
-    nodes, their left and their right children.
+    nodes, their left and their right children. For the kernels also `length`, `place` (leaves,): how long each path is,
+    and where the leaf stands among the others from left to right.
     """
-
-    FORMS = tuple(_FORMS)
 
     index: Tensor
     sign: Tensor
@@ -160,6 +160,8 @@ class TreeSoftmax(OutputLayer):
     near_words: Tensor
     near_subtrees: Tensor
     near_turns: Tensor
+    length: Tensor
+    place: Tensor
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
@@ -188,6 +190,16 @@ class TreeSoftmax(OutputLayer):
             level = np.stack([nodes, *children[nodes].T])
             self.register_buffer(f"level{self._depth}", torch.from_numpy(level), persistent=False)
             self._depth += 1
+        if self.form == KERNELS:
+            length = np.count_nonzero(spec.structure["sign"], axis=1)
+            for name, array in (("length", length), ("place", huffman.places(children))):
+                self.register_buffer(name, torch.from_numpy(array.astype(np.int32)), persistent=False)
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        width = spec.dim + int("node_bias" in spec.parameter_shapes())
+        kernels = _triton.known(width, TORCH_DTYPES[spec.dtype])
+        return (*_FORMS, *((KERNELS,) if kernels else ()))
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if self._single:
@@ -201,9 +213,19 @@ class TreeSoftmax(OutputLayer):
         return -torch.logsumexp(log_code_NM, dim=1)
 
     def _leaf_nll(self, hidden_ND: Tensor, leaf_N: Tensor) -> Tensor:
-        shared = _shared(len(self.node_weight))
+        shared, form = _shared(len(self.node_weight)), self._form_taken
+        if form == KERNELS:
+            from impls.on_torch import _tree_kernels  # imports Triton, which not every installation has
+
+            paths = leaf_N, self.index, self.sign, self.length, self.place
+            return _tree_kernels.path_nll(hidden_ND, self.node_weight, *paths, shared)
         path = self.index[leaf_N], self.sign[leaf_N]
-        return _PathNll.apply(hidden_ND, self.node_weight, *path, shared, self.form, self.row_sparse)  # type: ignore[return-value]
+        return _PathNll.apply(hidden_ND, self.node_weight, *path, shared, form, self.row_sparse)  # type: ignore[return-value]
+
+    @property
+    def _form_taken(self) -> str:
+        """The kernels write dense gradients alone: how many rows a sparse one has, the host must know."""
+        return next(reversed(_FORMS)) if self.row_sparse and self.form == KERNELS else self.form
 
     def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
         nodes = len(self.node_weight)
@@ -268,4 +290,7 @@ class TreeSoftmax(OutputLayer):
         return {"node_weight": torch.cat([tensors["node_weight"], tensors["node_bias"][:, None]], dim=1)}
 
     def formulation(self) -> str:
-        return f"dense product of the {_shared(len(self.node_weight))} nodes visited most, {self.form} for the rest"
+        shared, form = _shared(len(self.node_weight)), self._form_taken
+        if form == KERNELS:
+            return f"{form}, dense product for the gradient of the {shared} nodes visited most"
+        return f"dense product of the {shared} nodes visited most, {form} for the rest"

@@ -100,6 +100,21 @@ def levels(children: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return found
 
 
+def places(children: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(V,) where each word stands when they are read off the tree from left to right, so that the words below any inner
+    node stand side by side."""
+    vocab = len(children) + 1
+    by_depth = levels(children)
+    words, first = np.ones(2 * vocab - 1, dtype=np.int64), np.zeros(2 * vocab - 1, dtype=np.int64)
+    for nodes in reversed(by_depth):
+        words[vocab + nodes] = words[children[nodes]].sum(axis=1)
+    for nodes in by_depth:
+        left, right = children[nodes].T
+        first[left] = first[vocab + nodes]
+        first[right] = first[left] + words[left]
+    return first[:vocab]
+
+
 @dataclass(frozen=True)
 class NearRoot:
     """The M inner nodes nearest the root, those created last, and what hangs below them: words and subtrees.

@@ -69,3 +69,14 @@ def test_levels_hold_every_inner_node_once():
     tree = huffman.build(np.arange(1, 200))
     found = np.concatenate(huffman.levels(tree.children))
     assert sorted(found.tolist()) == list(range(198))
+
+
+@given(counts)
+@settings(max_examples=50, deadline=None)
+def test_words_below_a_node_stand_side_by_side(counts_V):
+    tree = huffman.build(counts_V)
+    place_V = huffman.places(tree.children)
+    assert sorted(place_V.tolist()) == list(range(len(counts_V)))
+    for node in range(len(counts_V) - 1):
+        below_V = ((tree.index == node) & (tree.sign != 0)).any(axis=1)
+        assert np.ptp(place_V[below_V]) == below_V.sum() - 1

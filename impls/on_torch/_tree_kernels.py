@@ -1,0 +1,187 @@
+"""The paths of a binary tree's tokens by Triton kernels: nothing waits for the device, and a whole layer is a few.
+
+Forward a program takes a token and goes down its path, and while the nodes' vectors are in the chip's own memory, it
+sums the gradient by the hidden vector, too; the backward pass only scales that. For the gradient by nodes the tokens
+are sorted by their leaves from left to right, so that those below any node stand side by side: a node belongs to the
+program of the first of its tokens, which sums over the others in their order. So each number is summed by one program:
+no atomic addition, and the same bits every time; and what is sorted are N numbers, not the N x L of the paths. Nodes
+nearest the root, which most tokens share, are left to one dense product, whose factors (N, H) are written on the way.
+"""
+
+# Where Triton is not installed, a kernel seems a plain function, which takes no grid.
+# pyright: reportIndexIssue=false
+
+from __future__ import annotations
+
+import torch
+import triton  # type: ignore[import-not-found]
+import triton.language as tl  # type: ignore[import-not-found]
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_STEPS = 16  # of a path that are looked at together: the least that a matrix unit takes, and most words' whole path
+_TOKENS = 16  # below a node that are looked at together
+_BLOCK = 2**13  # numbers of the nodes' vectors that a token's program holds
+_COLUMNS = 256  # of the nodes' gradients that a program holds
+
+
+@triton.jit
+def _forward_kernel(
+    hidden_ND, node_MD, leaf_N, index_FL, sign_FL, length_F, place_F, nll_N, place_N, dscores_NL, dhidden_ND,
+    depth, dim, DIFFERENTIATED: tl.constexpr, B: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    leaf = tl.load(leaf_N + token).to(tl.int64)
+    length = tl.load(length_F + leaf)
+    d_D = tl.arange(0, D)
+    hidden_D = tl.load(hidden_ND + token * dim + d_D, mask=d_D < dim, other=0).to(tl.float32)
+    dhidden_D = tl.zeros((D,), tl.float32)
+    nll_B = tl.zeros((B,), tl.float32)
+    for start in range(0, length, B):
+        step_B = start + tl.arange(0, B)
+        real_B = step_B < length
+        node_B = tl.load(index_FL + leaf * depth + step_B, mask=real_B, other=0)
+        sign_B = tl.load(sign_FL + leaf * depth + step_B, mask=real_B, other=0).to(tl.float32)
+        real_BD = real_B[:, None] & (d_D < dim)[None, :]
+        rows_BD = tl.load(node_MD + node_B[:, None] * dim + d_D[None, :], mask=real_BD, other=0).to(tl.float32)
+        turn_B = sign_B * tl.sum(rows_BD * hidden_D[None, :], 1)
+        small_B = tl.exp(-tl.abs(turn_B))  # never overflows
+        nll_B += tl.where(real_B, tl.maximum(-turn_B, 0.0) + tl.log(1.0 + small_B), 0.0)
+        if DIFFERENTIATED:
+            # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the path's end.
+            dscores_B = -sign_B * tl.where(turn_B > 0, small_B, 1.0) / (1.0 + small_B)
+            tl.store(dscores_NL + token * depth + step_B, dscores_B, mask=real_B)
+            dhidden_D += tl.sum(rows_BD * dscores_B[:, None], 0)
+    tl.store(nll_N + token, tl.sum(nll_B))
+    if DIFFERENTIATED:
+        tl.store(place_N + token, tl.load(place_F + leaf))
+        tl.store(dhidden_ND + token * dim + d_D, dhidden_D, mask=d_D < dim)
+
+
+@triton.jit
+def _backward_kernel(
+    hidden_ND, leaf_N, index_FL, length_F, order_N, dscores_NL, unscaled_ND, dnll_N, dhidden_ND, dnear_NH, dnode_MD,
+    tokens, depth, dim, first, near,
+    T: tl.constexpr, B: tl.constexpr, D: tl.constexpr, H: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0)
+    token = tl.load(order_N + place).to(tl.int64)
+    leaf = tl.load(leaf_N + token).to(tl.int64)
+    length = tl.load(length_F + leaf)
+    dnll = tl.load(dnll_N + token)
+    d_D = tl.program_id(1) * D + tl.arange(0, D)
+    unscaled_D = tl.load(unscaled_ND + token * dim + d_D, mask=d_D < dim, other=0)
+    tl.store(dhidden_ND + token * dim + d_D, (unscaled_D * dnll).to(dhidden_ND.dtype.element_ty), mask=d_D < dim)
+
+    before = tl.load(order_N + place - 1, mask=place > 0, other=0).to(tl.int64)
+    leaf_before = tl.load(leaf_N + before).to(tl.int64)
+    length_before = tl.where(place > 0, tl.load(length_F + leaf_before), 0)
+    # Nodes near the root are the first of a path, and so are those that the token before has on its path.
+    begin = 0
+    h_H = tl.arange(0, H)
+    dnear_H = tl.zeros((H,), tl.float32)
+    for start in range(0, length, B):
+        step_B = start + tl.arange(0, B)
+        real_B = step_B < length
+        node_B = tl.load(index_FL + leaf * depth + step_B, mask=real_B, other=-1)
+        before_B = tl.load(index_FL + leaf_before * depth + step_B, mask=step_B < length_before, other=-1)
+        dscores_B = tl.load(dscores_NL + token * depth + step_B, mask=real_B, other=0.0)
+        here_BH = (node_B - first)[:, None] == h_H[None, :]
+        dnear_H += tl.sum(tl.where(here_BH, dscores_B[:, None], 0.0), 0)
+        begin += tl.sum((real_B & ((node_B >= first) | (node_B == before_B))).to(tl.int32))
+    dnear_H = (dnear_H * dnll).to(dnear_NH.dtype.element_ty)
+    tl.store(dnear_NH + token * near + h_H, dnear_H, mask=(h_H < near) & (tl.program_id(1) == 0))
+
+    for start in range(begin, length, B):
+        step_B = start + tl.arange(0, B)
+        real_B = step_B < length
+        node_B = tl.load(index_FL + leaf * depth + step_B, mask=real_B, other=0)
+        dnode_BD = tl.zeros((B, D), tl.float32)
+        here = place
+        while here < tokens:
+            place_T = here + tl.arange(0, T)
+            real_T = place_T < tokens
+            token_T = tl.load(order_N + place_T, mask=real_T, other=0).to(tl.int64)
+            leaf_T = tl.load(leaf_N + token_T, mask=real_T, other=0).to(tl.int64)
+            length_T = tl.load(length_F + leaf_T, mask=real_T, other=0)
+            real_TB = (step_B[None, :] < length_T[:, None]) & real_B[None, :]
+            node_TB = tl.load(index_FL + leaf_T[:, None] * depth + step_B[None, :], mask=real_TB, other=-1)
+            below_TB = node_TB == node_B[None, :]
+            dscores_TB = tl.load(dscores_NL + token_T[:, None] * depth + step_B[None, :], mask=below_TB, other=0.0)
+            dscores_TB *= tl.load(dnll_N + token_T, mask=real_T, other=0.0)[:, None]
+            any_T = tl.max(below_TB.to(tl.int32), 1)
+            hidden_TD = tl.load(
+                hidden_ND + token_T[:, None] * dim + d_D[None, :],
+                mask=(any_T > 0)[:, None] & (d_D < dim)[None, :],
+                other=0,
+            )
+            dscores_BT = tl.trans(dscores_TB).to(hidden_TD.dtype)
+            dnode_BD = tl.dot(dscores_BT, hidden_TD, dnode_BD, input_precision=PRECISION)
+            # Tokens below a node stand side by side: where the last is not, none of those after it is.
+            here = tl.where(tl.min(any_T, 0) > 0, here + T, tokens)
+        real_BD = real_B[:, None] & (d_D < dim)[None, :]
+        tl.store(dnode_MD + node_B[:, None] * dim + d_D[None, :], dnode_BD.to(dnode_MD.dtype.element_ty), mask=real_BD)
+
+
+class _PathNll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden_ND, node_MD, leaf_N, index_FL, sign_FL, length_F, place_F, near, differentiated) -> Tensor:  # type: ignore[override]
+        tokens, dim, depth = *hidden_ND.shape, index_FL.shape[1]
+        cast_ND = hidden_ND.to(node_MD.dtype).contiguous()
+        leaf_N = leaf_N.contiguous()
+        nll_N = cast_ND.new_empty(tokens, dtype=torch.float32)
+        kept = tokens if differentiated else 0
+        place_N = place_F.new_empty(kept)
+        dscores_NL, unscaled_ND = nll_N.new_empty(kept, depth), nll_N.new_empty(kept, dim)
+        columns = triton.next_power_of_2(dim)
+        _forward_kernel[(tokens,)](
+            cast_ND, node_MD, leaf_N, index_FL, sign_FL, length_F, place_F, nll_N, place_N, dscores_NL, unscaled_ND,
+            depth, dim, DIFFERENTIATED=differentiated, B=min(_STEPS, max(1, _BLOCK // columns)), D=columns,
+        )  # fmt: skip
+        ctx.save_for_backward(cast_ND, node_MD, leaf_N, index_FL, length_F, place_N, dscores_NL, unscaled_ND)
+        ctx.near, ctx.hidden_dtype = near, hidden_ND.dtype
+        return nll_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dnll_N):  # type: ignore[override]
+        hidden_ND, node_MD, leaf_N, index_FL, length_F, place_N, dscores_NL, unscaled_ND = ctx.saved_tensors
+        (tokens, dim), depth, first = hidden_ND.shape, index_FL.shape[1], len(node_MD) - ctx.near
+        order_N = torch.sort(place_N, stable=True)[1]
+        dhidden_ND = torch.empty_like(hidden_ND, dtype=ctx.hidden_dtype)
+        dnear_NH = hidden_ND.new_empty(tokens, ctx.near)
+        dnode_MD = torch.zeros_like(node_MD)
+        tf32 = node_MD.dtype == torch.float32 and node_MD.is_cuda and torch.backends.cuda.matmul.allow_tf32
+        columns = min(_COLUMNS, max(16, triton.next_power_of_2(dim)))
+        _backward_kernel[(tokens, triton.cdiv(dim, columns))](
+            hidden_ND, leaf_N, index_FL, length_F, order_N, dscores_NL, unscaled_ND, dnll_N.contiguous(), dhidden_ND,
+            dnear_NH, dnode_MD, tokens, depth, dim, first, ctx.near, T=_TOKENS, B=_STEPS, D=columns,
+            H=triton.next_power_of_2(ctx.near), PRECISION="tf32" if tf32 else "ieee",
+        )  # fmt: skip
+        torch.mm(dnear_NH.T, hidden_ND, out=dnode_MD[first:])
+        return dhidden_ND, dnode_MD, None, None, None, None, None, None, None
+
+
+def path_nll(
+    hidden_ND: Tensor,
+    node_MD: Tensor,
+    leaf_N: Tensor,
+    index_FL: Tensor,
+    sign_FL: Tensor,
+    length_F: Tensor,
+    place_F: Tensor,
+    near: int,
+) -> Tensor:
+    """(N,) sums over each token's path of -log sigma(sign x r.h), for float32 and half precision.
+
+    Args:
+        hidden_ND: (N, D), up to a few thousand dimensions.
+        node_MD: The inner nodes' vectors, parents after their children.
+        leaf_N: The tokens' leaves.
+        index_FL, sign_FL: Of each leaf's path, as `TreeSoftmax` keeps them.
+        length_F: int32: how long each path is.
+        place_F: int32: `huffman.places` of the leaves.
+        near: How many nodes, the last, a dense product differentiates.
+    """
+    paths = leaf_N, index_FL, sign_FL, length_F, place_F
+    return _PathNll.apply(hidden_ND, node_MD, *paths, near, torch.is_grad_enabled())  # type: ignore[return-value]
