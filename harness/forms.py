@@ -31,7 +31,7 @@ def fastest(
     A form that the device has no kernel or no room for is passed over. Where there is but one way, nothing is measured.
     The forms are tried one after another, so that two of them are never in memory together.
     """
-    names = layers.forms(framework, spec)
+    names = layers.forms(framework, spec, device)
     if not names:
         return spec, {}
     seconds: dict[str, float] = {}

@@ -90,10 +90,11 @@ def from_spec(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> Lay
     return _adapter(framework, layer_spec, device).create_layer(layer_spec, device)
 
 
-def forms(framework: str, layer_spec: LayerSpec) -> tuple[str, ...]:
-    """What `LayerSpec.form` may be: the ways that `framework` has to compute this layer; none where there is but one.
+def forms(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
+    """What `LayerSpec.form` may be: the ways that `framework` has to compute this layer there; none where there is but
+    one.
     Which is fastest here, `harness.forms.fastest` finds out."""
-    return registry.adapter(framework).forms(layer_spec)
+    return registry.adapter(framework).forms(layer_spec, device)
 
 
 def create_language_model(

@@ -10,14 +10,15 @@ forward pass, where the exponentials are at hand, so that the slab is read once 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax._layer import Array, has_gpu, wide
+from impls.on_jax._layer import Array, wide
 
 _FURTHER = 32  # tokens of a further tile
 _TOGETHER = 8  # tiles visited together: products of single tiles in a loop run at a third of the speed
@@ -27,7 +28,7 @@ class _Layout(NamedTuple):
     """How training is laid out.
 
     Attributes:
-        together: Further tiles that are visited at a time.
+        together: Further tiles that are visited at a time; all that there can be, without a loop, where it is 0.
         room: How many times the tokens of an average cluster are in the first tile of each.
     """
 
@@ -35,22 +36,12 @@ class _Layout(NamedTuple):
     room: int = 1
 
 
-# A GPU, for which every visit is a row of kernels, wants more tiles at a time, or larger first ones and few further.
-_FORMS = {
+FORMS = {
     f"a batched product over the slab, {together} further tiles of full clusters at a time": _Layout(together)
     for together in (_TOGETHER, 64)
 }
-_GPU_FORMS = {
-    f"a batched product over the slab with {layout.room} times the room, {layout.together} further tiles": layout
-    for layout in (_Layout(16, room=4), _Layout(8, room=8))
-}
-
-
-def forms() -> tuple[str, ...]:
-    """The ways to compute `in_cluster_nll`."""
-    return (*_FORMS, *(_GPU_FORMS if has_gpu() else ()))
-
-
+# Where a GPU comes to a loop, the host waits for it to learn whether there is another turn.
+GPU_FORMS = {"a batched product over the slab with 4 times the room, one of all further tiles": _Layout(0, room=4)}
 _FIRST_PAIRS = 8  # of a row and a cluster, when decoding: the places of a cluster's first tile
 
 
@@ -91,7 +82,8 @@ class _Sorted(NamedTuple):
     def further(self, places: int | Array, size: int, together: int) -> _Tiles:
         """Tiles of `size` tokens for what the clusters hold beyond `places`, to be visited `together` at a time."""
         tokens, clusters = len(self.order_N), len(self.end_C)
-        bound = -(-tokens // size) + min(clusters, tokens) + together
+        full = tokens // (places + 1) if isinstance(places, int) else tokens  # clusters that hold more, at most
+        bound = -(-tokens // size) + min(clusters, full) + together
         begin_C = self.begin_C + places
         tiles_C = (jnp.maximum(self.end_C - begin_C, 0) + size - 1) // size
         last_C = jnp.cumsum(tiles_C)
@@ -110,10 +102,17 @@ class _Tiles(NamedTuple):
     cluster_M: Array
     count: Array
 
-    def visits(self, together: int) -> Array:
-        return (self.count + together - 1) // together
+    def visited(self, together: int, visit: Callable[[Array, Any], Any], start: Any) -> Any:
+        """What `visit`, from the number of a visit and what the one before returned, makes of `start`; of all tiles
+        where `together` is 0."""
+        if not together:
+            return visit(jnp.int32(0), start)
+        return lax.fori_loop(0, (self.count + together - 1) // together, visit, start)
 
     def at(self, visit: Array, together: int) -> tuple[Array, Array]:
+        """The tiles of a visit."""
+        if not together:
+            return self.token_MT, self.cluster_M
         return tuple(lax.dynamic_slice_in_dim(a, visit * together, together) for a in self[:2])  # type: ignore[return-value]
 
 
@@ -136,10 +135,10 @@ def in_cluster_nll(
         bias_CS: Word biases, or None.
         word_CS: The word in each slot; a number that is negative where the slot is empty.
         cluster_N, slot_N: Where the target words stand; cluster C where the target is in none of them.
-        form: One of `forms`.
+        form: One of `FORMS` or `GPU_FORMS`.
         share: Of the tokens that is expected in these clusters, for which the layout is made.
     """
-    return _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, (_FORMS | _GPU_FORMS)[form], share)
+    return _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, (FORMS | GPU_FORMS)[form], share)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7))
@@ -173,7 +172,7 @@ def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Arra
         first_CT = batch.first(_FIRST_PAIRS)
         scores_PS = lax.cond(as_it_lies, lambda: put(scores_PS, first_CT, slab_CSD), lambda: scores_PS)
     tiles = batch.further(places, max(1, min(_FURTHER, pairs // _TOGETHER)), together)
-    return lax.fori_loop(0, tiles.visits(together), visit, scores_PS)
+    return tiles.visited(together, visit, scores_PS)
 
 
 def added_scores(bias_CS: Array | None, word_CS: Array, kind: jnp.dtype) -> Array:
@@ -217,7 +216,7 @@ def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, layout, s
         return dscores_NS, nll_N.at[token_BT].set(nll_BT, mode="drop")
 
     start = (jnp.zeros((tokens, width), kind), jnp.zeros(tokens, kind).at[token_CT].set(nll_CT, mode="drop"))
-    dscores_NS, nll_N = lax.fori_loop(0, tiles.visits(layout.together), visit, start)
+    dscores_NS, nll_N = tiles.visited(layout.together, visit, start)
     return nll_N, (hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles)
 
 
@@ -251,7 +250,7 @@ def _backward(layout, share, kept, dnll_N):  # type: ignore[no-untyped-def]
         return dhidden_ND.at[token_BT].set(dhidden_BTD, mode="drop"), dslab_CSD, dbias_CS
 
     start = (dhidden_ND, dslab_CSD, dbias_CS)
-    dhidden_ND, dslab_CSD, dbias_CS = lax.fori_loop(0, tiles.visits(layout.together), visit, start)
+    dhidden_ND, dslab_CSD, dbias_CS = tiles.visited(layout.together, visit, start)
     dbias_CS = None if bias_CS is None else dbias_CS.astype(bias_CS.dtype)
     return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias_CS, None, None, None
 

@@ -167,11 +167,6 @@ def _half_product_backward(factors: tuple[Array, Array], dproduct: Array) -> tup
 _half_product.defvjp(_half_product_forward, _half_product_backward)
 
 
-def has_gpu() -> bool:
-    """Whether JAX runs on a GPU unless told otherwise."""
-    return jax.default_backend() == "gpu"
-
-
 def draw(probabilities_NV: Array, uniforms_N: Array) -> Array:
     """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum."""
     cumulative_NV = jnp.cumsum(probabilities_NV, axis=1)

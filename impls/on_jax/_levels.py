@@ -25,7 +25,7 @@ class Level:
     """
 
     def __init__(self, name: str, shelves: Shelves, form: str) -> None:
-        self.form = form  # of `_clusters.forms`
+        self.form = form  # of `_clusters.FORMS`
         self.name, self._shelves, self.shelves = name, shelves, shelves.shelves
 
     def structure(self) -> Tree:

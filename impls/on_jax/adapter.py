@@ -19,11 +19,12 @@ from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, Layer
 from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_jax import _optimizers, _rows
+from impls.on_jax import _clusters, _optimizers, _rows
 from impls.on_jax._layer import OutputLayer, Reach, Tree, put, wide
 from impls.optimizers import Optimizer
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
+from impls.structures import blocks
 from impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "jax"  # what pip calls it
@@ -135,9 +136,10 @@ def native(spec: LayerSpec) -> OutputLayer:
     return importlib.import_module(f"impls.on_jax.{spec.method}").LAYER(spec)
 
 
-def forms(spec: LayerSpec) -> tuple[str, ...]:
-    """What `spec.form` may be: the ways that there are to compute the layer; none where there is but one."""
-    return importlib.import_module(f"impls.on_jax.{spec.method}").LAYER.forms(spec)
+def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
+    """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
+    every: tuple[str, ...] = importlib.import_module(f"impls.on_jax.{spec.method}").LAYER.forms(spec)
+    return tuple(form for form in every if device != "cpu" or form not in blocks.GPU_FORMS | _clusters.GPU_FORMS)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:

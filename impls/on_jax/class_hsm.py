@@ -20,9 +20,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
     `Level` has.
     """
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return _clusters.forms()
+    FORMS = (*_clusters.FORMS, *_clusters.GPU_FORMS)
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from impls.on_jax._best import top_k
-from impls.on_jax._layer import Array, Tree, draw, has_gpu, pick, product, wide
+from impls.on_jax._layer import Array, Tree, draw, pick, product, wide
 from impls.on_jax.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
 from impls.structures import blocks
 
 
@@ -109,9 +108,7 @@ class FusedSoftmax(FullSoftmax):
     Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return (*blocks.FORMS, *(blocks.GPU_FORMS if has_gpu() else ()))
+    FORMS = (*blocks.FORMS, *blocks.GPU_FORMS)
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         return fused_nll(hidden_ND, params["weight"], params["bias"], targets_N, self.form)

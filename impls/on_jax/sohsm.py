@@ -28,9 +28,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     parameters and optimizer slots with `moved`.
     """
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return _clusters.forms()
+    FORMS = (*_clusters.FORMS, *_clusters.GPU_FORMS)
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)

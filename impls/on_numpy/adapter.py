@@ -61,7 +61,7 @@ def ballast(size: int) -> object | None:
     return None
 
 
-def forms(spec: LayerSpec) -> tuple[str, ...]:
+def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """None: the definition is written once."""
     return ()
 

@@ -144,8 +144,8 @@ def native(spec: LayerSpec) -> OutputLayer:
     return layer
 
 
-def forms(spec: LayerSpec) -> tuple[str, ...]:
-    """What `spec.form` may be: the ways that there are to compute the layer; none where there is but one."""
+def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
+    """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
     return importlib.import_module(f"impls.on_tensorflow.{spec.method}").LAYER.forms(spec)
 
 

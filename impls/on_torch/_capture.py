@@ -3,6 +3,7 @@ them one by one would take longer than running them."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -21,7 +22,8 @@ def captured(step: Callable[[], object], device: torch.device) -> Callable[[], o
     side, mode = torch.cuda.Stream(device), torch.cuda.get_sync_debug_mode()
     side.wait_stream(torch.cuda.current_stream(device))
     try:
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Synchronization debug mode")  # that it may miss some
             step()  # libraries take their workspaces once a stream
             torch.cuda.set_sync_debug_mode("error")
             step()

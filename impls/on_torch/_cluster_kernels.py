@@ -7,6 +7,9 @@ tokens. So each number is summed by one program, in one order: no atomic additio
 without a word and clusters without a token are not read; their gradients are written as zeros.
 """
 
+# Where Triton is not installed, a kernel seems a plain function, which takes no grid.
+# pyright: reportIndexIssue=false
+
 from __future__ import annotations
 
 import torch
@@ -15,7 +18,6 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_TOKENS = 32  # of a tile
 _PROGRAMS = 8  # of a cluster, between which the tiles of its tokens are dealt
 _BLOCK_BYTES = 2**15  # of the words that are looked at together
 _SORTED = 1024  # tokens that are looked at together
@@ -163,7 +165,7 @@ def _launched_with(slab_CSD: Tensor, bias_CS: Tensor | None) -> dict[str, object
     tf32 = dtype == torch.float32 and slab_CSD.is_cuda and torch.backends.cuda.matmul.allow_tf32
     return {
         "BIASED": bias_CS is not None,
-        "T": _TOKENS,
+        "T": 16 if dtype == torch.float32 else 32,  # tokens of a tile: more of float32 leave the registers
         "B": min(64, max(16, _BLOCK_BYTES // (columns * dtype.itemsize))),
         "D": columns,
         "PRECISION": "tf32" if tf32 else "ieee",

@@ -41,9 +41,9 @@ def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
 
 def form_to_decode(form: str, slab_CSD: Tensor) -> str:
     """The form for products of few rows: of large clusters, on a CPU, the loop, which has the less to read. The kernels
-    are of training alone."""
+    are of training alone; of what else there is on a GPU, PyTorch has grouped products in bfloat16 alone."""
     if form == KERNELS:
-        return TILES
+        return GROUPED if slab_CSD.dtype == torch.bfloat16 and slab_CSD.shape[2] % 8 == 0 else TILES
     large = slab_CSD.dtype == torch.float32 and slab_CSD[0].numel() >= _LARGE
     return LOOP if form == GROUPED and large and slab_CSD.device.type == "cpu" else form
 

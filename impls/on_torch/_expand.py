@@ -28,7 +28,7 @@ _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more ar
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
 _OPEN_SHARE = 0.4  # of all (row, cluster) pairs: above it one product for all is cheaper than one for each pair
 # Numbers of all rows' words: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
-_AT_ONCE_ON_GPU = 2**26
+_AT_ONCE_ON_GPU = 2**24
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from impls.on_torch import _triton
 from impls.on_torch._row_sparse import RowSparse
 from impls.optimizers import Optimizer
 
@@ -23,6 +24,16 @@ def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.O
     rate, decay = settings.learning_rate, settings.weight_decay
     fused = all(p.dtype in (torch.float32, torch.float64, torch.bfloat16) for p in parameters)
     if settings.name == "adagrad":
+        if parameters and all(_triton.known(1, p.dtype) and p.is_cuda and p.is_contiguous() for p in parameters):
+            from impls.on_torch import _adagrad  # imports Triton, which not every installation has
+
+            return _adagrad.Adagrad(
+                parameters,
+                lr=rate,
+                weight_decay=decay,
+                initial_accumulator_value=settings.initial_accumulator,
+                eps=settings.epsilon,
+            )
         fused = fused and all(p.device.type == "cpu" for p in parameters)
         return torch.optim.Adagrad(
             parameters,
@@ -37,6 +48,12 @@ def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.O
         betas = (settings.beta1, settings.beta2)
         return torch.optim.Adam(parameters, lr=rate, betas=betas, eps=settings.epsilon, weight_decay=decay, fused=fused)
     return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, fused=fused)
+
+
+def is_capturable(stepper: torch.optim.Optimizer | RowSparse) -> bool:
+    """Whether a step of it may be part of a CUDA graph: neither its state on the host nor a check of PyTorch's own
+    forbids it."""
+    return type(stepper).__module__ == "impls.on_torch._adagrad"
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, Layer
 from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_torch import _capture, _optimizers
+from impls.on_torch import _capture, _clusters, _optimizers, _products, _triton
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._row_sparse import RowSparse
 from impls.precision import Precise
@@ -110,9 +110,20 @@ def native(spec: LayerSpec) -> OutputLayer:
     return layer
 
 
-def forms(spec: LayerSpec) -> tuple[str, ...]:
-    """What `spec.form` may be: the ways that there are to compute the layer; none where there is but one."""
-    return importlib.import_module(f"impls.on_torch.{spec.method}").LAYER.forms(spec)
+def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
+    """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
+    fits = _fits_cpu if device == "cpu" else _fits_gpu
+    every: tuple[str, ...] = importlib.import_module(f"impls.on_torch.{spec.method}").LAYER.forms(spec)
+    return tuple(form for form in every if fits(form))
+
+
+def _fits_cpu(form: str) -> bool:
+    return not form.endswith(_triton.KERNELS)
+
+
+def _fits_gpu(form: str) -> bool:
+    """oneDNN is the CPU's, and a loop over clusters waits for the device to count the tokens of each."""
+    return form == _products.own(form) != _clusters.LOOP
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
@@ -325,20 +336,31 @@ class TorchLayer(Switched, Layer):
             drop_gradients()
             self.native(hidden, targets, **extra).backward()
 
+        def descend() -> None:
+            if stepper is not None:
+                _optimizers.finish_gradients(optimizer, self.native.parameters())
+                stepper.step()
+
+        captures_all = stepper is None or _optimizers.is_capturable(stepper)
+
+        def step() -> None:
+            differentiate()
+            if captures_all:
+                descend()
+
         def run() -> None:
             nonlocal replay, tried
             self.native.row_sparse = isinstance(stepper, RowSparse)
             with self.precision():
                 if isinstance(stepper, RowSparse):
                     stepper.make_up_for(self.native, targets, **extra)
-                (replay or differentiate)()
-                if stepper is not None:
-                    _optimizers.finish_gradients(optimizer, self.native.parameters())
-                    stepper.step()
+                (replay or step)()
+                if not captures_all:
+                    descend()
                 synchronize(self.device)
                 if not tried:
                     drop_gradients()
-                    tried, replay = True, _capture.captured(differentiate, self.device)
+                    tried, replay = True, _capture.captured(step, self.device)
                     self._captured = replay is not None
             if replay is None:
                 drop_gradients()  # as large as the parameters: gone between calls, where no graph writes them

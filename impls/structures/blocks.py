@@ -11,8 +11,11 @@ def _named(*sizes: int) -> dict[str, int]:
 # use them; a GPU wants more work at a time. Still larger ones would take the memory that is to be saved.
 FORMS = _named(2**21, 2**23)
 GPU_FORMS = _named(2**24)  # 32 MiB in half precision, which stay in a GPU's cache
+_ALIGNED = 64
 
 
 def width(tokens: int, vocab: int, form: str) -> int:
-    """Words B of a block, so that its (N, B) logits are about as many as the form says."""
-    return min(vocab, max(1, (FORMS | GPU_FORMS)[form] // tokens))
+    """Words B of a block, so that its (N, B) logits are about as many as the form says: whole rows of `_ALIGNED` where
+    there is room, since products of odd widths are several times slower on a GPU."""
+    words = max(1, (FORMS | GPU_FORMS)[form] // tokens)
+    return min(vocab, words // _ALIGNED * _ALIGNED or words)

@@ -15,7 +15,7 @@ if not CUDA:
         pytest.skip("Triton's interpreter needs a NumPy before 2.4", allow_module_level=True)
     os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
 
-from impls.on_torch import _capture, _cluster_kernels, _clusters, _softmax_kernels, fused_softmax  # noqa: E402
+from impls.on_torch import _adagrad, _capture, _cluster_kernels, _clusters, _softmax_kernels, fused_softmax  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # the interpreter's own
 
@@ -54,9 +54,12 @@ def test_softmax_within_clusters(tokens, clusters, width, dim, biased, dtype, to
     given = [None if v is None else v.to(DEVICE, dtype) for v in (hidden_ND, slab_CSD, bias_CS)]
     target = [value.to(DEVICE) for value in (cluster_N, slot_N, size_C)]
 
+    def plain(hidden_ND, slab_CSD, bias_CS):
+        return _clusters.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, *target, form=_clusters.LOOP)
+
     found = differentiated(lambda *own: _cluster_kernels.in_cluster_nll(*own, *target), given, weight_N)
     exact = [None if value is None else value.double() for value in given]
-    wanted = differentiated(lambda *own: _clusters.in_cluster_nll(*own, *target, _clusters.LOOP), exact, weight_N)
+    wanted = differentiated(plain, exact, weight_N)
     assert_near(found, wanted, tolerance)
 
 
@@ -77,6 +80,22 @@ def test_softmax_by_blocks(dtype, tolerance):
         inputs = target_N, 6000, log_sum_N, weight_N.to(wide)
         results.append([log_sum_N, score_N, steps.differentiate_block(blocks[1].contiguous(), *inputs)])
     assert_near(results[0], results[1], tolerance)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_adagrad_is_pytorchs(decay):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (3, 700), (5000,), (1,)
+    settings = {"lr": 0.1, "weight_decay": decay, "initial_accumulator_value": 0.3, "eps": 1e-6}
+    values = [torch.randn(shape, generator=generator) for shape in shapes]
+    own, theirs = ([value.clone().to(DEVICE).requires_grad_() for value in values] for _ in range(2))
+    optimizers = _adagrad.Adagrad(own, **settings), torch.optim.Adagrad(theirs, **settings)
+    for _ in range(3):
+        for ours, exact in zip(own, theirs, strict=True):
+            ours.grad = exact.grad = torch.randn(ours.shape, generator=generator).to(DEVICE)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert_near([value.detach() for value in own], [value.detach().double() for value in theirs], 1e-6)
 
 
 @ON_CUDA
@@ -118,8 +137,6 @@ def test_all_forms_agree_on_the_device(method):
     inputs = batch(zipf_counts(997), tokens=300, dim=48, seed=3)
     for dtype in ("float32", "bfloat16"):
         spec = layers.spec(method, counts=zipf_counts(997), dim=48, seed=3, dtype=dtype)
-        for form in layers.forms("torch", spec):
-            if "oneDNN" in form:
-                continue
+        for form in layers.forms("torch", spec, "cuda"):
             layer = layers.from_spec("torch", replace(spec, form=form), "cuda")
             assert [str(c) for c in agreement.check_layer(layer, inputs, k=10) if not c.agrees] == [], form

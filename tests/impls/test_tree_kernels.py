@@ -146,7 +146,7 @@ def test_scores_far_from_zero_neither_overflow_nor_vanish(kernels):
 )
 def test_layers_with_kernels_are_the_oracle(offered, method, options):
     spec = layers.spec(method, counts=zipf_counts(200), dim=12, **options)
-    names = layers.forms("torch", spec)
+    names = layers.forms("torch", spec, "cuda")
     layer = layers.from_spec("torch", dataclasses.replace(spec, form=names[-1]), DEVICE)
     oracle = layers.create("numpy", method, counts=zipf_counts(200), dim=12, **options)
     oracle.load({name: value.astype(np.float64) for name, value in layer.parameters().items()})
@@ -168,7 +168,7 @@ def test_sparse_gradients_are_those_of_the_operations(offered):
     from impls.on_torch.huffman import HuffmanSoftmax
 
     spec = layers.spec("huffman", counts=zipf_counts(300), dim=6, dtype="float32")
-    names = layers.forms("torch", spec)
+    names = layers.forms("torch", spec, "cuda")
     layer = HuffmanSoftmax(dataclasses.replace(spec, form=names[-1])).to(DEVICE)
     torch.nn.init.normal_(layer.node_weight, generator=torch.Generator(DEVICE).manual_seed(0))
     inputs = torch.ones(4, 6, device=DEVICE), torch.tensor([0, 7, 7, 290], device=DEVICE)
@@ -194,4 +194,4 @@ def test_kernels_are_for_vectors_of_float32_and_half_precision_that_fit(offered)
         ("binary_tree", 2048, "float32", False),  # the bias is one number more
     ):
         spec = layers.spec(method, counts=zipf_counts(9), dim=dim, dtype=dtype)
-        assert ("Triton kernels" in layers.forms("torch", spec)) == there
+        assert ("Triton kernels" in layers.forms("torch", spec, "cuda")) == there
