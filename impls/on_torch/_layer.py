@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from impls.on_torch import _triton
 from impls.on_torch._best import exact_topk
 from impls.spec import LayerSpec
 
@@ -38,7 +39,13 @@ class OutputLayer(nn.Module):
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.form = spec.form_of(self.forms(spec))
+        self._forms = self.forms(spec)
+        spec.form_of(self._forms)  # raises BadInput for a form that there is not
+
+    @property
+    def form(self) -> str:
+        """The form that the layer is computed in, where it lies now."""
+        return _triton.form_of(self.spec.form, self._forms, next(self.parameters()))
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:

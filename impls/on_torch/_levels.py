@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from impls.on_torch import _clusters, _expand
+from impls.on_torch import _clusters, _expand, _triton
 from impls.on_torch._best import best
 from impls.on_torch._layer import Tensors, at_least_float32, draw
 from impls.structures.shelves import Shelves
@@ -32,7 +32,7 @@ class Level(nn.Module):
 
     def __init__(self, shelves: Shelves, dim: int, dtype: torch.dtype, form: str) -> None:
         super().__init__()
-        self.form = form  # of the products, as in `_clusters.ByCluster`
+        self._asked, self._forms = form, _clusters.forms(dim, dtype)  # of the products with the slabs
         self.shelves, self.members = shelves.shelves, len(shelves.group_M)
         for name, array in (
             ("group", shelves.group_M), ("shelf", shelves.shelf_M), ("row", shelves.row_M), ("slot", shelves.slot_M),
@@ -46,6 +46,10 @@ class Level(nn.Module):
             size = shelf.member_GS.shape
             self.register_parameter(f"weight{number}", nn.Parameter(torch.zeros(*size, dim, dtype=dtype)))
             self.register_parameter(f"bias{number}", nn.Parameter(torch.zeros(*size, dtype=dtype)))
+
+    @property
+    def form(self) -> str:
+        return _triton.form_of(self._asked, self._forms, self._of(0, "weight"))
 
     def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
         """(N,) -log P(member | its group, h)."""

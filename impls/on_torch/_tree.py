@@ -190,7 +190,7 @@ class TreeSoftmax(OutputLayer):
             level = np.stack([nodes, *children[nodes].T])
             self.register_buffer(f"level{self._depth}", torch.from_numpy(level), persistent=False)
             self._depth += 1
-        if self.form == KERNELS:
+        if KERNELS in self._forms:
             length = np.count_nonzero(spec.structure["sign"], axis=1)
             for name, array in (("length", length), ("place", huffman.places(children))):
                 self.register_buffer(name, torch.from_numpy(array.astype(np.int32)), persistent=False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 KERNELS = "Triton kernels"
 _WIDEST = 2048  # numbers of a vector that a kernel holds at once
@@ -15,3 +17,11 @@ def known(dim: int, dtype: torch.dtype) -> bool:
     A layer that lies on the CPU all the same has no use for them."""
     narrow = dtype in (torch.float32, torch.bfloat16, torch.float16)
     return narrow and dim <= _WIDEST and torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+
+def form_of(asked: str, forms: Sequence[str], parameter: Tensor) -> str:
+    """The form asked for; else, of the forms that a layer has, the kernels, which come last, where its parameters are
+    on a CUDA device, and elsewhere the first. Empty where there are none."""
+    if asked or not forms:
+        return asked
+    return forms[-1] if parameter.is_cuda and forms[-1].endswith(KERNELS) else forms[0]

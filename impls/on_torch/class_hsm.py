@@ -31,7 +31,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         top = spec.parameter_shapes()[f"{self._top}_weight"]
         self.top_weight = nn.Parameter(torch.zeros(top, dtype=dtype))
         self.top_bias = nn.Parameter(torch.zeros(top[0], dtype=dtype))
-        self.levels = nn.ModuleList(Level(each, spec.dim, dtype, self.form) for each in class_hsm.shelves(spec))
+        self.levels = nn.ModuleList(Level(each, spec.dim, dtype, spec.form) for each in class_hsm.shelves(spec))
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
