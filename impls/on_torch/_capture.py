@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import torch
 
@@ -35,14 +33,6 @@ def captured(step: Callable[[], object], device: torch.device) -> Callable[[], o
         torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool(device), stream=side):
+    with torch.cuda.graph(graph, stream=side):
         step()
     return graph.replay
-
-
-@cache
-def _pool(device: torch.device) -> Any:
-    """One for all graphs of a process: they are replayed one at a time, and what a graph leaves is read before another
-    is."""
-    with torch.cuda.device(device):
-        return torch.cuda.graph_pool_handle()
