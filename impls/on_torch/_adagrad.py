@@ -1,4 +1,4 @@
-"""PyTorch's Adagrad on a CUDA device by one Triton kernel a parameter, which reads and writes each array once.
+"""PyTorch's Adagrad on a CUDA device by one Triton kernel a parameter, which reads and writes each array once:
 PyTorch's own is fused for CPUs alone, and goes over the arrays of a large vocabulary eight times.
 """
 
@@ -28,6 +28,8 @@ def _step_kernel(parameter, gradient, sum_of_squares, count, rate, decay, epsilo
 
 class Adagrad(torch.optim.Adagrad):
     """`torch.optim.Adagrad` without decay of the learning rate, for dense gradients."""
+
+    capturable = True  # by a CUDA graph: what a step computes does not hang on how many there were
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

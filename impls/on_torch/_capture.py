@@ -11,7 +11,8 @@ import torch
 
 def captured(step: Callable[[], object], device: torch.device) -> Callable[[], object] | None:
     """What repeats the kernels of `step` with the inputs and outputs that it has now; None where the device is none of
-    CUDA's, or where `step` waits for it, so that what it launches may depend on numbers.
+    CUDA's, where `step` waits for it, so that what it launches may depend on numbers, or where there is no room for the
+    memory that a graph keeps for itself.
 
     Call it after `step` has run once, which compiles and sets up what it needs.
     """
@@ -25,14 +26,19 @@ def captured(step: Callable[[], object], device: torch.device) -> Callable[[], o
             step()  # libraries take their workspaces once a stream
             torch.cuda.set_sync_debug_mode("error")
             step()
+    except torch.OutOfMemoryError:
+        return None
     except RuntimeError as error:
         if "synchroniz" not in str(error):
             raise
-        return None
+        return None  # it waits
     finally:
         torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        step()
+    try:
+        with torch.cuda.graph(graph, stream=side):
+            step()
+    except torch.OutOfMemoryError:
+        return None
     return graph.replay

@@ -51,9 +51,8 @@ def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.O
 
 
 def is_capturable(stepper: torch.optim.Optimizer | RowSparse) -> bool:
-    """Whether a step of it may be part of a CUDA graph: neither its state on the host nor a check of PyTorch's own
-    forbids it."""
-    return type(stepper).__module__ == "impls.on_torch._adagrad"
+    """Whether a step of it may be part of a CUDA graph; of PyTorch's own Adagrad and plain SGD none may."""
+    return getattr(stepper, "capturable", False)
 
 
 @torch.no_grad()
