@@ -51,7 +51,7 @@ def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.O
 
 
 def is_capturable(stepper: torch.optim.Optimizer | RowSparse) -> bool:
-    """Whether a step of it may be part of a CUDA graph; of PyTorch's own Adagrad and plain SGD none may."""
+    """Whether a step of it may be part of a CUDA graph, which none of PyTorch's own is built for here."""
     return getattr(stepper, "capturable", False)
 
 
