@@ -16,6 +16,6 @@ _ALIGNED = 64
 
 def width(tokens: int, vocab: int, form: str) -> int:
     """Words B of a block, so that its (N, B) logits are about as many as the form says: whole rows of `_ALIGNED` where
-    there is room, since products of odd widths are several times slower on a GPU."""
+    there is room, since products of odd widths are slower, in PyTorch on a CPU by a quarter."""
     words = max(1, (FORMS | GPU_FORMS)[form] // tokens)
     return min(vocab, words // _ALIGNED * _ALIGNED or words)
