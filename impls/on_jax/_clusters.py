@@ -42,7 +42,9 @@ FORMS = {
 }
 # Where a GPU comes to a loop, the host waits for it to learn whether there is another turn.
 GPU_FORMS = {"a batched product over the slab with 4 times the room, one of all further tiles": _Layout(0, room=4)}
-_FIRST_PAIRS = 8  # of a row and a cluster, when decoding: the places of a cluster's first tile
+# Pairs of a row and a cluster in a tile, when decoding: one takes 45 us to read its cluster, and 2.5 us more for each of
+# its places (two CPU cores, 512 numbers a word, 320 words a cluster).
+_LARGE, _SMALL = 32, 8
 
 
 def _first_places(tokens: int, clusters: int, share: float, room: int) -> int:
@@ -79,20 +81,38 @@ class _Sorted(NamedTuple):
         """(C, T) the tokens in the first `places` of each cluster; N where there is none."""
         return self.tokens(self.begin_C, jnp.arange(len(self.end_C)), places)
 
-    def further(self, places: int | Array, size: int, together: int) -> _Tiles:
+    def further(self, places: int, size: int, together: int) -> _Tiles:
         """Tiles of `size` tokens for what the clusters hold beyond `places`, to be visited `together` at a time."""
-        tokens, clusters = len(self.order_N), len(self.end_C)
-        full = tokens // (places + 1) if isinstance(places, int) else tokens  # clusters that hold more, at most
-        bound = -(-tokens // size) + min(clusters, full) + together
+        full = min(len(self.end_C), len(self.order_N) // (places + 1))  # clusters that hold more, at most
         begin_C = self.begin_C + places
-        tiles_C = (jnp.maximum(self.end_C - begin_C, 0) + size - 1) // size
+        return self._cut(begin_C, _ceil(self.end_C - begin_C, size), size, full, together)
+
+    def large_and_small(self, large: int, small: int, together: int) -> tuple[_Tiles, _Tiles]:
+        """Tiles of `large` tokens, and of `small` ones for those that are left of a cluster where these are so few."""
+        clusters, tokens = len(self.end_C), len(self.order_N)
+        large_C = _ceil(self.end_C - self.begin_C - small, large)
+        begin_C = self.begin_C + large * large_C
+        return (
+            self._cut(self.begin_C, large_C, large, min(clusters, tokens // (small + 1)), together),
+            self._cut(begin_C, _ceil(self.end_C - begin_C, small), small, min(clusters, tokens), together),
+        )
+
+    def _cut(self, begin_C: Array, tiles_C: Array, size: int, clusters: int, together: int) -> _Tiles:
+        """Some tiles of each cluster, of `clusters` at most, for its tokens from `begin_C` on."""
+        tokens = len(self.order_N)
+        bound = -(-tokens // size) + clusters + together
         last_C = jnp.cumsum(tiles_C)
         tile_M = jnp.arange(bound, dtype=jnp.int32)
         cluster_M = jnp.searchsorted(last_C, tile_M, side="right").astype(jnp.int32)
-        known_M = jnp.minimum(cluster_M, clusters - 1)
+        known_M = jnp.minimum(cluster_M, len(self.end_C) - 1)
         start_M = begin_C[known_M] + (tile_M - (last_C - tiles_C)[known_M]) * size
         token_MT = self.tokens(start_M, known_M, size)
         return _Tiles(jnp.where((tile_M < last_C[-1])[:, None], token_MT, tokens), cluster_M, last_C[-1])
+
+
+def _ceil(tokens_C: Array, size: int) -> Array:
+    """Tiles of `size` that so many tokens take; none for fewer than one."""
+    return (jnp.maximum(tokens_C, 0) + size - 1) // size
 
 
 class _Tiles(NamedTuple):
@@ -147,32 +167,33 @@ def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, la
 
 
 def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Array) -> Array:
-    """(P, S) products of rows with the words of clusters, for pairs of both; 0 for a cluster beyond the last.
+    """(P, S) products of rows with the words of clusters, for pairs of both; 0 for a cluster beyond the last."""
+    rows, pairs, width, kind = len(hidden_ND), len(row_P), slab_CSD.shape[1], wide(slab_CSD.dtype)
+    cast_ND, batch = hidden_ND.astype(slab_CSD.dtype), _Sorted.of(cluster_P, len(slab_CSD))
+    # A visit reads so many clusters even where fewer pairs are left; those of one row are all of different clusters.
+    together = 1 if rows == 1 else min(_TOGETHER, max(1, pairs // 16))
+    if rows > _SMALL:
+        tiles_of_sizes = batch.large_and_small(min(_LARGE, rows), _SMALL, together)
+    else:
+        tiles_of_sizes = (batch.further(0, rows, together),)
 
-    Where most clusters occur the slab is read as it lies, for the first pairs of each; of few, matrices are copied.
-    """
-    pairs, (clusters, width, _), kind = len(row_P), slab_CSD.shape, wide(slab_CSD.dtype)
-    cast_ND, batch = hidden_ND.astype(slab_CSD.dtype), _Sorted.of(cluster_P, clusters)
+    def of_tiles(words_BSD: Array, hidden_BTD: Array) -> Array:
+        if rows == 1:
+            return jnp.einsum("btd,bsd->bts", hidden_BTD, words_BSD, preferred_element_type=kind)
+        # Words first: at eight places a quarter faster than tokens first, which XLA would make of the two by itself.
+        scores_BST = jnp.einsum("bsd,btd->bst", words_BSD, hidden_BTD, preferred_element_type=kind)
+        return jnp.swapaxes(lax.optimization_barrier(scores_BST), 1, 2)
 
-    def put(scores_PS: Array, pair_MT: Array, words_MSD: Array) -> Array:
-        # Words first: a fifth of the time of tokens first, which XLA would make of the two by itself.
-        scores_MST = jnp.einsum("msd,mtd->mst", words_MSD, cast_ND[row_P[pair_MT]], preferred_element_type=kind)
-        scores_MST = lax.optimization_barrier(scores_MST)
-        return scores_PS.at[pair_MT].set(jnp.swapaxes(scores_MST, 1, 2), mode="drop")
+    scores_PS = jnp.zeros((pairs, width), kind)
+    for tiles in tiles_of_sizes:
 
-    def visit(number: Array, scores_PS: Array) -> Array:
-        pair_BT, cluster_B = tiles.at(number, together)
-        return put(scores_PS, pair_BT, slab_CSD[cluster_B])
+        def visit(number: Array, scores_PS: Array, tiles: _Tiles = tiles) -> Array:
+            pair_BT, cluster_B = tiles.at(number, together)
+            scores_BTS = of_tiles(slab_CSD[cluster_B], cast_ND[row_P[pair_BT]])
+            return scores_PS.at[pair_BT].set(scores_BTS, mode="drop")
 
-    together = min(_TOGETHER, max(1, pairs // 32))  # a visit reads so many clusters even where fewer pairs are left
-    scores_PS, places = jnp.zeros((pairs, width), kind), jnp.int32(0)
-    if pairs >= clusters:
-        as_it_lies = (batch.end_C > batch.begin_C).mean() > 1 / 2
-        places = jnp.where(as_it_lies, _FIRST_PAIRS, 0)
-        first_CT = batch.first(_FIRST_PAIRS)
-        scores_PS = lax.cond(as_it_lies, lambda: put(scores_PS, first_CT, slab_CSD), lambda: scores_PS)
-    tiles = batch.further(places, max(1, min(_FURTHER, pairs // _TOGETHER)), together)
-    return tiles.visited(together, visit, scores_PS)
+        scores_PS = tiles.visited(together, visit, scores_PS)
+    return scores_PS
 
 
 def added_scores(bias_CS: Array | None, word_CS: Array, kind: jnp.dtype) -> Array:

@@ -22,7 +22,7 @@ from impls.on_jax._layer import Array, draw, product
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
 _LEAST_ROOM = 32  # pairs: so few are cheaper than all words even where they are most of a small layer's
-_PAIRS = 128  # of a row and a cluster, whose best words are sorted out at a time
+_PAIRS = 512  # of a row and a cluster, expanded at a time beyond the first clusters
 
 Found = tuple[Array, Array, Array]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -115,24 +115,23 @@ def _joined_by_open(
 ) -> tuple[Array, Array]:  # fmt: skip
     """The best so far with the words of the open clusters, `room` of all rows at most."""
     (rows, clusters), k, each = open_NC.shape, values_NK.shape[1], min(values_NK.shape[1], words.word_CS.shape[1])
-    row_P, cluster_P = jnp.nonzero(open_NC, size=room, fill_value=(0, clusters))
-    in_cluster_PS = words.in_cluster(hidden_ND, row_P, cluster_P)
-    joint_PS = in_cluster_PS + log_cluster_NC.at[row_P, cluster_P].get(mode="fill", fill_value=-jnp.inf)[:, None]
-    # Few clusters hold a word that counts. The best of these go where the row's and the cluster's numbers point.
-    counts_P = joint_PS.max(axis=1) >= values_NK[row_P, -1]
-    (pair_Q,) = jnp.nonzero(counts_P, size=-(-room // _PAIRS) * _PAIRS, fill_value=room)
+    at_once = min(_PAIRS, room)
+    size = -(-room // at_once) * at_once
+    cluster_P, row_P = jnp.nonzero(open_NC.T, size=size, fill_value=(clusters, rows))  # those of a cluster together
 
     def visit(number: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
         values_NCE, ids_NCE = found
-        pair_B = lax.dynamic_slice_in_dim(pair_Q, number * _PAIRS, _PAIRS)
-        row_B, cluster_B = (array.at[pair_B].get(mode="fill", fill_value=rows) for array in (row_P, cluster_P))
-        best_BE, slot_BE = top_k(joint_PS[pair_B], each)
+        row_B, cluster_B = (lax.dynamic_slice_in_dim(a, number * at_once, at_once) for a in (row_P, cluster_P))
+        in_cluster_BS = words.in_cluster(hidden_ND, row_B, cluster_B)
+        joint_BS = in_cluster_BS + log_cluster_NC.at[row_B, cluster_B].get(mode="fill", fill_value=-jnp.inf)[:, None]
+        # The best of each pair go where the row's and the cluster's numbers point.
+        best_BE, slot_BE = top_k(joint_BS, each)
         values_NCE = values_NCE.at[row_B, cluster_B].set(best_BE, mode="drop")
         return values_NCE, ids_NCE.at[row_B, cluster_B].set(words.word_CS[cluster_B[:, None], slot_BE], mode="drop")
 
-    size = (rows, clusters, each)
-    blank = jnp.full(size, -jnp.inf, joint_PS.dtype), jnp.full(size, -1, words.word_CS.dtype)
-    found = lax.fori_loop(0, (counts_P.sum() + _PAIRS - 1) // _PAIRS, visit, blank)
+    shape = (rows, clusters, each)
+    blank = jnp.full(shape, -jnp.inf, values_NK.dtype), jnp.full(shape, -1, words.word_CS.dtype)
+    found = lax.fori_loop(0, (open_NC.sum() + at_once - 1) // at_once, visit, blank)
     values, ids = (
         jnp.concatenate([old, new.reshape(rows, -1)], 1) for old, new in zip((values_NK, ids_NK), found, strict=True)
     )
