@@ -42,8 +42,8 @@ FORMS = {
 }
 # Where a GPU comes to a loop, the host waits for it to learn whether there is another turn.
 GPU_FORMS = {"a batched product over the slab with 4 times the room, one of all further tiles": _Layout(0, room=4)}
-# Pairs of a row and a cluster in a tile, when decoding: one takes 45 us to read its cluster, and 2.5 us more for each of
-# its places (two CPU cores, 512 numbers a word, 320 words a cluster).
+# Pairs of a row and a cluster in a tile, when decoding: one takes 45 us to read its cluster, and 2.5 us more for each
+# of its places (two CPU cores, 512 numbers a word, 320 words a cluster).
 _LARGE, _SMALL = 32, 8
 
 

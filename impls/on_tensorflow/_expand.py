@@ -20,6 +20,9 @@ _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 # Of all (row, cluster) pairs: where so many are about as likely as the likeliest, or are left open by the first
 # clusters, one product for all is cheaper than one for each pair.
 _FLAT_SHARE, _OPEN_SHARE = 0.15, 0.3
+_FEW_PRODUCTS = (
+    2**27
+)  # of a number of a row and one of a word: so few are made at once, and not by a loop over clusters
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -39,7 +42,37 @@ class WordsByCluster(NamedTuple):
 
     def in_cluster(self, hidden_ND: Tensor, row_P: Tensor, cluster_P: Tensor) -> Tensor:
         """(P, S) log P(w | c, h) for pairs of a row and a cluster; hugely negative in an empty slot."""
-        return tf.nn.log_softmax(_clusters.pair_scores(hidden_ND, *self, row_P, cluster_P))
+        if _on_gpu():
+            return tf.nn.log_softmax(_clusters.pair_scores(hidden_ND, *self, row_P, cluster_P))
+        order_P = tf.argsort(cluster_P, stable=True)
+        cluster_U, _, count_U = tf.unique_with_counts(tf.gather(cluster_P, order_P))
+        end_U = tf.cumsum(count_U)
+        hidden_PD = tf.gather(hidden_ND, tf.gather(row_P, order_P))
+        sorted_PS = _clusters.log_in_runs(hidden_PD, *self, cluster_U, end_U - count_U, end_U)
+        return tf.gather(sorted_PS, tf.math.invert_permutation(order_P))
+
+    def in_all(self, hidden_ND: Tensor) -> Tensor:
+        """(C, N, S) log P(w | c, h) of all words; hugely negative in an empty slot."""
+        clusters, width = self.word_CS.shape
+
+        def at_once() -> Tensor:
+            return tf.transpose(tf.nn.log_softmax(_clusters.all_scores(hidden_ND, *self)), [1, 0, 2])
+
+        def by_cluster() -> Tensor:
+            every_C = tf.range(clusters)
+            begin_C, end_C = tf.zeros_like(every_C), tf.fill([clusters], tf.shape(hidden_ND)[0])
+            runs_QS = _clusters.log_in_runs(hidden_ND, *self, every_C, begin_C, end_C)
+            return tf.reshape(runs_QS, [clusters, -1, width])
+
+        if _on_gpu():
+            return at_once()
+        products = tf.cast(tf.size(hidden_ND), tf.float32) * clusters * width
+        return tf.cond(products > _FEW_PRODUCTS, by_cluster, at_once)
+
+
+def _on_gpu() -> bool:
+    """There each turn of a loop is some launches, and a GPU is fast enough to read empty slots."""
+    return bool(tf.config.list_logical_devices("GPU"))
 
 
 def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> Found:
@@ -127,17 +160,17 @@ def _best_by_bounds(
 
 def _best_of_all(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     clusters, width = words.word_CS.shape
-    scores_NCS = _clusters.all_scores(hidden_ND, *words)
-    highest_NC = tf.reduce_max(scores_NCS, axis=2)
-    sum_NC = tf.reduce_sum(tf.exp(scores_NCS - highest_NC[:, :, None]), axis=2)
-    shift_NC = log_cluster_NC - highest_NC - tf.math.log(sum_NC)
+    in_cluster_CNS = words.in_all(hidden_ND)
+    best_NC = log_cluster_NC + tf.transpose(tf.reduce_max(in_cluster_CNS, axis=2))
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
     wide = min(k + 1, clusters)
-    bests_NM, chosen_NM = tf.math.top_k(highest_NC + shift_NC, wide)
+    bests_NM, chosen_NM = tf.math.top_k(best_NC, wide)
+    every_N = tf.range(tf.shape(log_cluster_NC)[0])
 
     def of_clusters(chosen_NM: Tensor) -> tuple[Tensor, Tensor]:
-        joint_NMS = tf.gather(scores_NCS, chosen_NM, batch_dims=1)
-        joint_NMS += tf.gather(shift_NC, chosen_NM, batch_dims=1)[:, :, None]
+        row_NM = tf.broadcast_to(every_N[:, None], tf.shape(chosen_NM))
+        joint_NMS = tf.gather_nd(in_cluster_CNS, tf.stack([chosen_NM, row_NM], axis=2))
+        joint_NMS += tf.gather(log_cluster_NC, chosen_NM, batch_dims=1)[:, :, None]
         flat = [-1, chosen_NM.shape[1] * width]
         return best_by_id(tf.reshape(joint_NMS, flat), tf.reshape(tf.gather(words.word_CS, chosen_NM), flat), k)
 

@@ -106,3 +106,30 @@ def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     values_NK, ids_NK = layer.topk(hidden_ND, 20)
     np.testing.assert_allclose(found[0].numpy(), values_NK, atol=1e-12)
     assert found[1].tolist() == ids_NK.tolist()
+
+
+@pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
+@pytest.mark.parametrize(("on_gpu", "few"), [(False, 0), (False, np.inf), (True, 0)])
+def test_every_way_to_decode_in_tensorflow_gives_the_oracles_words(method, on_gpu, few, monkeypatch):
+    """A loop over the clusters, all words by one product, and the tiles that GPUs take."""
+    pytest.importorskip("tensorflow")
+    from impls.on_tensorflow import _expand
+
+    monkeypatch.setattr(_expand, "_on_gpu", lambda: on_gpu)
+    monkeypatch.setattr(_expand, "_FEW_PRODUCTS", few)
+    oracle, layer = (
+        layers.create(framework, method, counts=zipf_counts(300), dim=8, seed=3, dtype="float64")
+        for framework in ("numpy", "tensorflow")
+    )
+    rng = np.random.default_rng(0)
+    hidden_ND, uniforms_NU = rng.standard_normal((9, 8)), rng.random((9, 2))
+    for scale in (0.01, 30.0):  # nearly flat, and peaked
+        values_NK, ids_NK = oracle.topk(scale * hidden_ND, 20)
+        found_NK, found_ids_NK = layer.topk(scale * hidden_ND, 20)
+        np.testing.assert_allclose(found_NK, values_NK, atol=1e-9)
+        assert found_ids_NK.tolist() == ids_NK.tolist()
+        assert layer.beam(scale * hidden_ND, 5, 5)[1].tolist() == oracle.beam(scale * hidden_ND, 5, 5)[1].tolist()
+        assert (
+            layer.sample(scale * hidden_ND, uniforms_NU).tolist()
+            == oracle.sample(scale * hidden_ND, uniforms_NU).tolist()
+        )
