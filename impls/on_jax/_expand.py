@@ -17,11 +17,13 @@ from jax import lax
 
 from impls.on_jax import _clusters
 from impls.on_jax._best import best_by_id, top_k
-from impls.on_jax._layer import Array, draw, product
+from impls.on_jax._layer import Array, draw, product, wide
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
 _LEAST_ROOM = 32  # pairs: so few are cheaper than all words even where they are most of a small layer's
+_PIECE, _SLOTS = 16, 4096  # slots of a piece of the slab, and of those read at a time, where one row wants all words
+_FEW_NUMBERS = 2**23  # of a slab, which so small is read at once
 _PAIRS = 512  # of a row and a cluster, expanded at a time beyond the first clusters
 
 Found = tuple[Array, Array, Array]  # values and ids (N, K), and (N,) the share of clusters expanded
@@ -140,7 +142,8 @@ def _joined_by_open(
 
 def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int) -> tuple[Array, Array]:
     (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
-    scores_NF = product(hidden_ND, words.slab_CSD.reshape(clusters * width, -1))
+    by_pieces = rows == 1 and words.slab_CSD.size > _FEW_NUMBERS
+    scores_NF = _products_of_row(hidden_ND, words) if by_pieces else _products(hidden_ND, words)
     scores_NCS = scores_NF.reshape(rows, clusters, width) + words.added_CS
     highest_NC = scores_NCS.max(axis=2)
     sum_NC = jnp.exp(scores_NCS - highest_NC[:, :, None]).sum(axis=2)
@@ -160,6 +163,36 @@ def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster,
     every_NC = jnp.broadcast_to(jnp.arange(clusters), (rows, clusters))
     tied = (bests_NM[:, k] >= values_NK[:, -1]).any()
     return lax.cond(tied, lambda: of_clusters(every_NC), lambda: (values_NK, ids_NK))
+
+
+def _products(hidden_ND: Array, words: WordsByCluster) -> Array:
+    """(N, C S) of all words."""
+    return product(hidden_ND, words.slab_CSD.reshape(-1, words.slab_CSD.shape[2]))
+
+
+def _products_of_row(hidden_1D: Array, words: WordsByCluster) -> Array:
+    """The same for one row, on a CPU by pieces of the slab that hold words: it takes the time of reading them."""
+    slots, dim = words.word_CS.size, words.slab_CSD.shape[2]
+    piece = math.gcd(words.word_CS.shape[1], _PIECE)
+    together = min(_SLOTS, slots) // piece
+
+    def by_pieces(hidden_1D: Array) -> Array:
+        pieces_MSD = words.slab_CSD.reshape(-1, piece, dim)
+        holds_M = (words.word_CS >= 0).reshape(-1, piece).any(axis=1)
+        count, size = len(holds_M), -(-len(holds_M) // together) * together
+        (held_M,) = jnp.nonzero(holds_M, size=size, fill_value=count)
+
+        def visit(number: Array, products_MS: Array) -> Array:
+            held_B = lax.dynamic_slice_in_dim(held_M, number * together, together)
+            products_1F = product(hidden_1D, pieces_MSD[held_B].reshape(-1, dim))
+            return lax.dynamic_update_slice_in_dim(products_MS, products_1F.reshape(-1, piece), number * together, 0)
+
+        blank_MS = jnp.zeros((size, piece), wide(words.slab_CSD.dtype))
+        products_MS = lax.fori_loop(0, (holds_M.sum() + together - 1) // together, visit, blank_MS)
+        return products_MS[jnp.maximum(jnp.cumsum(holds_M) - 1, 0)].reshape(1, -1)
+
+    # On a GPU the host would wait for each turn of the loop.
+    return lax.platform_dependent(hidden_1D, cpu=by_pieces, default=lambda row_1D: _products(row_1D, words))
 
 
 def beam(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, width: int) -> tuple[Array, Array]:

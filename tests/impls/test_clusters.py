@@ -133,3 +133,23 @@ def test_every_way_to_decode_in_tensorflow_gives_the_oracles_words(method, on_gp
             layer.sample(scale * hidden_ND, uniforms_NU).tolist()
             == oracle.sample(scale * hidden_ND, uniforms_NU).tolist()
         )
+
+
+@pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
+def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
+    """Read by pieces of the slab that hold words, as of large layers on a CPU; the last turn of the loop not full."""
+    pytest.importorskip("jax")
+    from impls.on_jax import _expand
+
+    monkeypatch.setattr(_expand, "_FEW_NUMBERS", 0)
+    monkeypatch.setattr(_expand, "_SLOTS", 112)
+    oracle, layer = (
+        layers.create(framework, method, counts=zipf_counts(300), dim=8, seed=3, dtype="float64")
+        for framework in ("numpy", "jax")
+    )
+    for seed in range(3):
+        hidden_1D = 0.01 * np.random.default_rng(seed).standard_normal((1, 8))
+        (values_1K, ids_1K), (found_1K, found_ids_1K) = (one.topk(hidden_1D, 20) for one in (oracle, layer))
+        np.testing.assert_allclose(found_1K, values_1K, atol=1e-9)
+        assert found_ids_1K.tolist() == ids_1K.tolist()
+        assert layer.expanded_share(hidden_1D, 20) == 1
