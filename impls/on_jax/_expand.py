@@ -2,8 +2,8 @@
 
 For top-k, no word of a cluster is likelier than the cluster. The likeliest clusters of each row give a k-th best word;
 then every cluster as likely as that is expanded, and no other can hold one of the k best. Where these are most of the
-clusters, as of flat distributions, all words are scored by one product, and the k best are looked for in the k clusters
-of the best bests.
+clusters, as of flat distributions, all words are scored, and the k best are looked for in the k clusters of the best
+bests.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def pair_scores(
     hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, row_P: Tensor, cluster_P: Tensor
 ) -> Tensor:
     """(P, S) scores of the words of cluster c, for pairs of a row and a cluster; so low that its exponential is zero in
-    an empty slot."""
+    an empty slot. In few large operations, as GPUs want them."""
     clusters, width = word_CS.shape
     hidden_ND = tf.cast(hidden_ND, slab_CSD.dtype)
     # Where most clusters occur the slab is read as it lies; of few, their matrices are copied.

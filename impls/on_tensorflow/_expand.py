@@ -2,8 +2,8 @@
 
 For top-k, no word of a cluster is likelier than the cluster. The likeliest clusters of each row give a k-th best word;
 then every cluster as likely as that is expanded, and no other can hold one of the k best. Where these are most of the
-clusters, as of flat distributions, all words are scored by one product, and the k best are looked for in the k clusters
-of the best bests.
+clusters, as of flat distributions, all words are scored, and the k best are looked for in the k clusters of the best
+bests. On a CPU the clusters wanted are taken in turn as they lie, on a GPU many at a time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 # Of all (row, cluster) pairs: where so many are about as likely as the likeliest, or are left open by the first
 # clusters, one product for all is cheaper than one for each pair.
 _FLAT_SHARE, _OPEN_SHARE = 0.15, 0.3
-_FEW_PRODUCTS = (
-    2**27
-)  # of a number of a row and one of a word: so few are made at once, and not by a loop over clusters
+# Products of a number of a row and one of a word: so few are made at once, and not by a loop over the clusters.
+_FEW_PRODUCTS = 2**27
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
