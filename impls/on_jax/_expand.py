@@ -22,8 +22,8 @@ from impls.on_jax._layer import Array, draw, product, wide
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
 _LEAST_ROOM = 32  # pairs: so few are cheaper than all words even where they are most of a small layer's
-_PIECE, _SLOTS = 16, 4096  # slots of a piece of the slab, and of those read at a time, where one row wants all words
 _FEW_NUMBERS = 2**23  # of a slab, which so small is read at once
+_PIECE, _SLOTS = 16, 4096  # slots of a piece of a slab, and of those read at a time
 _PAIRS = 512  # of a row and a cluster, expanded at a time beyond the first clusters
 
 Found = tuple[Array, Array, Array]  # values and ids (N, K), and (N,) the share of clusters expanded
@@ -142,9 +142,7 @@ def _joined_by_open(
 
 def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int) -> tuple[Array, Array]:
     (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
-    by_pieces = rows == 1 and words.slab_CSD.size > _FEW_NUMBERS
-    scores_NF = _products_of_row(hidden_ND, words) if by_pieces else _products(hidden_ND, words)
-    scores_NCS = scores_NF.reshape(rows, clusters, width) + words.added_CS
+    scores_NCS = _products(hidden_ND, words).reshape(rows, clusters, width) + words.added_CS
     highest_NC = scores_NCS.max(axis=2)
     sum_NC = jnp.exp(scores_NCS - highest_NC[:, :, None]).sum(axis=2)
     shift_NC = log_cluster_NC - highest_NC - jnp.log(sum_NC)
@@ -166,17 +164,15 @@ def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster,
 
 
 def _products(hidden_ND: Array, words: WordsByCluster) -> Array:
-    """(N, C S) of all words."""
-    return product(hidden_ND, words.slab_CSD.reshape(-1, words.slab_CSD.shape[2]))
+    """(N, C S) of all words; of no meaning in an empty slot."""
+    (clusters, width), dim = words.word_CS.shape, words.slab_CSD.shape[2]
 
-
-def _products_of_row(hidden_1D: Array, words: WordsByCluster) -> Array:
-    """The same for one row, on a CPU by pieces of the slab that hold words: it takes the time of reading them."""
-    slots, dim = words.word_CS.size, words.slab_CSD.shape[2]
-    piece = math.gcd(words.word_CS.shape[1], _PIECE)
-    together = min(_SLOTS, slots) // piece
+    def at_once(hidden_ND: Array) -> Array:
+        return product(hidden_ND, words.slab_CSD.reshape(-1, dim))
 
     def by_pieces(hidden_1D: Array) -> Array:
+        piece = math.gcd(width, _PIECE)
+        together = min(_SLOTS, clusters * width) // piece
         pieces_MSD = words.slab_CSD.reshape(-1, piece, dim)
         holds_M = (words.word_CS >= 0).reshape(-1, piece).any(axis=1)
         count, size = len(holds_M), -(-len(holds_M) // together) * together
@@ -191,8 +187,11 @@ def _products_of_row(hidden_1D: Array, words: WordsByCluster) -> Array:
         products_MS = lax.fori_loop(0, (holds_M.sum() + together - 1) // together, visit, blank_MS)
         return products_MS[jnp.maximum(jnp.cumsum(holds_M) - 1, 0)].reshape(1, -1)
 
+    # Reading the words is all that one row takes, so that pieces of the slab without words are left out.
+    if len(hidden_ND) > 1 or words.slab_CSD.size <= _FEW_NUMBERS:
+        return at_once(hidden_ND)
     # On a GPU the host would wait for each turn of the loop.
-    return lax.platform_dependent(hidden_1D, cpu=by_pieces, default=lambda row_1D: _products(row_1D, words))
+    return lax.platform_dependent(hidden_ND, cpu=by_pieces, default=at_once)
 
 
 def beam(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, width: int) -> tuple[Array, Array]:
