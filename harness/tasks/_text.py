@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.datasets import _corpus
 from harness.tasks._data import Progress
-from impls.structures import samplers
+from impls.structures import bigrams
 
 
 def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> _corpus.Corpus:
@@ -26,7 +26,8 @@ def with_words(options: Mapping[str, Any], words: Sequence[str]) -> dict[str, An
 
 
 def with_pairs(options: Mapping[str, Any], ids_T: NDArray[np.integer], vocab: int) -> dict[str, Any]:
-    """A layer that samples by the word before gets the pairs of the training text, unless the cell has some; as little
-    an option of the cell as its words are."""
-    missing = options.get("sampler") == "bigram" and options["pairs"] is None
-    return {**options, "pairs": samplers.count_pairs(ids_T, vocab)} if missing else dict(options)
+    """A layer that reads which words follow each other gets the pairs of the training text, unless the cell has some;
+    as little an option of the cell as its words are."""
+    asked = any(value == bigrams.NAME for value in options.values() if isinstance(value, str))
+    missing = asked and options["pairs"] is None
+    return {**options, "pairs": bigrams.count_pairs(ids_T, vocab)} if missing else dict(options)

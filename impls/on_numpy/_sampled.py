@@ -23,18 +23,19 @@ from numpy.typing import NDArray
 
 from impls.errors import BadInput
 from impls.on_numpy import _work, full_softmax
-from impls.options import Choice, Number, Option, Table, read_table
+from impls.on_numpy._pairs import pairs, read_pairs
+from impls.options import Choice, Number, Option
 from impls.spec import Arrays, Extra, LayerSpec, LeastWork
-from impls.structures import samplers
+from impls.structures import bigrams, samplers
 from impls.structures.samplers import AliasTable, BigramSampler, Sampler
 
 
 def options(*, remove_hits: bool) -> dict[str, Option]:
     return {
         "samples": Number(64, 1, 2**31, "sampled words S, the same for all tokens of a batch"),
-        "sampler": Choice("log_uniform", (*samplers.NAMES, "bigram"), "what words are drawn by"),
+        "sampler": Choice("log_uniform", (*samplers.NAMES, bigrams.NAME), "what words are drawn by"),
         "share": Number(0.5, 0.0, 0.999, "of the bigram in sampler=bigram; the rest is the unigram's"),
-        "pairs": Table("for sampler=bigram: rows of a word, the word after it, and how often that was seen"),
+        "pairs": pairs("sampler"),
         "unique": Choice(False, (False, True), "draw until all S words are distinct"),
         "remove_hits": Choice(remove_hits, (False, True), "leave out a sampled word that is the token's target"),
     }
@@ -43,8 +44,10 @@ def options(*, remove_hits: bool) -> dict[str, Option]:
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], *, corrected: bool = True) -> Arrays:
     """The sampler's arrays, and what is taken off each word's score."""
     vocab, samples = len(counts_V), int(options["samples"])  # type: ignore[call-overload]
-    unique, by_bigram = bool(options["unique"]), options["sampler"] == "bigram"
-    pairs_P3 = _pairs(options, vocab)
+    unique, by_bigram = bool(options["unique"]), options["sampler"] == bigrams.NAME
+    pairs_P3 = read_pairs(options, "sampler", vocab)
+    if unique and by_bigram:
+        raise BadInput("option unique=True with sampler='bigram': allowed: False, which draws with replacement")
     if unique:
         samplers.check_distinct(samples, vocab)
     name = "unigram" if by_bigram else str(options["sampler"])
@@ -60,18 +63,6 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], *, cor
         return found
     bigram = BigramSampler.of(pairs_P3, sampler)
     return found | {"pair_begin": bigram.begin_V1, "pair_word": bigram.word_P, "pair_below": bigram.below_P1}
-
-
-def _pairs(options: Mapping[str, object], vocab: int) -> NDArray[np.int64] | None:
-    pairs_P3 = read_table("pairs", options["pairs"])
-    if (options["sampler"] == "bigram") != (pairs_P3 is not None):
-        has = "missing" if pairs_P3 is None else "given"
-        raise BadInput(f"option pairs is {has} with sampler={options['sampler']!r}: allowed: pairs with 'bigram' alone")
-    if pairs_P3 is None:
-        return None
-    if options["unique"]:
-        raise BadInput("option unique=True with sampler='bigram': allowed: False, which draws with replacement")
-    return samplers.check_pairs(pairs_P3, vocab)
 
 
 def _samples(spec: LayerSpec) -> int:
@@ -91,7 +82,7 @@ def _bigram_sampler(spec: LayerSpec) -> BigramSampler:
 
 def _draw_ids(spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None) -> NDArray[np.int64]:
     """(S,) the words that a batch is held against."""
-    if before_N is None or spec.options["sampler"] != "bigram":
+    if before_N is None or spec.options["sampler"] != bigrams.NAME:
         return _sampler(spec).draw(rng, _samples(spec))
     return _bigram_sampler(spec).draw(rng, _samples(spec), before_N)
 
@@ -100,7 +91,7 @@ def _correction(
     spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None
 ) -> NDArray[np.float64] | None:
     """(V,) what a batch that knows the words before takes off each word's score."""
-    if before_N is None or spec.options["sampler"] != "bigram":
+    if before_N is None or spec.options["sampler"] != bigrams.NAME:
         return None
     return _bigram_sampler(spec).log_expected_counts(_samples(spec), before_N)
 

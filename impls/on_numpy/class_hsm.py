@@ -7,7 +7,8 @@ Each word belongs to one class c, and with three levels each class to one superc
 
 The layer is that of SOHSM without projections; what differs is how words come to their class (`bins`), which
 `impls/structures/classes.py` has: by falling count with equal shares of the counts or of their square roots, at random,
-by the similarity of word vectors (Le et al. 2011; Chen et al. 2016, arXiv 1512.04906), or as they are given.
+by the similarity of word vectors (Le et al. 2011; Chen et al. 2016, arXiv 1512.04906) or of what stands next to the
+words in the training text, or as they are given.
 
 Forward 2 D (C + words of the class) FLOPs a token; with C = sqrt V classes O(D sqrt V), with three levels O(D V^(1/3)).
 """
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 from impls.errors import BadInput
 from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
+from impls.on_numpy._pairs import pairs, read_pairs
 from impls.options import Choice, Number, Table, read_table
 from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
-from impls.structures import classes, clusters
+from impls.structures import bigrams, classes, clusters
 from impls.structures.shelves import Shelves
 
 OPTIONS = {
@@ -33,6 +35,7 @@ OPTIONS = {
     "classes": Number(0, 0, 2**31, "number of classes of words; 0 is V^(1/2) of two levels, V^(2/3) of three"),
     "cluster": Table("(V,) the class of each word for bins='given', or a .npy file of them", dims=1),
     "vectors": Table("(V, E) word vectors for bins='similarity', or a .npy file of them"),
+    "pairs": pairs("bins"),
 }
 
 
@@ -45,7 +48,7 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
         if wanted[-1] > vocab:
             raise BadInput(f"option classes={wanted[-1]}: allowed: at most {vocab}, the vocabulary")
         wanted[0] = min(wanted)
-    vectors_VE, given_V = _vectors(options, vocab), _given(options, vocab)
+    vectors_VE, given_V = _vectors(options, counts_V), _given(options, vocab)
     class_V = _group(options, counts_V, vectors_VE, wanted[-1], rng) if given_V is None else given_V
     found: Arrays = {"cluster": class_V, "cluster_count": np.array(int(class_V.max()) + 1)}
     if len(wanted) == 2:
@@ -64,8 +67,9 @@ def _given(options: Mapping[str, object], vocab: int) -> NDArray[np.int64] | Non
     return None if cluster_V is None else clusters.check_partition(cluster_V, vocab)
 
 
-def _vectors(options: Mapping[str, object], vocab: int) -> NDArray | None:
-    vectors_VE = read_table("vectors", options["vectors"])
+def _vectors(options: Mapping[str, object], counts_V: NDArray[np.int64]) -> NDArray | None:
+    vocab = len(counts_V)
+    vectors_VE, pairs_P3 = read_table("vectors", options["vectors"]), read_pairs(options, "bins", vocab)
     if (options["bins"] == "similarity") != (vectors_VE is not None):
         has = "missing" if vectors_VE is None else "given"
         raise BadInput(
@@ -73,7 +77,7 @@ def _vectors(options: Mapping[str, object], vocab: int) -> NDArray | None:
         )
     if vectors_VE is not None and len(vectors_VE) != vocab:
         raise BadInput(f"option vectors has {len(vectors_VE)} rows: allowed: {vocab}, one for each word")
-    return vectors_VE
+    return vectors_VE if pairs_P3 is None else bigrams.vectors(pairs_P3, counts_V)
 
 
 def _weights(options: Mapping[str, object], counts_V: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -91,7 +95,9 @@ def _group(
 ) -> NDArray[np.int64]:
     """(M,) the class of each word, or the superclass of each class, whose counts are summed weights."""
     if vectors_ME is not None:
-        return classes.by_similarity(vectors_ME, np.ceil(counts_M).astype(np.int64), count, rng)
+        return classes.by_similarity(
+            vectors_ME, np.ceil(counts_M).astype(np.int64), classes.limits(len(counts_M), count), rng
+        )
     if options["bins"] == "random":
         return classes.at_random(len(counts_M), count, rng)
     return classes.by_share(counts_M if summed else _weights(options, counts_M), count)

@@ -4,9 +4,9 @@ Each word belongs to one of C clusters. With h_c = relu(W_c h) and h_w = relu(W_
 
     log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w]
 
-The clusters start at random and are made anew every `interval` batches from the layer's own predictions (equations 8,
-9, algorithm 1); `impls/structures/clusters.py` and `statistics.py` hold that part, which is the same in every
-framework.
+The clusters start at random, or by what stands next to the words in the training text (`start`, not in the paper), and
+are made anew every `interval` batches from the layer's own predictions (equations 8, 9, algorithm 1);
+`impls/structures/clusters.py` and `statistics.py` hold that part, which is the same in every framework.
 
 Forward 2 D (2 D + C + words of a cluster) FLOPs a token: with C = sqrt V that is O(D sqrt V) in place of O(D V).
 """
@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from impls.errors import BadInput
 from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nll
+from impls.on_numpy._pairs import pairs, read_pairs
 from impls.options import Choice, Number, Table, read_table
 from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
-from impls.structures import clusters
+from impls.structures import bigrams, classes, clusters
 from impls.structures.statistics import SMOOTHINGS
 
 OPTIONS = {
@@ -34,7 +35,9 @@ OPTIONS = {
     "gamma": Number(1.5, 1.0, 1e6, "a cluster holds at most floor(gamma sqrt V) words"),
     "budget": Number(0.1, 1e-9, 1.0, "a cluster with this share of the tokens takes no further word"),
     "smoothing": Choice("running", SMOOTHINGS, "how equation 9 weighs new samples"),
-    "cluster": Table("(V,) the clusters to start from, or a .npy file of them; left out, random ones", dims=1),
+    "start": Choice("random", ("random", bigrams.NAME), "clusters to start from; the paper's are random"),
+    "pairs": pairs("start"),
+    "cluster": Table("(V,) the clusters to start from in place of those, or a .npy file of them", dims=1),
     "interval": Number(1000, 0, 2**31, "batches between re-organizations; 0 keeps the first clusters"),
 }
 
@@ -49,10 +52,14 @@ def limits(counts_V: NDArray[np.int64], options: Mapping[str, object]) -> cluste
 
 
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
-    bounds = limits(counts_V, options)
-    given_V = read_table("cluster", options["cluster"])
-    if given_V is None:
-        cluster_V = clusters.random_clusters(counts_V, bounds, np.random.default_rng([seed, 0]))
+    bounds, rng = limits(counts_V, options), np.random.default_rng([seed, 0])
+    given_V, pairs_P3 = read_table("cluster", options["cluster"]), read_pairs(options, "start", len(counts_V))
+    if given_V is not None and pairs_P3 is not None:
+        raise BadInput("option cluster is given with start='bigram': allowed: one of the two")
+    if pairs_P3 is not None:
+        cluster_V = classes.by_similarity(bigrams.vectors(pairs_P3, counts_V), counts_V, bounds, rng)
+    elif given_V is None:
+        cluster_V = clusters.random_clusters(counts_V, bounds, rng)
     else:
         cluster_V = clusters.check_partition(given_V, len(counts_V), bounds.clusters)
         sizes_C = np.bincount(cluster_V, minlength=bounds.clusters)

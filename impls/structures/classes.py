@@ -13,9 +13,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.structures import clusters
+from impls.structures import bigrams, clusters
 
-BINS = ("count", "sqrt_count", "random", "similarity")
+BINS = ("count", "sqrt_count", "random", "similarity", bigrams.NAME)
 
 # Caps of classes by similarity, as of SOHSM's clusters.
 _GAMMA, _BUDGET = 1.5, 0.1
@@ -47,23 +47,27 @@ def at_random(members: int, classes: int, rng: np.random.Generator) -> NDArray[n
     return class_M
 
 
+def limits(members: int, classes: int) -> clusters.Limits:
+    """How much each of so many classes by similarity may hold."""
+    budget = max(_BUDGET, _GAMMA / classes)  # few classes must each hold more
+    return clusters.limits(members, gamma=_GAMMA, budget=min(budget, 1.0), clusters=classes)
+
+
 def by_similarity(
-    vectors_ME: NDArray[np.floating], counts_M: NDArray[np.int64], classes: int, rng: np.random.Generator
+    vectors_ME: NDArray[np.floating], counts_M: NDArray[np.int64], bounds: clusters.Limits, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """(M,) classes by spherical k-means: each member, by falling count, goes to the class of the nearest mean direction
     that has room (`clusters.organize`), and the means are made anew, until nothing moves or ten times."""
     directions_ME = _unit(vectors_ME.astype(np.float64))
     members = len(directions_ME)
-    budget = max(_BUDGET, _GAMMA / classes)  # few classes must each hold more
-    bounds = clusters.limits(members, gamma=_GAMMA, budget=min(budget, 1.0), clusters=classes)
     counts_M = np.maximum(counts_M, 1)
-    means_CE = directions_ME[rng.choice(members, classes, replace=False)]
+    means_CE = directions_ME[rng.choice(members, bounds.clusters, replace=False)]
     class_M = np.full(members, -1, dtype=np.int64)
     for _ in range(_ROUNDS):
         before_M, class_M = class_M, clusters.organize(directions_ME @ means_CE.T, counts_M, bounds, rng)
         if np.array_equal(before_M, class_M):
             break
-        means_CE = _unit(sums(directions_ME, class_M, classes))
+        means_CE = _unit(sums(directions_ME, class_M, bounds.clusters))
     return class_M
 
 

@@ -156,28 +156,6 @@ def check_distinct(samples: int, vocab: int) -> None:
         raise BadInput(f"option samples={samples} with unique=True: allowed: at most {vocab}, the vocabulary")
 
 
-def count_pairs(ids_T: NDArray[np.integer], vocab: int) -> NDArray[np.int64]:
-    """(P, 3) of the pairs of words that follow each other in a text the word before, the word, and how often."""
-    pair_P, count_P = np.unique(ids_T[:-1].astype(np.int64) * vocab + ids_T[1:], return_counts=True)
-    return np.stack([*np.divmod(pair_P, vocab), count_P], axis=1)
-
-
-def check_pairs(pairs_P3: NDArray, vocab: int) -> NDArray[np.int64]:
-    """`pairs_P3` as whole numbers, once its words are found to be in the vocabulary and its counts above 0."""
-    if pairs_P3.ndim != 2 or pairs_P3.shape[1] != 3 or not len(pairs_P3):
-        raise BadInput(f"option pairs has shape {pairs_P3.shape}: allowed: (P, 3) with P from 1")
-    wrong_P = ((pairs_P3 < [0, 0, 1]) | (pairs_P3 % 1 != 0)).any(axis=1) | (pairs_P3[:, :2] >= vocab).any(axis=1)
-    if wrong_P.any():
-        first = int(wrong_P.argmax())
-        raise BadInput(
-            f"option pairs[{first}]={pairs_P3[first].tolist()}: allowed: word before and word, whole numbers from 0 to "
-            f"{vocab - 1}, and a count from 1"
-        )
-    if pairs_P3[:, 2].sum(dtype=np.float64) >= 2.0**62:
-        raise BadInput("option pairs: counts sum beyond 2**62: allowed: sums that fit 64-bit integers")
-    return pairs_P3.astype(np.int64)
-
-
 @dataclass(frozen=True)
 class BigramSampler:
     """Draws words by the word before, interpolated with the unigram, with replacement:

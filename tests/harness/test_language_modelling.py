@@ -7,8 +7,10 @@ import pytest
 
 from harness import layers, registry
 from harness.cells import Selection, Suite
+from harness.datasets import _corpus
 from harness.tasks import language_modelling
 from impls.errors import BadInput
+from impls.structures import bigrams
 
 FRAMEWORKS = registry.installed_frameworks()
 SMALL = {"batch": "4", "steps": "10", "embedding": "16", "rounds": "6", "budget": "0", "decode_rows": "8"}
@@ -109,6 +111,17 @@ def test_words_are_sampled_by_the_pairs_of_the_training_text(method, text):
     found = [row["perplexity"].value for row in rows]
     assert found == pytest.approx([found[0]] * len(found), rel=1e-6)
     assert 2.0 < found[0] < 0.6 * unigram
+
+
+@pytest.mark.parametrize(("method", "asks"), [("sohsm", "start"), ("class_hsm", "bins")])
+def test_classes_come_from_the_pairs_of_the_training_text(method, asks, text, monkeypatch):
+    made = []
+    monkeypatch.setattr(bigrams, "vectors", lambda pairs_P3, counts_V: made.append(pairs_P3) or np.eye(len(counts_V)))
+    found = by_quantity(result_of(FRAMEWORKS[0], method, text, options={asks: "bigram"}, decode_rows="0"))
+    assert found["perplexity"].value < by_quantity(result_of("numpy", "unigram", text))["perplexity"].value
+    train_T = _corpus.load(text, vocab=None).splits["train"]
+    assert made[0][:, 2].sum() == len(train_T) - 1
+    assert [train_T[0], train_T[1]] in made[0][:, :2].tolist()
 
 
 def test_frameworks_end_at_the_same_perplexity(text):

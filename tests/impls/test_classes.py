@@ -52,7 +52,10 @@ def test_classes_by_similarity_find_the_directions():
     truth_V = rng.permutation(np.arange(60) % 4)
     vectors_VE = 5 * np.eye(8)[truth_V] + 0.1 * rng.standard_normal((60, 8))
     vectors_VE *= rng.uniform(0.1, 10, (60, 1))  # length does not count
-    found = [classes.by_similarity(vectors_VE, np.ones(60, int), 4, np.random.default_rng(seed)) for seed in range(5)]
+    found = [
+        classes.by_similarity(vectors_VE, np.ones(60, int), classes.limits(60, 4), np.random.default_rng(seed))
+        for seed in range(5)
+    ]
     pairs = [len(np.unique(np.stack([truth_V, class_V]), axis=1).T) for class_V in found]
     assert min(pairs) == 4
 
@@ -60,7 +63,8 @@ def test_classes_by_similarity_find_the_directions():
 def test_classes_by_similarity_keep_the_caps():
     vectors_VE = np.random.default_rng(2).standard_normal((300, 5)) + 3.0  # all of about one direction
     size_C = np.bincount(
-        classes.by_similarity(vectors_VE, zipf_counts(300), 17, np.random.default_rng(0)), minlength=17
+        classes.by_similarity(vectors_VE, zipf_counts(300), classes.limits(300, 17), np.random.default_rng(0)),
+        minlength=17,
     )
     assert (size_C > 0).all()
     assert size_C.max() <= 1.5 * 300 / 17

@@ -10,7 +10,7 @@ from harness.tolerances import tolerance
 from harness.workload import batch, zipf_counts
 from impls.language_model import LanguageModelConfig
 from impls.optimizers import Optimizer
-from impls.structures import samplers
+from impls.structures import bigrams
 
 FRAMEWORKS = registry.installed_frameworks()
 METHODS = ("sampled_softmax", "nce", "negative_sampling")
@@ -23,7 +23,7 @@ DISTINCT = np.random.default_rng(3).choice(V, S, p=COUNTS / COUNTS.sum(), replac
 
 # Of a text whose words hang on the word before.
 TEXT = (np.cumsum(np.random.default_rng(8).choice([0, 1, 1, 2, 7], 3000)) % V).astype(np.int64)
-BIGRAM = {"sampler": "bigram", "pairs": samplers.count_pairs(TEXT, V)}
+BIGRAM = {"sampler": "bigram", "pairs": bigrams.count_pairs(TEXT, V)}
 BEFORE = np.where(np.arange(N) % 9, TEXT[:N], -1)  # every ninth target is the first of a text
 
 needs_tensorflow = pytest.mark.skipif(

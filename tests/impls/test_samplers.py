@@ -10,7 +10,7 @@ from scipy import stats
 
 from harness.workload import zipf_counts
 from impls.errors import BadInput
-from impls.structures import samplers
+from impls.structures import bigrams, samplers
 from impls.structures.samplers import AliasTable, BigramSampler, Sampler
 
 needs_tensorflow = pytest.mark.skipif(
@@ -155,7 +155,7 @@ ids = st.integers(0, 4)
 @settings(max_examples=200, deadline=None)
 def test_bigrams_are_expected_as_after_a_word_picked_at_random(pairs, before, counts, share):
     unigram = Sampler.of(samplers.probabilities("unigram", np.array(counts)))
-    sampler = BigramSampler.of(samplers.check_pairs(np.array(pairs), 5), unigram, share=share)
+    sampler = BigramSampler.of(bigrams.check_pairs(np.array(pairs), 5), unigram, share=share)
     truth_V = np.mean([after(each, pairs, unigram.probability_V, share) for each in before], axis=0)
     np.testing.assert_allclose(np.exp(sampler.log_expected_counts(9, np.array(before))), 9 * truth_V, rtol=1e-9)
     possible = np.flatnonzero(truth_V)
@@ -171,28 +171,3 @@ def test_bigrams_are_drawn_as_often_as_expected(before):
     drawn = sampler.draw(np.random.default_rng(2), 50_000, np.array(before))
     expected_V = np.exp(sampler.log_expected_counts(50_000, np.array(before)))
     assert stats.chisquare(np.bincount(drawn, minlength=6), expected_V).pvalue > 1e-3
-
-
-def test_pairs_of_a_text():
-    pairs = samplers.count_pairs(np.array([2, 0, 2, 0, 0, 3], dtype=np.int32), 4)
-    assert pairs.tolist() == [[0, 0, 1], [0, 2, 1], [0, 3, 1], [2, 0, 2]]
-
-
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        (np.zeros((0, 3)), r"pairs has shape \(0, 3\): allowed: \(P, 3\) with P from 1"),
-        ([[1, 2]], r"pairs has shape \(1, 2\)"),
-        (
-            [[0, 1, 1], [0, 4, 1]],
-            r"pairs\[1\]=\[0, 4, 1\]: allowed: word before and word, .* from 0 to 3, and",
-        ),
-        ([[-1, 0, 1]], r"pairs\[0\]=\[-1, 0, 1\]"),
-        ([[1, 0, 0]], r"pairs\[0\]=\[1, 0, 0\].* a count from 1"),
-        ([[1, 0, 1.5]], r"pairs\[0\]=\[1.0, 0.0, 1.5\]"),
-        ([[1, 0, 2**61]] * 2, r"counts sum beyond 2\*\*62"),
-    ],
-)
-def test_pairs_that_cannot_be_are_refused(pairs, message):
-    with pytest.raises(BadInput, match=message):
-        samplers.check_pairs(np.array(pairs), 4)
