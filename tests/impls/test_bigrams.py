@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry
-from harness.workload import batch
+from harness import layers
 from impls.errors import BadInput
 from impls.structures import bigrams
-
-FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy"]
 
 
 def test_pairs_of_a_text():
@@ -96,20 +93,6 @@ def test_words_with_the_same_neighbours_share_a_class(method, options):
         np.add.at(met_CC, (spec.structure["cluster"], class_V), 1)
         best = max(best, met_CC.max(axis=1).sum() / len(class_V))
     assert best > 0.95
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [("sohsm", {"start": "bigram"}), ("class_hsm", {"bins": "bigram"}), ("class_hsm", {"bins": "bigram", "levels": 3})],
-)
-def test_agrees_with_the_definition(framework, method, options):
-    text_T, class_V = text_of_classes(10, 20, 8_000)
-    counts_V = np.bincount(text_T, minlength=len(class_V))
-    pairs = bigrams.count_pairs(text_T, len(class_V))
-    layer = layers.create(framework, method, counts=counts_V, dim=10, pairs=pairs, **options)
-    found = agreement.check_layer(layer, batch(counts_V, tokens=120, dim=10, seed=3), k=12)
-    assert [str(c) for c in found if not c.agrees] == []
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,6 @@ def vectors(vocab):
 @pytest.mark.parametrize(
     "options",
     [
-        {"bins": "count", "levels": 3},
-        {"bins": "similarity"},
         {"bins": "similarity", "levels": 3, "classes": 30},
         {"bins": "given", "cluster": np.arange(300) % 9},
     ],
