@@ -55,7 +55,7 @@ def layer_options(
             f"option interval={options['interval']}: the language model of the summaries ends before that: allowed: "
             "fewer batches, more of the setting cluster_epochs, or 0 for the first clusters"
         )
-    options |= {"cluster": model.cluster_V, "interval": 0}
+    options |= {"cluster": model.cluster_V, "interval": 0, "start": "random", "pairs": None}
     return options, model.told({"cluster": "learned", "interval": 0})
 
 

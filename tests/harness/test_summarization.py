@@ -210,6 +210,10 @@ def test_clusters_are_learned_from_the_training_summaries_and_then_held(folder, 
     # Random clusters need no language model; one that is too short is said to be.
     row_of(cell_of("numpy", "sohsm", folder, {"interval": "0"}, **settings))
     assert len(models) == 1
+    # Those that start from bigrams are learned on from there.
+    row_of(cell_of("numpy", "sohsm", folder, {"interval": "3", "start": "bigram"}, **settings))
+    np.testing.assert_array_equal(specs[-1].structure["cluster"], models[-1].cluster_V)
+    assert len(models) == 2
     with pytest.raises(BadInput, match=r"interval=900: .* ends before that"):
         row_of(cell_of("numpy", "sohsm", folder, {"interval": "900"}, **settings))
 
