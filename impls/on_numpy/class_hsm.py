@@ -175,7 +175,7 @@ DEFINITION = Definition(
     draws=lambda spec: len(names(spec)),
     bootstrap=bootstrap,
     least_work=least_work,
-    variants=({"bins": "count"}, {"bins": "random", "levels": 3}),
+    variants=({"bins": "random", "levels": 3},),
 )
 
 
