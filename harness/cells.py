@@ -12,8 +12,8 @@ from typing import Any
 
 from harness import form, registry
 from impls.errors import BadInput, unknown
-from impls.options import Choice, File, Folder, Given, Number, Option, Rising, Spelled, Table, Words
-from impls.spec import DTYPES, check_options
+from impls.options import Choice, Destination, File, Folder, Given, Number, Option, Rising, Spelled, Table, Words
+from impls.spec import DTYPES, Definition, check_options
 
 DEVICES = ("cpu", "cuda")
 
@@ -41,7 +41,7 @@ class Names:
         return given  # type: ignore[return-value]
 
 
-Setting = Choice | Number | Names | File
+Setting = Choice | Number | Names | File | Destination
 
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("suite", "task", "framework", "method", "device", "precision", "dataset", "dataset_sha256"), str),
@@ -122,6 +122,34 @@ def variant(options: Mapping[str, Any]) -> str:
         return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
     return f"[{','.join(f'{name}={text(value)}' for name, value in sorted(options.items()))}]" if options else ""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What a task's data decides of its cells, where it is a layer and not a text; the task's `fixed_by` gives it.
+
+    Attributes:
+        methods: Those that the data can be measured by.
+        options: Of each of them, as a cell has them.
+        dim: Width of the hidden vector.
+        tokens: How many there are.
+    """
+
+    methods: Sequence[str]
+    options: Mapping[str, Any]
+    dim: int
+    tokens: int
+
+    def chosen(self, wanted: Sequence[str] | None) -> Sequence[str]:
+        """The methods asked for, all where none are.
+
+        Raises:
+            BadInput: The data is of another.
+        """
+        for method in wanted or ():
+            if method not in self.methods:
+                raise unknown("method of this layer", method, self.methods)
+        return wanted or self.methods
 
 
 @dataclass(frozen=True)
@@ -291,33 +319,42 @@ def _expand(
     )
     load = getattr(task, "load", None)
     dataset_name = (selection.dataset or sweep.get("dataset", "")) if load else ""
+    if load and not dataset_name:
+        raise BadInput(f"suite {suite!r} needs --dataset: allowed: what the task {sweep['task']} reads")
 
     for vocab in vocabularies:
-        sha256 = ""
-        if load and dataset_name:
+        sha256, fixed = "", None
+        if load:
             data = load(dataset_name, check_vocab(vocab) if vocab else None, settings, progress)
             vocab, sha256 = len(data.counts_V), data.sha256
+            fixed = task.fixed_by(data) if hasattr(task, "fixed_by") else None
         shared = {
             "suite": suite,
             "task": sweep["task"],
             "vocab": vocab,
-            "dim": int(sweep.get("dim", 256)),
-            "tokens": int(sweep.get("tokens", 1280)),
+            "dim": fixed.dim if fixed else int(sweep.get("dim", 256)),
+            "tokens": fixed.tokens if fixed else int(sweep.get("tokens", 1280)),
             "device": selection.device or "cpu",
             "dataset": dataset_name,
             "dataset_sha256": sha256,
         }
+        wanted = selection.methods if selection.methods is not None else sweep.get("methods")
+        if fixed:
+            wanted = fixed.chosen(wanted)
+            if selection.options:
+                names = ", ".join(selection.options)
+                raise BadInput(f"option {names} with --dataset {dataset_name}: allowed: none, the layer has its own")
+        seeds = [selection.seed] if selection.seed is not None else sweep.get("seeds", [0])
         for extra in getattr(task, "EXTRA_METHODS", ()) if selection.methods is None else ():
             yield Cell(**shared, framework=ORACLE, method=extra, settings=settings)
         for framework in frameworks:
-            wanted = selection.methods if selection.methods is not None else sweep.get("methods")
             for method in registry.methods(framework) if wanted is None else wanted:
                 if method not in registry.methods(framework):
                     continue
-                options = _options(method, sweep.get("options", {}), selection.options)
+                options = fixed.options if fixed else _options(method, sweep.get("options", {}), selection.options)
                 own = ["float64"] if framework == ORACLE else sweep.get("precision", ["float32"])
                 for precision in selection.precision or own:
-                    for seed in [selection.seed] if selection.seed is not None else sweep.get("seeds", [0]):
+                    for seed in seeds:
                         yield Cell(
                             **shared,
                             framework=framework,
@@ -337,11 +374,10 @@ def _options(method: str, by_sweep: Mapping[str, Any], by_hand: Mapping[str, str
         name: _parse(definition.options[name], text) for name, text in by_hand.items() if name in definition.options
     }
     checked = check_options(definition, given)
-    different = {name: value for name, value in checked.items() if value != definition.options[name].default}
-    for name, value in different.items():
+    for name, value in checked.items():
         if isinstance(value, Given | Spelled):  # a cell names what it is, and holds it not
             raise BadInput(f"option {name}={value!r}: allowed in a suite: the path of a file")
-    return _as_json(different)
+    return differing(definition, checked)
 
 
 def _settings(
@@ -356,6 +392,18 @@ def _settings(
         for name, setting in allowed.items()
     }
     return _as_json(checked)
+
+
+def differing(definition: Definition, checked: Mapping[str, object]) -> dict[str, Any]:
+    """Of checked options, those that are not the method's defaults; arrays and words, which no cell holds, are left
+    out."""
+    return _as_json(
+        {
+            name: value
+            for name, value in checked.items()
+            if value != definition.options[name].default and not isinstance(value, Given | Spelled)
+        }
+    )
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -392,7 +440,7 @@ def _parse(setting: Setting | Option, text: str) -> object:
     if isinstance(setting, Choice):
         by_text = {str(value).lower(): value for value in setting.values}
         return by_text.get(text.lower(), text)
-    if isinstance(setting, Rising | Table | Words | File | Folder):
+    if isinstance(setting, Rising | Table | Words | File | Folder | Destination):
         return text
     try:
         return int(text) if isinstance(setting.default, int) else float(text)

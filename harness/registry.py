@@ -60,9 +60,24 @@ def methods(framework: str = "numpy") -> list[str]:
 
 
 def definition(method: str) -> Definition:
+    return _oracle(method).DEFINITION
+
+
+def same_function(method: str) -> list[str]:
+    """The methods that compute the very function of this one, from the same parameters; itself among them."""
+    own = _oracle(method)
+    others = {name: _oracle(name) for name in methods()}
+    return [
+        name
+        for name, other in others.items()
+        if other.LAYER is own.LAYER and other.DEFINITION.shapes is own.DEFINITION.shapes
+    ]
+
+
+def _oracle(method: str) -> ModuleType:
     if method not in methods():
         raise unknown("method", method, methods())
-    return importlib.import_module(f"impls.on_numpy.{method}").DEFINITION
+    return importlib.import_module(f"impls.on_numpy.{method}")
 
 
 def adapter(framework: str) -> ModuleType:

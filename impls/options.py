@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +137,20 @@ class Folder:
 
 
 @dataclass(frozen=True)
+class Destination:
+    """A setting that takes the path of a folder to write to, which is made where it is missing; "" is the default and
+    names none."""
+
+    help: str
+    default: str = ""
+
+    def check(self, name: str, value: object) -> str:
+        if not isinstance(value, str) or Path(value).is_file():
+            raise BadInput(f"{name}={value!r}: allowed: the path of a folder to write to")
+        return value
+
+
+@dataclass(frozen=True)
 class Words:
     """An option that takes a word for each id, as a sequence of texts, or the path of a UTF-8 text file with one word a
     line; None is the default. A path is kept as `Table` keeps it."""
@@ -192,17 +207,29 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def _loaded(name: str, path: Path) -> NDArray:
-    """The array in a .npy file, once its header is found to be true: to numbers, as many as the file holds."""
-    with path.open("rb") as file:
-        try:
-            shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-        except Exception as error:  # the header is a Python literal, with all that can be wrong with one
-            raise BadInput(f"option {name}: {path} is no .npy file: {' '.join(str(error).split())[:200]}") from None
-        held = path.stat().st_size - file.tell()
+    try:
+        with path.open("rb") as file:
+            return read_npy(file, path.stat().st_size)
+    except ValueError as error:
+        raise BadInput(f"option {name}: {path} {error}") from None
+
+
+def read_npy(file: IO[bytes], size: int) -> NDArray:
+    """The array in a .npy file of `size` bytes, once its header is found to be true: to numbers or text, as much as the
+    file holds.
+
+    Raises:
+        ValueError: What it is or holds in place of that.
+    """
+    try:
+        shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+    except Exception as error:  # the header is a Python literal, with all that can be wrong with one
+        raise ValueError(f"is no .npy file: {' '.join(str(error).split())[:200]}") from None
+    held = size - file.tell()
     if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != held:
-        what = f"{dtype} of shape {shape} in {held:,} bytes"
-        raise BadInput(f"option {name}: {path} holds {what}: allowed: a .npy file of numbers")
-    return np.load(path, allow_pickle=False)
+        raise ValueError(f"holds {dtype} of shape {shape} in {held:,} bytes: allowed: a .npy file of numbers")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def path_of(checked: str) -> Path:

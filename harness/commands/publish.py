@@ -77,12 +77,12 @@ def _without_text(value: Any) -> Any:
 
 def _without_place(row: Row) -> Row:
     """A dataset read from a path is named by its file or folder: where it lies is nobody's business, and its sha256
-    stays."""
+    stays. Nor is the folder that a layer was written to."""
     cell = row["cell"]
-    if "/" not in cell.get("dataset", ""):
-        return row
-    cell = {**cell, "dataset": Path(cell["dataset"]).name}
-    return {**row, "cell": cell, "key": Cell.from_json(cell).key}
+    changed = {**cell, "dataset": Path(cell["dataset"]).name} if "/" in cell.get("dataset", "") else cell
+    if "/" in (folder := cell["settings"].get("layer_folder", "")):
+        changed = {**changed, "settings": {**cell["settings"], "layer_folder": Path(folder).name}}
+    return row if changed is cell else {**row, "cell": changed, "key": Cell.from_json(changed).key}
 
 
 def _write(target: Path, rows: Sequence[Row]) -> None:

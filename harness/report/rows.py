@@ -25,7 +25,11 @@ KEYS = (
 )  # fmt: skip
 
 # What tables tell apart by a title or a column of its own, next to method, options and framework.
-_SHOWN = {"timing": ("vocab", "dim", "tokens", "precision", "device"), "agreement": ("precision",)}
+_SHOWN = {
+    "timing": ("vocab", "dim", "tokens", "precision", "device"),
+    "trained_layer": ("dataset", "vocab", "dim", "tokens", "precision", "device"),
+    "agreement": ("precision",),
+}
 _SHOWN_OF_MODELS = ("dataset", "vocab", "objective", "split", "units")
 
 ERROR_RATES = ("cer", "per")

@@ -66,6 +66,13 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
         found.append((title, _table(part, _TIMING)))
         title = f"Decoding at {vocab:,} words, random hidden vectors (D={dim}, {precision}, {device}), full softmax = 1"
         found.append((title, _table(part, _DECODING)))
+    given = [r for r in records if r["task"] == "trained_layer" and r["quantity"]]
+    keys = "dataset", "vocab", "tokens", "dim", "precision", "device"
+    for (dataset, vocab, tokens, dim, precision, device), part in groups(given, *keys).items():
+        where = f"N={tokens:,}, D={dim}, {precision}, {device}"
+        found.append(
+            (f"The trained layer {dataset}, {vocab:,} words ({where}), full softmax = 1", _table(part, _GIVEN))
+        )
     agreement = [r for r in records if r["task"] == "agreement" and r["quantity"]]
     if agreement:
         found.append(("Agreement with the float64 oracle: largest error, 1 = the tolerance", _agreement(agreement)))
@@ -260,6 +267,7 @@ _DECODING = (
     _Column("sample", "sample_seconds", _speed, _RATIO),
 )
 _TRAINED = (_Column("forward+backward", "trained_layer_seconds", _speed, _RATIO), *_DECODING)
+_GIVEN = (_Column("perplexity", "perplexity", _perplexity), *_TRAINED)
 
 
 def _times(value: float) -> str:

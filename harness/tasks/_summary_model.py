@@ -17,6 +17,7 @@ from harness.datasets._corpus import Corpus
 from harness.datasets._encoded_pairs import EncodedPairs
 from harness.tasks import language_modelling
 from harness.tasks._data import Progress
+from harness.tasks._spec import with_clusters
 from harness.tasks._text import with_pairs, with_words
 from impls.errors import BadInput
 from impls.spec import check_options
@@ -55,8 +56,8 @@ def layer_options(
             f"option interval={options['interval']}: the language model of the summaries ends before that: allowed: "
             "fewer batches, more of the setting cluster_epochs, or 0 for the first clusters"
         )
-    options |= {"cluster": model.cluster_V, "interval": 0, "start": "random", "pairs": None}
-    return options, model.told({"cluster": "learned", "interval": 0})
+    assert model.cluster_V is not None
+    return with_clusters(options, model.cluster_V), model.told({"cluster": "learned", "interval": 0})
 
 
 def _settings(cell: Cell) -> dict[str, Any]:

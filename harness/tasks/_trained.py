@@ -5,9 +5,7 @@ What training makes of it decides how fast it is: clusters become unequal, hidde
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,24 +17,20 @@ from harness.quantities import Measurement
 from harness.tasks._paired import BASELINE, K, decoding, timed
 from harness.workload import Batch
 from impls.contract import Layer
-from impls.language_model import LanguageModel
+from impls.spec import Arrays, LayerSpec
 
 _CHECKED = 48  # tokens on which it is held against the oracle before it is timed
 
 
 class TrainedLayer:
-    """The output layer of `model`, with the clusters (V,) that it has now where it has any.
+    """A layer with parameters that training has given it.
 
     Full softmax next to it is untrained: what its weights are does not change its time.
     """
 
-    def __init__(self, cell: Cell, model: LanguageModel, cluster_V: NDArray | None) -> None:
-        self.cell, self.model, self.cluster_V = cell, model, cluster_V
-        structure = model.spec.structure if cluster_V is None else {**model.spec.structure, "cluster": cluster_V}
-        self._spec = dataclasses.replace(model.spec, structure=structure)
-        self._plain = layers.spec(
-            BASELINE, counts=model.spec.counts, dim=cell.dim, seed=cell.seed, dtype=cell.precision
-        )
+    def __init__(self, cell: Cell, spec: LayerSpec, params: Arrays) -> None:
+        self.cell, self._spec, self._params = cell, spec, params
+        self._plain = layers.spec(BASELINE, counts=spec.counts, dim=cell.dim, seed=cell.seed, dtype=cell.precision)
 
     def training(self, inputs: Batch, progress: Callable[[str], None]) -> tuple[Measurement, dict[str, Any]]:
         """Seconds of forward and backward for `inputs`, in the form that is fastest for them and that `decoding` then
@@ -51,10 +45,11 @@ class TrainedLayer:
         progress("trained_layer_seconds")
         against, work = (each.prepare("layer", inputs.hidden_ND, inputs.targets_N) for each in (baseline, layer))
         detail: dict[str, Any] = {"tokens": len(inputs.targets_N), "tried": times}
-        if self.cluster_V is not None:
-            size_C = np.bincount(self.cluster_V)
+        if "cluster" in self._spec.structure:
+            cluster_V = self._spec.structure["cluster"]
+            size_C = np.bincount(cluster_V)
             detail["cluster_sizes"] = [int(size_C.min()), float(np.median(size_C)), int(size_C.max())]
-            detail["clusters_met"] = len(np.unique(self.cluster_V[inputs.targets_N])) / len(size_C)
+            detail["clusters_met"] = len(np.unique(cluster_V[inputs.targets_N])) / len(size_C)
         _, found = timed(cell, "trained_layer_seconds", against, work, detail)
         found.detail["formulation"] = layer.formulation()  # which its first call completes
         return found, agreement.summary(checked)
@@ -64,14 +59,11 @@ class TrainedLayer:
         baseline, layer = self._layers()
         return decoding(self.cell, layer, baseline, hidden_ND)
 
-    @cached_property
-    def _params(self) -> dict[str, NDArray]:
-        prefix = "output."
-        every = self.model.parameters()
-        return {name.removeprefix(prefix): value for name, value in every.items() if name.startswith(prefix)}
+    def layer(self) -> Layer:
+        """In the form that `training` found to be the fastest, once that has run."""
+        layer = layers.from_spec(self.cell.framework, self._spec, self.cell.device)
+        layer.load(self._params)
+        return layer
 
     def _layers(self) -> tuple[Layer, Layer]:
-        cell = self.cell
-        baseline, layer = (layers.from_spec(cell.framework, spec, cell.device) for spec in (self._plain, self._spec))
-        layer.load(self._params)
-        return baseline, layer
+        return layers.from_spec(self.cell.framework, self._plain, self.cell.device), self.layer()

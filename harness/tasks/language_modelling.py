@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import layers, registry
+from harness import layer_file, layers, registry
 from harness.cells import Cell, Setting
 from harness.datasets import _corpus
 from harness.quantities import Measurement
 from harness.tasks._data import data_of
 from harness.tasks._optimizer import optimizer_of
 from harness.tasks._result import Result
-from harness.tasks._spec import spec_of
+from harness.tasks._spec import spec_of, with_clusters
 from harness.tasks._text import load, with_pairs, with_words
 from harness.tasks._trained import TrainedLayer
 from harness.workload import Batch
 from impls.errors import BadInput
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.optimizers import NAMES
-from impls.options import Choice, Number
-from impls.spec import check_options
+from impls.options import Choice, Destination, Given, Number
+from impls.spec import Arrays, LayerSpec, check_options
 
 EXTRA_METHODS = ("unigram",)  # no layer at all: what a model that learned nothing but word counts would score
 
@@ -44,6 +46,9 @@ SETTINGS: dict[str, Setting] = {
     "budget": Number(10.0, 0.0, 1e6, "seconds of it after which no round beyond the sixth starts"),
     "updates": Number(0, 0, 10**9, "training steps after which training ends, however much text is left; 0 for none"),
     "time_training": Choice(False, (False, True), "whether training of the trained layer alone is timed too"),
+    "layer_folder": Destination(
+        "where the trained layer goes as a file, for the task trained_layer; none unless named"
+    ),
     "figure1_tokens": Number(4000, 0, 10**9, "validation tokens scored just before and after each re-organization"),
 }
 
@@ -55,6 +60,8 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     corpus, data = data_of(cell, load, progress)
     if cell.method in EXTRA_METHODS:
         return Result([_unigram(corpus)], {}, data)
+    if folder := cell.settings["layer_folder"]:
+        layer_file.check_folder(Path(folder))  # now, and not once it has been trained
 
     options = with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
     options = with_pairs(options, corpus.splits["train"], len(corpus.words))
@@ -64,13 +71,15 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     measurements = training.measurements()
     measurements[0].detail.update(told)
     checked: dict[str, Any] = {}
-    trained = TrainedLayer(cell, training.model, training.cluster_V)
+    trained = TrainedLayer(cell, training.learned_spec(), training.output_parameters())
     if cell.settings["time_training"]:
         found, checked = trained.training(training.first_batch(), progress)
         measurements.append(found)
     if cell.settings["decode_rows"]:
         progress("decoding")
-        measurements += trained.decoding(training.held_out_hidden(cell.settings["decode_rows"]))
+        measurements += trained.decoding(training.held_out(cell.settings["decode_rows"]).hidden_ND)
+    if folder:
+        measurements[0].detail["layer_file"] = training.save(progress)
     return Result(measurements, checked, data)
 
 
@@ -227,16 +236,42 @@ class Training:
         _first, (inputs_BT, targets_BT) = next(_batches(rows_BT, self.settings["steps"], whole=True))
         return Batch(self.model.hidden(inputs_BT).astype(np.float64), targets_BT.ravel().astype(np.int64))
 
-    def held_out_hidden(self, wanted: int) -> NDArray:
-        """(N, D) hidden vectors, from many contexts."""
-        pieces = []
+    def held_out(self, wanted: int) -> Batch:
+        """Hidden vectors from many contexts of the validation text, in no order, and the words that came next."""
+        pieces: list[Batch] = []
         rows_BT = _rows(self.corpus.splits["valid"], _EVAL_ROWS, 1)
-        for _first, (inputs_BT, _targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
-            pieces.append(self.model.hidden(inputs_BT))
-            if sum(map(len, pieces)) >= 8 * wanted:
+        for _first, (inputs_BT, targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
+            pieces.append(Batch(self.model.hidden(inputs_BT), targets_BT.ravel().astype(np.int64)))
+            if sum(len(piece.targets_N) for piece in pieces) >= 8 * wanted:
                 break
-        found_ND = np.concatenate(pieces)
-        return found_ND[np.random.default_rng([self.cell.seed, 5]).permutation(len(found_ND))[:wanted]]
+        hidden_ND = np.concatenate([piece.hidden_ND for piece in pieces])
+        targets_N = np.concatenate([piece.targets_N for piece in pieces])
+        chosen = np.random.default_rng([self.cell.seed, 5]).permutation(len(targets_N))[:wanted]
+        return Batch(hidden_ND[chosen], targets_N[chosen])
+
+    def learned_spec(self) -> LayerSpec:
+        """The output layer with the clusters that it has now, where it has any."""
+        spec = self.model.spec
+        learned = {} if self.cluster_V is None else {"cluster": self.cluster_V}
+        return dataclasses.replace(spec, structure={**spec.structure, **learned})
+
+    def output_parameters(self) -> Arrays:
+        prefix = "output."
+        every = self.model.parameters()
+        return {name.removeprefix(prefix): value for name, value in every.items() if name.startswith(prefix)}
+
+    def save(self, progress: Callable[[str], None]) -> dict[str, Any]:
+        """Writes the output layer, with as many hidden vectors of held-out text as a batch has tokens; for the row, the
+        file's name and sha256."""
+        cell, spec = self.cell, self.learned_spec()
+        if self.cluster_V is not None and "start" in spec.options:  # clusters that are made anew, or come from the text
+            spec = dataclasses.replace(spec, options=with_clusters(spec.options, Given(self.cluster_V)))
+        name = f"{cell.framework}-{cell.method}-{cell.key[:8]}{layer_file.SUFFIX}"
+        held_out = self.held_out(cell.tokens)
+        path = Path(self.settings["layer_folder"]) / name
+        progress(f"layer to {path}")
+        sha256 = layer_file.save(path, spec, self.output_parameters(), held_out.hidden_ND, held_out.targets_N)
+        return {"name": name, "sha256": sha256}
 
     def _clusters(self, cluster_V: NDArray) -> list[list[str]]:
         """The most frequent words of the most frequent clusters, as in table 3 of the paper."""
