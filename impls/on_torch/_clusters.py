@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.on_torch import _triton
+from impls.on_torch import _products, _triton
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._triton import KERNELS
 
@@ -115,18 +115,15 @@ def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
         return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
     scores_NS = hidden_ND.new_zeros(len(hidden_ND), slab_CSD.shape[1])
     for words_SD, (first, end, size) in zip(slab_CSD, batch.pieces, strict=True):
+        if end == first:
+            continue
+        hidden_MD, reached_SD = hidden_ND.narrow(0, first, end - first), words_SD.narrow(0, 0, size)
+        scores_MS = scores_NS.narrow(0, first, end - first).narrow(1, 0, size)
         if end - first > _FEW:
-            torch.mm(hidden_ND[first:end], words_SD[:size].T, out=scores_NS[first:end, :size])
-        elif end > first:
-            scores_NS[first:end, :size] = scores_of_few(hidden_ND[first:end], words_SD[:size])
+            torch.mm(hidden_MD, reached_SD.T, out=scores_MS)
+        else:
+            scores_MS.copy_(_products.of_few(hidden_MD, reached_SD))
     return scores_NS
-
-
-def scores_of_few(hidden_MD: Tensor, words_SD: Tensor) -> Tensor:
-    """(M, S) products of up to `_FEW` vectors with words. In this order, and of two columns at least, MKL reads the
-    words at the speed of the memory, else at half of it."""
-    columns_DM = hidden_MD.T if len(hidden_MD) > 1 else hidden_MD.repeat(2, 1).T
-    return (words_SD @ columns_DM).T[: len(hidden_MD)]
 
 
 def _back(dscores_NS: Tensor, hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:

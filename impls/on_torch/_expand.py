@@ -16,13 +16,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from impls.on_torch import _clusters
+from impls.on_torch import _clusters, _products
 from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._layer import at_least_float32
 
 _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
 _FEW_TOGETHER = 3  # rows up to which a batched product of the clusters' words with them is faster on a CPU
+_LARGE = 2**17  # numbers of a cluster's slots: of few rows the empty ones take longer to read than a call takes
+_FEW_VECTORS = 12  # for which `_products.of_few` is the faster
 _FEW_SCORES = 2**18  # of all rows: so few are made by one product and not by one for each cluster
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
@@ -58,23 +60,44 @@ class WordsByCluster:
         return _joint(scores_PS, log_cluster_RC[row_P, batch.cluster_N])
 
     def joint_of_row(self, hidden_D: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
-        """(M, S) log P(c, w | h) of the words of some clusters of one row."""
-        scores_MS = self.added_CS[cluster_M]
-        hidden_D2 = hidden_D.repeat(2, 1).T  # of one column MKL reads the words at half the speed of the memory
-        for scores_S, cluster in zip(scores_MS, cluster_M.tolist(), strict=True):
-            scores_S += (self.slab_CSD[cluster] @ hidden_D2)[:, 0]
-        return _joint(scores_MS, log_cluster_M)
+        """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot."""
+        columns_DX = _products.columns_of(hidden_D)
+        scores_MSX = hidden_D.new_zeros(len(cluster_M), self.slab_CSD.shape[1], columns_DX.shape[1])
+        sizes = self.size_C[cluster_M].tolist()
+        for scores_SX, cluster, size in zip(scores_MSX.unbind(), cluster_M.tolist(), sizes, strict=True):
+            torch.mm(self.slab_CSD[cluster].narrow(0, 0, size), columns_DX, out=scores_SX.narrow(0, 0, size))
+        return _joint(at_least_float32(scores_MSX[:, :, 0]) + self.added_CS[cluster_M], log_cluster_M)
 
     def scores_of_all(self, hidden_RD: Tensor) -> Tensor:
-        """(R, C, S) scores of all words, by one product that reads the slab as it lies; -inf in an empty slot."""
+        """(R, C, S) scores of all words; -inf in an empty slot."""
         rows, clusters = len(hidden_RD), len(self.slab_CSD)
-        # Read at the speed of the memory, or twice as slowly; in half precision the one product is the faster.
-        if rows <= _FEW_TOGETHER and hidden_RD.device.type == "cpu" and hidden_RD.dtype == torch.float32:
+        on_cpu = hidden_RD.device.type == "cpu" and hidden_RD.dtype == torch.float32
+        large = self.slab_CSD[0].numel() >= _LARGE and not torch.is_grad_enabled()
+        if on_cpu and rows <= _FEW_VECTORS and large:
+            return self._scores_without_empty(hidden_RD).view(rows, *self.added_CS.shape) + self.added_CS
+        # In half precision the one product is the faster.
+        if on_cpu and rows <= _FEW_TOGETHER and _products.words_first():
             scores_CSR = torch.bmm(self.slab_CSD, hidden_RD.repeat(clusters, 1, 1).transpose(1, 2))
-            return at_least_float32(scores_CSR.permute(2, 0, 1)) + self.added_CS
+            return scores_CSR.permute(2, 0, 1) + self.added_CS
         scores_RF = at_least_float32(hidden_RD @ self.slab_CSD.flatten(0, 1).T)
         scores_RF += self.added_CS.flatten()
         return scores_RF.view(rows, *self.added_CS.shape)
+
+    def _scores_without_empty(self, hidden_RD: Tensor) -> Tensor:
+        """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there."""
+        (clusters, width), rows = self.word_CS.shape, len(hidden_RD)
+        bounds = [end for size in self.size_C.tolist() for end in (size, width - size)]
+        pieces = self.slab_CSD.flatten(0, 1).split(bounds)[::2]
+        if _products.words_first():
+            columns_DX = hidden_RD.T if rows > 1 else _products.columns_of(hidden_RD[0])
+            scores_FX = hidden_RD.new_zeros(clusters * width, columns_DX.shape[1])
+            for words_SD, scores_SX in zip(pieces, scores_FX.split(bounds)[::2], strict=True):
+                torch.mm(words_SD, columns_DX, out=scores_SX)
+            return scores_FX.T[:rows].contiguous()
+        scores_RF = hidden_RD.new_zeros(rows, clusters * width)
+        for words_SD, scores_RS in zip(pieces, scores_RF.split(bounds, dim=1)[::2], strict=True):
+            torch.mm(hidden_RD, words_SD.T, out=scores_RS)
+        return scores_RF
 
 
 def _joint(scores: Tensor, log_cluster: Tensor) -> Tensor:
@@ -93,19 +116,18 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     """
     clusters, width = words.word_CS.shape
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
-    if len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu":
-        rows = zip(hidden_ND, log_cluster_NC, strict=True)
-        values, ids, shares = zip(
-            *(_best_of_row(hidden_D, log_C, words, k, first) for hidden_D, log_C in rows), strict=True
-        )
-        return torch.cat(values), torch.cat(ids), torch.tensor(shares)
-    if hidden_ND.is_cuda and len(hidden_ND) * clusters * width <= _AT_ONCE_ON_GPU:
-        return *_best_of_joint(hidden_ND, log_cluster_NC, words, k), torch.ones(len(hidden_ND), device=hidden_ND.device)
+    few = len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu"
+    if few and len(hidden_ND) == 1:  # which looks by itself whether it is flat
+        return _best_of_rows(hidden_ND, log_cluster_NC, words, k, first)
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
     # cluster: where many clusters reach that half, the first few cannot settle the row.
     half_N1 = log_cluster_NC.amax(dim=1, keepdim=True) - math.log(2.0)
-    flat_N = (log_cluster_NC >= half_N1).sum(dim=1) > _WHOLE_SHARE * clusters
-    if k <= first or flat_N.float().mean() < _FLAT_ROWS:
+    flat_N = ((log_cluster_NC >= half_N1).sum(dim=1) > _WHOLE_SHARE * clusters) & (k > first)
+    if few and not flat_N.any():
+        return _best_of_rows(hidden_ND, log_cluster_NC, words, k, first)
+    if hidden_ND.is_cuda and len(hidden_ND) * clusters * width <= _AT_ONCE_ON_GPU:
+        return *_best_of_joint(hidden_ND, log_cluster_NC, words, k), torch.ones(len(hidden_ND), device=hidden_ND.device)
+    if flat_N.float().mean() < _FLAT_ROWS:
         return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
     values_NK, ids_NK = (
         hidden_ND.new_empty(len(flat_N), k, dtype=log_cluster_NC.dtype),
@@ -119,6 +141,13 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         found = _best_by_bounds(hidden_ND[rows_R], log_cluster_NC[rows_R], words, k, first)
         values_NK[rows_R], ids_NK[rows_R], share_N[rows_R] = found
     return values_NK, ids_NK, share_N
+
+
+def _best_of_rows(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int) -> Found:
+    """As `search`, one row after the other."""
+    rows = zip(hidden_ND, log_cluster_NC, strict=True)
+    values, ids, shares = zip(*(_best_of_row(*row, words, k, first) for row in rows), strict=True)
+    return torch.cat(values), torch.cat(ids), torch.tensor(shares)
 
 
 def _best_of_row(
@@ -265,13 +294,14 @@ class _Scored:
 
 def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     """Without the empty slots; a cluster's scores stay in cache from their product to their highest."""
-    hidden_DR = hidden_RD.T.contiguous()
+    hidden_DR, few = hidden_RD.T.contiguous(), len(hidden_RD) <= _FEW_VECTORS
     sizes = words.size_C.tolist()
     in_cluster_VR = words.added_CS.new_empty(sum(sizes), len(hidden_RD))
     highest_CR = words.added_CS.new_empty(len(sizes), len(hidden_RD))
     for cluster, piece_SR in enumerate(in_cluster_VR.split(sizes)):
         size = len(piece_SR)
-        scores_SR = at_least_float32(words.slab_CSD[cluster, :size] @ hidden_DR)
+        words_SD = words.slab_CSD[cluster].narrow(0, 0, size)
+        scores_SR = at_least_float32(_products.of_few(hidden_RD, words_SD).T if few else words_SD @ hidden_DR)
         scores_SR += words.added_CS[cluster, :size, None]
         torch.log_softmax(scores_SR, dim=0, out=piece_SR)
         torch.amax(piece_SR, dim=0, out=highest_CR[cluster])

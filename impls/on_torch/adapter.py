@@ -49,7 +49,8 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
         "flush_denormal": str(_flushes_denormals()),
     }
     if not device.startswith("cuda"):
-        return facts | {"device_name": platform.processor() or platform.machine()}
+        few = "words first" if _products.words_first() else "vectors first"
+        return facts | {"device_name": platform.processor() or platform.machine(), "products_of_few": few}
     with precision(dtype, check_device(device)):
         return facts | {
             "device_name": torch.cuda.get_device_name(device),

@@ -153,3 +153,29 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
         np.testing.assert_allclose(found_1K, values_1K, atol=1e-9)
         assert found_ids_1K.tolist() == ids_1K.tolist()
         assert layer.expanded_share(hidden_1D, 20) == 1
+
+
+@pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
+@pytest.mark.parametrize("words_first", [False, True])
+@pytest.mark.parametrize("large", [0, np.inf])
+def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, monkeypatch):
+    """In either order of the products of few vectors, of which processors differ in the faster, and with the empty slots
+    read or left out; flat rows, peaked ones, and both side by side."""
+    pytest.importorskip("torch")
+    from impls.on_torch import _expand, _products
+
+    monkeypatch.setattr(_products, "words_first", lambda: words_first)
+    monkeypatch.setattr(_expand, "_LARGE", large)
+    oracle, layer = (
+        layers.create(framework, method, counts=zipf_counts(300), dim=8, seed=3, dtype=dtype)
+        for framework, dtype in (("numpy", "float64"), ("torch", "float32"))
+    )
+    layer.load(oracle.parameters())
+    for rows in (1, 2, 4, 5, 13):
+        hidden_ND = np.random.default_rng(rows).standard_normal((rows, 8))
+        for scale_N1 in (0.01, 30.0, np.where(np.arange(rows) % 2, 0.01, 30.0)[:, None]):
+            values_NK, ids_NK = oracle.topk(scale_N1 * hidden_ND, 20)
+            found_NK, found_ids_NK = layer.topk(scale_N1 * hidden_ND, 20)
+            np.testing.assert_allclose(found_NK, values_NK, atol=2e-5)
+            apart_NK = np.abs(np.diff(values_NK, prepend=0.0, append=-100.0)).min(axis=1) > 1e-4  # no rounding decides
+            assert (found_ids_NK == ids_NK)[apart_NK].all()
