@@ -223,7 +223,7 @@ def _digest(structure: Arrays) -> str:
     for name, value in sorted(structure.items()):
         array = np.ascontiguousarray(value, np.int64 if value.dtype.kind in "iu" else value.dtype)
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        digest.update(array)
+        digest.update(array.tobytes())
     return digest.hexdigest()
 
 

@@ -26,7 +26,7 @@ from harness.workload import Batch
 from impls.errors import BadInput
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.optimizers import NAMES
-from impls.options import Choice, Destination, Given, Number
+from impls.options import Choice, Destination, Number
 from impls.spec import Arrays, LayerSpec, check_options
 
 EXTRA_METHODS = ("unigram",)  # no layer at all: what a model that learned nothing but word counts would score
@@ -265,7 +265,8 @@ class Training:
         file's name and sha256."""
         cell, spec = self.cell, self.learned_spec()
         if self.cluster_V is not None and "start" in spec.options:  # clusters that are made anew, or come from the text
-            spec = dataclasses.replace(spec, options=with_clusters(spec.options, Given(self.cluster_V)))
+            options = check_options(spec.definition, with_clusters(spec.options, self.cluster_V))
+            spec = dataclasses.replace(spec, options=options)
         name = f"{cell.framework}-{cell.method}-{cell.key[:8]}{layer_file.SUFFIX}"
         held_out = self.held_out(cell.tokens)
         path = Path(self.settings["layer_folder"]) / name

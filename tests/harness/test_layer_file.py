@@ -79,7 +79,7 @@ def test_a_layer_is_the_same_after_its_file(framework, method, tmp_path):
 def test_any_program_can_write_one(tmp_path):
     parameters = {f"parameter.{name}": value for name, value in trained("full_softmax").parameters().items()}
     inputs = {"counts": COUNTS, "hidden": INPUTS.hidden_ND.astype(np.float16), "targets": INPUTS.targets_N}
-    np.savez_compressed(tmp_path / "mine.npz", method="full_softmax", **inputs, **parameters)
+    np.savez_compressed(tmp_path / "mine.npz", method="full_softmax", **inputs | parameters)  # type: ignore[arg-type]
     found = layer_file.load(tmp_path / "mine.npz")
     assert found.name == "mine"
     assert {"full_softmax", "fused_softmax", "inplace_softmax", "linear_cross_entropy"} <= set(found.methods)

@@ -159,8 +159,8 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
 @pytest.mark.parametrize("words_first", [False, True])
 @pytest.mark.parametrize("large", [0, np.inf])
 def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, monkeypatch):
-    """In either order of the products of few vectors, of which processors differ in the faster, and with the empty slots
-    read or left out; flat rows, peaked ones, and both side by side."""
+    """In either order of the products of few vectors, with empty slots read or left out; rows that are flat, peaked or
+    either side by side."""
     pytest.importorskip("torch")
     from impls.on_torch import _expand, _products
 
