@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness import cli, pool, registry
+from harness import cli, layer_file, layers, pool, registry
 from harness.cells import Cell
 from harness.datasets import _corpus, _pairs, _speech
 from harness.metrics import word_vectors
@@ -410,3 +410,21 @@ def test_arrays_and_words_of_any_form(content, place, spliced):
     for path in map(str, sorted(folder.iterdir())):
         is_read_or_refused(lambda path=path: read_table("cluster", Table("a table").check("cluster", path)))
         is_read_or_refused(lambda path=path: read_words("words", Words("words").check("words", path)))
+
+
+@pytest.fixture(scope="module")
+def layer_bytes(at_work):
+    layer = layers.create("numpy", "huffman", counts=[5, 3, 1], dim=2)
+    layer_file.save("layer.npz", layer.spec, layer.parameters(), np.ones((2, 2)), [0, 1])
+    return Path("layer.npz").read_bytes()
+
+
+@settings(FEW, max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), max_size=6), st.integers(0, 20))
+def test_a_damaged_layer_is_loaded_or_refused(layer_bytes, changes, lost):
+    content = bytearray(layer_bytes[: len(layer_bytes) - lost])
+    for place, value in changes:
+        content[place % len(content)] = value
+    Path("damaged.npz").write_bytes(content)
+    with contextlib.suppress(BadInput):
+        assert layer_file.load("damaged.npz").layer("numpy").topk(np.ones((1, 2)), 3)[1].shape == (1, 3)
