@@ -33,7 +33,7 @@ from harness.datasets._files import sha256_of_file
 from impls.contract import Layer
 from impls.errors import BadInput, unknown
 from impls.options import Given, Spelled, read_npy
-from impls.spec import Arrays, LayerSpec, check_ids
+from impls.spec import Arrays, LayerSpec, check_ids, check_options
 
 SUFFIX = ".npz"
 _REQUIRED, _OPTIONAL = ("method", "counts", "hidden", "targets"), ("options", "seed", "structure")
@@ -85,16 +85,12 @@ class LayerFile:
         return layer
 
 
-def save(
-    path: str | Path, spec: LayerSpec, params: Mapping[str, ArrayLike], hidden: ArrayLike, targets: ArrayLike
-) -> str:
-    """Write a layer whole or not at all; the folder is made where it is missing.
+def save(path: str | Path, layer: Layer, hidden: ArrayLike, targets: ArrayLike) -> str:
+    """Write a layer, with the clusters that it has by now, whole or not at all; the folder is made where it is missing.
 
     Args:
         path: Ends in .npz.
-        spec: The layer, whose options make its structure: clusters learned in training are its option `cluster`.
-        params: Under their canonical names, in vocabulary order, as `Layer.parameters` and `LanguageModel.parameters`
-            give them; kept in float32 unless the layer is of float64.
+        layer: Its parameters are kept in float32, those of float64 as they are.
         hidden: (N, D) hidden vectors that its model gives to text, best in no order and held out from training.
         targets: (N,) the word that came next at each.
 
@@ -102,21 +98,21 @@ def save(
         The file's sha256.
 
     Raises:
-        BadInput: These do not make a layer, or the file cannot be written.
+        BadInput: Hidden vectors or targets are not those of such a layer, or the file cannot be written.
     """
-    path = Path(path)
+    path, spec, structure = Path(path), layer.spec, layer.structure()
     dtype = np.float64 if spec.dtype == "float64" else np.float32
     _check_batch(spec, hidden, targets)
     members: dict[str, ArrayLike] = {
         "method": spec.method,
         "seed": spec.seed,
-        "structure": _digest(spec.structure),
+        "structure": _digest(structure),
         "counts": spec.counts,
         "hidden": np.asarray(hidden, dtype),
         "targets": np.asarray(targets),
     }
     plain: dict[str, object] = {}
-    for name, value in spec.options.items():
+    for name, value in check_options(spec.definition, spec.definition.held(spec.options, structure)).items():
         if isinstance(value, Given):
             members[_OPTION + name] = value.array
         elif isinstance(value, Spelled):
@@ -124,7 +120,7 @@ def save(
         elif value != spec.definition.options[name].default:
             plain[name] = value
     members["options"] = json.dumps(plain)
-    members |= {_PARAMETER + name: np.asarray(v, dtype) for name, v in spec.check_parameters(params).items()}
+    members |= {_PARAMETER + name: np.asarray(value, dtype) for name, value in layer.parameters().items()}
     with _writing(path.parent):
         handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=SUFFIX)
         try:
@@ -187,8 +183,8 @@ def _members(path: Path) -> Arrays:
                         found[info.filename.removesuffix(".npy")] = read_npy(file, info.file_size)
                     except ValueError as error:
                         raise BadInput(f"{info.filename} {error}") from None
-    except (zipfile.BadZipFile, zlib.error, OSError, NotImplementedError, RuntimeError) as error:
-        raise BadInput(f"{error}: allowed: an {SUFFIX} file") from None
+    except (zipfile.BadZipFile, zlib.error, OSError, NotImplementedError, RuntimeError, MemoryError) as error:
+        raise BadInput(f"{error}: allowed: an {SUFFIX} file that fits into memory") from None
     missing = [name for name in _REQUIRED if name not in found]
     if missing:
         raise BadInput(f"no {', '.join(missing)}: allowed: {', '.join(_REQUIRED)}, {_PARAMETER}NAME, and more")

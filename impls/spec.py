@@ -66,6 +66,8 @@ class Definition:
             with each of these too.
         bootstrap: Where a structure is made from word vectors (option `vectors`) and none are given: the options of the
             layer to train first, whose mean hidden vector for each word they then are. None where none is needed.
+        held: From options and the structure that a layer has by now, learned or made from text: the options that make
+            this very structure, where there are such; else the options as they are.
         least_work: From the spec, the targets (N,) of a batch and the inputs named in `extra`, what forward and
             backward take at least: the method's own, whatever an implementation does on top. None where nobody counted.
         takes_maxima: True where the loss takes the highest of several numbers, so that its gradient jumps where two of
@@ -83,6 +85,7 @@ class Definition:
     draws: Callable[[LayerSpec], int] = lambda spec: 1
     variants: Sequence[Mapping[str, object]] = ()
     bootstrap: Callable[[Mapping[str, object]], Mapping[str, object] | None] = lambda options: None
+    held: Callable[[Mapping[str, object], Arrays], Mapping[str, object]] = lambda options, structure: options
     least_work: Callable[..., LeastWork] | None = None
     takes_maxima: bool = False
 

@@ -415,7 +415,7 @@ def test_arrays_and_words_of_any_form(content, place, spliced):
 @pytest.fixture(scope="module")
 def layer_bytes(at_work):
     layer = layers.create("numpy", "huffman", counts=[5, 3, 1], dim=2)
-    layer_file.save("layer.npz", layer.spec, layer.parameters(), np.ones((2, 2)), [0, 1])
+    layer_file.save("layer.npz", layer, np.ones((2, 2)), [0, 1])
     return Path("layer.npz").read_bytes()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from numpy.typing import NDArray
 
@@ -24,8 +23,3 @@ def spec_of(cell: Cell, counts_V: NDArray, options: Mapping[str, object]) -> Lay
         return spec
     inputs = batch(spec.counts, tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
     return forms.fastest(cell.framework, spec, inputs, cell.device, lambda text: None)[0]
-
-
-def with_clusters(options: Mapping[str, Any], cluster_V: NDArray) -> dict[str, Any]:
-    """The options of a layer that holds these clusters, (V,), which were learned or made from text."""
-    return {**options, "cluster": cluster_V, "interval": 0, "start": "random", "pairs": None}

@@ -17,7 +17,6 @@ from harness.datasets._corpus import Corpus
 from harness.datasets._encoded_pairs import EncodedPairs
 from harness.tasks import language_modelling
 from harness.tasks._data import Progress
-from harness.tasks._spec import with_clusters
 from harness.tasks._text import with_pairs, with_words
 from impls.errors import BadInput
 from impls.spec import check_options
@@ -57,7 +56,8 @@ def layer_options(
             "fewer batches, more of the setting cluster_epochs, or 0 for the first clusters"
         )
     assert model.cluster_V is not None
-    return with_clusters(options, model.cluster_V), model.told({"cluster": "learned", "interval": 0})
+    options = dict(definition.held(options, {"cluster": model.cluster_V}))
+    return options, model.told({"cluster": "learned", "interval": 0})
 
 
 def _settings(cell: Cell) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from harness.quantities import Measurement
 from harness.tasks._data import data_of
 from harness.tasks._optimizer import optimizer_of
 from harness.tasks._result import Result
-from harness.tasks._spec import spec_of, with_clusters
+from harness.tasks._spec import spec_of
 from harness.tasks._text import load, with_pairs, with_words
 from harness.tasks._trained import TrainedLayer
 from harness.workload import Batch
+from impls.contract import Layer
 from impls.errors import BadInput
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.optimizers import NAMES
@@ -79,7 +80,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         progress("decoding")
         measurements += trained.decoding(training.held_out(cell.settings["decode_rows"]).hidden_ND)
     if folder:
-        measurements[0].detail["layer_file"] = training.save(progress)
+        measurements[0].detail["layer_file"] = training.save(trained.layer(), progress)
     return Result(measurements, checked, data)
 
 
@@ -260,19 +261,14 @@ class Training:
         every = self.model.parameters()
         return {name.removeprefix(prefix): value for name, value in every.items() if name.startswith(prefix)}
 
-    def save(self, progress: Callable[[str], None]) -> dict[str, Any]:
-        """Writes the output layer, with as many hidden vectors of held-out text as a batch has tokens; for the row, the
-        file's name and sha256."""
-        cell, spec = self.cell, self.learned_spec()
-        if self.cluster_V is not None and "start" in spec.options:  # clusters that are made anew, or come from the text
-            options = check_options(spec.definition, with_clusters(spec.options, self.cluster_V))
-            spec = dataclasses.replace(spec, options=options)
+    def save(self, layer: Layer, progress: Callable[[str], None]) -> dict[str, Any]:
+        """Writes the trained layer, with as many hidden vectors of held-out text as a batch has tokens; returns the
+        file's name and sha256, for the row."""
+        cell, held_out = self.cell, self.held_out(self.cell.tokens)
         name = f"{cell.framework}-{cell.method}-{cell.key[:8]}{layer_file.SUFFIX}"
-        held_out = self.held_out(cell.tokens)
         path = Path(self.settings["layer_folder"]) / name
         progress(f"layer to {path}")
-        sha256 = layer_file.save(path, spec, self.output_parameters(), held_out.hidden_ND, held_out.targets_N)
-        return {"name": name, "sha256": sha256}
+        return {"name": name, "sha256": layer_file.save(path, layer, held_out.hidden_ND, held_out.targets_N)}
 
     def _clusters(self, cluster_V: NDArray) -> list[list[str]]:
         """The most frequent words of the most frequent clusters, as in table 3 of the paper."""

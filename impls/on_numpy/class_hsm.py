@@ -109,6 +109,13 @@ def bootstrap(options: Mapping[str, object]) -> dict[str, object] | None:
     return {**options, "bins": "random"} if missing else None
 
 
+def held(options: Mapping[str, object], structure: Arrays) -> Mapping[str, object]:
+    """Superclasses have no option that gives them."""
+    if "supercluster" in structure:
+        return options
+    return {**options, "bins": "given", "cluster": structure["cluster"], "vectors": None, "pairs": None}
+
+
 def names(spec: LayerSpec) -> list[tuple[str, NDArray[np.int64] | None]]:
     """Of each level from the top: what its members are called in parameters, and the group of each member; None for one
     softmax over all."""
@@ -174,6 +181,7 @@ DEFINITION = Definition(
     initial=initial,
     draws=lambda spec: len(names(spec)),
     bootstrap=bootstrap,
+    held=held,
     least_work=least_work,
     variants=({"bins": "random", "levels": 3},),
 )

@@ -71,6 +71,10 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
     return {"cluster": cluster_V, "cluster_count": np.array(bounds.clusters)}
 
 
+def held(options: Mapping[str, object], structure: Arrays) -> dict[str, object]:
+    return {**options, "cluster": structure["cluster"], "interval": 0, "start": "random", "pairs": None}
+
+
 def shapes(spec: LayerSpec) -> Shapes:
     count = int(spec.structure["cluster_count"])
     found: Shapes = {}
@@ -118,6 +122,7 @@ DEFINITION = Definition(
     options=OPTIONS,
     structure=structure,
     shapes=shapes,
+    held=held,
     initial=initial,
     draws=lambda spec: 2,
     least_work=least_work,

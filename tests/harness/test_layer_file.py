@@ -18,6 +18,7 @@ COUNTS = zipf_counts(V)
 INPUTS = batch(COUNTS, tokens=N, dim=D, seed=0)
 RNG = np.random.default_rng(0)
 PAIRS = np.unique(RNG.integers(0, V, (200, 2)), axis=0)
+COUNTED = np.column_stack([PAIRS, np.ones(len(PAIRS), np.int64)])
 WORDS = [f"w{number}" for number in range(V)]
 QUICK = {"rounds": "6", "budget": "0", "decode_rows": "4"}
 
@@ -25,7 +26,7 @@ LAYERS = {
     "full_softmax": {},
     "huffman": {},
     "sohsm": {"cluster": np.arange(V) % 8, "interval": 0, "projection": "none", "bias": True},
-    "class_hsm": {"bins": "bigram", "pairs": np.column_stack([PAIRS, np.ones(len(PAIRS), np.int64)])},
+    "class_hsm": {"bins": "bigram", "pairs": COUNTED},
     "binary_tree": {"tree": "adaptive", "vectors": RNG.standard_normal((V, 4))},
     "adaptive_softmax": {"cutoffs": "10,30"},
     "cnn_softmax": {"words": WORDS},
@@ -40,7 +41,7 @@ def trained(method, seed=3, **options):
 
 
 def save(path, layer):
-    return layer_file.save(path, layer.spec, layer.parameters(), INPUTS.hidden_ND, INPUTS.targets_N)
+    return layer_file.save(path, layer, INPUTS.hidden_ND, INPUTS.targets_N)
 
 
 def members(path):
@@ -84,6 +85,20 @@ def test_any_program_can_write_one(tmp_path):
     assert found.name == "mine"
     assert {"full_softmax", "fused_softmax", "inplace_softmax", "linear_cross_entropy"} <= set(found.methods)
     assert not {"sampled_softmax", "huffman", "adaptive_softmax"} & set(found.methods)
+
+
+def test_classes_made_from_text_are_given_in_the_file(tmp_path):
+    """Clustering may round otherwise on another machine."""
+    for method, asks in (("sohsm", "start"), ("class_hsm", "bins")):
+        options: dict = {asks: "bigram", "pairs": COUNTED}
+        layer = layers.create("numpy", method, counts=COUNTS, dim=D, **options)
+        save(tmp_path / "layer.npz", layer)
+        found = layer_file.load(tmp_path / "layer.npz").spec.options
+        assert found["pairs"] is None
+        assert (found["cluster"].array == layer.structure()["cluster"]).all()
+    layer = layers.create("numpy", "class_hsm", counts=COUNTS, dim=D, levels=3, **LAYERS["class_hsm"])
+    save(tmp_path / "layer.npz", layer)
+    assert layer_file.load(tmp_path / "layer.npz").spec.options["bins"] == "bigram"
 
 
 def test_what_float64_has_is_kept(tmp_path):
@@ -149,9 +164,7 @@ def test_a_missing_array_a_damaged_file_and_another_kind_are_refused(full, tmp_p
 def test_what_is_no_layer_is_not_written(tmp_path):
     layer = trained("huffman")
     with pytest.raises(BadInput, match="one for each target"):
-        layer_file.save(tmp_path / "a.npz", layer.spec, layer.parameters(), INPUTS.hidden_ND[1:], INPUTS.targets_N)
-    with pytest.raises(BadInput, match="missing"):
-        layer_file.save(tmp_path / "a.npz", layer.spec, {}, INPUTS.hidden_ND, INPUTS.targets_N)
+        layer_file.save(tmp_path / "a.npz", layer, INPUTS.hidden_ND[1:], INPUTS.targets_N)
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="allowed: free space in a place that can be written"):
         save(tmp_path / "file" / "a.npz", layer)
