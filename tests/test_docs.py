@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from harness import cells, cli, registry, store
+from harness import cells, cli, layer_file, registry, store
 from harness.cells import Suite, check_by_hand
 from harness.report.rows import flatten
 from harness.workload import batch, zipf_counts
@@ -76,7 +76,8 @@ def _inputs(framework, inputs):
 
 
 @pytest.mark.parametrize("framework", registry.installed_frameworks())
-def test_the_contract_runs(framework):
+def test_the_contract_runs(framework, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     page = (DOCS / "contract.md").read_text().replace('"torch"', f'"{framework}"')
     names: dict[str, object] = {}
     for kind, block in re.findall(r"```(python|pycon)\n(.*?)```", page, re.DOTALL):
@@ -86,6 +87,18 @@ def test_the_contract_runs(framework):
         examples = doctest.DocTestParser().get_doctest(block, names, "contract.md", None, None)
         said: list[str] = []
         assert not doctest.DocTestRunner().run(examples, out=said.append).failed, "".join(said)
+
+
+@pytest.mark.skipif(not {"torch", "jax"} <= {*FRAMEWORKS}, reason="the page's example is in PyTorch and JAX")
+def test_a_layer_goes_to_a_file_and_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    by_hand, by_project = BLOCK.findall((DOCS / "trained-layer.md").read_text())
+    inputs = batch(zipf_counts(300), tokens=20, dim=512, seed=0)
+    names: dict[str, object] = {"counts": zipf_counts(300), "hidden": inputs.hidden_ND, "targets": inputs.targets_N}
+    exec(by_hand, names | {"weight": np.ones((300, 512)), "bias": np.zeros(300)})
+    assert layer_file.load("layer.npz").methods[0] == "full_softmax"
+    exec(by_project, names := names | {"clusters": np.arange(300) % 18})
+    assert np.shape(names["ids"]) == (20, 10)
 
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="the page's example is in PyTorch")

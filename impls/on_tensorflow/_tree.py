@@ -72,10 +72,12 @@ def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL:
             dnear_NH = tf.cast(tf.scatter_nd(places, dnear_NL, tf.shape(near_scores_NH)), node_weight.dtype)
             dcold_P = tf.cast(tf.gather_nd(dscores_NL, cold_P2), node_weight.dtype)[:, None]
             dhidden_ND = tf.matmul(dnear_NH, near_HD)
-            # Pairs come in order of tokens; of nodes, the sums are wanted as rows of a dense gradient.
             by_token_ND = tf.math.unsorted_segment_sum(dcold_P * nodes_PD, token_P, tf.shape(hidden_ND)[0])
-            by_node = tf.math.unsorted_segment_sum(dcold_P * tokens_PD, node_P, first)
-            dnode = tf.concat([by_node, tf.matmul(dnear_NH, cast_ND, transpose_a=True)], axis=0)
+            # The shared nodes' rows, of which there is one each, are added in place: to put two parts together would
+            # copy a gradient as large as the weights.
+            by_node = tf.scatter_nd(node_P[:, None], dcold_P * tokens_PD, tf.shape(node_weight))
+            dnear_HD, near_H = tf.matmul(dnear_NH, cast_ND, transpose_a=True), tf.range(first, first + shared)
+            dnode = tf.raw_ops.InplaceAdd(x=by_node, i=near_H, v=dnear_HD)
             return tf.cast(dhidden_ND + by_token_ND, hidden_ND.dtype), dnode
 
         return nll_N, gradient
