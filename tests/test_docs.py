@@ -10,6 +10,7 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_a_layer_goes_to_a_file_and_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     by_hand, by_project = BLOCK.findall((DOCS / "trained-layer.md").read_text())
     inputs = batch(zipf_counts(300), tokens=20, dim=512, seed=0)
-    names: dict[str, object] = {"counts": zipf_counts(300), "hidden": inputs.hidden_ND, "targets": inputs.targets_N}
+    names: dict[str, Any] = {"counts": zipf_counts(300), "hidden": inputs.hidden_ND, "targets": inputs.targets_N}
     exec(by_hand, names | {"weight": np.ones((300, 512)), "bias": np.zeros(300)})
     assert layer_file.load("layer.npz").methods[0] == "full_softmax"
     exec(by_project, names := names | {"clusters": np.arange(300) % 18})
