@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, at_least_float32, product, traced
+from impls.on_tensorflow._layer import Tensor, add_rows, at_least_float32, product, traced
 
 # Tokens of a further tile. Measured on two CPU cores with 32, 64 and 128 of them, which came out alike.
 _FURTHER = 32
@@ -81,8 +81,8 @@ def in_cluster_nll(
             dhidden_PD, dslab_CSD, dbias_CS = backward(first, slab_CSD, hidden_CTD, excess_CTS)
             dhidden_QD, dwords_MSD, dbias_MS = backward(further, gathered_MSD, hidden_MTD, excess_MTS)
             dhidden_ND = tf.cast(tf.gather(tf.concat([dhidden_PD, dhidden_QD], axis=0), place_N), hidden_ND.dtype)
-            dslab_CSD = _add_rows(dslab_CSD, further.cluster_M, dwords_MSD)
-            return dhidden_ND, dslab_CSD, _add_rows(dbias_CS, further.cluster_M, dbias_MS)
+            dslab_CSD = add_rows(dslab_CSD, further.cluster_M, dwords_MSD)
+            return dhidden_ND, dslab_CSD, add_rows(dbias_CS, further.cluster_M, dbias_MS)
 
         return tf.gather(tf.concat([nll_P, nll_Q], axis=0), place_N), gradient
 
@@ -219,14 +219,3 @@ def _first_places(tokens: float | Tensor, clusters: int) -> int | Tensor:
     if tf.is_tensor(tokens):
         return tf.gather(_POWERS, tf.searchsorted(tf.cast(_POWERS, tf.float32), [tokens / clusters])[0])
     return int(_POWERS[np.searchsorted(_POWERS, tokens / clusters)])
-
-
-def _add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:
-    """`array` with `added` at its rows; on a CPU in place: nothing else may read `array`.
-
-    `tensor_scatter_nd_add` copies it, which on a CPU costs more than the products that made it. On a GPU the addition
-    in place is not atomic, so that rows that occur twice would be lost.
-    """
-    if tf.config.list_logical_devices("GPU"):
-        return tf.tensor_scatter_nd_add(array, rows_M[:, None], added)
-    return tf.raw_ops.InplaceAdd(x=array, i=rows_M, v=added)

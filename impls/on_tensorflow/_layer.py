@@ -158,6 +158,17 @@ class OutputLayer(keras.layers.Layer):
         return self.form
 
 
+def add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:
+    """`array` with `added` at its rows; on a CPU in place: nothing else may read `array`.
+
+    `tensor_scatter_nd_add` copies it, which on a CPU costs more than the products that made it. On a GPU the addition
+    in place is not atomic, so that rows that occur twice would be lost.
+    """
+    if tf.config.list_logical_devices("GPU"):
+        return tf.tensor_scatter_nd_add(array, rows_M[:, None], added)
+    return tf.raw_ops.InplaceAdd(x=array, i=rows_M, v=added)
+
+
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Half precision is widened before exponentials are summed; float32 and float64 stay as they are."""
     return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.bfloat16, tf.float16) else tensor

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors, at_least_float32, best_by_id
+from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors, add_rows, at_least_float32, best_by_id
 from impls.spec import LayerSpec, Shapes
 from impls.structures import huffman, trees
 
@@ -73,11 +73,10 @@ def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL:
             dcold_P = tf.cast(tf.gather_nd(dscores_NL, cold_P2), node_weight.dtype)[:, None]
             dhidden_ND = tf.matmul(dnear_NH, near_HD)
             by_token_ND = tf.math.unsorted_segment_sum(dcold_P * nodes_PD, token_P, tf.shape(hidden_ND)[0])
-            # The shared nodes' rows, of which there is one each, are added in place: to put two parts together would
-            # copy a gradient as large as the weights.
+            # One array from the start: to put two parts together would copy a gradient as large as the weights.
             by_node = tf.scatter_nd(node_P[:, None], dcold_P * tokens_PD, tf.shape(node_weight))
-            dnear_HD, near_H = tf.matmul(dnear_NH, cast_ND, transpose_a=True), tf.range(first, first + shared)
-            dnode = tf.raw_ops.InplaceAdd(x=by_node, i=near_H, v=dnear_HD)
+            dnear_HD = tf.matmul(dnear_NH, cast_ND, transpose_a=True)
+            dnode = add_rows(by_node, tf.range(first, first + shared), dnear_HD)
             return tf.cast(dhidden_ND + by_token_ND, hidden_ND.dtype), dnode
 
         return nll_N, gradient
