@@ -125,34 +125,6 @@ def variant(options: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """What a task's data decides of its cells, where it is a layer and not a text; the task's `fixed_by` gives it.
-
-    Attributes:
-        methods: Those that the data can be measured by.
-        options: Of each of them, as a cell has them.
-        dim: Width of the hidden vector.
-        tokens: How many there are.
-    """
-
-    methods: Sequence[str]
-    options: Mapping[str, Any]
-    dim: int
-    tokens: int
-
-    def chosen(self, wanted: Sequence[str] | None) -> Sequence[str]:
-        """The methods asked for, all where none are.
-
-        Raises:
-            BadInput: The data is of another.
-        """
-        for method in wanted or ():
-            if method not in self.methods:
-                raise unknown("method of this layer", method, self.methods)
-        return wanted or self.methods
-
-
-@dataclass(frozen=True)
 class Selection:
     """What a command line narrows or changes in a suite; None leaves the suite's own."""
 
@@ -323,27 +295,24 @@ def _expand(
         raise BadInput(f"suite {suite!r} needs --dataset: allowed: what the task {sweep['task']} reads")
 
     for vocab in vocabularies:
-        sha256, fixed = "", None
+        sha256, here = "", sweep
         if load:
             data = load(dataset_name, check_vocab(vocab) if vocab else None, settings, progress)
             vocab, sha256 = len(data.counts_V), data.sha256
-            fixed = task.fixed_by(data) if hasattr(task, "fixed_by") else None
+            if hasattr(task, "fixed_by"):  # data that is a layer, and not a text, takes the sweep's place
+                here = {**sweep, **task.fixed_by(data)}
+                _check_fixed(selection, here["methods"], dataset_name)
         shared = {
             "suite": suite,
             "task": sweep["task"],
             "vocab": vocab,
-            "dim": fixed.dim if fixed else int(sweep.get("dim", 256)),
-            "tokens": fixed.tokens if fixed else int(sweep.get("tokens", 1280)),
+            "dim": int(here.get("dim", 256)),
+            "tokens": int(here.get("tokens", 1280)),
             "device": selection.device or "cpu",
             "dataset": dataset_name,
             "dataset_sha256": sha256,
         }
-        wanted = selection.methods if selection.methods is not None else sweep.get("methods")
-        if fixed:
-            wanted = fixed.chosen(wanted)
-            if selection.options:
-                names = ", ".join(selection.options)
-                raise BadInput(f"option {names} with --dataset {dataset_name}: allowed: none, the layer has its own")
+        wanted = selection.methods if selection.methods is not None else here.get("methods")
         seeds = [selection.seed] if selection.seed is not None else sweep.get("seeds", [0])
         for extra in getattr(task, "EXTRA_METHODS", ()) if selection.methods is None else ():
             yield Cell(**shared, framework=ORACLE, method=extra, settings=settings)
@@ -351,7 +320,7 @@ def _expand(
             for method in registry.methods(framework) if wanted is None else wanted:
                 if method not in registry.methods(framework):
                     continue
-                options = fixed.options if fixed else _options(method, sweep.get("options", {}), selection.options)
+                options = _options(method, here.get("options", {}), selection.options)
                 own = ["float64"] if framework == ORACLE else sweep.get("precision", ["float32"])
                 for precision in selection.precision or own:
                     for seed in seeds:
@@ -364,6 +333,16 @@ def _expand(
                             options=options,
                             settings=settings,
                         )
+
+
+def _check_fixed(selection: Selection, methods: Sequence[str], dataset: str) -> None:
+    """Refuses what the data has decided already: other methods than its own, and options."""
+    for method in selection.methods or ():
+        if method not in methods:
+            raise unknown(f"method of {dataset}", method, methods)
+    if selection.options:
+        names = ", ".join(selection.options)
+        raise BadInput(f"option {names} with --dataset {dataset}: allowed: none, the layer has its own")
 
 
 def _options(method: str, by_sweep: Mapping[str, Any], by_hand: Mapping[str, str]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import tempfile
 import zipfile
 import zlib
@@ -30,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from harness import layers, registry
 from harness.datasets._files import sha256_of_file
+from harness.whole_file import written_whole
 from impls.contract import Layer
 from impls.errors import BadInput, unknown
 from impls.options import Given, Spelled, read_npy
@@ -121,16 +121,8 @@ def save(path: str | Path, layer: Layer, hidden: ArrayLike, targets: ArrayLike) 
             plain[name] = value
     members["options"] = json.dumps(plain)
     members |= {_PARAMETER + name: np.asarray(value, dtype) for name, value in layer.parameters().items()}
-    with _writing(path.parent):
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=SUFFIX)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **members)  # type: ignore[arg-type]
-            os.chmod(beside, 0o644)
-            os.replace(beside, path)
-        except BaseException:
-            Path(beside).unlink(missing_ok=True)
-            raise
+    with _writing(path.parent), written_whole(path) as file:
+        np.savez(file, **members)  # type: ignore[arg-type]
     return sha256_of_file(path)
 
 

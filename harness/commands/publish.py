@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 from harness import registry, runs
 from harness.cells import Cell
 from harness.store import Row
+from harness.whole_file import written_whole
 from impls.errors import BadInput
 
 _KEPT = ("ok", "disagree")
@@ -86,16 +85,6 @@ def _without_place(row: Row) -> Row:
 
 
 def _write(target: Path, rows: Sequence[Row]) -> None:
-    """Beside the target first, and renamed once it is on disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644)
-        os.replace(beside, target)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    with written_whole(target) as file:
+        file.writelines((json.dumps(row, allow_nan=False) + "\n").encode() for row in rows)

@@ -72,6 +72,8 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     measurements = training.measurements()
     measurements[0].detail.update(told)
     checked: dict[str, Any] = {}
+    if not (cell.settings["time_training"] or cell.settings["decode_rows"] or folder):
+        return Result(measurements, checked, data)  # and no second copy of the weights
     trained = TrainedLayer(cell, training.learned_spec(), training.output_parameters())
     if cell.settings["time_training"]:
         found, checked = trained.training(training.first_batch(), progress)

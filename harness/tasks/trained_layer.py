@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness import layer_file
-from harness.cells import Cell, Fixed, Setting, differing
+from harness.cells import Cell, Setting, differing
 from harness.layer_file import LayerFile
 from harness.quantities import Measurement
 from harness.tasks._data import Progress, data_of
@@ -44,10 +44,10 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
     return file
 
 
-def fixed_by(file: LayerFile) -> Fixed:
-    """The layer says all but the framework, the device and the precision."""
+def fixed_by(file: LayerFile) -> dict[str, Any]:
+    """What of a sweep the layer says: all but the framework, the device and the precision."""
     options = differing(file.spec.definition, file.spec.options)
-    return Fixed(methods=file.methods, options=options, dim=file.spec.dim, tokens=len(file.targets_N))
+    return {"methods": file.methods, "options": options, "dim": file.spec.dim, "tokens": len(file.targets_N)}
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:

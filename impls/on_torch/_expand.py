@@ -24,7 +24,7 @@ _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
 _FEW_TOGETHER = 3  # rows up to which a batched product of the clusters' words with them is faster on a CPU
 _LARGE = 2**17  # numbers of a cluster's slots: of few rows the empty ones take longer to read than a call takes
-_FEW_VECTORS = 12  # for which `_products.of_few` is the faster
+_FEW_VECTORS = 12  # up to which the order of their products with words, `_products.words_first`, decides
 _FEW_SCORES = 2**18  # of all rows: so few are made by one product and not by one for each cluster
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
@@ -294,14 +294,15 @@ class _Scored:
 
 def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     """Without the empty slots; a cluster's scores stay in cache from their product to their highest."""
-    hidden_DR, few = hidden_RD.T.contiguous(), len(hidden_RD) <= _FEW_VECTORS
+    hidden_DR = hidden_RD.T.contiguous()
+    vectors_first = len(hidden_RD) <= _FEW_VECTORS and not _products.words_first()
     sizes = words.size_C.tolist()
     in_cluster_VR = words.added_CS.new_empty(sum(sizes), len(hidden_RD))
     highest_CR = words.added_CS.new_empty(len(sizes), len(hidden_RD))
     for cluster, piece_SR in enumerate(in_cluster_VR.split(sizes)):
         size = len(piece_SR)
         words_SD = words.slab_CSD[cluster].narrow(0, 0, size)
-        scores_SR = at_least_float32(_products.of_few(hidden_RD, words_SD).T if few else words_SD @ hidden_DR)
+        scores_SR = at_least_float32((hidden_RD @ words_SD.T).T if vectors_first else words_SD @ hidden_DR)
         scores_SR += words.added_CS[cluster, :size, None]
         torch.log_softmax(scores_SR, dim=0, out=piece_SR)
         torch.amax(piece_SR, dim=0, out=highest_CR[cluster])

@@ -198,7 +198,7 @@ def test_a_softmax_is_measured_by_all_methods_of_its_function(full):
 
 def test_what_does_not_go_with_the_layer_is_refused(full):
     for selection, message in (
-        ({"methods": ["huffman"]}, "unknown method of this layer 'huffman'"),
+        ({"methods": ["huffman"]}, "unknown method of .* 'huffman': allowed: full_softmax"),
         ({"vocab": [V + 1]}, "allowed: its own, 60"),
         ({"options": {"bias": "True"}}, "the layer has its own"),
         ({"settings": {"decode_rows": "25"}}, "at most its hidden vectors, 24"),
