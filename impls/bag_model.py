@@ -19,6 +19,7 @@ from impls.errors import BadInput
 from impls.network import Network
 from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec, Shapes
+from impls.uniform import uniform
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class BagModelConfig:
     def initial_body(self, spec: LayerSpec) -> Arrays:
         """Float64, the same for every framework; input vectors uniform in +-0.5 / D, as word2vec's."""
         bound = 0.5 / spec.dim
-        return {"input": np.random.default_rng([self.seed, 8]).uniform(-bound, bound, (self.inputs, spec.dim))}
+        return {"input": uniform(np.random.default_rng([self.seed, 8]), bound, (self.inputs, spec.dim))}
 
 
 class BagModel(Network[BagModelConfig]):

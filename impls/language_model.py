@@ -14,6 +14,7 @@ from impls.errors import BadInput
 from impls.network import Network
 from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec, Shapes
+from impls.uniform import uniform
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class LanguageModelConfig:
     def initial_body(self, spec: LayerSpec) -> Arrays:
         """Float64 parameters below the output layer, the same for every framework; embeddings uniform in +-0.1."""
         rng = np.random.default_rng([self.seed, 2])
-        embedding_VE = rng.uniform(-0.1, 0.1, (spec.vocab, self.embedding))
+        embedding_VE = uniform(rng, 0.1, (spec.vocab, self.embedding))
         return {"embedding": embedding_VE, **lstm.initial("lstm", self.embedding, self.hidden, rng)}
 
 

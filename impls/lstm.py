@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from impls.spec import Arrays, Shapes
+from impls.uniform import uniform
 
 
 def shapes(prefix: str, inputs: int, hidden: int) -> Shapes:
@@ -25,7 +26,7 @@ def initial(prefix: str, inputs: int, hidden: int, rng: np.random.Generator) -> 
     """Float64 parameters uniform in +-1/sqrt(hidden), biases zero but for the forget gate's, which is 1."""
     bound = 1 / np.sqrt(hidden)
     params = {
-        name: np.zeros(shape) if len(shape) == 1 else rng.uniform(-bound, bound, shape)
+        name: np.zeros(shape) if len(shape) == 1 else uniform(rng, bound, shape)
         for name, shape in shapes(prefix, inputs, hidden).items()
     }
     params[f"{prefix}_bias"][hidden : 2 * hidden] = 1.0

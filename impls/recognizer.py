@@ -45,6 +45,7 @@ from impls.errors import BadInput
 from impls.network import Transcriber
 from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec, Shapes
+from impls.uniform import uniform
 
 PADDING = -1  # in the places of a transcript beyond its last unit
 NORM_EPSILON = 1e-5
@@ -177,7 +178,7 @@ class RecognizerConfig:
                 body[name] = np.zeros(shape)
             else:
                 fan_in = self.dim if name == "embedding" else int(np.prod(shape[1:]))
-                body[name] = rng.uniform(-(fan_in**-0.5), fan_in**-0.5, shape)
+                body[name] = uniform(rng, fan_in**-0.5, shape)
         return body
 
 

@@ -205,7 +205,8 @@ def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike]
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise BadInput(f"parameter {name} of {owner} has shape {arrays[name].shape}: allowed: {shape}")
-        if not np.isfinite(arrays[name].astype(np.float64, copy=False)).all():
+        array = arrays[name]
+        if not np.isfinite(array if array.dtype.kind == "f" else array.astype(np.float64)).all():
             raise BadInput(f"parameter {name} of {owner} holds NaN or infinity: allowed: finite numbers")
     return arrays
 

@@ -24,6 +24,7 @@ from impls.errors import BadInput
 from impls.network import Transcriber
 from impls.optimizers import Optimizer
 from impls.spec import Arrays, LayerSpec, Shapes
+from impls.uniform import uniform
 
 PADDING = -1  # in the places of a source or a summary beyond its last word
 
@@ -65,16 +66,16 @@ class SummarizerConfig:
         rng = np.random.default_rng([self.seed, 9])
         shapes = self.body_shapes(spec)
 
-        def uniform(name: str, bound: float) -> Arrays:
-            return {name: rng.uniform(-bound, bound, shapes[name])}
+        def drawn(name: str, bound: float) -> Arrays:
+            return {name: uniform(rng, bound, shapes[name])}
 
         return {
-            **uniform("source_embedding", 0.1),
+            **drawn("source_embedding", 0.1),
             **lstm.initial("encoder", self.embedding, self.hidden, rng),
-            **uniform("target_embedding", 0.1),
+            **drawn("target_embedding", 0.1),
             **lstm.initial("decoder", self.embedding, self.hidden, rng),
-            **uniform("attention_weight", self.hidden**-0.5),
-            **uniform("combine_weight", (2 * self.hidden) ** -0.5),
+            **drawn("attention_weight", self.hidden**-0.5),
+            **drawn("combine_weight", (2 * self.hidden) ** -0.5),
         }
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from impls.contract import Job, Layer
-from impls.spec import Arrays, LayerSpec
+from impls.spec import Arrays
 
 
 def log_softmax(scores: NDArray) -> NDArray:
@@ -43,8 +44,13 @@ def draw(probabilities_NV: NDArray, uniforms_N: NDArray) -> NDArray[np.int64]:
 
 
 def best(scores_NV: NDArray, k: int) -> tuple[NDArray, NDArray]:
-    """Values and columns (N, K) of the k highest scores, ties by lower column."""
-    ids_NK = np.argsort(-scores_NV, axis=1, kind="stable")[:, :k]
+    """Values and columns (N, K) of the k highest scores, or of all where there are fewer; ties by lower column."""
+    k = min(k, scores_NV.shape[1])
+    kth_N = np.partition(scores_NV, -k, axis=1)[:, -k]
+    ids_NK = np.empty((len(scores_NV), k), np.int64)
+    for ids_K, scores_V, kth in zip(ids_NK, scores_NV, kth_N, strict=True):
+        reaching_X = np.flatnonzero(scores_V >= kth)
+        ids_K[:] = reaching_X[np.argsort(-scores_V[reaching_X], kind="stable")[:k]]
     return np.take_along_axis(scores_NV, ids_NK, axis=1), ids_NK
 
 
@@ -53,9 +59,11 @@ class OracleLayer(Layer):
     probability takes less than the whole distribution `_target_log_probs`, and where there are several levels `_beam`
     and `_sample`."""
 
-    def __init__(self, spec: LayerSpec) -> None:
-        super().__init__(spec)
-        self.params: Arrays = {name: value.astype(np.float64) for name, value in spec.initial_parameters().items()}
+    @cached_property
+    def params(self) -> Arrays:
+        """The initial ones, until others are loaded."""
+        drawn = self.spec.initial_parameters()
+        return {name: value.astype(np.float64, copy=False) for name, value in drawn.items()}
 
     def parameters(self) -> Arrays:
         return {name: value.copy() for name, value in self.params.items()}

@@ -26,6 +26,7 @@ from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nl
 from impls.options import Number, Rising
 from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures import cutoffs
+from impls.uniform import uniform
 
 OPTIONS = {
     "cutoffs": Rising("ends of the head and of each tail but the last, in words by falling count; empty: the cheapest"),
@@ -54,7 +55,7 @@ def shapes(spec: LayerSpec) -> Shapes:
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     found = spec.parameter_shapes().items()
-    return {name: rng.uniform(-1, 1, shape) / np.sqrt(shape[1]) for name, shape in found}
+    return {name: uniform(rng, 1.0, shape) / np.sqrt(shape[1]) for name, shape in found}
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:

@@ -34,6 +34,7 @@ from impls.on_numpy._tree import TreeSoftmax, least_work
 from impls.options import Choice, Folder, Number, Table, Words, path_of, read_table, read_words
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import huffman, trees, wordnet
+from impls.uniform import uniform
 
 OPTIONS = {
     "tree": Choice("random", ("random", *trees.RULES, "wordnet", "given"), "which tree"),
@@ -119,7 +120,7 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     for nodes in reversed(huffman.levels(children)):
         mass[len(leaf_word) + nodes] = mass[children[nodes]].sum(axis=1)
     left, right = mass[children].T
-    weight = rng.uniform(-bound, bound, (len(children), spec.dim))
+    weight = uniform(rng, bound, (len(children), spec.dim))
     return {"node_weight": weight, "node_bias": np.log(left) - np.log(right)}
 
 

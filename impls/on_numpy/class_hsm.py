@@ -28,6 +28,7 @@ from impls.options import Choice, Number, Table, read_table
 from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures import bigrams, classes, clusters
 from impls.structures.shelves import Shelves
+from impls.uniform import uniform
 
 OPTIONS = {
     "bins": Choice("sqrt_count", (*classes.BINS, "given"), "what classes are made by"),
@@ -149,7 +150,7 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     unigram distribution."""
     bound = 1 / np.sqrt(spec.dim)
     found = spec.parameter_shapes()
-    params = {name: rng.uniform(-bound, bound, shape) for name, shape in found.items() if name.endswith("_weight")}
+    params = {name: uniform(rng, bound, shape) for name, shape in found.items() if name.endswith("_weight")}
     mass_M = spec.counts + 1.0  # a word of count zero has a finite logarithm
     for name, group_M in reversed(names(spec)):
         if group_M is None:

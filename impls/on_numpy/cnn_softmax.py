@@ -40,6 +40,7 @@ from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
 from impls.options import Number, Words, read_words
 from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures.spelling import END, spell
+from impls.uniform import uniform
 
 WIDTHS = (1, 2, 3, 4)
 
@@ -94,7 +95,7 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
             params[name] = np.full(shape, 0.0 if name == "bias" else -1 / 3)
         else:
             bound = bounds.get(name, 1.0)
-            params[name] = rng.uniform(-bound, bound, shape)
+            params[name] = uniform(rng, bound, shape)
     return params
 
 

@@ -22,6 +22,7 @@ from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
 from impls.options import Number
 from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures import bands, clusters
+from impls.uniform import uniform
 
 OPTIONS = {
     "bands": Number(3, 1, 8, "bands of words by frequency, fewer where the vocabulary has fewer words"),
@@ -47,7 +48,7 @@ def shapes(spec: LayerSpec) -> Shapes:
 
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
-    drawn = {n: rng.uniform(-1, 1, s) / np.sqrt(s[1]) for n, s in spec.parameter_shapes().items() if n != "bias"}
+    drawn = {n: uniform(rng, 1.0, s) / np.sqrt(s[1]) for n, s in spec.parameter_shapes().items() if n != "bias"}
     return drawn | {"bias": np.zeros(spec.vocab)}
 
 

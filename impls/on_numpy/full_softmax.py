@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
 from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from impls.uniform import uniform
 
 
 def shapes(spec: LayerSpec) -> Shapes:
@@ -21,7 +22,7 @@ def shapes(spec: LayerSpec) -> Shapes:
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     bound = 1 / np.sqrt(spec.dim)
-    return {"weight": rng.uniform(-bound, bound, (spec.vocab, spec.dim)), "bias": np.zeros(spec.vocab)}
+    return {"weight": uniform(rng, bound, (spec.vocab, spec.dim)), "bias": np.zeros(spec.vocab)}
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:

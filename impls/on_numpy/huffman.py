@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from impls.on_numpy._tree import TreeSoftmax, least_work
 from impls.spec import Arrays, Definition, LayerSpec, Shapes
 from impls.structures import huffman
+from impls.uniform import uniform
 
 
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
@@ -32,7 +33,7 @@ def shapes(spec: LayerSpec) -> Shapes:
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     bound = 1 / np.sqrt(spec.dim)
-    return {"node_weight": rng.uniform(-bound, bound, (spec.vocab - 1, spec.dim))}
+    return {"node_weight": uniform(rng, bound, (spec.vocab - 1, spec.dim))}
 
 
 DEFINITION = Definition(

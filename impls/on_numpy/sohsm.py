@@ -26,6 +26,7 @@ from impls.options import Choice, Number, Table, read_table
 from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from impls.structures import bigrams, classes, clusters
 from impls.structures.statistics import SMOOTHINGS
+from impls.uniform import uniform
 
 OPTIONS = {
     "projection": Choice("relu", ("relu", "linear", "none"), "what makes h_c and h_w from h; the paper's is relu"),
@@ -88,7 +89,7 @@ def shapes(spec: LayerSpec) -> Shapes:
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     bound = 1 / np.sqrt(spec.dim)
-    params = {name: rng.uniform(-bound, bound, shape) for name, shape in spec.parameter_shapes().items()}
+    params = {name: uniform(rng, bound, shape) for name, shape in spec.parameter_shapes().items()}
     if spec.options["init"] == "orthogonal":
         for name in params.keys() & {"cluster_projection", "word_projection"}:
             params[name] = 2.0 * np.linalg.qr(rng.standard_normal((spec.dim, spec.dim)))[0]
