@@ -46,10 +46,10 @@ def draw(probabilities_NV: NDArray, uniforms_N: NDArray) -> NDArray[np.int64]:
 def best(scores_NV: NDArray, k: int) -> tuple[NDArray, NDArray]:
     """Values and columns (N, K) of the k highest scores, or of all where there are fewer; ties by lower column."""
     k = min(k, scores_NV.shape[1])
-    kth_N = np.partition(scores_NV, -k, axis=1)[:, -k]
     ids_NK = np.empty((len(scores_NV), k), np.int64)
-    for ids_K, scores_V, kth in zip(ids_NK, scores_NV, kth_N, strict=True):
-        reaching_X = np.flatnonzero(scores_V >= kth)
+    for ids_K, scores_V in zip(ids_NK, scores_NV, strict=True):
+        kth = np.partition(scores_V, -k)[-k] if k else np.inf
+        reaching_X = np.flatnonzero(scores_V >= kth)  # few, which are sorted in place of all
         ids_K[:] = reaching_X[np.argsort(-scores_V[reaching_X], kind="stable")[:k]]
     return np.take_along_axis(scores_NV, ids_NK, axis=1), ids_NK
 
