@@ -7,6 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+# How many words are looked for beyond the k best, so that ties can be settled among them; in half precision every row
+# has some. Of float32 few have any, and on a CPU to look for more takes longer.
+_SPARE, _SPARE_ON_GPU = (1, 22), (22,)
+
 
 def exact_topk(scores_NV: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Values and columns (N, K) of the k highest scores, ties by lower column."""
@@ -16,25 +20,36 @@ def exact_topk(scores_NV: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def best(scores_NF: Tensor, k: int, ids_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """Values and ids (N, K) of the k highest of F found words a row, ties by lower id.
 
-    Only where equal scores meet among the first k + 1 can `torch.topk` have left out or misplaced one: those rows are
-    sorted, and only for them are the ids of all F needed.
-
     Args:
         scores_NF: (N, F).
         k: At most F.
         ids_of: From rows (R,) and columns (R, M) to the ids (R, M) found there.
     """
+    return _best(scores_NF, k, ids_of, _SPARE_ON_GPU if scores_NF.is_cuda else _SPARE)
+
+
+def _best(
+    scores_NF: Tensor, k: int, ids_of: Callable[[Tensor, Tensor], Tensor], spare: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """`best`, with so many words looked for beyond the k best: where the last of them is below the k-th, all that equal
+    the k-th are among them, and only these are put in order. Rows with so many equals that it is not are looked at
+    again, with the next of `spare`, and at last whole."""
     rows, found = scores_NF.shape
-    wide = min(k + 1, found)
-    values_NK, column_NK = torch.topk(scores_NF, wide, dim=1)
-    ids_NK = ids_of(torch.arange(rows, device=scores_NF.device), column_NK)
-    tied_R = (values_NK[:, 1:] == values_NK[:, :-1]).any(dim=1).nonzero()[:, 0]
-    if len(tied_R):
-        every_RF = torch.arange(found, device=scores_NF.device).expand(len(tied_R), -1)
-        ids_RF, by_id = ids_of(tied_R, every_RF).sort(dim=1)
-        values_RF, by_value = scores_NF[tied_R].gather(1, by_id).sort(dim=1, descending=True, stable=True)
-        values_NK[tied_R], ids_NK[tied_R] = values_RF[:, :wide], ids_RF.gather(1, by_value)[:, :wide]
-    return values_NK[:, :k], ids_NK[:, :k]
+    wide = min(k + spare[0], found) if spare else found
+    values_NM, column_NM = torch.topk(scores_NF, wide, dim=1)
+    ids_NM = ids_of(torch.arange(rows, device=scores_NF.device), column_NM)
+    # On a GPU it takes as long to learn whether there are ties as to put them in order.
+    if not scores_NF.is_cuda and not (values_NM[:, 1 : k + 1] == values_NM[:, :k][:, : wide - 1]).any():
+        return values_NM[:, :k], ids_NM[:, :k]
+    ids_NM, by_id = ids_NM.sort(dim=1)
+    values_NM, by_value = values_NM.gather(1, by_id).sort(dim=1, descending=True, stable=True)
+    ids_NM = ids_NM.gather(1, by_value)
+    values_NK, ids_NK = values_NM[:, :k], ids_NM[:, :k]
+    open_R = (values_NM[:, -1] == values_NM[:, k - 1]).nonzero()[:, 0] if wide < found else ()
+    if len(open_R):
+        again = _best(scores_NF[open_R], k, lambda at_R, column_RM: ids_of(open_R[at_R], column_RM), spare[1:])
+        values_NK[open_R], ids_NK[open_R] = again
+    return values_NK, ids_NK
 
 
 def best_of_pairs(row_P: Tensor, values_P: Tensor, ids_P: Tensor, rows: int, k: int) -> tuple[Tensor, Tensor]:
