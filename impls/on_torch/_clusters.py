@@ -7,7 +7,7 @@ the same arrays: more calls, and on a CPU the faster where clusters are large an
 third form cuts the tokens into tiles of one cluster each and copies the cluster's matrix for every tile: more memory,
 but three batched products in all and nothing that waits for the device, which suits a GPU. The gradient is written out:
 with the log-sum-exp of the forward pass, d loss / d logits is one exponential, and neither pass keeps more than one
-(N, S) array. A fourth form, for GPUs, keeps not even that: the kernels of `_cluster_kernels.py`.
+(N, S) array. A fourth form, for GPUs, are the kernels of `_cluster_kernels.py`.
 """
 
 from __future__ import annotations
