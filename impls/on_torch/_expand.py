@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from impls.on_torch import _clusters, _products
+from impls.on_torch import _clusters, _products, _triton
 from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._layer import at_least_float32
 
@@ -30,7 +30,7 @@ _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more ar
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
 _OPEN_SHARE = 0.4  # of all (row, cluster) pairs: above it one product for all is cheaper than one for each pair
 # Numbers of all rows' words: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
-_AT_ONCE_ON_GPU = 2**24
+_AT_ONCE_ON_GPU = 2**26
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -67,6 +67,16 @@ class WordsByCluster:
         for scores_SX, cluster, size in zip(scores_MSX.unbind(), cluster_M.tolist(), sizes, strict=True):
             torch.mm(self.slab_CSD[cluster].narrow(0, 0, size), columns_DX, out=scores_SX.narrow(0, 0, size))
         return _joint(at_least_float32(scores_MSX[:, :, 0]) + self.added_CS[cluster_M], log_cluster_M)
+
+    def joint_of_all(self, hidden_RD: Tensor, log_cluster_RC: Tensor) -> Tensor:
+        """(R, C, S) log P(c, w | h) of all words; -inf in an empty slot."""
+        if hidden_RD.is_cuda and _triton.known(hidden_RD.shape[1], hidden_RD.dtype):
+            from impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
+
+            scores_RF = hidden_RD @ self.slab_CSD.flatten(0, 1).T
+            scores_RCS = scores_RF.view(len(hidden_RD), *self.added_CS.shape)
+            return _cluster_kernels.joint(scores_RCS, self.added_CS, log_cluster_RC)
+        return _joint(self.scores_of_all(hidden_RD), log_cluster_RC)
 
     def scores_of_all(self, hidden_RD: Tensor) -> Tensor:
         """(R, C, S) scores of all words; -inf in an empty slot."""
@@ -119,14 +129,14 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     few = len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu"
     if few and len(hidden_ND) == 1:  # which looks by itself whether it is flat
         return _best_of_rows(hidden_ND, log_cluster_NC, words, k, first)
+    if hidden_ND.is_cuda and len(hidden_ND) * clusters * width <= _AT_ONCE_ON_GPU:
+        return *_best_of_joint(hidden_ND, log_cluster_NC, words, k), torch.ones(len(hidden_ND), device=hidden_ND.device)
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
     # cluster: where many clusters reach that half, the first few cannot settle the row.
     half_N1 = log_cluster_NC.amax(dim=1, keepdim=True) - math.log(2.0)
     flat_N = ((log_cluster_NC >= half_N1).sum(dim=1) > _WHOLE_SHARE * clusters) & (k > first)
     if few and not flat_N.any():
         return _best_of_rows(hidden_ND, log_cluster_NC, words, k, first)
-    if hidden_ND.is_cuda and len(hidden_ND) * clusters * width <= _AT_ONCE_ON_GPU:
-        return *_best_of_joint(hidden_ND, log_cluster_NC, words, k), torch.ones(len(hidden_ND), device=hidden_ND.device)
     if flat_N.float().mean() < _FLAT_ROWS:
         return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
     values_NK, ids_NK = (
@@ -272,7 +282,7 @@ def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluste
 
 def _best_of_joint(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every word scored at once and none set aside."""
-    joint_RF = _joint(words.scores_of_all(hidden_RD), log_cluster_RC).flatten(1)
+    joint_RF = words.joint_of_all(hidden_RD, log_cluster_RC).flatten(1)
     ids_F = words.word_CS.flatten()
     return best(joint_RF, k, lambda rows_R, column_RM: ids_F[column_RM])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -16,7 +17,12 @@ def known(dim: int, dtype: torch.dtype) -> bool:
     """Whether there can be kernels for vectors (D,) of `dtype`: where PyTorch sees a CUDA device, and Triton is there.
     A layer that lies on the CPU all the same has no use for them."""
     narrow = dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return narrow and dim <= _WIDEST and torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+    return narrow and dim <= _WIDEST and torch.cuda.is_available() and _installed()
+
+
+@cache
+def _installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def form_of(asked: str, forms: Sequence[str], parameter: Tensor) -> str:

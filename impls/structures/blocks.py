@@ -10,7 +10,7 @@ def _named(*sizes: int) -> dict[str, int]:
 # Logits of a block, by the form's name. 8 MiB of float32 stay in a processor's cache between the products that make and
 # use them; a GPU wants more work at a time. Still larger ones would take the memory that is to be saved.
 FORMS = _named(2**21, 2**23)
-GPU_FORMS = _named(2**24)  # 32 MiB in half precision, which stay in a GPU's cache
+GPU_FORMS = _named(2**24, 2**26)  # 32 MiB in half precision, which stay in a GPU's cache; and fewer, larger products
 _ALIGNED = 64
 
 

@@ -57,10 +57,28 @@ def test_softmax_within_clusters(tokens, clusters, width, dim, biased, dtype, to
     def plain(hidden_ND, slab_CSD, bias_CS):
         return _clusters.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, *target, form=_clusters.LOOP)
 
-    found = differentiated(lambda *own: _cluster_kernels.in_cluster_nll(*own, *target), given, weight_N)
+    def by_kernels(*own):
+        return _cluster_kernels.in_cluster_nll(*own, *target)
+
+    found = differentiated(by_kernels, given, weight_N)
     exact = [None if value is None else value.double() for value in given]
     wanted = differentiated(plain, exact, weight_N)
     assert_near(found, wanted, tolerance)
+    with torch.no_grad():
+        assert torch.equal(by_kernels(*given), found[0])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
+def test_probabilities_of_all_words(dtype, tolerance):
+    generator = torch.Generator().manual_seed(5)
+    scores_RCS = torch.randn(6, 9, 24, generator=generator).to(DEVICE, dtype)
+    added_CS = torch.randn(9, 24, generator=generator)
+    added_CS[torch.arange(24) >= torch.randint(1, 25, (9, 1), generator=generator)] = -torch.inf
+    log_cluster_RC = torch.randn(6, 9, generator=generator).log_softmax(dim=1).to(DEVICE)
+    found_RCS = _cluster_kernels.joint(scores_RCS, added_CS.to(DEVICE), log_cluster_RC).cpu().double()
+    wanted_RCS = (scores_RCS.cpu().double() + added_CS).log_softmax(dim=2) + log_cluster_RC.cpu()[:, :, None].double()
+    assert torch.equal(found_RCS == -torch.inf, wanted_RCS == -torch.inf)
+    assert_near([found_RCS.exp()], [wanted_RCS.exp()], tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
