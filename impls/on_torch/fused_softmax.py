@@ -78,6 +78,7 @@ class _FusedNll(torch.autograd.Function):
         for block in _blocks(len(hidden_ND), len(weight_VD), form):
             logits_NB = _products.linear(cast_ND, weight_VD[block], bias_V[block], form)
             steps.add_block(logits_NB, targets_N, block.start, log_sum_N, target_N)
+            del logits_NB  # before the next is made, so that one is in memory at a time
         ctx.save_for_backward(cast_ND, weight_VD, bias_V, targets_N, log_sum_N)
         ctx.hidden_dtype, ctx.form = hidden_ND.dtype, form
         return log_sum_N - target_N
@@ -96,6 +97,7 @@ class _FusedNll(torch.autograd.Function):
             dlogits_NB = dlogits_NB.to(weight_VD.dtype)
             torch.mm(dlogits_NB.T, hidden_ND, out=dweight_VD[block])
             _products.add_product(dhidden_ND, dlogits_NB, weight_VD[block], ctx.form)
+            del logits_NB, dlogits_NB
         return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None
 
 

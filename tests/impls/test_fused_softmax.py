@@ -1,5 +1,7 @@
 """Fused softmax over many blocks, where the conformance suite's vocabularies fit in one."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -33,3 +35,23 @@ def test_logits_far_apart_across_blocks(framework, monkeypatch):
     )
     inputs = batch(layer.spec.counts, tokens=23, dim=5, seed=1)
     assert [str(c) for c in agreement.check_layer(layer, inputs, k=9) if not c.agrees] == []
+
+
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
+def test_one_block_is_in_memory_at_a_time(monkeypatch):
+    from impls.on_torch import _products
+
+    monkeypatch.setitem(blocks.FORMS, next(iter(blocks.FORMS)), 300)
+    made, alive, linear = [], [], _products.linear
+
+    def counted(*inputs):
+        alive.append(sum(block() is not None for block in made))
+        logits_NB = linear(*inputs)
+        made.append(weakref.ref(logits_NB))
+        return logits_NB
+
+    monkeypatch.setattr(_products, "linear", counted)
+    layer = layers.create("torch", "fused_softmax", counts=zipf_counts(97), dim=11, seed=3)
+    inputs = batch(layer.spec.counts, tokens=41, dim=11, seed=3)
+    layer.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
+    assert alive == [0] * 2 * 14  # forward and backward
