@@ -14,6 +14,7 @@ from impls.on_jax._layer import Array
 Found = TypeVar("Found", bound=tuple[Array, ...])
 
 _GROUP = 8  # rows solved at a time
+_SPARE = 22  # words looked for beyond the k best, so that ties can be settled: in half precision every row has some
 
 
 def top_k(values_NX: Array, k: int) -> tuple[Array, Array]:
@@ -25,17 +26,31 @@ def top_k(values_NX: Array, k: int) -> tuple[Array, Array]:
 def best_by_id(values_NX: Array, ids_NX: Array, k: int) -> tuple[Array, Array]:
     """The k best of each row's candidates, in any order, with their ids: best first, ties by lower id.
 
-    `top_k` prefers the first of equals, so only the rows where some are equal must be sorted by id.
+    Only where there are equals can `top_k` have left one out or misplaced it. Then some more than k are looked for:
+    where the last of them is below the k-th, all that equal the k-th are among them, and are put in order; only rows
+    with so many equals that it is not must be sorted by id as a whole.
     """
-    best_NJ, place_NJ = top_k(values_NX, min(k + 1, values_NX.shape[1]))
+
+    def found(count: int) -> tuple[Array, Array]:
+        best_NJ, place_NJ = top_k(values_NX, min(count, values_NX.shape[1]))
+        return best_NJ, jnp.take_along_axis(ids_NX, place_NJ, axis=1)
 
     def by_id(rows_R: Array) -> tuple[Array, Array]:
         ids_RX, values_RX = lax.sort((ids_NX[rows_R], values_NX[rows_R]), dimension=1, num_keys=1)
         best_RK, place_RK = top_k(values_RX, k)
         return best_RK, jnp.take_along_axis(ids_RX, place_RK, axis=1)
 
-    found = best_NJ[:, :k], jnp.take_along_axis(ids_NX, place_NJ[:, :k], axis=1)
-    return settle(found, (best_NJ[:, 1:] == best_NJ[:, :-1]).any(axis=1), by_id)
+    def in_order() -> tuple[Array, Array]:
+        best_NW, ids_NW = found(k + _SPARE)
+        falling_NW, ids_NW = lax.sort((-best_NW, ids_NW), dimension=1, num_keys=2)
+        ordered = -falling_NW[:, :k], ids_NW[:, :k]
+        if best_NW.shape == values_NX.shape:
+            return ordered
+        return settle(ordered, best_NW[:, -1] == best_NW[:, k - 1], by_id)
+
+    best_NJ, ids_NJ = found(k + 1)
+    tied = (best_NJ[:, 1:] == best_NJ[:, :-1]).any()
+    return lax.cond(tied, in_order, lambda: (best_NJ[:, :k], ids_NJ[:, :k]))
 
 
 def settle(found: Found, open_N: Array, solve: Callable[[Array], Found]) -> Found:
