@@ -155,10 +155,11 @@ def _joint_kernel(scores_RCS, added_CS, log_cluster_RC, joint_RCS, clusters, wid
 
 
 def _tiles_forward(slab_CSD: Tensor) -> dict[str, int]:
-    """Tokens, words and columns of a tile, and by how many warps: whole vectors, 32 KiB of words."""
+    """Tokens, words and columns of a tile, whole vectors, and how many warps and loads under way there are: of wide
+    vectors the fewest words that a matrix unit takes, and no second load, for which there is no room."""
     columns = max(16, triton.next_power_of_2(slab_CSD.shape[2]))
-    words = min(64, max(16, 2**15 // (columns * slab_CSD.dtype.itemsize)))
-    return {"T": _TOKENS, "B": words, "D": columns, "num_warps": 4}
+    words = min(64, 2**15 // (columns * slab_CSD.dtype.itemsize))
+    return {"T": _TOKENS, "B": max(16, words), "D": columns, "num_warps": 4, "num_stages": 3 if words >= 16 else 1}
 
 
 def _tiles_backward(slab_CSD: Tensor) -> dict[str, int]:

@@ -28,6 +28,7 @@ GROUPED, LOOP = "grouped_mm", "loop over clusters"
 _TILE = 32  # tokens
 _FEW = 4  # tokens
 _LARGE = 2**16  # numbers of a cluster's word vectors
+_WIDEST = 2**12  # bytes of a vector: the kernels hold sixteen words and as many hidden vectors at once
 TILES = f"tiles of {_TILE} tokens"
 
 
@@ -36,7 +37,8 @@ def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
     bytes, and comes first, being the fastest on CPUs for small clusters and never far behind."""
     known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
     own = (GROUPED, LOOP, TILES) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
-    return (*own, KERNELS) if _triton.known(dim, dtype) else own
+    kernels = _triton.known(dim, dtype) and dim * dtype.itemsize <= _WIDEST
+    return (*own, KERNELS) if kernels else own
 
 
 def form_to_decode(form: str, slab_CSD: Tensor) -> str:
