@@ -24,6 +24,7 @@ _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
 _FEW_TOGETHER = 3  # rows up to which a batched product of the clusters' words with them is faster on a CPU
 _LARGE = 2**17  # numbers of a cluster's slots: of few rows the empty ones take longer to read than a call takes
+_EVEN = 1.25  # slots up to the largest cluster's size, over words: above it clusters are not of nearly one size
 _FEW_VECTORS = 12  # up to which the order of their products with words, `_products.words_first`, decides
 _FEW_SCORES = 2**18  # of all rows: so few are made by one product and not by one for each cluster
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
@@ -94,11 +95,18 @@ class WordsByCluster:
         return scores_RF.view(rows, *self.added_CS.shape)
 
     def _scores_without_empty(self, hidden_RD: Tensor) -> Tensor:
-        """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there."""
-        (clusters, width), rows = self.word_CS.shape, len(hidden_RD)
-        bounds = [end for size in self.size_C.tolist() for end in (size, width - size)]
+        """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there. Where clusters
+        are of nearly one size and vectors go first, by one batched product, which reads few."""
+        (clusters, width), rows, sizes = self.word_CS.shape, len(hidden_RD), self.size_C.tolist()
+        words_first, largest = _products.words_first(), max(sizes)
+        if not words_first and clusters * largest <= _EVEN * sum(sizes):
+            reached_CDS = self.slab_CSD[:, :largest].transpose(1, 2)
+            scores_RCS = hidden_RD.new_zeros(rows, clusters, width)
+            scores_RCS[:, :, :largest] = torch.bmm(hidden_RD.expand(clusters, -1, -1), reached_CDS).transpose(0, 1)
+            return scores_RCS.flatten(1)
+        bounds = [end for size in sizes for end in (size, width - size)]
         pieces = self.slab_CSD.flatten(0, 1).split(bounds)[::2]
-        if _products.words_first():
+        if words_first:
             columns_DX = hidden_RD.T if rows > 1 else _products.columns_of(hidden_RD[0])
             scores_FX = hidden_RD.new_zeros(clusters * width, columns_DX.shape[1])
             for words_SD, scores_SX in zip(pieces, scores_FX.split(bounds)[::2], strict=True):
