@@ -95,8 +95,8 @@ class WordsByCluster:
         return scores_RF.view(rows, *self.added_CS.shape)
 
     def _scores_without_empty(self, hidden_RD: Tensor) -> Tensor:
-        """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there. Where clusters
-        are of nearly one size and vectors go first, by one batched product, which reads few."""
+        """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there. Where
+        clusters are of nearly one size and vectors go first, by one batched product, which reads few."""
         (clusters, width), rows, sizes = self.word_CS.shape, len(hidden_RD), self.size_C.tolist()
         words_first, largest = _products.words_first(), max(sizes)
         if not words_first and clusters * largest <= _EVEN * sum(sizes):
