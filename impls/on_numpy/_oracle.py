@@ -49,7 +49,7 @@ def best(scores_NV: NDArray, k: int) -> tuple[NDArray, NDArray]:
     ids_NK = np.empty((len(scores_NV), k), np.int64)
     for ids_K, scores_V in zip(ids_NK, scores_NV, strict=True):
         kth = np.partition(scores_V, -k)[-k] if k else np.inf
-        reaching_X = np.flatnonzero(scores_V >= kth)  # few, which are sorted in place of all
+        reaching_X = np.flatnonzero(~(scores_V < kth))  # few, sorted in place of all; a NaN is among them
         ids_K[:] = reaching_X[np.argsort(-scores_V[reaching_X], kind="stable")[:k]]
     return np.take_along_axis(scores_NV, ids_NK, axis=1), ids_NK
 

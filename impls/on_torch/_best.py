@@ -39,7 +39,7 @@ def _best(
     values_NM, column_NM = torch.topk(scores_NF, wide, dim=1)
     ids_NM = ids_of(torch.arange(rows, device=scores_NF.device), column_NM)
     # On a GPU it takes as long to learn whether there are ties as to put them in order.
-    if not scores_NF.is_cuda and not (values_NM[:, 1 : k + 1] == values_NM[:, :k][:, : wide - 1]).any():
+    if not scores_NF.is_cuda and not (values_NM[:, 1:] == values_NM[:, :-1]).any():
         return values_NM[:, :k], ids_NM[:, :k]
     ids_NM, by_id = ids_NM.sort(dim=1)
     values_NM, by_value = values_NM.gather(1, by_id).sort(dim=1, descending=True, stable=True)

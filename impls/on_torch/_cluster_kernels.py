@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 _TOKENS = 16
 _PROGRAMS = 32  # of a cluster, between which the tiles of its tokens are dealt
 _SORTED = 1024  # tokens that are looked at together
+_SLOTS = 2048  # of a cluster that are looked at together
 
 
 @triton.jit
@@ -142,16 +143,24 @@ def _slab_kernel(
 
 
 @triton.jit
-def _joint_kernel(scores_RCS, added_CS, log_cluster_RC, joint_RCS, clusters, width, S: tl.constexpr):
-    row, cluster = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    s_S = tl.arange(0, S)
-    real_S = s_S < width
-    added_S = tl.load(added_CS + cluster * width + s_S, mask=real_S, other=-float("inf"))
-    at_S = (row * clusters + cluster) * width + s_S
-    scores_S = tl.load(scores_RCS + at_S, mask=real_S, other=0.0).to(tl.float32) + added_S
-    highest = tl.max(scores_S, 0)
-    log_sum = highest + tl.log(tl.sum(tl.exp(scores_S - highest), 0))
-    tl.store(joint_RCS + at_S, scores_S - log_sum + tl.load(log_cluster_RC + row * clusters + cluster), mask=real_S)
+def _joint_kernel(scores_RCS, added_CS, log_cluster_RC, joint_RCS, clusters, width, BLOCK: tl.constexpr):
+    pair = tl.program_id(0).to(tl.int64)
+    added_S, scores_S = added_CS + pair % clusters * width, scores_RCS + pair * width
+    highest = -float("inf")
+    total = 0.0
+    for start in range(0, width, BLOCK):
+        here_B = start + tl.arange(0, BLOCK)
+        added_B = tl.load(added_S + here_B, mask=here_B < width, other=-float("inf"))
+        scores_B = tl.load(scores_S + here_B, mask=here_B < width, other=0.0).to(tl.float32) + added_B
+        higher = tl.maximum(highest, tl.max(scores_B, 0))  # finite: the first slot holds a word
+        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(scores_B - higher), 0)
+        highest = higher
+    shift = tl.load(log_cluster_RC + pair) - highest - tl.log(total)
+    for start in range(0, width, BLOCK):
+        here_B = start + tl.arange(0, BLOCK)
+        added_B = tl.load(added_S + here_B, mask=here_B < width, other=-float("inf"))
+        scores_B = tl.load(scores_S + here_B, mask=here_B < width, other=0.0).to(tl.float32) + added_B
+        tl.store(joint_RCS + pair * width + here_B, scores_B + shift, mask=here_B < width)
 
 
 def _tiles_forward(slab_CSD: Tensor) -> dict[str, int]:
@@ -231,11 +240,12 @@ def joint(scores_RCS: Tensor, added_CS: Tensor, log_cluster_RC: Tensor) -> Tenso
 
     Args:
         scores_RCS: Contiguous.
-        added_CS: float32, what each slot gets on top: -inf where there is no word, and a number in each cluster.
+        added_CS: float32, what each slot gets on top: a number in the first slot, -inf where there is no word.
         log_cluster_RC: float32 log P(c | h).
     """
     rows, clusters, width = scores_RCS.shape
     joint_RCS = torch.empty_like(scores_RCS, dtype=torch.float32)
     inputs = scores_RCS, added_CS, log_cluster_RC.contiguous()
-    _joint_kernel[(rows, clusters)](*inputs, joint_RCS, clusters, width, S=triton.next_power_of_2(width), num_warps=4)
+    block = min(_SLOTS, triton.next_power_of_2(width))
+    _joint_kernel[(rows * clusters,)](*inputs, joint_RCS, clusters, width, BLOCK=block, num_warps=4)
     return joint_RCS

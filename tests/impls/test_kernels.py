@@ -69,7 +69,9 @@ def test_softmax_within_clusters(tokens, clusters, width, dim, biased, dtype, to
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
-def test_probabilities_of_all_words(dtype, tolerance):
+@pytest.mark.parametrize("at_once", [16, 2048])
+def test_probabilities_of_all_words(at_once, dtype, tolerance, monkeypatch):
+    monkeypatch.setattr(_cluster_kernels, "_SLOTS", at_once)
     generator = torch.Generator().manual_seed(5)
     scores_RCS = torch.randn(6, 9, 24, generator=generator).to(DEVICE, dtype)
     added_CS = torch.randn(9, 24, generator=generator)
