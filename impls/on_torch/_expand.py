@@ -24,6 +24,7 @@ _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
 _FEW_TOGETHER = 3  # rows up to which a batched product of the clusters' words with them is faster on a CPU
 _LARGE = 2**17  # numbers of a cluster's slots: of few rows the empty ones take longer to read than a call takes
+_LARGE_EVEN = 2**16  # the same where all clusters are one batched product of vectors with words
 _EVEN = 1.25  # slots up to the largest cluster's size, over words: above it clusters are not of nearly one size
 _FEW_VECTORS = 12  # up to which the order of their products with words, `_products.words_first`, decides
 _FEW_SCORES = 2**18  # of all rows: so few are made by one product and not by one for each cluster
@@ -83,9 +84,13 @@ class WordsByCluster:
         """(R, C, S) scores of all words; -inf in an empty slot."""
         rows, clusters = len(hidden_RD), len(self.slab_CSD)
         on_cpu = hidden_RD.device.type == "cpu" and hidden_RD.dtype == torch.float32
-        large = self.slab_CSD[0].numel() >= _LARGE and not torch.is_grad_enabled()
-        if on_cpu and rows <= _FEW_VECTORS and large:
-            return self._scores_without_empty(hidden_RD).view(rows, *self.added_CS.shape) + self.added_CS
+        if on_cpu and rows <= _FEW_VECTORS and not torch.is_grad_enabled():
+            numbers, sizes = self.slab_CSD[0].numel(), self.size_C.tolist()
+            even = clusters * max(sizes) <= _EVEN * sum(sizes)
+            if even and numbers >= _LARGE_EVEN and not _products.words_first():
+                return self._scores_of_even(hidden_RD, max(sizes)) + self.added_CS
+            if numbers >= _LARGE:
+                return self._scores_without_empty(hidden_RD, sizes).view(rows, *self.added_CS.shape) + self.added_CS
         # In half precision the one product is the faster.
         if on_cpu and rows <= _FEW_TOGETHER and _products.words_first():
             scores_CSR = torch.bmm(self.slab_CSD, hidden_RD.repeat(clusters, 1, 1).transpose(1, 2))
@@ -94,19 +99,21 @@ class WordsByCluster:
         scores_RF += self.added_CS.flatten()
         return scores_RF.view(rows, *self.added_CS.shape)
 
-    def _scores_without_empty(self, hidden_RD: Tensor) -> Tensor:
-        """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there. Where
-        clusters are of nearly one size and vectors go first, by one batched product, which reads few."""
-        (clusters, width), rows, sizes = self.word_CS.shape, len(hidden_RD), self.size_C.tolist()
-        words_first, largest = _products.words_first(), max(sizes)
-        if not words_first and clusters * largest <= _EVEN * sum(sizes):
-            reached_CDS = self.slab_CSD[:, :largest].transpose(1, 2)
-            scores_RCS = hidden_RD.new_zeros(rows, clusters, width)
-            scores_RCS[:, :, :largest] = torch.bmm(hidden_RD.expand(clusters, -1, -1), reached_CDS).transpose(0, 1)
-            return scores_RCS.flatten(1)
+    def _scores_of_even(self, hidden_RD: Tensor, largest: int) -> Tensor:
+        """(R, C, S) scores of all words, by one batched product that reads no slots beyond the largest cluster's; 0
+        there."""
+        scores_RCS = hidden_RD.new_zeros(len(hidden_RD), *self.word_CS.shape)
+        reached_CDS = self.slab_CSD[:, :largest].transpose(1, 2)
+        scores_CRS = torch.bmm(hidden_RD.expand(len(reached_CDS), -1, -1), reached_CDS)
+        scores_RCS[:, :, :largest] = scores_CRS.transpose(0, 1)
+        return scores_RCS
+
+    def _scores_without_empty(self, hidden_RD: Tensor, sizes: list[int]) -> Tensor:
+        """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there."""
+        (clusters, width), rows = self.word_CS.shape, len(hidden_RD)
         bounds = [end for size in sizes for end in (size, width - size)]
         pieces = self.slab_CSD.flatten(0, 1).split(bounds)[::2]
-        if words_first:
+        if _products.words_first():
             columns_DX = hidden_RD.T if rows > 1 else _products.columns_of(hidden_RD[0])
             scores_FX = hidden_RD.new_zeros(clusters * width, columns_DX.shape[1])
             for words_SD, scores_SX in zip(pieces, scores_FX.split(bounds)[::2], strict=True):

@@ -165,7 +165,8 @@ def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, 
     from impls.on_torch import _expand, _products
 
     monkeypatch.setattr(_products, "words_first", lambda: words_first)
-    monkeypatch.setattr(_expand, "_LARGE", large)
+    for bound in ("_LARGE", "_LARGE_EVEN"):
+        monkeypatch.setattr(_expand, bound, large)
     oracle, layer = (
         layers.create(framework, method, counts=zipf_counts(300), dim=8, seed=3, dtype=dtype)
         for framework, dtype in (("numpy", "float64"), ("torch", "float32"))
