@@ -114,7 +114,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         if self.spec.options["projection"] == "none":
             return hidden_ND
         projected_ND = product(hidden_ND, params[name]).astype(params[name].dtype)
-        return jax.nn.relu(projected_ND) if self.spec.options["projection"] == "relu" else projected_ND
+        if self.spec.options["projection"] == "linear":
+            return projected_ND
+        rectified_ND = jax.nn.relu(projected_ND)
+        if self.spec.options["projection"] == "relu":
+            return rectified_ND
+        return hidden_ND + rectified_ND * sohsm.RECTIFIED
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = ("word_weight", "word_bias")

@@ -4,6 +4,8 @@ Each word belongs to one of C clusters. With h_c = relu(W_c h) and h_w = relu(W_
 
     log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w]
 
+With `projection="residual"`, which is not in the paper, h_c = h + relu(W_c h) / 4, and h_w alike.
+
 The clusters start at random, or by what stands next to the words in the training text (`start`, not in the paper), and
 are made anew every `interval` batches from the layer's own predictions (equations 8, 9, algorithm 1);
 `impls/structures/clusters.py` and `statistics.py` hold that part, which is the same in every framework.
@@ -28,8 +30,10 @@ from impls.structures import bigrams, classes, clusters
 from impls.structures.statistics import SMOOTHINGS
 from impls.uniform import uniform
 
+PROJECTIONS = ("relu", "linear", "residual", "none")
+RECTIFIED = 0.25  # of the rectifier in a residual projection: small enough for Adagrad's first steps, which are large
 OPTIONS = {
-    "projection": Choice("relu", ("relu", "linear", "none"), "what makes h_c and h_w from h; the paper's is relu"),
+    "projection": Choice("relu", PROJECTIONS, "what makes h_c and h_w from h; the paper's is relu"),
     "bias": Choice(False, (False, True), "cluster and word biases, started at log frequencies"),
     "init": Choice("uniform", ("uniform", "orthogonal"), "projections uniform in +-1/sqrt(D), or orthogonal of gain 2"),
     "clusters": Number(0, 0, 2**31, "number of clusters; 0 is ceil(sqrt V)"),
@@ -108,10 +112,10 @@ def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
     tokens_G, sizes_G = _work.groups_reached(spec.structure["cluster"], targets_N)
     tokens_G, sizes_G = np.append(tokens_G, tokens), np.append(sizes_G, clusters)
     multiply_adds = int(tokens_G @ sizes_G) * width
-    if spec.options["projection"] == "relu":  # the hidden vectors have to be projected
-        multiply_adds += 2 * tokens * width**2
-    elif spec.options["projection"] == "linear":
+    if spec.options["projection"] == "linear":
         multiply_adds = _work.through_projection(tokens_G, width, width, sizes_G)
+    elif spec.options["projection"] != "none":  # the hidden vectors have to be projected
+        multiply_adds += 2 * tokens * width**2
     parameters = int(sizes_G.sum()) * (width + bool(spec.options["bias"]))
     parameters += 0 if spec.options["projection"] == "none" else 2 * width**2
     return _work.least(spec, tokens, multiply_adds=multiply_adds, parameters=parameters)
@@ -127,7 +131,7 @@ DEFINITION = Definition(
     initial=initial,
     draws=lambda spec: 2,
     least_work=least_work,
-    variants=({"projection": "linear", "bias": True}, {"projection": "none", "bias": True}),
+    variants=tuple({"projection": name, "bias": True} for name in PROJECTIONS if name != "relu"),
 )
 
 
@@ -141,7 +145,10 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         if self.spec.options["projection"] == "none":
             return hidden_ND
         projected_ND = hidden_ND @ self.params[name].T
-        return np.maximum(projected_ND, 0) if self.spec.options["projection"] == "relu" else projected_ND
+        if self.spec.options["projection"] == "linear":
+            return projected_ND
+        rectified_ND = np.maximum(projected_ND, 0)
+        return rectified_ND if self.spec.options["projection"] == "relu" else hidden_ND + rectified_ND * RECTIFIED
 
     def cluster_log_probs(self, hidden_ND: NDArray) -> NDArray:
         """(N, C) log P(c | h), the first factor."""
@@ -185,9 +192,7 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         grads["cluster_weight"] = dscores_NC.T @ cluster_hidden_ND
         if "cluster_bias" in grads:
             grads["cluster_bias"] = dscores_NC.sum(axis=0)
-        dhidden_ND = self._back(
-            dscores_NC @ self.params["cluster_weight"], hidden_ND, cluster_hidden_ND, "cluster_projection", grads
-        )
+        dhidden_ND = self._back(dscores_NC @ self.params["cluster_weight"], hidden_ND, "cluster_projection", grads)
 
         # The word: a softmax over the words of its cluster alone.
         word_hidden_ND = self._project(hidden_ND, "word_projection")
@@ -205,17 +210,22 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
             if "word_bias" in grads:
                 grads["word_bias"][words] = dscores_RS.sum(axis=0)
             dword_hidden_ND[rows] = dscores_RS @ weight_SD
-        dhidden_ND = dhidden_ND + self._back(dword_hidden_ND, hidden_ND, word_hidden_ND, "word_projection", grads)
+        dhidden_ND = dhidden_ND + self._back(dword_hidden_ND, hidden_ND, "word_projection", grads)
         return loss, dhidden_ND, grads
 
-    def _back(self, dout_ND: NDArray, hidden_ND: NDArray, projected_ND: NDArray, name: str, grads: Arrays) -> NDArray:
-        """Through a projection: adds to `grads[name]`, returns the gradient by the hidden vectors."""
-        if self.spec.options["projection"] == "none":
+    def _back(self, dout_ND: NDArray, hidden_ND: NDArray, name: str, grads: Arrays) -> NDArray:
+        """Through a projection: sets `grads[name]`, returns the gradient by the hidden vectors."""
+        projection = self.spec.options["projection"]
+        if projection == "none":
             return dout_ND
-        if self.spec.options["projection"] == "relu":
-            dout_ND = dout_ND * (projected_ND > 0)
-        grads[name] = dout_ND.T @ hidden_ND
-        return dout_ND @ self.params[name]
+        dprojected_ND = dout_ND
+        if projection != "linear":
+            dprojected_ND = dout_ND * (hidden_ND @ self.params[name].T > 0)
+        if projection == "residual":
+            dprojected_ND = dprojected_ND * RECTIFIED
+        grads[name] = dprojected_ND.T @ hidden_ND
+        dhidden_ND = dprojected_ND @ self.params[name]
+        return dhidden_ND + dout_ND if projection == "residual" else dhidden_ND
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax

@@ -116,7 +116,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         if self.spec.options["projection"] == "none":
             return hidden_ND
         projected_ND = product(hidden_ND, self.value_of(name))
-        return tf.nn.relu(projected_ND) if self.spec.options["projection"] == "relu" else projected_ND
+        if self.spec.options["projection"] == "linear":
+            return projected_ND
+        rectified_ND = tf.nn.relu(projected_ND)
+        if self.spec.options["projection"] == "relu":
+            return rectified_ND
+        return tf.cast(hidden_ND, rectified_ND.dtype) + rectified_ND * sohsm.RECTIFIED
 
     def _cluster_logits(self, hidden_ND: Tensor) -> Tensor:
         projected_ND = self._project(hidden_ND, "cluster_projection")

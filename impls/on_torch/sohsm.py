@@ -149,7 +149,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         if self.spec.options["projection"] == "none":
             return hidden_ND
         projected_ND = _products.differentiable_linear(hidden_ND, getattr(self, name), None, self.form)
-        return F.relu(projected_ND) if self.spec.options["projection"] == "relu" else projected_ND
+        if self.spec.options["projection"] == "linear":
+            return projected_ND
+        rectified_ND = F.relu(projected_ND)
+        if self.spec.options["projection"] == "relu":
+            return rectified_ND
+        return torch.add(hidden_ND, rectified_ND, alpha=sohsm.RECTIFIED)
 
     def _cluster_logits(self, hidden_ND: Tensor) -> Tensor:
         projected_ND = self._project(hidden_ND, "cluster_projection")

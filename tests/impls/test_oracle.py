@@ -6,13 +6,12 @@ import pytest
 from harness import layers, registry
 from harness.workload import batch, zipf_counts
 from impls.language_model import LanguageModelConfig
+from impls.on_numpy import sohsm
 from impls.optimizers import Optimizer
 
 METHODS = registry.methods()
 CASES = [(method, {}) for method in registry.methods()] + [
-    ("sohsm", {"projection": projection, "bias": bias})
-    for projection in ("relu", "linear", "none")
-    for bias in (False, True)
+    ("sohsm", {"projection": projection, "bias": bias}) for projection in sohsm.PROJECTIONS for bias in (False, True)
 ]
 CASES += [("nce", {"normaliser": "learned", "remove_hits": True}), ("sampled_softmax", {"remove_hits": False})]
 
