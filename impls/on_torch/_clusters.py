@@ -28,7 +28,9 @@ GROUPED, LOOP = "grouped_mm", "loop over clusters"
 _TILE = 32  # tokens
 _FEW = 4  # tokens
 _LARGE = 2**16  # numbers of a cluster's word vectors
-_WIDEST = 2**12  # bytes of a vector: the kernels hold sixteen words and as many hidden vectors at once
+# Bytes of the chip's own memory that the kernels take for vectors of up to so many bytes, as Triton 3.6 compiles them
+# for NVIDIA's architectures 8.0, 8.9 and 9.0: they hold sixteen words and as many hidden vectors at once.
+_SHARED = {2**11: 99_392, 2**12: 163_840}
 TILES = f"tiles of {_TILE} tokens"
 
 
@@ -37,8 +39,13 @@ def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
     bytes, and comes first, being the fastest on CPUs for small clusters and never far behind."""
     known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
     own = (GROUPED, LOOP, TILES) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
-    kernels = _triton.known(dim, dtype) and dim * dtype.itemsize <= _WIDEST
-    return (*own, KERNELS) if kernels else own
+    return (*own, KERNELS) if _triton.known(dim, dtype) and _kernels_fit(dim, dtype) else own
+
+
+def _kernels_fit(dim: int, dtype: torch.dtype) -> bool:
+    """Whether the device has room for what the kernels hold of vectors (D,), padded to a power of two."""
+    size = 2 ** (dim - 1).bit_length() * dtype.itemsize
+    return any(size <= widest and taken <= _triton.shared_memory() for widest, taken in _SHARED.items())
 
 
 def form_to_decode(form: str, slab_CSD: Tensor) -> str:

@@ -21,6 +21,13 @@ def known(dim: int, dtype: torch.dtype) -> bool:
 
 
 @cache
+def shared_memory() -> int:
+    """Bytes of a chip's own memory that a program may take, on the CUDA device with the least of it."""
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return min(getattr(each, "shared_memory_per_block_optin", each.shared_memory_per_block) for each in found)
+
+
+@cache
 def _installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 

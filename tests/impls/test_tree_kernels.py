@@ -182,19 +182,3 @@ def test_sparse_gradients_are_those_of_the_operations(offered):
         found.append(layer.node_weight.grad.cpu().to_dense().numpy())
     close(found[0], found[1])
     assert names[-2] in layer.formulation()
-
-
-def test_kernels_are_for_vectors_of_float32_and_half_precision_that_fit(offered):
-    for method, dim, dtype, there in (
-        ("huffman", 2048, "float32", True),
-        ("huffman", 2048, "bfloat16", True),
-        ("huffman", 2048, "float64", False),
-        ("huffman", 2049, "float32", False),
-        ("binary_tree", 2047, "float32", True),
-        ("binary_tree", 2048, "float32", False),  # the bias is one number more
-        ("sohsm", 1024, "float32", True),
-        ("sohsm", 1032, "float32", False),
-        ("sohsm", 2048, "bfloat16", True),
-    ):
-        spec = layers.spec(method, counts=zipf_counts(9), dim=dim, dtype=dtype)
-        assert ("Triton kernels" in layers.forms("torch", spec, "cuda")) == there
