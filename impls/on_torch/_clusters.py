@@ -12,6 +12,7 @@ with the log-sum-exp of the forward pass, d loss / d logits is one exponential, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,20 +40,34 @@ def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
     bytes, and comes first, being the fastest on CPUs for small clusters and never far behind."""
     known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
     own = (GROUPED, LOOP, TILES) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
-    return (*own, KERNELS) if _triton.known(dim, dtype) and _kernels_fit(dim, dtype) else own
+    kernels = _triton.known(dim, dtype) and dim * dtype.itemsize <= max(_SHARED)
+    return (*own, KERNELS) if kernels else own
 
 
-def _kernels_fit(dim: int, dtype: torch.dtype) -> bool:
+def form_of(asked: str, known: Sequence[str], slab_CSD: Tensor) -> str:
+    """The form asked for; else, of those known, the first, and on a GPU the kernels where it has room for them."""
+    if asked or not slab_CSD.is_cuda:
+        return asked or known[0]
+    return KERNELS if KERNELS in known and _kernels_fit(slab_CSD) else _without_kernels(slab_CSD)
+
+
+def _kernels_fit(slab_CSD: Tensor) -> bool:
     """Whether the device has room for what the kernels hold of vectors (D,), padded to a power of two."""
-    size = 2 ** (dim - 1).bit_length() * dtype.itemsize
-    return any(size <= widest and taken <= _triton.shared_memory() for widest, taken in _SHARED.items())
+    size = 2 ** (slab_CSD.shape[2] - 1).bit_length() * slab_CSD.dtype.itemsize
+    room = _triton.shared_memory(slab_CSD.device)
+    return any(size <= widest and taken <= room for widest, taken in _SHARED.items())
+
+
+def _without_kernels(slab_CSD: Tensor) -> str:
+    """The form for a GPU beside the kernels: there PyTorch has grouped products in bfloat16 alone."""
+    return GROUPED if slab_CSD.dtype == torch.bfloat16 and slab_CSD.shape[2] % 8 == 0 else TILES
 
 
 def form_to_decode(form: str, slab_CSD: Tensor) -> str:
     """The form for products of few rows: of large clusters, on a CPU, the loop, which has the less to read. The kernels
-    are of training alone; of what else there is on a GPU, PyTorch has grouped products in bfloat16 alone."""
+    are of training alone."""
     if form == KERNELS:
-        return GROUPED if slab_CSD.dtype == torch.bfloat16 and slab_CSD.shape[2] % 8 == 0 else TILES
+        return _without_kernels(slab_CSD)
     large = slab_CSD.dtype == torch.float32 and slab_CSD[0].numel() >= _LARGE
     return LOOP if form == GROUPED and large and slab_CSD.device.type == "cpu" else form
 

@@ -84,10 +84,11 @@ class WordsByCluster:
         """(R, C, S) scores of all words; -inf in an empty slot."""
         rows, clusters = len(hidden_RD), len(self.slab_CSD)
         on_cpu = hidden_RD.device.type == "cpu" and hidden_RD.dtype == torch.float32
-        if on_cpu and rows <= _FEW_VECTORS and not torch.is_grad_enabled():
-            numbers, sizes = self.slab_CSD[0].numel(), self.size_C.tolist()
+        numbers = self.slab_CSD[0].numel()
+        if on_cpu and rows <= _FEW_VECTORS and numbers >= _LARGE_EVEN and not torch.is_grad_enabled():
+            sizes = self.size_C.tolist()
             even = clusters * max(sizes) <= _EVEN * sum(sizes)
-            if even and numbers >= _LARGE_EVEN and not _products.words_first():
+            if even and not _products.words_first():
                 return self._scores_of_even(hidden_RD, max(sizes)) + self.added_CS
             if numbers >= _LARGE:
                 return self._scores_without_empty(hidden_RD, sizes).view(rows, *self.added_CS.shape) + self.added_CS

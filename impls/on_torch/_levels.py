@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from impls.on_torch import _clusters, _expand, _triton
+from impls.on_torch import _clusters, _expand
 from impls.on_torch._best import best
 from impls.on_torch._layer import Tensors, at_least_float32, draw
 from impls.structures.shelves import Shelves
@@ -49,7 +49,7 @@ class Level(nn.Module):
 
     @property
     def form(self) -> str:
-        return _triton.form_of(self._asked, self._forms, self._of(0, "weight"))
+        return _clusters.form_of(self._asked, self._forms, self._of(0, "weight"))
 
     def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
         """(N,) -log P(member | its group, h)."""

@@ -21,10 +21,10 @@ def known(dim: int, dtype: torch.dtype) -> bool:
 
 
 @cache
-def shared_memory() -> int:
-    """Bytes of a chip's own memory that a program may take, on the CUDA device with the least of it."""
-    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return min(getattr(each, "shared_memory_per_block_optin", each.shared_memory_per_block) for each in found)
+def shared_memory(device: torch.device) -> int:
+    """Bytes of the chip's own memory that a program may take on a CUDA device."""
+    found = torch.cuda.get_device_properties(device)
+    return getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)
 
 
 @cache

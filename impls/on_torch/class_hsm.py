@@ -37,6 +37,10 @@ class ClassHierarchicalSoftmax(OutputLayer):
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         return _clusters.forms(spec.dim, TORCH_DTYPES[spec.dtype])
 
+    @property
+    def form(self) -> str:
+        return self._below[-1].form
+
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         total_N, member_N = None, targets_N
         for level in reversed(self._below):

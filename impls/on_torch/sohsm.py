@@ -65,6 +65,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         own = _clusters.forms(spec.dim, dtype)
         return _products.forms(own, dtype, both=own.index(_clusters.TILES))
 
+    @property
+    def form(self) -> str:
+        return _clusters.form_of(self.spec.form, self._forms, self.word_weight)
+
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
