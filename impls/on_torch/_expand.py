@@ -27,7 +27,10 @@ _LARGE = 2**17  # numbers of a cluster's slots: of few rows the empty ones take 
 _LARGE_EVEN = 2**16  # the same where all clusters are one batched product of vectors with words
 _EVEN = 1.25  # slots up to the largest cluster's size, over words: above it clusters are not of nearly one size
 _FEW_VECTORS = 12  # up to which the order of their products with words, `_products.words_first`, decides
-_FEW_SCORES = 2**18  # of all rows: so few are made by one product and not by one for each cluster
+_FEW_EVEN = 64  # the same of clusters of nearly one size
+# Of all rows: so few are made by one product and not by one for each cluster, where words go first in products of few
+# vectors and where vectors do.
+_FEW_SCORES = {True: 2**18, False: 2**21}
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
 _OPEN_SHARE = 0.4  # of all (row, cluster) pairs: above it one product for all is cheaper than one for each pair
@@ -81,16 +84,16 @@ class WordsByCluster:
         return _joint(self.scores_of_all(hidden_RD), log_cluster_RC)
 
     def scores_of_all(self, hidden_RD: Tensor) -> Tensor:
-        """(R, C, S) scores of all words; -inf in an empty slot."""
+        """(R, C, S) scores of all words, -inf in an empty slot; without the last slots where these hold no word."""
         rows, clusters = len(hidden_RD), len(self.slab_CSD)
         on_cpu = hidden_RD.device.type == "cpu" and hidden_RD.dtype == torch.float32
         numbers = self.slab_CSD[0].numel()
-        if on_cpu and rows <= _FEW_VECTORS and numbers >= _LARGE_EVEN and not torch.is_grad_enabled():
+        if on_cpu and rows <= _FEW_EVEN and numbers >= _LARGE_EVEN and not torch.is_grad_enabled():
             sizes = self.size_C.tolist()
             even = clusters * max(sizes) <= _EVEN * sum(sizes)
             if even and not _products.words_first():
-                return self._scores_of_even(hidden_RD, max(sizes)) + self.added_CS
-            if numbers >= _LARGE:
+                return self._scores_of_even(hidden_RD, max(sizes))
+            if numbers >= _LARGE and rows <= _FEW_VECTORS:
                 return self._scores_without_empty(hidden_RD, sizes).view(rows, *self.added_CS.shape) + self.added_CS
         # In half precision the one product is the faster.
         if on_cpu and rows <= _FEW_TOGETHER and _products.words_first():
@@ -101,13 +104,14 @@ class WordsByCluster:
         return scores_RF.view(rows, *self.added_CS.shape)
 
     def _scores_of_even(self, hidden_RD: Tensor, largest: int) -> Tensor:
-        """(R, C, S) scores of all words, by one batched product that reads no slots beyond the largest cluster's; 0
-        there."""
-        scores_RCS = hidden_RD.new_zeros(len(hidden_RD), *self.word_CS.shape)
-        reached_CDS = self.slab_CSD[:, :largest].transpose(1, 2)
-        scores_CRS = torch.bmm(hidden_RD.expand(len(reached_CDS), -1, -1), reached_CDS)
-        scores_RCS[:, :, :largest] = scores_CRS.transpose(0, 1)
-        return scores_RCS
+        """(R, C, S) scores of all words, by one batched product that reads no slots beyond the largest cluster's."""
+        reached_CSD, hidden_CRD = self.slab_CSD[:, :largest], hidden_RD.expand(len(self.slab_CSD), -1, -1)
+        if len(hidden_RD) <= _FEW_VECTORS:
+            scores_CRS = torch.bmm(hidden_CRD, reached_CSD.transpose(1, 2))
+        else:
+            scores_CRS = torch.bmm(reached_CSD, hidden_CRD.transpose(1, 2)).transpose(1, 2)
+        scores_RCS = hidden_RD.new_empty(len(hidden_RD), *reached_CSD.shape[:2])
+        return torch.add(scores_CRS.transpose(0, 1), self.added_CS[:, :largest], out=scores_RCS)
 
     def _scores_without_empty(self, hidden_RD: Tensor, sizes: list[int]) -> Tensor:
         """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there."""
@@ -170,16 +174,24 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
 
 
 def _best_of_rows(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int) -> Found:
-    """As `search`, one row after the other."""
+    """As `search`, one row after the other, but together those that want all clusters."""
+    alone = len(hidden_ND) == 1
     rows = zip(hidden_ND, log_cluster_NC, strict=True)
-    values, ids, shares = zip(*(_best_of_row(*row, words, k, first) for row in rows), strict=True)
+    found = [_best_of_row(*row, words, k, first, alone) for row in rows]
+    flat = [row for row, each in enumerate(found) if each is None]
+    if flat:
+        values_RK, ids_RK = _best_of_all(hidden_ND[flat], log_cluster_NC[flat], words, k)
+        for row, values_K, ids_K in zip(flat, values_RK, ids_RK, strict=True):
+            found[row] = values_K[None], ids_K[None], 1.0
+    values, ids, shares = zip(*(each for each in found if each is not None), strict=True)
     return torch.cat(values), torch.cat(ids), torch.tensor(shares)
 
 
 def _best_of_row(
-    hidden_D: Tensor, log_cluster_C: Tensor, words: WordsByCluster, k: int, first: int
-) -> tuple[Tensor, Tensor, float]:
-    """Values and ids (1, K) of one row, its clusters expanded by falling probability; and their share."""
+    hidden_D: Tensor, log_cluster_C: Tensor, words: WordsByCluster, k: int, first: int, alone: bool
+) -> tuple[Tensor, Tensor, float] | None:
+    """Values and ids (1, K) of one row, its clusters expanded by falling probability; and their share. None where it
+    wants all of them and is not alone."""
     bound_C, order_C = log_cluster_C.sort(descending=True)
     bounds, clusters = bound_C.tolist(), len(bound_C)
     joint_MS = words.added_CS[:0]
@@ -189,7 +201,10 @@ def _best_of_row(
     while True:
         done = len(joint_MS)
         if wanted - done > _WHOLE_SHARE * clusters:
-            joint_MS, word_MS = _joint(words.scores_of_all(hidden_D[None])[0], log_cluster_C), words.word_CS
+            if not alone:
+                return None
+            joint_MS = _joint(words.scores_of_all(hidden_D[None])[0], log_cluster_C)
+            word_MS = words.word_CS
             wanted = clusters
         else:
             more_MS = words.joint_of_row(hidden_D, bound_C[done:wanted], order_C[done:wanted])
@@ -201,10 +216,14 @@ def _best_of_row(
         if wanted == clusters or bounds[wanted] < values[k - 1]:
             break
         wanted = bisect_right(bounds, -values[k - 1], key=operator.neg)
-    word_F = word_MS.flatten()
+    width = joint_MS.shape[1]
+
+    def ids_of(column: Tensor) -> Tensor:
+        return word_MS[column // width, column % width]
+
     if len(set(values)) == len(values):
-        return values_M[None, :k], word_F[column_M[:k]][None], wanted / clusters
-    values_1K, ids_1K = best(joint_MS.view(1, -1), k, lambda rows_R, column_RM: word_F[column_RM])
+        return values_M[None, :k], ids_of(column_M[:k])[None], wanted / clusters
+    values_1K, ids_1K = best(joint_MS.view(1, -1), k, lambda rows_R, column_RM: ids_of(column_RM))
     return values_1K, ids_1K, wanted / clusters
 
 
@@ -280,7 +299,9 @@ def _joined_by_needed(
 def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every cluster scored."""
     # On a CPU one product a cluster, whose scores stay in cache, beats one for all where there is much to score.
-    by_cluster = hidden_RD.device.type == "cpu" and len(hidden_RD) * int(words.size_C.sum()) > _FEW_SCORES
+    by_cluster = hidden_RD.device.type == "cpu" and (
+        len(hidden_RD) * int(words.size_C.sum()) > _FEW_SCORES[_products.words_first()]
+    )
     scored = _scored_by_cluster(hidden_RD, words) if by_cluster else _scored_at_once(hidden_RD, words)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
     wide = min(k + 1, len(words.size_C))
@@ -298,9 +319,9 @@ def _best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluste
 
 def _best_of_joint(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every word scored at once and none set aside."""
-    joint_RF = words.joint_of_all(hidden_RD, log_cluster_RC).flatten(1)
-    ids_F = words.word_CS.flatten()
-    return best(joint_RF, k, lambda rows_R, column_RM: ids_F[column_RM])
+    joint_RCS = words.joint_of_all(hidden_RD, log_cluster_RC)
+    ids_F = words.word_CS[:, : joint_RCS.shape[2]].flatten()
+    return best(joint_RCS.flatten(1), k, lambda rows_R, column_RM: ids_F[column_RM])
 
 
 @dataclass(frozen=True)
@@ -336,8 +357,8 @@ def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
 
 
 def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
-    clusters, width = words.word_CS.shape
     in_cluster_RCS = words.scores_of_all(hidden_RD).log_softmax(dim=2)
+    clusters, width = in_cluster_RCS.shape[1:]
     start_C = width * torch.arange(clusters, device=hidden_RD.device)
     return _Scored(in_cluster_RCS.flatten(1), start_C, in_cluster_RCS.amax(dim=2))
 
