@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from impls.on_torch import _clusters, _expand
 from impls.on_torch._best import best
 from impls.on_torch._layer import Tensors, at_least_float32, draw
+from impls.on_torch._words_by_cluster import WordsByCluster
 from impls.structures.shelves import Shelves
 
 
@@ -148,12 +149,12 @@ class Level(nn.Module):
     def _cast(self, hidden_ND: Tensor) -> Tensor:
         return hidden_ND.to(self._of(0, "weight").dtype)
 
-    def _words(self, number: int) -> _expand.WordsByCluster:
+    def _words(self, number: int) -> WordsByCluster:
         member_GS, bias_GS = self._of(number, "member"), at_least_float32(self._of(number, "bias"))
         added_GS = bias_GS.masked_fill(torch.eq(member_GS, self.members), -torch.inf)
         weight_GSD = self._of(number, "weight")
         form = _clusters.form_to_decode(self.form, weight_GSD)
-        return _expand.WordsByCluster(weight_GSD, added_GS, member_GS, self._of(number, "size"), form)
+        return WordsByCluster(weight_GSD, added_GS, member_GS, self._of(number, "size"), form)
 
 
 def followed(log_group_NC: Tensor, width: int) -> Tensor:

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+FEW_VECTORS = 12  # up to which the order of their products with words, `words_first`, decides
+
 _BY_ONEDNN = ", products by oneDNN"
 
 

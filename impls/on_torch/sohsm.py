@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from impls.on_numpy import sohsm
 from impls.on_torch import _clusters, _expand, _products
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
+from impls.on_torch._words_by_cluster import WordsByCluster
 from impls.spec import LayerSpec
 from impls.structures import clusters
 from impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
@@ -140,11 +141,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return word_N
 
     @property
-    def _words(self) -> _expand.WordsByCluster:
+    def _words(self) -> WordsByCluster:
         kind = at_least_float32(self.word_weight[:0]).dtype
         added_CS = self.blank.to(kind) if self._word_bias is None else self._word_bias.to(kind) + self.blank
         form = _clusters.form_to_decode(_products.own(self.form), self.word_weight)
-        return _expand.WordsByCluster(self.word_weight, added_CS, self.word, self.size, form)
+        return WordsByCluster(self.word_weight, added_CS, self.word, self.size, form)
 
     def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
         return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)

@@ -95,14 +95,16 @@ def test_what_is_no_partition_is_refused(cluster_V):
 def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     """As a GPU ranks them; ties by lower id, and slots without a word last."""
     torch = pytest.importorskip("torch")
-    from impls.on_torch import _expand
+    from impls.on_torch import _all_clusters
 
     layer = layers.create("torch", "sohsm", counts=zipf_counts(97), dim=8, seed=3, dtype="float64")
     layer.load({name: np.round(4 * value) / 4 for name, value in layer.parameters().items()})  # many equal scores
     hidden_ND = np.round(2 * np.random.default_rng(0).standard_normal((9, 8)))
     native, hidden = layer.native, torch.from_numpy(hidden_ND)
     with torch.no_grad():
-        found = _expand._best_of_joint(native._word_hidden(hidden), native.cluster_log_probs(hidden), native._words, 20)
+        found = _all_clusters.best_of_joint(
+            native._word_hidden(hidden), native.cluster_log_probs(hidden), native._words, 20
+        )
     values_NK, ids_NK = layer.topk(hidden_ND, 20)
     np.testing.assert_allclose(found[0].numpy(), values_NK, atol=1e-12)
     assert found[1].tolist() == ids_NK.tolist()
@@ -162,12 +164,12 @@ def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, 
     """In either order of the products of few vectors, with empty slots read or left out, by one product or one for each
     cluster; rows that are flat, peaked or either side by side."""
     pytest.importorskip("torch")
-    from impls.on_torch import _expand, _products
+    from impls.on_torch import _all_clusters, _products, _words_by_cluster
 
     monkeypatch.setattr(_products, "words_first", lambda: words_first)
     for bound in ("_LARGE", "_LARGE_EVEN"):
-        monkeypatch.setattr(_expand, bound, large)
-    monkeypatch.setattr(_expand, "_FEW_SCORES", {words_first: few_scores})
+        monkeypatch.setattr(_words_by_cluster, bound, large)
+    monkeypatch.setattr(_all_clusters, "_FEW_SCORES", {words_first: few_scores})
     oracle, layer = (
         layers.create(framework, method, counts=zipf_counts(300), dim=8, seed=3, dtype=dtype)
         for framework, dtype in (("numpy", "float64"), ("torch", "float32"))

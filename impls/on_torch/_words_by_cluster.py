@@ -1,0 +1,116 @@
+"""The lower level of a two-level layer on its own: words by cluster, and their products with few vectors or many.
+
+Products are chosen by what has to be read: of few vectors a product takes as long as reading the words, so that it may
+pay to leave the empty slots of clusters out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from impls.on_torch import _clusters, _products, _triton
+from impls.on_torch._layer import at_least_float32
+
+_FEW_TOGETHER = 3  # rows up to which a batched product of the clusters' words with them is faster on a CPU
+_LARGE = 2**17  # numbers of a cluster's slots: of few rows the empty ones take longer to read than a call takes
+_LARGE_EVEN = 2**16  # the same where all clusters are one batched product of vectors with words
+_EVEN = 1.25  # slots up to the largest cluster's size, over words: above it clusters are not of nearly one size
+_FEW_EVEN = 64  # rows up to which these are one batched product
+
+
+@dataclass(frozen=True)
+class WordsByCluster:
+    """The lower level of a two-level layer.
+
+    Attributes:
+        slab_CSD: Word vectors by cluster and slot.
+        added_CS: What a word's score gets on top, its bias or 0; -inf in an empty slot.
+        word_CS: The word in each slot.
+        size_C: Words of each cluster, which are in its first slots.
+        form: Of products of pairs with the slab, as in `_clusters.ByCluster`.
+    """
+
+    slab_CSD: Tensor
+    added_CS: Tensor
+    word_CS: Tensor
+    size_C: Tensor
+    form: str
+
+    def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
+        """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
+        scores_PS = at_least_float32(_clusters.scores(hidden_RD[row_P], self.slab_CSD, batch))
+        scores_PS += self.added_CS[batch.cluster_N]
+        return _joint(scores_PS, log_cluster_RC[row_P, batch.cluster_N])
+
+    def joint_of_row(self, hidden_D: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
+        """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot."""
+        columns_DX = _products.columns_of(hidden_D)
+        scores_MSX = hidden_D.new_zeros(len(cluster_M), self.slab_CSD.shape[1], columns_DX.shape[1])
+        sizes = self.size_C[cluster_M].tolist()
+        for scores_SX, cluster, size in zip(scores_MSX.unbind(), cluster_M.tolist(), sizes, strict=True):
+            torch.mm(self.slab_CSD[cluster].narrow(0, 0, size), columns_DX, out=scores_SX.narrow(0, 0, size))
+        return _joint(at_least_float32(scores_MSX[:, :, 0]) + self.added_CS[cluster_M], log_cluster_M)
+
+    def joint_of_all(self, hidden_RD: Tensor, log_cluster_RC: Tensor) -> Tensor:
+        """(R, C, S) log P(c, w | h) of all words; -inf in an empty slot."""
+        if hidden_RD.is_cuda and _triton.known(hidden_RD.shape[1], hidden_RD.dtype):
+            from impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
+
+            scores_RF = hidden_RD @ self.slab_CSD.flatten(0, 1).T
+            scores_RCS = scores_RF.view(len(hidden_RD), *self.added_CS.shape)
+            return _cluster_kernels.joint(scores_RCS, self.added_CS, log_cluster_RC)
+        return _joint(self.scores_of_all(hidden_RD), log_cluster_RC)
+
+    def scores_of_all(self, hidden_RD: Tensor) -> Tensor:
+        """(R, C, S) scores of all words, -inf in an empty slot; without the last slots where these hold no word."""
+        rows, clusters = len(hidden_RD), len(self.slab_CSD)
+        on_cpu = hidden_RD.device.type == "cpu" and hidden_RD.dtype == torch.float32
+        numbers = self.slab_CSD[0].numel()
+        if on_cpu and rows <= _FEW_EVEN and numbers >= _LARGE_EVEN and not torch.is_grad_enabled():
+            sizes = self.size_C.tolist()
+            even = clusters * max(sizes) <= _EVEN * sum(sizes)
+            if even and not _products.words_first():
+                return self._scores_of_even(hidden_RD, max(sizes))
+            if numbers >= _LARGE and rows <= _products.FEW_VECTORS:
+                return self._scores_without_empty(hidden_RD, sizes).view(rows, *self.added_CS.shape) + self.added_CS
+        # In half precision the one product is the faster.
+        if on_cpu and rows <= _FEW_TOGETHER and _products.words_first():
+            scores_CSR = torch.bmm(self.slab_CSD, hidden_RD.repeat(clusters, 1, 1).transpose(1, 2))
+            return scores_CSR.permute(2, 0, 1) + self.added_CS
+        scores_RF = at_least_float32(hidden_RD @ self.slab_CSD.flatten(0, 1).T)
+        scores_RF += self.added_CS.flatten()
+        return scores_RF.view(rows, *self.added_CS.shape)
+
+    def _scores_of_even(self, hidden_RD: Tensor, largest: int) -> Tensor:
+        """(R, C, S) scores of all words, by one batched product that reads no slots beyond the largest cluster's."""
+        reached_CSD, hidden_CRD = self.slab_CSD[:, :largest], hidden_RD.expand(len(self.slab_CSD), -1, -1)
+        if len(hidden_RD) <= _products.FEW_VECTORS:
+            scores_CRS = torch.bmm(hidden_CRD, reached_CSD.transpose(1, 2))
+        else:
+            scores_CRS = torch.bmm(reached_CSD, hidden_CRD.transpose(1, 2)).transpose(1, 2)
+        scores_RCS = hidden_RD.new_empty(len(hidden_RD), *reached_CSD.shape[:2])
+        return torch.add(scores_CRS.transpose(0, 1), self.added_CS[:, :largest], out=scores_RCS)
+
+    def _scores_without_empty(self, hidden_RD: Tensor, sizes: list[int]) -> Tensor:
+        """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there."""
+        (clusters, width), rows = self.word_CS.shape, len(hidden_RD)
+        bounds = [end for size in sizes for end in (size, width - size)]
+        pieces = self.slab_CSD.flatten(0, 1).split(bounds)[::2]
+        if _products.words_first():
+            columns_DX = hidden_RD.T if rows > 1 else _products.columns_of(hidden_RD[0])
+            scores_FX = hidden_RD.new_zeros(clusters * width, columns_DX.shape[1])
+            for words_SD, scores_SX in zip(pieces, scores_FX.split(bounds)[::2], strict=True):
+                torch.mm(words_SD, columns_DX, out=scores_SX)
+            return scores_FX.T[:rows].contiguous()
+        scores_RF = hidden_RD.new_zeros(rows, clusters * width)
+        for words_SD, scores_RS in zip(pieces, scores_RF.split(bounds, dim=1)[::2], strict=True):
+            torch.mm(hidden_RD, words_SD.T, out=scores_RS)
+        return scores_RF
+
+
+def _joint(scores: Tensor, log_cluster: Tensor) -> Tensor:
+    """log P(c, w | h) from the scores of a cluster's words, along the last axis, and log P(c | h)."""
+    return torch.log_softmax(scores, dim=-1).add_(log_cluster[..., None])
