@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness import form, registry
+from harness import registry, schema
 from impls.errors import BadInput, unknown
 from impls.options import Choice, Destination, File, Folder, Given, Number, Option, Rising, Spelled, Table, Words
 from impls.spec import DTYPES, Definition, check_options
@@ -167,20 +167,20 @@ def check_vocab(vocab: int) -> int:
 
 
 _SWEEP = {
-    "task": form.text,
-    **dict.fromkeys(("frameworks", "methods"), form.some(form.text)),
-    "vocab": form.some(form.whole(2, 2**31 - 1)),
-    **dict.fromkeys(("dim", "tokens"), form.whole(1, 2**31 - 1)),
-    "precision": form.some(form.one_of(*DTYPES)),
-    "dataset": form.text,
-    **dict.fromkeys(("options", "settings"), form.both(form.plain, form.record({}))),
-    "seeds": form.some(form.whole(0)),
+    "task": schema.text,
+    **dict.fromkeys(("frameworks", "methods"), schema.some(schema.text)),
+    "vocab": schema.some(schema.whole(2, 2**31 - 1)),
+    **dict.fromkeys(("dim", "tokens"), schema.whole(1, 2**31 - 1)),
+    "precision": schema.some(schema.one_of(*DTYPES)),
+    "dataset": schema.text,
+    **dict.fromkeys(("options", "settings"), schema.both(schema.plain, schema.record({}))),
+    "seeds": schema.some(schema.whole(0)),
 }
 _SUITE = {
-    "description": form.text,
-    "sweep": form.some(form.record({"task": form.text}, _SWEEP)),
+    "description": schema.text,
+    "sweep": schema.some(schema.record({"task": schema.text}, _SWEEP)),
 }
-_SUITE_MORE = {"deadline_seconds": form.above_zero}
+_SUITE_MORE = {"deadline_seconds": schema.above_zero}
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Suite:
         except (ValueError, RecursionError) as error:
             raise BadInput(f"suite {path.name}: {error}: allowed: TOML in UTF-8") from error
         _check_keys(f"key of {path.name}", content, _SUITE | _SUITE_MORE)
-        if wrong := form.record(_SUITE, _SUITE_MORE)(content):
+        if wrong := schema.record(_SUITE, _SUITE_MORE)(content):
             raise BadInput(f"suite {path.name}: {wrong.removeprefix('.')}")
         for sweep in content["sweep"]:
             _check_keys(f"key of a sweep in {path.name}", sweep, _SWEEP)

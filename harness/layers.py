@@ -92,7 +92,7 @@ def from_spec(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> Lay
 
 def forms(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `LayerSpec.form` may be: the ways that `framework` has to compute this layer there; none where there is but
-    one. Which is fastest here, `harness.forms.fastest` finds out."""
+    one. Which is fastest here, `harness.fastest_form` finds out."""
     return registry.adapter(framework).forms(layer_spec, device)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.cells import Cell
-from harness.form import (
+from harness.schema import (
     above_zero,
     boolean,
     both,

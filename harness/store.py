@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.form import LARGEST
+from harness.schema import LARGEST
 from impls.errors import BadInput
 
 SCHEMA = 1

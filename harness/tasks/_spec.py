@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from numpy.typing import NDArray
 
-from harness import forms, layers
+from harness import layers
 from harness.cells import Cell
+from harness.fastest_form import fastest_form
 from harness.workload import batch
 from impls.spec import LayerSpec
 
@@ -22,4 +23,4 @@ def spec_of(cell: Cell, counts_V: NDArray, options: Mapping[str, object]) -> Lay
     if cell.device == "cpu":
         return spec
     inputs = batch(spec.counts, tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
-    return forms.fastest(cell.framework, spec, inputs, cell.device, lambda text: None)[0]
+    return fastest_form(cell.framework, spec, inputs, cell.device, lambda text: None)[0]

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import agreement, forms, layers
+from harness import agreement, layers
 from harness.cells import Cell
+from harness.fastest_form import fastest_form
 from harness.quantities import Measurement
 from harness.tasks._paired import BASELINE, K, decoding, timed
 from harness.workload import Batch
@@ -36,8 +37,8 @@ class TrainedLayer:
         """Seconds of forward and backward for `inputs`, in the form that is fastest for them and that `decoding` then
         has too; and how the layer agrees with the oracle, as `agreement.summary` gives it."""
         cell = self.cell
-        self._spec, times = forms.fastest(cell.framework, self._spec, inputs, cell.device, progress)
-        self._plain, _ = forms.fastest(cell.framework, self._plain, inputs, cell.device, progress)
+        self._spec, times = fastest_form(cell.framework, self._spec, inputs, cell.device, progress)
+        self._plain, _ = fastest_form(cell.framework, self._plain, inputs, cell.device, progress)
         baseline, layer = self._layers()
         progress("agreement of the trained layer")
         some = Batch(inputs.hidden_ND[:_CHECKED], inputs.targets_N[:_CHECKED])

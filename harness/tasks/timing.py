@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from harness import agreement, forms, layers, registry, roofline
+from harness import agreement, layers, registry, roofline
 from harness.cells import Cell, Names, Setting
+from harness.fastest_form import fastest_form
 from harness.memory import freed_given_back, peak_bytes
 from harness.quantities import Measurement
 from harness.tasks._paired import BASELINE, DECODING, decoding, timed
@@ -64,7 +65,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         layer = _layer(cell, spec)
         progress("peak memory")
         measurements, compiling = _peak(cell, layer, inputs)
-    spec, times = forms.fastest(cell.framework, spec, inputs, cell.device, progress)
+    spec, times = fastest_form(cell.framework, spec, inputs, cell.device, progress)
     if times:
         tried = {"tried": times}
     if layer is None or spec.form != next(iter(times), ""):
@@ -81,7 +82,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
 
     plain = spec
     if cell.method != BASELINE:
-        plain, _ = forms.fastest(cell.framework, _spec(cell, BASELINE), inputs, cell.device, progress)
+        plain, _ = fastest_form(cell.framework, _spec(cell, BASELINE), inputs, cell.device, progress)
     baseline = _layer(cell, plain)  # a second one where the method is full softmax itself: an A/A comparison
     formulation, least = layer.formulation(), layer.least_work(inputs.targets_N)
     rates = None

@@ -6,8 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from harness import agreement, forms, layers, registry
+from harness import agreement, layers, registry
 from harness.cells import Cell
+from harness.fastest_form import fastest_form
 from harness.tasks import timing
 from harness.workload import batch, zipf_counts
 from impls.errors import BadInput
@@ -70,7 +71,7 @@ def test_a_form_that_there_is_not_is_refused(framework):
 def test_an_oracle_has_no_forms_and_nothing_is_tried():
     spec = spec_of("sohsm", dtype="float64")
     inputs = batch(spec.counts, tokens=9, dim=24, seed=5)
-    assert forms.fastest("numpy", spec, inputs, "cpu", pytest.fail) == (spec, {})
+    assert fastest_form("numpy", spec, inputs, "cpu", pytest.fail) == (spec, {})
 
 
 class Pretended:
@@ -96,7 +97,7 @@ def test_the_fastest_form_is_taken_and_one_that_fails_is_passed_over(monkeypatch
     monkeypatch.setattr(layers, "forms", lambda framework, spec, device: names)
     monkeypatch.setattr(layers, "from_spec", lambda framework, spec, device: Pretended(spec.form))
     spec, said = spec_of("full_softmax"), []
-    chosen, seconds = forms.fastest("torch", spec, batch(spec.counts, tokens=9, dim=24, seed=5), "cpu", said.append)
+    chosen, seconds = fastest_form("torch", spec, batch(spec.counts, tokens=9, dim=24, seed=5), "cpu", said.append)
     assert chosen.form == "fast"
     assert float(seconds["slow"]) > float(seconds["fast"]) > 0
     assert seconds["unknown to the device"] == "no kernel"
@@ -109,7 +110,7 @@ def test_where_every_form_fails_the_reason_is_told(monkeypatch):
     monkeypatch.setattr(layers, "from_spec", lambda framework, spec, device: Pretended(spec.form))
     spec = spec_of("full_softmax")
     with pytest.raises(RuntimeError, match="no kernel"):
-        forms.fastest("torch", spec, batch(spec.counts, tokens=9, dim=24, seed=5), "cpu", lambda text: None)
+        fastest_form("torch", spec, batch(spec.counts, tokens=9, dim=24, seed=5), "cpu", lambda text: None)
 
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch, whose two-level layers have several forms")
@@ -121,7 +122,7 @@ def test_what_is_timed_is_the_form_that_was_taken(monkeypatch):
         tried.append(spec.method)
         return (dataclasses.replace(spec, form=names[1]), dict.fromkeys(names, 1.0)) if names else (spec, {})
 
-    monkeypatch.setattr(forms, "fastest", second)
+    monkeypatch.setattr(timing, "fastest_form", second)
     settings = {"quantities": ("layer_seconds", "peak_bytes"), "rounds": 6, "budget": 0.0, "checked_tokens": 8}
     cell = Cell("s", "timing", "torch", "sohsm", vocab=60, dim=8, tokens=40, settings=settings)
     found = by_quantity(row_of(timing, cell))

@@ -1,6 +1,6 @@
-"""The form that data from outside must have, put together from small parts and held against it before anyone reads it.
+"""The schema of data from outside, put together from small parts and held against the data before anyone reads them.
 
-A form takes a value and returns what is wrong with it, with the way to the place, or nothing:
+A schema takes a value and returns what is wrong with it, with the way to the place, or nothing:
 
     >>> record({"name": text, "sizes": some(whole(1))})({"name": "mine", "sizes": [3, 0]})
     '.sizes[1]=0: allowed: a whole number from 1'
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Form = Callable[[Any], str]
+Schema = Callable[[Any], str]
 
 _DEEPEST = 24  # levels of lists and objects: far more than we write, far fewer than Python can follow
 LARGEST = 1e150  # below it, numbers count as finite
@@ -37,84 +37,84 @@ def boolean(value: Any) -> str:
     return "" if isinstance(value, bool) else _no(value, "true or false")
 
 
-def whole(low: int, high: int = _LARGEST - 1) -> Form:
+def whole(low: int, high: int = _LARGEST - 1) -> Schema:
     """A whole number from `low` to `high`."""
     wanted = f"a whole number from {low:,}" + (f" to {high:,}" if high < _LARGEST - 1 else "")
 
-    def form(value: Any) -> str:
+    def schema(value: Any) -> str:
         good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
         return "" if good else _no(value, wanted)
 
-    return form
+    return schema
 
 
-def one_of(*values: str) -> Form:
+def one_of(*values: str) -> Schema:
     return lambda value: "" if isinstance(value, str) and value in values else _no(value, ", ".join(values))
 
 
-def maybe(form: Form) -> Form:
+def maybe(schema: Schema) -> Schema:
     """That, or null."""
-    return lambda value: "" if value is None else form(value)
+    return lambda value: "" if value is None else schema(value)
 
 
-def either(*forms: Form) -> Form:
+def either(*schemas: Schema) -> Schema:
     """What fits one of them; else what is wrong by the last."""
-    return lambda value: min((form(value) for form in reversed(forms)), key=bool)
+    return lambda value: min((schema(value) for schema in reversed(schemas)), key=bool)
 
 
-def both(first: Form, second: Form) -> Form:
+def both(first: Schema, second: Schema) -> Schema:
     return lambda value: first(value) or second(value)
 
 
-def each(form: Form) -> Form:
+def each(schema: Schema) -> Schema:
     """A list of such, which may be empty."""
 
     def check(value: Any) -> str:
         if not isinstance(value, list):
             return _no(value, "a list")
-        return next((f"[{place}]{wrong}" for place, item in enumerate(value) if (wrong := form(item))), "")
+        return next((f"[{place}]{wrong}" for place, item in enumerate(value) if (wrong := schema(item))), "")
 
     return check
 
 
-def some(form: Form) -> Form:
+def some(schema: Schema) -> Schema:
     """A list of one such or more."""
-    return lambda value: each(form)(value) if value else _no(value, "a list of one or more")
+    return lambda value: each(schema)(value) if value else _no(value, "a list of one or more")
 
 
-def exactly(*forms: Form) -> Form:
-    """A list with one item for each form."""
+def exactly(*schemas: Schema) -> Schema:
+    """A list with one item for each schema."""
 
     def check(value: Any) -> str:
-        if not isinstance(value, list) or len(value) != len(forms):
-            return _no(value, f"a list of {len(forms)}")
-        wrongs = ((place, form(item)) for place, (form, item) in enumerate(zip(forms, value, strict=True)))
+        if not isinstance(value, list) or len(value) != len(schemas):
+            return _no(value, f"a list of {len(schemas)}")
+        wrongs = ((place, schema(item)) for place, (schema, item) in enumerate(zip(schemas, value, strict=True)))
         return next((f"[{place}]{wrong}" for place, wrong in wrongs if wrong), "")
 
     return check
 
 
-def named(form: Form) -> Form:
+def named(schema: Schema) -> Schema:
     """An object that has such under any names."""
 
     def check(value: Any) -> str:
         if not isinstance(value, dict):
             return _no(value, "an object")
-        return next((f".{name[:60]}{wrong}" for name, item in value.items() if (wrong := form(item))), "")
+        return next((f".{name[:60]}{wrong}" for name, item in value.items() if (wrong := schema(item))), "")
 
     return check
 
 
-def record(needed: Mapping[str, Form], known: Mapping[str, Form] | None = None) -> Form:
+def record(needed: Mapping[str, Schema], known: Mapping[str, Schema] | None = None) -> Schema:
     """An object with all the names `needed`, those of `known` that it likes, and any others."""
-    forms = {**needed, **(known or {})}
+    schemas = {**needed, **(known or {})}
 
     def check(value: Any) -> str:
         if not isinstance(value, dict):
             return _no(value, "an object")
         if missing := [name for name in needed if name not in value]:
             return f": no {missing[0]}: allowed: an object with {', '.join(needed)}"
-        wrongs = ((name, form(value[name])) for name, form in forms.items() if name in value)
+        wrongs = ((name, schema(value[name])) for name, schema in schemas.items() if name in value)
         return next((f".{name}{wrong}" for name, wrong in wrongs if wrong), "")
 
     return check

@@ -20,7 +20,7 @@ _CALLS, _BUDGET = 9, 2.0  # of each form after the first, which compiles; second
 _GAIN = 1.1  # how much faster than a framework's first form another must be, so that no noise chooses
 
 
-def fastest(
+def fastest_form(
     framework: str, spec: LayerSpec, inputs: Batch, device: str, progress: Callable[[str], None]
 ) -> tuple[LayerSpec, dict[str, float | str]]:
     """`spec` with the form whose forward and backward take least time for `inputs`; and for each form, the framework's
