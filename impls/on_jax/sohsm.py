@@ -19,7 +19,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     """log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w] (Shen et al.
     2017).
 
-    Parameters: `cluster_projection`, `word_projection` (D, D) unless `projection` is "none"; `cluster_weight` (C, D);
+    Parameters: `cluster_projection`, `word_projection` (D, D), as `projection` has them; `cluster_weight` (C, D);
     `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over; with `bias` also
     `cluster_bias` (C,) and `word_bias` (C, S). Structure: `cluster`, `slot` (V,) of each word, `word` (C, S) of each
     slot, -1 where empty.
@@ -111,7 +111,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         )
 
     def _project(self, params: Tree, hidden_ND: Array, name: str) -> Array:
-        if self.spec.options["projection"] == "none":
+        if name not in params:
             return hidden_ND
         projected_ND = product(hidden_ND, params[name]).astype(params[name].dtype)
         if self.spec.options["projection"] == "linear":

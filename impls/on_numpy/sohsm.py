@@ -4,7 +4,8 @@ Each word belongs to one of C clusters. With h_c = relu(W_c h) and h_w = relu(W_
 
     log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w]
 
-With `projection="residual"`, which is not in the paper, h_c = h + relu(W_c h) / 4, and h_w alike.
+With `projection="residual"`, which is not in the paper, h_c = h + relu(W_c h) / 4, and h_w alike; with
+"cluster_residual" h_c alone, and h_w = h.
 
 The clusters start at random, or by what stands next to the words in the training text (`start`, not in the paper), and
 are made anew every `interval` batches from the layer's own predictions (equations 8, 9, algorithm 1);
@@ -30,7 +31,7 @@ from impls.structures import bigrams, classes, clusters
 from impls.structures.statistics import SMOOTHINGS
 from impls.uniform import uniform
 
-PROJECTIONS = ("relu", "linear", "residual", "none")
+PROJECTIONS = ("relu", "linear", "residual", "cluster_residual", "none")
 RECTIFIED = 0.25  # of the rectifier in a residual projection: small enough for Adagrad's first steps, which are large
 OPTIONS = {
     "projection": Choice("relu", PROJECTIONS, "what makes h_c and h_w from h; the paper's is relu"),
@@ -80,11 +81,15 @@ def held(options: Mapping[str, object], structure: Arrays) -> dict[str, object]:
     return {**options, "cluster": structure["cluster"], "interval": 0, "start": "random", "pairs": None}
 
 
+def _projections(spec: LayerSpec) -> tuple[str, ...]:
+    """Names of the projections that there are."""
+    some = {"none": (), "cluster_residual": ("cluster_projection",)}
+    return some.get(str(spec.options["projection"]), ("cluster_projection", "word_projection"))
+
+
 def shapes(spec: LayerSpec) -> Shapes:
     count = int(spec.structure["cluster_count"])
-    found: Shapes = {}
-    if spec.options["projection"] != "none":
-        found |= {"cluster_projection": (spec.dim, spec.dim), "word_projection": (spec.dim, spec.dim)}
+    found: Shapes = dict.fromkeys(_projections(spec), (spec.dim, spec.dim))
     found |= {"cluster_weight": (count, spec.dim), "word_weight": (spec.vocab, spec.dim)}
     if spec.options["bias"]:
         found |= {"cluster_bias": (count,), "word_bias": (spec.vocab,)}
@@ -95,7 +100,7 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     bound = 1 / np.sqrt(spec.dim)
     params = {name: uniform(rng, bound, shape) for name, shape in spec.parameter_shapes().items()}
     if spec.options["init"] == "orthogonal":
-        for name in params.keys() & {"cluster_projection", "word_projection"}:
+        for name in _projections(spec):
             params[name] = 2.0 * np.linalg.qr(rng.standard_normal((spec.dim, spec.dim)))[0]
     if spec.options["bias"]:
         smooth_V = spec.counts + 1.0  # a word of count zero has a finite logarithm
@@ -112,12 +117,12 @@ def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
     tokens_G, sizes_G = _work.groups_reached(spec.structure["cluster"], targets_N)
     tokens_G, sizes_G = np.append(tokens_G, tokens), np.append(sizes_G, clusters)
     multiply_adds = int(tokens_G @ sizes_G) * width
+    projections = len(_projections(spec))
     if spec.options["projection"] == "linear":
         multiply_adds = _work.through_projection(tokens_G, width, width, sizes_G)
-    elif spec.options["projection"] != "none":  # the hidden vectors have to be projected
-        multiply_adds += 2 * tokens * width**2
-    parameters = int(sizes_G.sum()) * (width + bool(spec.options["bias"]))
-    parameters += 0 if spec.options["projection"] == "none" else 2 * width**2
+    else:  # the hidden vectors have to be projected
+        multiply_adds += projections * tokens * width**2
+    parameters = int(sizes_G.sum()) * (width + bool(spec.options["bias"])) + projections * width**2
     return _work.least(spec, tokens, multiply_adds=multiply_adds, parameters=parameters)
 
 
@@ -142,7 +147,7 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         self.clusters = int(spec.structure["cluster_count"])
 
     def _project(self, hidden_ND: NDArray, name: str) -> NDArray:
-        if self.spec.options["projection"] == "none":
+        if name not in self.params:
             return hidden_ND
         projected_ND = hidden_ND @ self.params[name].T
         if self.spec.options["projection"] == "linear":
@@ -215,17 +220,18 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
 
     def _back(self, dout_ND: NDArray, hidden_ND: NDArray, name: str, grads: Arrays) -> NDArray:
         """Through a projection: sets `grads[name]`, returns the gradient by the hidden vectors."""
-        projection = self.spec.options["projection"]
-        if projection == "none":
+        if name not in self.params:
             return dout_ND
+        projection = self.spec.options["projection"]
+        adds = projection not in ("relu", "linear")  # to what it projects
         dprojected_ND = dout_ND
         if projection != "linear":
             dprojected_ND = dout_ND * (hidden_ND @ self.params[name].T > 0)
-        if projection == "residual":
+        if adds:
             dprojected_ND = dprojected_ND * RECTIFIED
         grads[name] = dprojected_ND.T @ hidden_ND
         dhidden_ND = dprojected_ND @ self.params[name]
-        return dhidden_ND + dout_ND if projection == "residual" else dhidden_ND
+        return dhidden_ND + dout_ND if adds else dhidden_ND
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax

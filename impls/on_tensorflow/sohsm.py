@@ -27,7 +27,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     """log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w] (Shen et al.
     2017).
 
-    Weights: `cluster_projection`, `word_projection` (D, D) unless `projection` is "none"; `cluster_weight` (C, D);
+    Weights: `cluster_projection`, `word_projection` (D, D), as `projection` has them; `cluster_weight` (C, D);
     `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over; with `bias` also
     `cluster_bias` (C,) and `word_bias` (C, S). `cluster`, `slot` (V,) of each word and `word` (C, S) of each slot, -1
     where empty, are variables that are not trained.
@@ -113,9 +113,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND), words
 
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
-        if self.spec.options["projection"] == "none":
+        weight_DD = self.value_of(name)
+        if weight_DD is None:
             return hidden_ND
-        projected_ND = product(hidden_ND, self.value_of(name))
+        projected_ND = product(hidden_ND, weight_DD)
         if self.spec.options["projection"] == "linear":
             return projected_ND
         rectified_ND = tf.nn.relu(projected_ND)

@@ -21,7 +21,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     """log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w] (Shen et al.
     2017).
 
-    Parameters: `cluster_projection`, `word_projection` (D, D) unless `projection` is "none"; `cluster_weight` (C, D);
+    Parameters: `cluster_projection`, `word_projection` (D, D), as `projection` has them; `cluster_weight` (C, D);
     `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over; with `bias` also
     `cluster_bias` (C,) and `word_bias` (C, S). Buffers: `cluster`, `slot` (V,) of each word, `word` (C, S) of each
     slot; and made from those, `size` (C,) words of each cluster, `blank` (C, S) 0 where there is a word, else -inf.
@@ -151,9 +151,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
 
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
-        if self.spec.options["projection"] == "none":
+        weight_DD = getattr(self, name, None)
+        if weight_DD is None:
             return hidden_ND
-        projected_ND = _products.differentiable_linear(hidden_ND, getattr(self, name), None, self.form)
+        projected_ND = _products.differentiable_linear(hidden_ND, weight_DD, None, self.form)
         if self.spec.options["projection"] == "linear":
             return projected_ND
         rectified_ND = F.relu(projected_ND)

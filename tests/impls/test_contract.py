@@ -52,7 +52,7 @@ def test_arguments(arguments, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"projection": "rlu"}, "projection='rlu': allowed: 'relu', 'linear', 'residual', 'none'"),
+        ({"projection": "rlu"}, "projection='rlu': allowed: 'relu', 'linear', 'residual', 'cluster_residual', 'none'"),
         ({"bias": 1}, "bias=1"),
         ({"gamma": 0.5}, "gamma=0.5"),
         ({"gamma": float("nan")}, "gamma=nan"),

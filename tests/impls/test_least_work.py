@@ -100,7 +100,7 @@ def test_classes_token_by_token(options):
     assert least(layer, inputs.targets_N).flops == 6 * DIM * sum(size for size in choices if size > 1)
 
 
-@pytest.mark.parametrize("projection", ["relu", "linear", "residual", "none"])
+@pytest.mark.parametrize("projection", ["relu", "linear", "residual", "cluster_residual", "none"])
 def test_clusters_token_by_token(projection):
     layer, inputs = make("sohsm", projection=projection)
     cluster_V, clusters = layer.structure()["cluster"].tolist(), int(layer.structure()["cluster_count"])
@@ -108,7 +108,7 @@ def test_clusters_token_by_token(projection):
     assert min(cluster_V.count(cluster) for cluster in own) == 1  # where there is nothing to choose
     own = [cluster for cluster in own if cluster_V.count(cluster) > 1]
     scored = TOKENS * clusters + sum(cluster_V.count(cluster) for cluster in own)
-    projected = {"none": 0, "relu": 2 * TOKENS, "residual": 2 * TOKENS}
+    projected = {"none": 0, "relu": 2 * TOKENS, "residual": 2 * TOKENS, "cluster_residual": TOKENS}
     # Without a relu the weights of few clusters or words may be projected in place of many hidden vectors.
     projected["linear"] = min(clusters, TOKENS) + sum(min(own.count(c), cluster_V.count(c)) for c in set(own))
     assert least(layer, inputs.targets_N).flops == 6 * DIM * (scored + DIM * projected[projection])

@@ -1,5 +1,9 @@
 """The oracle's hand-written gradients against finite differences, and what a layer must always be."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -100,3 +104,41 @@ def test_a_beam_as_wide_as_the_vocabulary_is_exact_and_a_narrow_one_never_better
     narrow_NK, narrow_ids_NK = layer.beam(hidden_ND, 7, 7)
     assert (narrow_NK <= exact_NK + 1e-12).all()
     np.testing.assert_allclose(narrow_NK, np.take_along_axis(layer.log_probs(hidden_ND), narrow_ids_NK, 1))
+
+
+_STARTS = """
+import hashlib
+
+from harness import layers, registry
+from harness.workload import zipf_counts
+from impls.errors import BadInput
+from impls.options import Choice
+
+for method in registry.methods():
+    chosen = [(name, value) for name, option in registry.definition(method).options.items()
+              if isinstance(option, Choice) for value in option.values]
+    for name, value in chosen or [("", None)]:
+        try:
+            spec = layers.spec(method, counts=zipf_counts(40), dim=8, seed=3, **({name: value} if name else {}))
+        except BadInput:  # a value that needs another option
+            continue
+        arrays = {**spec.structure, **spec.initial_parameters()}
+        numbers = b"".join(key.encode() + arrays[key].tobytes() for key in arrays)
+        print(method, name, value, hashlib.sha256(numbers).hexdigest())
+"""
+
+
+def test_structures_and_first_parameters_are_the_same_in_every_process():
+    """Whatever Python makes of the order of sets, which differs from process to process."""
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", _STARTS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        for seed in ("1", "4")
+    )
+    assert "sohsm init orthogonal" in " ".join(first)
+    assert first == second
