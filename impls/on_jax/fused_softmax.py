@@ -10,9 +10,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from impls.on_jax._best import top_k
-from impls.on_jax._layer import Array, Tree, draw, pick, product, wide
+from impls.on_jax._layer import Array, Reduction, Tree, draw, pick, product, wide
 from impls.on_jax.full_softmax import FullSoftmax
+from impls.spec import LayerSpec
 from impls.structures import blocks
+
+_WORDS = 2**12  # whose gradients are added to at a time, in a cache
 
 
 class _Blocks(NamedTuple):
@@ -95,6 +98,76 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
 fused_nll.defvjp(_forward, _backward)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def fused_total(
+    hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, form: str
+) -> Array:
+    """The sum of the negative log-likelihoods, each times its share; `form` is one of `blocks.TOKEN_FORMS`."""
+    nll_N: Array = fused_nll(hidden_ND, weight_VD, bias_V, targets_N, form)
+    return nll_N @ share_N
+
+
+def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # type: ignore[no-untyped-def]
+    """`fused_total`, and its gradients by the first three arguments: block by block of tokens, from the exponentials of
+    the block's logits."""
+    tokens, vocab = len(hidden_ND), len(weight_VD)
+    width = blocks.of_tokens(tokens, vocab, form)
+    words = _Blocks(min(vocab, _WORDS), -(-vocab // _WORDS))
+
+    def visit(block: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        total, dhidden_ND, dweight_VD, dbias_V = carry
+        start = jnp.minimum(block * width, tokens - width)  # the last begins early, to be whole
+        hidden_BD, targets_B = _at(hidden_ND, start, width), _at(targets_N, start, width)
+        share_B = jnp.where(start + jnp.arange(width) >= block * width, _at(share_N, start, width), 0)
+        product_BV = product(hidden_BD, weight_VD)
+
+        def above(number: Array, highest_B: Array) -> Array:
+            first = words.start(number, vocab)
+            logits_BW = lax.dynamic_slice_in_dim(product_BV, first, words.width, axis=1) + _at(
+                bias_V, first, words.width
+            )
+            return jnp.maximum(highest_B, logits_BW.max(axis=1))
+
+        # By blocks of words too: for a maximum over all XLA would hold the logits beside the product.
+        highest_B = lax.fori_loop(0, words.count, above, jnp.full(width, -jnp.inf, weight_VD.dtype))
+        exp_BV = jnp.exp(product_BV + bias_V - highest_B[:, None])
+        sum_B = exp_BV.sum(axis=1)
+        # Not picked from the logits: so nothing needs them any more, and XLA can put the exponentials there.
+        rows_BD = weight_VD[targets_B]
+        nll_B = highest_B + jnp.log(sum_B) - (hidden_BD * rows_BD).sum(axis=1) - bias_V[targets_B]
+        scale_B1 = (share_B / sum_B)[:, None]
+        scaled_BD = hidden_BD * scale_B1
+        dhidden_BD = exp_BV @ weight_VD * scale_B1 - rows_BD * share_B[:, None]
+
+        def add(number: Array, dweight_VD: Array) -> Array:
+            first = words.start(number, vocab)
+            exp_BW = lax.dynamic_slice_in_dim(exp_BV, first, words.width, axis=1)
+            own_BW = jnp.where(words.own(number, vocab), exp_BW, 0)
+            dwords_WD = _at(dweight_VD, first, words.width) + own_BW.T @ scaled_BD
+            return lax.dynamic_update_slice_in_dim(dweight_VD, dwords_WD, first, 0)
+
+        dhidden_BD += _at(dhidden_ND, start, width)
+        return (
+            total + nll_B @ share_B,
+            lax.dynamic_update_slice_in_dim(dhidden_ND, dhidden_BD, start, 0),
+            # By blocks of words, since a product of its own would be as large as the weights.
+            lax.fori_loop(0, words.count, add, dweight_VD),
+            dbias_V + scale_B1[:, 0] @ exp_BV,
+        )
+
+    zeros = (jnp.zeros((), weight_VD.dtype), *(jnp.zeros_like(a) for a in (hidden_ND, weight_VD, bias_V)))
+    total, dhidden_ND, dweight_VD, dbias_V = lax.fori_loop(0, -(-tokens // width), visit, zeros)
+    dweight_VD = dweight_VD.at[targets_N].add(-hidden_ND * share_N[:, None])
+    return total, (dhidden_ND, dweight_VD, dbias_V.at[targets_N].add(-share_N))
+
+
+def _scaled(form, gradients, dtotal):  # type: ignore[no-untyped-def]
+    return *(gradient * dtotal for gradient in gradients), None, None
+
+
+fused_total.defvjp(_differentiated, _scaled)
+
+
 def _own_logits(params: Tree, hidden_ND: Array, cut: _Blocks, block: Array) -> Array:
     """(N, B) logits of a block; -inf for words that the block before has had."""
     vocab = len(params["weight"])
@@ -103,12 +176,39 @@ def _own_logits(params: Tree, hidden_ND: Array, cut: _Blocks, block: Array) -> A
 
 
 class FusedSoftmax(FullSoftmax):
-    """Full softmax by blocks of the vocabulary; each block's logits are made once forward and once backward.
+    """Full softmax by blocks: of tokens, whose gradients are made with their losses, or of words, whose logits are made
+    once forward and once backward.
 
     Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
-    FORMS = (*blocks.FORMS, *blocks.GPU_FORMS)
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        # Blocks of tokens add up the gradient by words in its own dtype.
+        by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
+        return (*by_tokens, *blocks.FORMS, *blocks.GPU_FORMS)
+
+    def loss(
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden_ND: Array,
+        targets_N: Array,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        **extra: Array,
+    ) -> Array:
+        if reduction == "none" or self.form not in blocks.TOKEN_FORMS:
+            return super().loss(
+                params, structure, hidden_ND, targets_N, ignore_index=ignore_index, reduction=reduction, **extra
+            )
+        real_N, kind = targets_N != ignore_index, params["weight"].dtype
+        share_N = real_N.astype(kind)
+        if reduction == "mean":
+            share_N /= jnp.maximum(share_N.sum(), 1)
+        inside_N = jnp.where(real_N, targets_N, 0)
+        return fused_total(hidden_ND.astype(kind), params["weight"], params["bias"], inside_N, share_N, self.form)
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         return fused_nll(hidden_ND, params["weight"], params["bias"], targets_N, self.form)

@@ -8,13 +8,15 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product, traced
+from impls.on_tensorflow._layer import Reduction, Tensor, at_least_float32, draw, product, traced
 from impls.on_tensorflow.full_softmax import FullSoftmax
+from impls.spec import LayerSpec
 from impls.structures import blocks
 
 # Where the number of tokens is not known while tracing: how many are expected, and their padded number's divisor.
 _TOKENS = 1024
 _ROUND = 64
+_WORDS = 2**12  # whose gradients are added to at a time, in a cache
 
 
 @traced(jit_compile=True)
@@ -68,21 +70,85 @@ def _backward(
         dhidden_ND += tf.cast(own_NB @ _slice(weight_VD, start, width), kind)
         return block + 1, dhidden_ND, dweight_VD, dbias_V
 
-    # What is known to be zeros would be a constant of the compiled code, as large as the weights.
-    zero: Any = gen_xla_ops.xla_optimization_barrier([tf.zeros([], narrow)])
-    zeros = (tf.zeros_like(hidden_ND, kind), tf.fill(weight_VD.shape, zero[0]), tf.zeros_like(bias_V))
+    zeros = (tf.zeros_like(hidden_ND, kind), _zeros_like(weight_VD), tf.zeros_like(bias_V))
     count = -(-vocab // width)
     _, dhidden_ND, dweight_VD, dbias_V = tf.while_loop(lambda block, *_: block < count, visit, (tf.constant(0), *zeros))
     return tf.cast(dhidden_ND, hidden_ND.dtype), dweight_VD, dbias_V
+
+
+@traced(jit_compile=True)
+def _differentiated(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, form: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The sum of the losses, each times its share, and its gradients by the first three arguments: block by block of
+    tokens, from the exponentials of the block's logits."""
+    tokens, vocab, kind = hidden_ND.shape[0], weight_VD.shape[0], weight_VD.dtype
+    width, words = blocks.of_tokens(tokens, vocab, form), min(vocab, _WORDS)
+
+    def is_block_of_words(number: Tensor, _: Tensor) -> Tensor:
+        return number < -(-vocab // words)
+
+    def visit(block: Tensor, total: Tensor, dhidden_ND: Tensor, dweight_VD: Tensor, dbias_V: Tensor) -> Any:
+        start, own_B = _place(block, width, tokens)
+        hidden_BD, targets_B1 = _slice(hidden_ND, start, width), _slice(targets_N, start, width)[:, None]
+        share_B = tf.where(own_B, _slice(share_N, start, width), 0)
+        product_BV = product(hidden_BD, weight_VD)
+
+        def above(number: Tensor, highest_B: Tensor) -> tuple[Tensor, Tensor]:
+            first, _ = _place(number, words, vocab)
+            logits_BW = tf.slice(product_BV, [0, first], [width, words]) + _slice(bias_V, first, words)
+            return number + 1, tf.maximum(highest_B, tf.reduce_max(logits_BW, axis=1))
+
+        # By blocks of words too: for a maximum over all XLA would hold the logits beside the product.
+        none_B = tf.fill([width], tf.cast(-math.inf, kind))
+        _, highest_B = tf.while_loop(is_block_of_words, above, (tf.constant(0), none_B))
+        exp_BV = tf.exp(product_BV + bias_V - highest_B[:, None])
+        sum_B = tf.reduce_sum(exp_BV, axis=1)
+        # Not picked from the logits: so nothing needs them any more, and XLA can put the exponentials there.
+        rows_BD = tf.gather_nd(weight_VD, targets_B1)
+        target_B = tf.reduce_sum(hidden_BD * rows_BD, axis=1) + tf.gather_nd(bias_V, targets_B1)
+        scale_B1 = (share_B / sum_B)[:, None]
+        scaled_BD = hidden_BD * scale_B1
+        dhidden_BD = (exp_BV @ weight_VD) * scale_B1 - rows_BD * share_B[:, None]
+
+        def add(number: Tensor, dweight_VD: Tensor) -> tuple[Tensor, Tensor]:
+            first, own_W = _place(number, words, vocab)
+            own_BW = tf.where(own_W, tf.slice(exp_BV, [0, first], [width, words]), 0)
+            dwords_WD = _slice(dweight_VD, first, words) + tf.matmul(own_BW, scaled_BD, transpose_a=True)
+            return number + 1, _put(dweight_VD, dwords_WD, [first, 0])
+
+        # By blocks of words, since a product of its own would be as large as the weights.
+        _, dweight_VD = tf.while_loop(is_block_of_words, add, (tf.constant(0), dweight_VD))
+        return (
+            block + 1,
+            total + tf.reduce_sum((highest_B + tf.math.log(sum_B) - target_B) * share_B),
+            _put(dhidden_ND, _slice(dhidden_ND, start, width) + dhidden_BD, [start, 0]),
+            dweight_VD,
+            dbias_V + tf.linalg.matvec(exp_BV, scale_B1[:, 0], transpose_a=True),
+        )
+
+    zeros = (tf.zeros([], kind), tf.zeros_like(hidden_ND), _zeros_like(weight_VD), tf.zeros_like(bias_V))
+    found = tf.while_loop(lambda block, *_: block < -(-tokens // width), visit, (tf.constant(0), *zeros))
+    _, total, dhidden_ND, dweight_VD, dbias_V = found
+    targets_N1 = targets_N[:, None]
+    dweight_VD = tf.tensor_scatter_nd_sub(dweight_VD, targets_N1, hidden_ND * share_N[:, None])
+    return total, dhidden_ND, dweight_VD, tf.tensor_scatter_nd_sub(dbias_V, targets_N1, share_N)
+
+
+def _zeros_like(weight_VD: Tensor) -> Tensor:
+    """What is known to be zeros would be a constant of the compiled code, as large as the weights."""
+    zero: Any = gen_xla_ops.xla_optimization_barrier([tf.zeros([], weight_VD.dtype)])
+    return tf.fill(weight_VD.shape, zero[0])
 
 
 def _width(hidden_ND: Tensor, vocab: int, form: str) -> int:
     return blocks.width(hidden_ND.shape[0] or _TOKENS, vocab, form)
 
 
-def _place(block: Tensor, width: int, vocab: int) -> tuple[Tensor, Tensor]:
-    """A block's first word, and (B,) which of its words no block before has had: the last begins early, to be whole."""
-    start = tf.minimum(block * width, vocab - width)
+def _place(block: Tensor, width: int, size: int) -> tuple[Tensor, Tensor]:
+    """A block's first of `size` words or tokens, and (B,) which of them no block before has had: the last begins early,
+    to be whole."""
+    start = tf.minimum(block * width, size - width)
     return start, start + tf.range(width) >= block * width
 
 
@@ -105,16 +171,47 @@ def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, start: Tensor,
 
 
 class FusedSoftmax(FullSoftmax):
-    """Full softmax by blocks of the vocabulary; each block's logits are made once forward and once backward.
+    """Full softmax by blocks: of tokens, whose gradients are made with their losses, or of words, whose logits are made
+    once forward and once backward.
 
     Weights: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
-    FORMS = tuple(blocks.FORMS)
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        # Blocks of tokens add up the gradient by words in its own dtype.
+        by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
+        return (*by_tokens, *blocks.FORMS)
 
     @property
     def jit_compile(self) -> bool:
         return True
+
+    def call(
+        self,
+        hidden_ND: Tensor,
+        targets_N: Tensor,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        **extra: Tensor,
+    ) -> Tensor:
+        # Blocks of tokens are cut while tracing.
+        if reduction == "none" or self.form not in blocks.TOKEN_FORMS or hidden_ND.shape[0] is None:
+            return super().call(hidden_ND, targets_N, ignore_index=ignore_index, reduction=reduction, **extra)
+        weight_VD, bias_V = self._weights()
+        real_N = tf.not_equal(targets_N, ignore_index)
+        share_N = tf.cast(real_N, weight_VD.dtype)
+        if reduction == "mean":
+            share_N /= tf.maximum(tf.reduce_sum(share_N), 1)
+        inside_N = tf.cast(tf.where(real_N, targets_N, tf.zeros_like(targets_N)), tf.int32)
+
+        @tf.custom_gradient
+        def total(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
+            untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
+            found = _differentiated(untaped[0], untaped[1], untaped[2], inside_N, share_N, self.form)
+            return found[0], lambda dtotal: tuple(gradient * dtotal for gradient in found[1:])
+
+        return total(tf.cast(hidden_ND, weight_VD.dtype), weight_VD, bias_V)
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         targets_N = tf.cast(targets_N, tf.int32)

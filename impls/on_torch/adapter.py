@@ -22,6 +22,7 @@ from impls.on_torch._row_sparse import RowSparse
 from impls.precision import Precise
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
+from impls.structures import blocks
 from impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "torch"  # what pip calls it
@@ -123,8 +124,9 @@ def _fits_cpu(form: str) -> bool:
 
 
 def _fits_gpu(form: str) -> bool:
-    """oneDNN is the CPU's, and a loop over clusters waits for the device to count the tokens of each."""
-    return form == _products.own(form) != _clusters.LOOP
+    """oneDNN and blocks of tokens are the CPU's, and a loop over clusters waits for the device to count the tokens of
+    each."""
+    return form == _products.own(form) not in (_clusters.LOOP, *blocks.TOKEN_FORMS)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:

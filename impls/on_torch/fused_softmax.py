@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from impls.on_torch import _products, _triton
 from impls.on_torch._best import exact_topk
-from impls.on_torch._layer import TORCH_DTYPES, at_least_float32, draw
+from impls.on_torch._layer import TORCH_DTYPES, Reduction, at_least_float32, draw
 from impls.on_torch.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
 from impls.structures import blocks
@@ -106,6 +106,10 @@ class _FusedNll(torch.autograd.Function):
         return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None
 
 
+def _by_tokens(form: str) -> bool:
+    return _products.own(form) in blocks.TOKEN_FORMS
+
+
 def _place(targets_N: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
     """(N,) whether the target is among `width` words from `first` on, and (N, 1) its column, 0 where it is not."""
     place_N = targets_N - first
@@ -113,8 +117,60 @@ def _place(targets_N: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
     return inside_N, place_N.masked_fill(~inside_N, 0)[:, None]
 
 
+def _differentiated(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, form: str
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The sum of the losses, each times its share, and its gradients by the first three arguments: block by block of
+    tokens, from the exponentials of the block's logits."""
+    total = hidden_ND.new_zeros(())
+    dhidden_ND, dweight_VD, dbias_V = (torch.empty_like(array) for array in (hidden_ND, weight_VD, bias_V))
+    width = blocks.of_tokens(len(hidden_ND), len(weight_VD), _products.own(form))
+    for start in range(0, len(hidden_ND), width):
+        hidden_BD, targets_B, share_B = (array[start : start + width] for array in (hidden_ND, targets_N, share_N))
+        logits_BV = _products.linear(hidden_BD, weight_VD, bias_V, form)
+        highest_B1 = logits_BV.amax(dim=1, keepdim=True)
+        target_B = logits_BV.gather(1, targets_B[:, None])[:, 0]
+        exp_BV = logits_BV.sub_(highest_B1).exp_()
+        sum_B = exp_BV.sum(dim=1)
+        total += torch.dot(highest_B1[:, 0] + sum_B.log() - target_B, share_B)
+        scale_B1 = (share_B / sum_B)[:, None]
+        dexp_BD = _products.product(exp_BV, weight_VD, form)
+        dhidden_ND[start : start + width] = dexp_BD * scale_B1 - weight_VD[targets_B] * share_B[:, None]
+        later = float(start > 0)  # the first block writes what the others add to
+        torch.addmm(dweight_VD, exp_BV.T, hidden_BD * scale_B1, beta=later, out=dweight_VD)
+        dbias_V.addmv_(exp_BV.T, scale_B1[:, 0], beta=later)
+        del logits_BV, exp_BV  # before the next is made, so that one is in memory at a time
+    dweight_VD.index_add_(0, targets_N, hidden_ND * share_N[:, None], alpha=-1)
+    dbias_V.index_add_(0, targets_N, share_N, alpha=-1)
+    return total, (dhidden_ND, dweight_VD, dbias_V)
+
+
+class _ByTokens(torch.autograd.Function):
+    """`_differentiated`, whose gradients are kept from the forward pass."""
+
+    @staticmethod
+    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, share_N, form: str) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, share_N)
+        ctx.form = form
+        total, ctx.gradients = _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dtotal):  # type: ignore[override]
+        gradients, ctx.gradients = ctx.gradients, None  # what nobody else holds need not be copied
+        if gradients is None:  # in a second pass through the same graph
+            hidden_ND, weight_VD, bias_V, targets_N, share_N = ctx.saved_tensors
+            gradients = _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, ctx.form)[1]
+        if dtotal != 1:
+            for gradient in gradients:
+                gradient *= dtotal
+        return (*gradients, None, None, None)
+
+
 class FusedSoftmax(FullSoftmax):
-    """Full softmax by blocks of the vocabulary; each block's logits are made once forward and once backward.
+    """Full softmax by blocks: of tokens, whose gradients are made with their losses, or of words, whose logits are made
+    once forward and once backward.
 
     Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
     """
@@ -123,7 +179,35 @@ class FusedSoftmax(FullSoftmax):
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         dtype = TORCH_DTYPES[spec.dtype]
         kernels = (form + _BY_KERNELS for form in blocks.GPU_FORMS if _triton.known(spec.dim, dtype))
-        return (*_products.forms(tuple(blocks.FORMS), dtype), *kernels)
+        # Blocks of tokens add up the gradient by words in its own dtype.
+        by_tokens = () if dtype == torch.bfloat16 else _products.forms(tuple(blocks.TOKEN_FORMS), dtype)
+        return (*by_tokens, *_products.forms(tuple(blocks.FORMS), dtype), *kernels)
+
+    @property
+    def form(self) -> str:
+        if self.spec.form or not self.weight.is_cuda:
+            return super().form
+        return _triton.form_of("", [form for form in self._forms if not _by_tokens(form)], self.weight)
+
+    def forward(
+        self,
+        hidden_ND: Tensor,
+        targets_N: Tensor,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        **extra: Tensor,
+    ) -> Tensor:
+        learns = torch.is_grad_enabled() and hidden_ND.requires_grad and self.weight.requires_grad
+        autocast = torch.is_autocast_enabled(hidden_ND.device.type)
+        if reduction == "none" or not learns or autocast or not _by_tokens(self.form):
+            return super().forward(hidden_ND, targets_N, ignore_index=ignore_index, reduction=reduction, **extra)
+        padding_N = targets_N == ignore_index
+        share_N = (~padding_N).to(self.weight.dtype)
+        if reduction == "mean":
+            share_N /= share_N.sum().clamp(min=1)
+        cast_ND, inside_N = hidden_ND.to(self.weight.dtype), targets_N.masked_fill(padding_N, 0)
+        return _ByTokens.apply(cast_ND, self.weight, self.bias, inside_N, share_N, self.form)  # type: ignore[return-value]
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]

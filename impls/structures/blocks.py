@@ -1,4 +1,10 @@
-"""How many words of the vocabulary a fused softmax scores at a time."""
+"""How much of the (N, V) logits a fused softmax makes at a time: those of some words, or of some tokens.
+
+Blocks of words fit any use of the losses, but a block's gradient needs the log-sum-exp over all blocks, so that each
+logit is made once forward and once backward. A block of tokens has all logits of these, so that its gradient is made
+at once, from the same logits: three products in place of four. What the loss of each token will count for has to be
+known then, as in a mean, and the gradient by the words is kept from the forward to the backward pass.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +17,23 @@ def _named(*sizes: int) -> dict[str, int]:
 # use them; a GPU wants more work at a time. Still larger ones would take the memory that is to be saved.
 FORMS = _named(2**21, 2**23)
 GPU_FORMS = _named(2**24, 2**26)  # 32 MiB in half precision, which stay in a GPU's cache; and fewer, larger products
+# Blocks of tokens, on a CPU: 96 MiB of float32. Each block adds to the gradient by all words, whose memory is read and
+# written for it, so that they should be few.
+TOKEN_FORMS = {f"blocks of {3 * 2**23:,} logits by tokens, gradients made in the forward pass": 3 * 2**23}
 _ALIGNED = 64
 
 
 def width(tokens: int, vocab: int, form: str) -> int:
     """Words B of a block, so that its (N, B) logits are about as many as the form says: whole rows of `_ALIGNED` where
-    there is room, since products of odd widths are slower, in PyTorch on a CPU by a quarter."""
-    words = max(1, (FORMS | GPU_FORMS)[form] // tokens)
+    there is room, since products of odd widths are slower, in PyTorch on a CPU by a quarter. What is not training goes
+    by blocks of words in a form by tokens too, the smallest ones."""
+    at_once = (FORMS | GPU_FORMS).get(form, min(FORMS.values()))
+    words = max(1, at_once // tokens)
     return min(vocab, words // _ALIGNED * _ALIGNED or words)
+
+
+def of_tokens(tokens: int, vocab: int, form: str) -> int:
+    """Tokens B of a block, of nearly the same number in each, so that its (B, V) logits are about as many as the form
+    says."""
+    most = max(1, TOKEN_FORMS[form] // vocab)
+    return -(-tokens // -(-tokens // most))

@@ -1,5 +1,6 @@
 """Fused softmax over many blocks, where the conformance suite's vocabularies fit in one."""
 
+import dataclasses
 import weakref
 
 import numpy as np
@@ -12,24 +13,40 @@ from impls.structures import blocks
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy" and "fused_softmax" in registry.methods(f)]
 
 
+@pytest.fixture(params=["words", "tokens"])
+def form(request, monkeypatch):
+    """A form by blocks of words and one by blocks of tokens, of 300 logits, and of few words in what blocks of tokens
+    do by blocks of words."""
+    forms = {"words": blocks.FORMS, "tokens": blocks.TOKEN_FORMS}[request.param]
+    found = next(iter(forms))
+    monkeypatch.setitem(forms, found, 300)
+    monkeypatch.setitem(blocks.FORMS, next(iter(blocks.FORMS)), 300)
+    for framework in {"tensorflow", "jax"} & set(FRAMEWORKS):
+        monkeypatch.setattr(f"impls.on_{framework}.fused_softmax._WORDS", 16)
+    return found
+
+
+def made(framework, form, **given):
+    return layers.from_spec(framework, dataclasses.replace(layers.spec("fused_softmax", **given), form=form))
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("vocab", [91, 97])  # a multiple of the width, and not
-def test_many_blocks_agree_with_the_definition(framework, vocab, monkeypatch):
-    form = next(iter(blocks.FORMS))
-    monkeypatch.setitem(blocks.FORMS, form, 300)
+def test_many_blocks_agree_with_the_definition(framework, vocab, form):
     assert blocks.width(41, vocab, form) == 7
-    for dtype in ("float32", "float64", "bfloat16"):
-        layer = layers.create(framework, "fused_softmax", counts=zipf_counts(vocab), dim=11, seed=3, dtype=dtype)
+    by_tokens = form in blocks.TOKEN_FORMS
+    assert not by_tokens or blocks.of_tokens(41, vocab, form) == 3
+    for dtype in ("float32", "float64") if by_tokens else ("float32", "float64", "bfloat16"):
+        layer = made(framework, form, counts=zipf_counts(vocab), dim=11, seed=3, dtype=dtype)
         inputs = batch(layer.spec.counts, tokens=41, dim=11, seed=3)
         found = [*agreement.check_layer(layer, inputs, k=20), agreement.check_ties(layer, inputs, k=20)]
         assert [str(c) for c in found if not c.agrees] == []
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_logits_far_apart_across_blocks(framework, monkeypatch):
+def test_logits_far_apart_across_blocks(framework, form):
     """The running maximum moves from block to block by more than an exponential can hold."""
-    monkeypatch.setitem(blocks.FORMS, next(iter(blocks.FORMS)), 200)
-    layer = layers.create(framework, "fused_softmax", counts=zipf_counts(60), dim=5, seed=1)
+    layer = made(framework, form, counts=zipf_counts(60), dim=5, seed=1)
     layer.load(
         {"weight": np.zeros((60, 5)), "bias": np.linspace(-500, 500, 60)[np.random.default_rng(0).permutation(60)]}
     )
@@ -37,21 +54,56 @@ def test_logits_far_apart_across_blocks(framework, monkeypatch):
     assert [str(c) for c in agreement.check_layer(layer, inputs, k=9) if not c.agrees] == []
 
 
+def test_blocks_of_tokens_are_of_nearly_one_size_and_never_larger_than_the_form_says():
+    (form, size), *_ = blocks.TOKEN_FORMS.items()
+    for tokens, vocab in ((1, 10), (2560, 44_000), (2560, 128_000), (100, 2 * size)):
+        width = blocks.of_tokens(tokens, vocab, form)
+        count = -(-tokens // width)
+        assert width == 1 or width * vocab <= size
+        assert count * width - tokens < count
+    assert blocks.of_tokens(2560, 128_000, form) == 183  # fourteen times, where thirteen are too few
+
+
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
-def test_one_block_is_in_memory_at_a_time(monkeypatch):
+def test_gradients_made_in_the_forward_pass_of_any_loss_of_it_and_again(monkeypatch):
+    """Of a loss that is only part of another, with padding, and of a second pass through the same graph."""
+    import torch
+
+    from impls.on_torch import adapter
+
+    form = next(iter(blocks.TOKEN_FORMS))
+    monkeypatch.setitem(blocks.TOKEN_FORMS, form, 300)
+    spec = layers.spec("fused_softmax", counts=zipf_counts(97), dim=11, seed=3, dtype="float64")
+    by_tokens, by_words = (
+        adapter.native(dataclasses.replace(spec, form=each)) for each in (form, next(iter(blocks.FORMS)))
+    )
+    inputs = batch(spec.counts, tokens=41, dim=11, seed=3)
+    targets = torch.from_numpy(np.where(np.arange(41) % 5, inputs.targets_N, -100))
+    found = []
+    for layer in (by_tokens, by_words):
+        hidden = torch.from_numpy(inputs.hidden_ND).requires_grad_()
+        loss = 3 * layer(hidden, targets, reduction="sum") + layer(hidden, targets) ** 2
+        loss.backward(retain_graph=True)
+        loss.backward()
+        found.append([loss, hidden.grad, layer.weight.grad, layer.bias.grad])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
+def test_one_block_is_in_memory_at_a_time(form, monkeypatch):
     from impls.on_torch import _products
 
-    monkeypatch.setitem(blocks.FORMS, next(iter(blocks.FORMS)), 300)
-    made, alive, linear = [], [], _products.linear
+    logits, alive, linear = [], [], _products.linear
 
     def counted(*inputs):
-        alive.append(sum(block() is not None for block in made))
+        alive.append(sum(block() is not None for block in logits))
         logits_NB = linear(*inputs)
-        made.append(weakref.ref(logits_NB))
+        logits.append(weakref.ref(logits_NB))
         return logits_NB
 
     monkeypatch.setattr(_products, "linear", counted)
-    layer = layers.create("torch", "fused_softmax", counts=zipf_counts(97), dim=11, seed=3)
+    layer = made("torch", form, counts=zipf_counts(97), dim=11, seed=3)
     inputs = batch(layer.spec.counts, tokens=41, dim=11, seed=3)
     layer.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
-    assert alive == [0] * 2 * 14  # forward and backward
+    assert alive == [0] * (14 if form in blocks.TOKEN_FORMS else 2 * 14)  # forward, and backward
