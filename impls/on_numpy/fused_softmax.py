@@ -1,10 +1,12 @@
-"""Full softmax whose (N, V) logits never exist whole: blocks of them, forward and backward.
+"""Full softmax whose (N, V) logits never exist whole: blocks of them, of tokens or of words.
 
     log P(w | h) = h.W_w + b_w - log sum_v exp(h.W_v + b_v)
 
-The very function of `full_softmax`; the frameworks' layers differ in what they keep. The log-sum-exp is gathered block
-by block, and the backward pass computes each block of logits once more: 8 D V FLOPs a token forward and backward where
-full softmax has 6 D V, against (N, V) logits that are neither kept nor written to memory.
+The very function of `full_softmax`; the frameworks' layers differ in what they keep. Where the loss is a mean or a sum,
+the logits of some tokens at a time give these tokens' losses and gradients both: 6 D V FLOPs a token forward and
+backward, as full softmax has. Blocks of words serve any use of the losses: the log-sum-exp is gathered block by block,
+and the backward pass computes each block of logits once more, 8 D V FLOPs. (N, V) logits are neither kept nor written
+to memory.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ def _named(*sizes: int) -> dict[str, int]:
 # use them; a GPU wants more work at a time. Still larger ones would take the memory that is to be saved.
 FORMS = _named(2**21, 2**23)
 GPU_FORMS = _named(2**24, 2**26)  # 32 MiB in half precision, which stay in a GPU's cache; and fewer, larger products
-# Blocks of tokens, on a CPU: 96 MiB of float32. Each block adds to the gradient by all words, whose memory is read and
-# written for it, so that they should be few.
-TOKEN_FORMS = {f"blocks of {3 * 2**23:,} logits by tokens, gradients made in the forward pass": 3 * 2**23}
+# Blocks of tokens, on a CPU: 64 MiB of float32. Each block adds to the gradient by all words, whose memory is read and
+# written for it, so that they should be few; half as large again they would be a tenth faster at 128,000 words.
+TOKEN_FORMS = {f"blocks of {2**24:,} logits by tokens, gradients made in the forward pass": 2**24}
 _ALIGNED = 64
 
 
