@@ -139,7 +139,8 @@ def native(spec: LayerSpec) -> OutputLayer:
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
     every: tuple[str, ...] = importlib.import_module(f"impls.on_jax.{spec.method}").LAYER.forms(spec)
-    return tuple(form for form in every if device != "cpu" or form not in blocks.GPU_FORMS | _clusters.GPU_FORMS)
+    others = blocks.GPU_FORMS | _clusters.GPU_FORMS if device == "cpu" else blocks.TOKEN_FORMS
+    return tuple(form for form in every if form not in others)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
