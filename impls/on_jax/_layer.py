@@ -80,12 +80,24 @@ class OutputLayer(ABC):
             **extra: The loss's random inputs, as `Definition.extra` names them; most methods have none.
         """
         real_N = targets_N != ignore_index
-        losses_N = self.losses(params, structure, hidden_ND, jnp.where(real_N, targets_N, 0), **extra)
-        losses_N = jnp.where(real_N, losses_N, 0)
+        inside_N = jnp.where(real_N, targets_N, 0)
         if reduction == "none":
-            return losses_N
-        total = losses_N.sum()
-        return total if reduction == "sum" else total / jnp.maximum(real_N.sum(), 1)
+            return jnp.where(real_N, self.losses(params, structure, hidden_ND, inside_N, **extra), 0)
+        count = 1 if reduction == "sum" else jnp.maximum(real_N.sum(), 1)
+        return self.reduced(params, structure, hidden_ND, inside_N, real_N, count, **extra)
+
+    def reduced(
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden_ND: Array,
+        targets_N: Array,
+        real_N: Array,
+        count: Array | int,
+        **extra: Array,
+    ) -> Array:
+        """The sum of all losses but those of padding, over `count`: a layer may know a shorter way to it."""
+        return jnp.where(real_N, self.losses(params, structure, hidden_ND, targets_N, **extra), 0).sum() / count
 
     def losses(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, **extra: Array) -> Array:
         """(N,) what training minimizes."""

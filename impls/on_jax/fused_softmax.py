@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from impls.on_jax._best import top_k
-from impls.on_jax._layer import Array, Reduction, Tree, draw, pick, product, wide
+from impls.on_jax._layer import Array, Tree, draw, pick, product, wide
 from impls.on_jax.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
 from impls.structures import blocks
@@ -123,10 +123,8 @@ def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # 
 
         def above(number: Array, highest_B: Array) -> Array:
             first = words.start(number, vocab)
-            logits_BW = lax.dynamic_slice_in_dim(product_BV, first, words.width, axis=1) + _at(
-                bias_V, first, words.width
-            )
-            return jnp.maximum(highest_B, logits_BW.max(axis=1))
+            product_BW = lax.dynamic_slice_in_dim(product_BV, first, words.width, axis=1)
+            return jnp.maximum(highest_B, (product_BW + _at(bias_V, first, words.width)).max(axis=1))
 
         # By blocks of words too: for a maximum over all XLA would hold the logits beside the product.
         highest_B = lax.fori_loop(0, words.count, above, jnp.full(width, -jnp.inf, weight_VD.dtype))
@@ -189,27 +187,21 @@ class FusedSoftmax(FullSoftmax):
         by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
         return (*blocks.FORMS, *blocks.GPU_FORMS, *by_tokens)
 
-    def loss(
+    def reduced(
         self,
         params: Tree,
         structure: Tree,
         hidden_ND: Array,
         targets_N: Array,
-        *,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        real_N: Array,
+        count: Array | int,
         **extra: Array,
     ) -> Array:
-        if reduction == "none" or self.form not in blocks.TOKEN_FORMS:
-            return super().loss(
-                params, structure, hidden_ND, targets_N, ignore_index=ignore_index, reduction=reduction, **extra
-            )
-        real_N, kind = targets_N != ignore_index, params["weight"].dtype
-        share_N = real_N.astype(kind)
-        if reduction == "mean":
-            share_N /= jnp.maximum(share_N.sum(), 1)
-        inside_N = jnp.where(real_N, targets_N, 0)
-        return fused_total(hidden_ND.astype(kind), params["weight"], params["bias"], inside_N, share_N, self.form)
+        if self.form not in blocks.TOKEN_FORMS:
+            return super().reduced(params, structure, hidden_ND, targets_N, real_N, count, **extra)
+        weight_VD, bias_V = params["weight"], params["bias"]
+        kind = weight_VD.dtype
+        return fused_total(hidden_ND.astype(kind), weight_VD, bias_V, targets_N, real_N.astype(kind) / count, self.form)
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         return fused_nll(hidden_ND, params["weight"], params["bias"], targets_N, self.form)

@@ -95,14 +95,22 @@ class OutputLayer(keras.layers.Layer):
             **extra: The loss's random inputs, as `Definition.extra` names them; most methods have none.
         """
         real_N = tf.not_equal(targets_N, ignore_index)
-        losses_N = self.losses(hidden_ND, tf.where(real_N, targets_N, tf.zeros_like(targets_N)), **extra)
-        losses_N = tf.where(real_N, losses_N, tf.zeros_like(losses_N))
+        inside_N = tf.where(real_N, targets_N, tf.zeros_like(targets_N))
         if reduction == "none":
-            return losses_N
-        total = tf.reduce_sum(losses_N)
-        if reduction == "sum":
-            return total
-        return total / tf.cast(tf.maximum(tf.math.count_nonzero(real_N), 1), total.dtype)
+            return self._real_losses(hidden_ND, inside_N, real_N, **extra)
+        count = 1 if reduction == "sum" else tf.maximum(tf.math.count_nonzero(real_N), 1)
+        return self.reduced(hidden_ND, inside_N, real_N, count, **extra)
+
+    def reduced(
+        self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, count: Tensor | int, **extra: Tensor
+    ) -> Tensor:
+        """The sum of all losses but those of padding, over `count`: a layer may know a shorter way to it."""
+        total = tf.reduce_sum(self._real_losses(hidden_ND, targets_N, real_N, **extra))
+        return total / tf.cast(count, total.dtype)
+
+    def _real_losses(self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, **extra: Tensor) -> Tensor:
+        losses_N = self.losses(hidden_ND, targets_N, **extra)
+        return tf.where(real_N, losses_N, tf.zeros_like(losses_N))
 
     def losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
         """(N,) what training minimizes."""

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from impls.on_tensorflow._layer import Reduction, Tensor, at_least_float32, draw, product, traced
+from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product, traced
 from impls.on_tensorflow.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
 from impls.structures import blocks
@@ -188,31 +188,22 @@ class FusedSoftmax(FullSoftmax):
     def jit_compile(self) -> bool:
         return True
 
-    def call(
-        self,
-        hidden_ND: Tensor,
-        targets_N: Tensor,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
-        **extra: Tensor,
+    def reduced(
+        self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, count: Tensor | int, **extra: Tensor
     ) -> Tensor:
-        # Blocks of tokens are cut while tracing.
-        if reduction == "none" or self.form not in blocks.TOKEN_FORMS or hidden_ND.shape[0] is None:
-            return super().call(hidden_ND, targets_N, ignore_index=ignore_index, reduction=reduction, **extra)
+        if self.form not in blocks.TOKEN_FORMS or hidden_ND.shape[0] is None:  # they are cut while tracing
+            return super().reduced(hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = self._weights()
-        real_N = tf.not_equal(targets_N, ignore_index)
-        share_N = tf.cast(real_N, weight_VD.dtype)
-        if reduction == "mean":
-            share_N /= tf.maximum(tf.reduce_sum(share_N), 1)
-        inside_N = tf.cast(tf.where(real_N, targets_N, tf.zeros_like(targets_N)), tf.int32)
+        kind, targets_N = weight_VD.dtype, tf.cast(targets_N, tf.int32)
+        share_N = tf.cast(real_N, kind) / tf.cast(count, kind)
 
         @tf.custom_gradient
-        def total(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
+        def by_tokens(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
             untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
-            found = _differentiated(untaped[0], untaped[1], untaped[2], inside_N, share_N, self.form)
+            found = _differentiated(untaped[0], untaped[1], untaped[2], targets_N, share_N, self.form)
             return found[0], lambda dtotal: tuple(gradient * dtotal for gradient in found[1:])
 
-        return total(tf.cast(hidden_ND, weight_VD.dtype), weight_VD, bias_V)
+        return by_tokens(tf.cast(hidden_ND, kind), weight_VD, bias_V)
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         targets_N = tf.cast(targets_N, tf.int32)

@@ -71,11 +71,17 @@ class OutputLayer(nn.Module):
             **extra: The loss's random inputs, as `Definition.extra` names them; most methods have none.
         """
         padding_N = targets_N == ignore_index
-        losses_N = self.losses(hidden_ND, targets_N.masked_fill(padding_N, 0), **extra).masked_fill(padding_N, 0.0)
+        inside_N = targets_N.masked_fill(padding_N, 0)
         if reduction == "none":
-            return losses_N
-        total = losses_N.sum()
-        return total if reduction == "sum" else total / (~padding_N).sum().clamp(min=1)
+            return self.losses(hidden_ND, inside_N, **extra).masked_fill(padding_N, 0.0)
+        count = 1 if reduction == "sum" else (~padding_N).sum().clamp(min=1)
+        return self.reduced(hidden_ND, inside_N, padding_N, count, **extra)
+
+    def reduced(
+        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, count: Tensor | int, **extra: Tensor
+    ) -> Tensor:
+        """The sum of all losses but those of padding, over `count`: a layer may know a shorter way to it."""
+        return self.losses(hidden_ND, targets_N, **extra).masked_fill(padding_N, 0.0).sum() / count
 
     def losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
         """(N,) what training minimizes."""

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from impls.on_torch import _products, _triton
 from impls.on_torch._best import exact_topk
-from impls.on_torch._layer import TORCH_DTYPES, Reduction, at_least_float32, draw
+from impls.on_torch._layer import TORCH_DTYPES, at_least_float32, draw
 from impls.on_torch.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
 from impls.structures import blocks
@@ -189,25 +189,15 @@ class FusedSoftmax(FullSoftmax):
             return super().form
         return _triton.form_of("", [form for form in self._forms if not _by_tokens(form)], self.weight)
 
-    def forward(
-        self,
-        hidden_ND: Tensor,
-        targets_N: Tensor,
-        *,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
-        **extra: Tensor,
+    def reduced(
+        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, count: Tensor | int, **extra: Tensor
     ) -> Tensor:
         learns = torch.is_grad_enabled() and hidden_ND.requires_grad and self.weight.requires_grad
-        autocast = torch.is_autocast_enabled(hidden_ND.device.type)
-        if reduction == "none" or not learns or autocast or not _by_tokens(self.form):
-            return super().forward(hidden_ND, targets_N, ignore_index=ignore_index, reduction=reduction, **extra)
-        padding_N = targets_N == ignore_index
-        share_N = (~padding_N).to(self.weight.dtype)
-        if reduction == "mean":
-            share_N /= share_N.sum().clamp(min=1)
-        cast_ND, inside_N = hidden_ND.to(self.weight.dtype), targets_N.masked_fill(padding_N, 0)
-        return _ByTokens.apply(cast_ND, self.weight, self.bias, inside_N, share_N, self.form)  # type: ignore[return-value]
+        if not _by_tokens(self.form) or not learns or torch.is_autocast_enabled(hidden_ND.device.type):
+            return super().reduced(hidden_ND, targets_N, padding_N, count, **extra)
+        kind = self.weight.dtype
+        cast_ND, share_N = hidden_ND.to(kind), (~padding_N).to(kind) / count
+        return _ByTokens.apply(cast_ND, self.weight, self.bias, targets_N, share_N, self.form)  # type: ignore[return-value]
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]
