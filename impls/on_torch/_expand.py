@@ -23,8 +23,10 @@ _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
 _OPEN_SHARE = 0.4  # of all (row, cluster) pairs: above it one product for all is cheaper than one for each pair
-# Numbers of all rows' words: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
+# Slots of all rows: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
 _AT_ONCE_ON_GPU = 2**26
+# The same on a CPU, for clusters of so many slots: to find out which of them matter takes longer than to score them.
+_AT_ONCE_ON_CPU, _FEW_SLOTS = 2**18, 2**13
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -39,13 +41,13 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         k: From 1 to V.
     """
     clusters, width = words.word_CS.shape
+    if _at_once(len(hidden_ND), clusters * width, hidden_ND.is_cuda):
+        all_N = torch.ones(len(hidden_ND), device=hidden_ND.device)
+        return *_all_clusters.best_of_joint(hidden_ND, log_cluster_NC, words, k), all_N
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
     few = len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu"
     if few and len(hidden_ND) == 1:  # which looks by itself whether it is flat
         return _best_of_rows(hidden_ND, log_cluster_NC, words, k, first)
-    if hidden_ND.is_cuda and len(hidden_ND) * clusters * width <= _AT_ONCE_ON_GPU:
-        all_N = torch.ones(len(hidden_ND), device=hidden_ND.device)
-        return *_all_clusters.best_of_joint(hidden_ND, log_cluster_NC, words, k), all_N
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
     # cluster: where many clusters reach that half, the first few cannot settle the row.
     half_N1 = log_cluster_NC.amax(dim=1, keepdim=True) - math.log(2.0)
@@ -66,6 +68,11 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         found = _best_by_bounds(hidden_ND[rows_R], log_cluster_NC[rows_R], words, k, first)
         values_NK[rows_R], ids_NK[rows_R], share_N[rows_R] = found
     return values_NK, ids_NK, share_N
+
+
+def _at_once(rows: int, slots: int, on_gpu: bool) -> bool:
+    """Whether so few slots are best scored at once, whatever their bounds say."""
+    return rows * slots <= _AT_ONCE_ON_GPU if on_gpu else slots <= _FEW_SLOTS and rows * slots <= _AT_ONCE_ON_CPU
 
 
 def _best_of_rows(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int) -> Found:

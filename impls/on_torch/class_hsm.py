@@ -12,8 +12,6 @@ from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_f
 from impls.on_torch._levels import Level, followed
 from impls.spec import LayerSpec
 
-FEW_SCORES = 1 << 16  # words of all rows up to which scoring them all is faster than bounds, which take many calls
-
 
 class ClassHierarchicalSoftmax(OutputLayer):
     """log P(w | h) = log P(c | h) + log P(w | c, h), with log P(s | h) + log P(c | s, h) in place of the first where
@@ -55,8 +53,6 @@ class ClassHierarchicalSoftmax(OutputLayer):
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of classes expanded."""
-        if len(hidden_ND) * self.spec.vocab <= FEW_SCORES:
-            return super().search(hidden_ND, k)
         return self._below[-1].search(hidden_ND, self._joint(hidden_ND, len(self.levels) - 1), k)
 
     @torch.no_grad()

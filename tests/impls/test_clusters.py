@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import layers
-from harness.workload import zipf_counts
+from harness import agreement, layers
+from harness.workload import batch, zipf_counts
 from impls.errors import BadInput
 from impls.structures import clusters
 
@@ -164,8 +164,9 @@ def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, 
     """In either order of the products of few vectors, with empty slots read or left out, by one product or one for each
     cluster; rows that are flat, peaked or either side by side."""
     pytest.importorskip("torch")
-    from impls.on_torch import _all_clusters, _products, _words_by_cluster
+    from impls.on_torch import _all_clusters, _expand, _products, _words_by_cluster
 
+    monkeypatch.setattr(_expand, "_FEW_SLOTS", 0)
     monkeypatch.setattr(_products, "words_first", lambda: words_first)
     for bound in ("_LARGE", "_LARGE_EVEN"):
         monkeypatch.setattr(_words_by_cluster, bound, large)
@@ -183,3 +184,27 @@ def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, 
             np.testing.assert_allclose(found_NK, values_NK, atol=2e-5)
             apart_NK = np.abs(np.diff(values_NK, prepend=0.0, append=-100.0)).min(axis=1) > 1e-4  # no rounding decides
             assert (found_ids_NK == ids_NK)[apart_NK].all()
+
+
+@pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
+@pytest.mark.parametrize("few_slots", [0, 2**13])
+def test_clusters_of_few_words_in_pytorch_settle_ties_by_bounds_and_at_once(method, few_slots, monkeypatch):
+    pytest.importorskip("torch")
+    from impls.on_torch import _expand
+
+    monkeypatch.setattr(_expand, "_FEW_SLOTS", few_slots)
+    for vocab, dim in ((2, 3), (53, 12)):
+        layer = layers.create("torch", method, counts=zipf_counts(vocab), dim=dim, seed=3, dtype="float64")
+        for tokens in (1, 3, 9):
+            inputs = batch(layer.spec.counts, tokens=tokens, dim=dim, seed=4)
+            for k in (1, 2, vocab):
+                found = [*agreement.check_layer(layer, inputs, k=k), agreement.check_ties(layer, inputs, k=k)]
+                assert [str(c) for c in found if not c.agrees] == []
+
+
+@pytest.mark.parametrize(("vocab", "rows", "whole"), [(3000, 3, True), (3000, 100, False), (9000, 3, False)])
+def test_few_words_of_few_rows_are_all_scored_in_pytorch(vocab, rows, whole):
+    pytest.importorskip("torch")
+    layer = layers.create("torch", "sohsm", counts=zipf_counts(vocab), dim=8, seed=3)
+    share_N = layer.expanded_share(300 * np.random.default_rng(0).standard_normal((rows, 8)), 1)
+    assert (share_N == 1).all() if whole else (share_N < 1).any()
