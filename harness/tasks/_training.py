@@ -14,7 +14,9 @@ from harness.cells import Cell
 from harness.memory import peak_bytes
 from harness.quantities import Measurement
 from harness.tasks import _batches
+from harness.tasks._checkpoint import Checkpoint
 from impls.recognizer import Recognizer
+from impls.spec import Arrays
 from impls.summarizer import Summarizer
 
 Progress = Callable[[str], None]
@@ -31,6 +33,7 @@ class Training(ABC):
         batch: How many samples a batch holds.
         train_seconds: Without evaluation.
         curve: A point an evaluation.
+        checkpoint: The point whose model is scored.
     """
 
     model: Summarizer | Recognizer
@@ -45,6 +48,7 @@ class Training(ABC):
         self.peak_bytes: dict[tuple[int, ...], int] = {}
         self.decoded_shapes: set[tuple[int, ...]] = set()
         self.curve: list[dict[str, float]] = []
+        self.checkpoint: Checkpoint[Arrays] = Checkpoint(cell.settings["checkpoint"])
 
     @abstractmethod
     def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -91,6 +95,8 @@ class Training(ABC):
                     losses = []
                     progress(f"step {step}/{total} validation perplexity {self.curve[-1]['perplexity']:.2f}")
                     started = time.perf_counter()
+        if (params := self.checkpoint.state()) is not None:
+            self.model.load(params)
 
     def _step(self, epoch: int, numbers_B: NDArray[np.int64]) -> float:
         """One training step. The first of each shape may compile; of the second, which gives memory back to the system
@@ -126,6 +132,7 @@ class Training(ABC):
                 "perplexity": self.perplexity("valid"),
             }
         )
+        self.checkpoint.offer(self.curve[-1], self.model.parameters)
 
     def perplexity(self, split: str) -> float:
         """By the word or unit of the texts as they are learned, each with its end."""
@@ -145,10 +152,12 @@ class Training(ABC):
     def measurements(self) -> list[Measurement]:
         """The first is the perplexity."""
         split = self.settings["split"]
-        value = self.curve[-1]["perplexity"] if split == "valid" else self.perplexity(split)
+        scored = self.checkpoint.point
+        value = scored["perplexity"] if split == "valid" else self.perplexity(split)
         detail: dict[str, Any] = {
             "split": split,
-            "validation_perplexity": self.curve[-1]["perplexity"],
+            "validation_perplexity": scored["perplexity"],
+            "scored_step": scored["step"],
             "curve": self.curve,
             "formulation": self.model.spec.form,
         }

@@ -16,6 +16,7 @@ from harness import layer_file, layers, registry
 from harness.cells import Cell, Setting
 from harness.datasets import _corpus
 from harness.quantities import Measurement
+from harness.tasks._checkpoint import CHECKPOINT, Checkpoint
 from harness.tasks._data import data_of
 from harness.tasks._optimizer import optimizer_of
 from harness.tasks._result import Result
@@ -42,6 +43,7 @@ SETTINGS: dict[str, Setting] = {
     "weight_decay": Number(1e-6, 0.0, 1e6, "L2"),
     "clip_norm": Number(0.25, 0.0, 1e6, "largest global gradient norm; 0 clips nothing"),
     "evaluations": Number(1, 1, 10**6, "evaluations an epoch on the validation split"),
+    "checkpoint": CHECKPOINT,
     "decode_rows": Number(128, 0, 10**6, "hidden vectors of the trained model decoded at a time; 0 decodes none"),
     "rounds": Number(11, 6, 1000, "interleaved rounds of timing that"),
     "budget": Number(10.0, 0.0, 1e6, "seconds of it after which no round beyond the sixth starts"),
@@ -112,12 +114,16 @@ class Training:
             optimizer=optimizer_of(cell.settings),
             seed=cell.seed,
         )
-        self.model: LanguageModel = layers.create_language_model(cell.framework, spec, config, cell.device)
+        self.model = self._made(spec, config)
         self.interval = int(spec.options.get("interval", 0))  # type: ignore[call-overload]
         self.train_seconds = 0.0
         self.curve: list[dict[str, float]] = []
         self.reorganizations: list[dict[str, float]] = []
         self.cluster_V: NDArray | None = spec.structure.get("cluster")
+        self.checkpoint: Checkpoint[tuple[Arrays, NDArray | None]] = Checkpoint(cell.settings["checkpoint"])
+
+    def _made(self, spec: LayerSpec, config: LanguageModelConfig) -> LanguageModel:
+        return layers.create_language_model(self.cell.framework, spec, config, self.cell.device)
 
     def run(self, progress: Callable[[str], None]) -> None:
         settings = self.settings
@@ -150,6 +156,10 @@ class Training:
                 losses = []
                 progress(f"step {step}/{total} validation perplexity {self.curve[-1]['perplexity']:.2f}")
                 started = time.perf_counter()
+        if (state := self.checkpoint.state()) is not None:
+            params, self.cluster_V = state
+            self.model = self._made(self.learned_spec(), self.model.config)  # with the clusters of that time
+            self.model.load(params)
 
     def _reorganize(self, step: int) -> float:
         """Re-organizes, which counts as training, between two evaluations, which do not; returns the clock after it."""
@@ -182,6 +192,7 @@ class Training:
             {"step": step, "seconds": self.train_seconds, "train_loss": mean_loss}
             | self._scores(self.corpus.splits["valid"])
         )
+        self.checkpoint.offer(self.curve[-1], lambda: (self.model.parameters(), self.cluster_V))
 
     def _scores(self, ids_T: NDArray) -> dict[str, float]:
         """Perplexity, and for a two-level layer its two factors (equations 5 and 6), whose product it is."""
@@ -204,10 +215,12 @@ class Training:
 
     def measurements(self) -> list[Measurement]:
         split = "test" if "test" in self.corpus.splits else "valid"
-        scores = self._scores(self.corpus.splits[split]) if split == "test" else dict(self.curve[-1])
+        scored = self.checkpoint.point
+        scores = self._scores(self.corpus.splits[split]) if split == "test" else dict(scored)
         detail: dict[str, Any] = {
             "split": split,
-            "validation_perplexity": self.curve[-1]["perplexity"],
+            "validation_perplexity": scored["perplexity"],
+            "scored_step": scored["step"],
             "curve": self.curve,
             "formulation": self.model.spec.form,
         }

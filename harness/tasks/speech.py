@@ -23,6 +23,7 @@ from harness.speech import features, languages
 from harness.speech.augment import SpecAugment
 from harness.store import Row
 from harness.tasks import _batches, _error_rates, _recognizers, _training
+from harness.tasks._checkpoint import CHECKPOINT
 from harness.tasks._data import Progress, data_of
 from harness.tasks._result import Result
 from harness.tasks._spec import spec_of
@@ -53,6 +54,7 @@ SETTINGS: dict[str, Setting] = {
     "augment": Choice(True, (False, True), "SpecAugment in training"),
     "mask_share": Number(1.0, 0.0, 1.0, "the largest share of an utterance that one of its masks in time may hide"),
     "evaluations": Number(1, 1, 10**6, "evaluations an epoch on the validation split"),
+    "checkpoint": CHECKPOINT,
     "utterances": Number(0, 0, 10**9, "training utterances used; 0 for as many as there are"),
     "alpha": Number(1.0, 0.0, 1.0, "languages are drawn by the power alpha of their sizes, once; 1 draws nothing"),
     "split": Choice("test", SPLITS, "the split that is scored; of train, the utterances used"),

@@ -20,6 +20,7 @@ from harness.datasets._source import SPLITS
 from harness.quantities import Measurement
 from harness.store import Row
 from harness.tasks import _batches, _rouge, _summary_model, _training
+from harness.tasks._checkpoint import CHECKPOINT
 from harness.tasks._data import Progress, data_of
 from harness.tasks._optimizer import optimizer_of
 from harness.tasks._result import Result
@@ -41,6 +42,7 @@ SETTINGS: dict[str, Setting] = {
     "weight_decay": Number(1e-6, 0.0, 1e6, "L2"),
     "clip_norm": Number(0.0, 0.0, 1e6, "largest global gradient norm; 0 clips nothing"),
     "evaluations": Number(1, 1, 10**6, "evaluations an epoch on the validation split"),
+    "checkpoint": CHECKPOINT,
     "pairs": Number(0, 0, 10**9, "training pairs used, spread over the split; 0 for all"),
     "split": Choice("test", SPLITS, "the split that is scored; of train, the pairs used"),
     "score_pairs": Number(0, 0, 10**9, "pairs of a split that are scored, spread over it; 0 for all"),

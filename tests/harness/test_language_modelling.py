@@ -1,6 +1,7 @@
 """The language modelling task from text to row, on a small language that a model can learn."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,6 +75,28 @@ def test_a_trained_model_beats_word_counts_and_is_decoded(framework, method, tex
     assert {"perplexity_before", "perplexity_after", "changed_frequency"} <= changes[0].keys()
     shown = [word for cluster in perplexity.detail["clusters"] for word in cluster]
     assert len(shown) == len(set(shown))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("method", "options"), [("full_softmax", {}), ("sohsm", {"interval": "40"})])
+def test_the_best_checkpoint_is_scored_where_it_is_asked_for(framework, method, options, text):
+    """Brought back with its clusters: on the same words it scores what it scored in training. Each of the four rows of
+    the training text goes on backwards, by which the model unlearns the language."""
+    folder = Path(text)
+    (folder / "test.txt").write_text((folder / "valid.txt").read_text())
+    words = (folder / "train.txt").read_text().split()
+    rows = (words[start : start + 1250] for start in range(0, 5000, 1250))
+    (folder / "train.txt").write_text(" ".join(word for row in rows for word in row[:625] + row[:624:-1]) + "\n")
+    settings = {"epochs": "1", "evaluations": "2", "learning_rate": "0.3", "decode_rows": "0"}
+    last, best = (
+        by_quantity(result_of(framework, method, text, "float64", options, checkpoint=which, **settings))["perplexity"]
+        for which in ("last", "best")
+    )
+    (first, lower), (end, higher) = ((point["step"], point["perplexity"]) for point in best.detail["curve"])
+    assert lower < 0.9 * higher
+    assert (last.detail["scored_step"], best.detail["scored_step"]) == (end, first)
+    assert (last.value, best.value) == (pytest.approx(higher, rel=1e-9), pytest.approx(lower, rel=1e-9))
+    assert (last.detail["validation_perplexity"], best.detail["validation_perplexity"]) == (higher, lower)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
