@@ -1,10 +1,12 @@
 """The k likeliest words of rows for which every cluster of a two-level layer is scored, as of flat distributions.
 
-By one product for all words or one a cluster; the k best are looked for in the k clusters of the best bests.
+By one product for all words, one for some clusters or one a cluster; the k best are looked for in the k clusters of the
+best bests.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,29 +17,26 @@ from impls.on_torch._best import best
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._words_by_cluster import WordsByCluster
 
-# Of all rows: so few are made by one product and not by one for each cluster, where words go first in products of few
-# vectors and where vectors do.
-_FEW_SCORES = {True: 2**18, False: 2**21}
+# Scores of all rows: so few are made by one product. More by one for some clusters where these are of nearly one size;
+# else by one a cluster, where words go first in products of few vectors and where vectors do.
+_FEW_OF_EVEN, _FEW_SCORES = 2**17, {True: 2**18, False: 2**21}
+_EVEN = 1.3  # slots up to the largest cluster's size, over words: above it clusters are not of nearly one size
+_TOGETHER = 2**18  # scores of one product for some clusters: they stay in cache until each cluster's highest is known
 
 
 def best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every cluster scored."""
-    # On a CPU one product a cluster, whose scores stay in cache, beats one for all where there is much to score.
-    by_cluster = hidden_RD.device.type == "cpu" and (
-        len(hidden_RD) * int(words.size_C.sum()) > _FEW_SCORES[_products.words_first()]
-    )
-    scored = _scored_by_cluster(hidden_RD, words) if by_cluster else _scored_at_once(hidden_RD, words)
+    scored = _scored(hidden_RD, words)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
     wide = min(k + 1, len(words.size_C))
     bests_RM, chosen_RM = torch.topk(scored.highest_RC + log_cluster_RC, wide, dim=1)
-    values_RK, ids_RK = _best_of_scored(scored, log_cluster_RC, chosen_RM[:, :k], words, k)
+    every_R = torch.arange(len(hidden_RD), device=hidden_RD.device)
+    values_RK, ids_RK = _best_of_scored(scored, every_R, log_cluster_RC, chosen_RM[:, :k], words, k)
     if wide > k:
         tied = (bests_RM[:, k] >= values_RK[:, -1]).nonzero()[:, 0]
         if len(tied):
             chosen_TC = torch.arange(len(words.size_C), device=tied.device).expand(len(tied), -1)
-            some = _Scored(scored.in_cluster_RF[tied], scored.start_C, scored.highest_RC[tied])
-            found = _best_of_scored(some, log_cluster_RC[tied], chosen_TC, words, k)
-            values_RK[tied], ids_RK[tied] = found
+            values_RK[tied], ids_RK[tied] = _best_of_scored(scored, tied, log_cluster_RC[tied], chosen_TC, words, k)
     return values_RK, ids_RK
 
 
@@ -53,23 +52,63 @@ class _Scored:
     """All words of some rows.
 
     Attributes:
-        in_cluster_RF: log P(w | c, h), clusters side by side.
-        start_C: Where each cluster's words begin.
+        in_cluster_F: log P(w | c, h). That of row r and the word in slot s of cluster c is at
+            `start_C[c] + r * of_row_C[c] + s * of_slot`.
+        slots: Of the largest cluster.
         highest_RC: The highest of each cluster.
     """
 
-    in_cluster_RF: Tensor
+    in_cluster_F: Tensor
     start_C: Tensor
+    of_row_C: Tensor
+    of_slot: int
+    slots: int
     highest_RC: Tensor
 
 
-def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
-    """Without the empty slots; a cluster's scores stay in cache from their product to their highest."""
-    hidden_DR = hidden_RD.T.contiguous()
-    vectors_first = len(hidden_RD) <= _products.FEW_VECTORS and not _products.words_first()
-    sizes = words.size_C.tolist()
-    in_cluster_VR = words.added_CS.new_empty(sum(sizes), len(hidden_RD))
-    highest_CR = words.added_CS.new_empty(len(sizes), len(hidden_RD))
+def _scored(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
+    if hidden_RD.device.type == "cpu":
+        sizes = words.size_C.tolist()
+        scores = len(hidden_RD) * sum(sizes)
+        if len(sizes) * max(sizes) <= _EVEN * sum(sizes):
+            if scores > _FEW_OF_EVEN:
+                return _scored_by_some_clusters(hidden_RD, words, sizes)
+        elif scores > _FEW_SCORES[_products.words_first()]:
+            return _scored_by_cluster(hidden_RD, words, sizes)
+    return _scored_at_once(hidden_RD, words)
+
+
+def _scored_by_some_clusters(hidden_RD: Tensor, words: WordsByCluster, sizes: list[int]) -> _Scored:
+    """Without the slots that are empty in all clusters of a product."""
+    rows = len(hidden_RD)
+    # A power of two, so that threads share them evenly.
+    together = 2 ** int(math.log2(max(1, _TOGETHER // (rows * max(sizes)))))
+    slots_P = [max(sizes[first : first + together]) for first in range(0, len(sizes), together)]
+    of_row_C = torch.tensor(slots_P).repeat_interleave(together)[: len(sizes)]
+    start_C = rows * (of_row_C.cumsum(dim=0) - of_row_C)
+    words_first = rows <= _products.FEW_VECTORS and _products.words_first()
+    in_cluster_F = words.added_CS.new_empty(rows * int(of_row_C.sum()))
+    highest_CR = words.added_CS.new_empty(len(sizes), rows)
+    start = 0
+    for part, slots in enumerate(slots_P):
+        some = slice(part * together, (part + 1) * together)
+        words_BSD = words.slab_CSD[some, :slots]
+        hidden_BRD = hidden_RD.expand(len(words_BSD), -1, -1)
+        scores_BRS = torch.bmm(words_BSD, hidden_BRD.mT).mT if words_first else torch.bmm(hidden_BRD, words_BSD.mT)
+        scores_BRS = at_least_float32(scores_BRS).add_(words.added_CS[some, None, :slots])
+        part_BRS = in_cluster_F[start : start + scores_BRS.numel()].view(scores_BRS.shape)
+        start += scores_BRS.numel()
+        torch.log_softmax(scores_BRS, dim=2, out=part_BRS)
+        torch.amax(part_BRS, dim=2, out=highest_CR[some])
+    return _Scored(in_cluster_F, start_C, of_row_C, 1, max(sizes), highest_CR.T)
+
+
+def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster, sizes: list[int]) -> _Scored:
+    """Without the empty slots."""
+    rows, hidden_DR = len(hidden_RD), hidden_RD.T.contiguous()
+    vectors_first = rows <= _products.FEW_VECTORS and not _products.words_first()
+    in_cluster_VR = words.added_CS.new_empty(sum(sizes), rows)
+    highest_CR = words.added_CS.new_empty(len(sizes), rows)
     for cluster, piece_SR in enumerate(in_cluster_VR.split(sizes)):
         size = len(piece_SR)
         words_SD = words.slab_CSD[cluster].narrow(0, 0, size)
@@ -77,29 +116,32 @@ def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
         scores_SR += words.added_CS[cluster, :size, None]
         torch.log_softmax(scores_SR, dim=0, out=piece_SR)
         torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
-    return _Scored(in_cluster_VR.T, words.size_C.cumsum(dim=0) - words.size_C, highest_CR.T)
+    start_C = rows * (words.size_C.cumsum(dim=0) - words.size_C)
+    return _Scored(in_cluster_VR.flatten(), start_C, torch.ones_like(start_C), rows, max(sizes), highest_CR.T)
 
 
 def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     in_cluster_RCS = words.scores_of_all(hidden_RD).log_softmax(dim=2)
-    clusters, width = in_cluster_RCS.shape[1:]
-    start_C = width * torch.arange(clusters, device=hidden_RD.device)
-    return _Scored(in_cluster_RCS.flatten(1), start_C, in_cluster_RCS.amax(dim=2))
+    _, clusters, slots = in_cluster_RCS.shape
+    start_C = slots * torch.arange(clusters, device=hidden_RD.device)
+    of_row_C = torch.full_like(start_C, clusters * slots)
+    return _Scored(in_cluster_RCS.flatten(), start_C, of_row_C, 1, slots, in_cluster_RCS.amax(dim=2))
 
 
 def _best_of_scored(
-    scored: _Scored, log_cluster_RC: Tensor, chosen_RM: Tensor, words: WordsByCluster, k: int
+    scored: _Scored, rows_R: Tensor, log_cluster_RC: Tensor, chosen_RM: Tensor, words: WordsByCluster, k: int
 ) -> tuple[Tensor, Tensor]:
     """The k best words of each row's chosen clusters."""
-    width = words.word_CS.shape[1]
-    slot_S = torch.arange(width, device=chosen_RM.device)
-    # A cluster's empty slots are read as its last word's neighbours and made -inf.
-    place_RMS = (scored.start_C[chosen_RM][:, :, None] + slot_S).clamp_(max=scored.in_cluster_RF.shape[1] - 1)
-    joint_RMS = scored.in_cluster_RF.gather(1, place_RMS.flatten(1)).view(place_RMS.shape)
+    slots = scored.slots
+    slot_S = torch.arange(slots, device=chosen_RM.device)
+    start_RM = scored.start_C[chosen_RM] + rows_R[:, None] * scored.of_row_C[chosen_RM]
+    place_RMS = start_RM[:, :, None] + slot_S * scored.of_slot
+    # What is read for a cluster's empty slots is some other word's, and made -inf.
+    joint_RMS = scored.in_cluster_F[place_RMS.clamp_(max=len(scored.in_cluster_F) - 1)]
     joint_RMS += log_cluster_RC.gather(1, chosen_RM)[:, :, None]
     joint_RMS.masked_fill_(slot_S >= words.size_C[chosen_RM][:, :, None], -torch.inf)
 
-    def ids_of(rows_R: Tensor, column_RM: Tensor) -> Tensor:
-        return words.word_CS[chosen_RM[rows_R].gather(1, column_RM // width), column_RM % width]
+    def ids_of(rows_T: Tensor, column_TM: Tensor) -> Tensor:
+        return words.word_CS[chosen_RM[rows_T].gather(1, column_TM // slots), column_TM % slots]
 
     return best(joint_RMS.flatten(1), k, ids_of)

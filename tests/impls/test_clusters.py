@@ -159,10 +159,12 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
 
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
 @pytest.mark.parametrize("words_first", [False, True])
-@pytest.mark.parametrize(("large", "few_scores"), [(0, np.inf), (np.inf, np.inf), (np.inf, 0)])
-def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, few_scores, monkeypatch):
-    """In either order of the products of few vectors, with empty slots read or left out, by one product or one for each
-    cluster; rows that are flat, peaked or either side by side."""
+@pytest.mark.parametrize(
+    ("large", "few_scores", "even"), [(0, np.inf, 1), (np.inf, np.inf, 1), (np.inf, 0, 0), (np.inf, 0, np.inf)]
+)
+def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, few_scores, even, monkeypatch):
+    """In either order of the products of few vectors, with empty slots read or left out, by one product, one for each
+    cluster or one for some; rows that are flat, peaked or either side by side."""
     pytest.importorskip("torch")
     from impls.on_torch import _all_clusters, _expand, _products, _words_by_cluster
 
@@ -170,7 +172,10 @@ def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, 
     monkeypatch.setattr(_products, "words_first", lambda: words_first)
     for bound in ("_LARGE", "_LARGE_EVEN"):
         monkeypatch.setattr(_words_by_cluster, bound, large)
-    monkeypatch.setattr(_all_clusters, "_FEW_SCORES", {words_first: few_scores})
+    for bound, value in (
+        ("_FEW_SCORES", {words_first: few_scores}), ("_FEW_OF_EVEN", few_scores), ("_EVEN", even), ("_TOGETHER", 2**9),
+    ):  # fmt: skip
+        monkeypatch.setattr(_all_clusters, bound, value)
     oracle, layer = (
         layers.create(framework, method, counts=zipf_counts(300), dim=8, seed=3, dtype=dtype)
         for framework, dtype in (("numpy", "float64"), ("torch", "float32"))
