@@ -9,7 +9,8 @@ pass.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -131,27 +132,67 @@ def log_in_runs(
         cluster_U: int32: the cluster of each run.
         begin_U, end_U: int32: its rows.
     """
-    clusters, width = word_CS.shape
-    words_FD = tf.reshape(slab_CSD, [clusters * width, -1])
-    bias_F = None if bias_CS is None else tf.reshape(bias_CS, [-1])
-    size_C = tf.math.count_nonzero(word_CS >= 0, axis=1, dtype=tf.int32)
+    width, size_C, in_cluster = word_CS.shape[1], _sizes(word_CS), _in_cluster(slab_CSD, bias_CS)
     first_U = cluster_U * width
     run_U4 = tf.stack([begin_U, end_U, first_U, first_U + tf.gather(size_C, cluster_U)], axis=1)
     hidden_RD, kind = tf.cast(hidden_RD, slab_CSD.dtype), at_least_float32(slab_CSD[:0]).dtype
 
     def visit(number: Tensor, found: tf.TensorArray) -> tuple[Tensor, tf.TensorArray]:
         begin, end, first, last = tf.unstack(run_U4[number])
-        scores = at_least_float32(tf.matmul(hidden_RD[begin:end], words_FD[first:last], transpose_b=True))
-        if bias_F is not None:
-            scores += tf.cast(bias_F[first:last], kind)
         empty = [[0, 0], [0, width - (last - first)]]
-        in_cluster = tf.pad(tf.nn.log_softmax(scores), empty, constant_values=tf.cast(_CLOSED, kind))
-        return number + 1, found.write(number, tf.ensure_shape(in_cluster, [None, width]))
+        log_RS = tf.pad(in_cluster(hidden_RD[begin:end], first, last), empty, constant_values=tf.cast(_CLOSED, kind))
+        return number + 1, found.write(number, tf.ensure_shape(log_RS, [None, width]))
 
     runs = tf.size(cluster_U)
     found = tf.TensorArray(kind, size=runs, element_shape=[None, width], infer_shape=False)
     _, found = tf.while_loop(lambda number, _: number < runs, visit, (tf.constant(0), found))
     return found.concat()
+
+
+def log_of_all(
+    hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """log P(w | c, h) of all words, by a loop as in `log_in_runs`.
+
+    Returns:
+        (F,) those of one cluster after the other, row by row, without the empty slots.
+        (C,) where each cluster's begin, and (C,) how many each row has there.
+        (N, C) the highest of each cluster.
+    """
+    (clusters, width), size_C, in_cluster = word_CS.shape, _sizes(word_CS), _in_cluster(slab_CSD, bias_CS)
+    hidden_ND, kind = tf.cast(hidden_ND, slab_CSD.dtype), at_least_float32(slab_CSD[:0]).dtype
+    rows = tf.shape(hidden_ND)[0]
+
+    def visit(cluster: Tensor, found: tf.TensorArray, highest: tf.TensorArray) -> tuple[Any, ...]:
+        first = cluster * width
+        log_NS = in_cluster(hidden_ND, first, first + size_C[cluster])
+        found = found.write(cluster, tf.reshape(log_NS, [-1]))
+        return cluster + 1, found, highest.write(cluster, tf.reduce_max(log_NS, axis=1))
+
+    found, highest = (tf.TensorArray(kind, size=clusters, element_shape=[None], infer_shape=False) for _ in range(2))
+    _, found, highest = tf.while_loop(lambda cluster, *_: cluster < clusters, visit, (tf.constant(0), found, highest))
+    start_C = tf.cast(rows, tf.int64) * tf.cumsum(tf.cast(size_C, tf.int64), exclusive=True)
+    highest_CN = tf.ensure_shape(highest.stack(), [clusters, None])
+    return found.concat(), start_C, tf.cast(size_C, tf.int64), tf.transpose(highest_CN)
+
+
+def _sizes(word_CS: Tensor) -> Tensor:
+    """(C,) int32 words of each cluster."""
+    return tf.math.count_nonzero(word_CS >= 0, axis=1, dtype=tf.int32)
+
+
+def _in_cluster(slab_CSD: Tensor, bias_CS: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A function of some hidden vectors and the first and last place of a cluster's words: (R, S) log P(w | c, h)."""
+    words_FD = tf.reshape(slab_CSD, [-1, slab_CSD.shape[2]])
+    bias_F = None if bias_CS is None else tf.reshape(bias_CS, [-1])
+
+    def log_probs(hidden_RD: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        scores_RS = at_least_float32(tf.matmul(hidden_RD, words_FD[first:last], transpose_b=True))
+        if bias_F is not None:
+            scores_RS += tf.cast(bias_F[first:last], scores_RS.dtype)
+        return tf.nn.log_softmax(scores_RS)
+
+    return log_probs
 
 
 def all_scores(hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor) -> Tensor:

@@ -20,8 +20,9 @@ _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 # Of all (row, cluster) pairs: where so many are about as likely as the likeliest, or are left open by the first
 # clusters, one product for all is cheaper than one for each pair.
 _FLAT_SHARE, _OPEN_SHARE = 0.15, 0.3
-# Products of a number of a row and one of a word: so few are made at once, and not by a loop over the clusters.
-_FEW_PRODUCTS = 2**27
+# Products of a number of a row and one of a word: so few are made at once, and not by a loop over the clusters, whose
+# turns are worth less where clusters are small: the second is for those of so many numbers.
+_FEW_PRODUCTS, _FEW_OF_LARGE, _LARGE = 3 * 2**28, 2**27, 3 * 2**15
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -50,23 +51,36 @@ class WordsByCluster(NamedTuple):
         sorted_PS = _clusters.log_in_runs(hidden_PD, *self, cluster_U, end_U - count_U, end_U)
         return tf.gather(sorted_PS, tf.math.invert_permutation(order_P))
 
-    def in_all(self, hidden_ND: Tensor) -> Tensor:
-        """(C, N, S) log P(w | c, h) of all words; hugely negative in an empty slot."""
+    def in_all(self, hidden_ND: Tensor) -> Scored:
+        """log P(w | c, h) of all words."""
         clusters, width = self.word_CS.shape
 
-        def at_once() -> Tensor:
-            return tf.transpose(tf.nn.log_softmax(_clusters.all_scores(hidden_ND, *self)), [1, 0, 2])
-
-        def by_cluster() -> Tensor:
-            every_C = tf.range(clusters)
-            begin_C, end_C = tf.zeros_like(every_C), tf.fill([clusters], tf.shape(hidden_ND)[0])
-            runs_QS = _clusters.log_in_runs(hidden_ND, *self, every_C, begin_C, end_C)
-            return tf.reshape(runs_QS, [clusters, -1, width])
+        def at_once() -> Scored:
+            in_cluster_NCS = tf.nn.log_softmax(_clusters.all_scores(hidden_ND, *self))
+            every_C = tf.range(clusters, dtype=tf.int64)
+            of_row_C = tf.fill([clusters], tf.constant(clusters * width, tf.int64))
+            highest_NC = tf.reduce_max(in_cluster_NCS, axis=2)
+            return Scored(tf.reshape(in_cluster_NCS, [-1]), every_C * width, of_row_C, highest_NC)
 
         if _on_gpu():
             return at_once()
         products = tf.cast(tf.size(hidden_ND), tf.float32) * clusters * width
-        return tf.cond(products > _FEW_PRODUCTS, by_cluster, at_once)
+        few = _FEW_OF_LARGE if self.slab_CSD.shape[2] * width >= _LARGE else _FEW_PRODUCTS
+        return Scored(*tf.cond(products > few, lambda: Scored(*_clusters.log_of_all(hidden_ND, *self)), at_once))
+
+
+class Scored(NamedTuple):
+    """log P(w | c, h) of all words of some rows.
+
+    Attributes:
+        in_cluster_F: That of row r and the word in slot s of cluster c is at `start_C[c] + r * of_row_C[c] + s`.
+        highest_NC: The highest of each cluster.
+    """
+
+    in_cluster_F: Tensor
+    start_C: Tensor
+    of_row_C: Tensor
+    highest_NC: Tensor
 
 
 def _on_gpu() -> bool:
@@ -159,19 +173,23 @@ def _best_by_bounds(
 
 def _best_of_all(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     clusters, width = words.word_CS.shape
-    in_cluster_CNS = words.in_all(hidden_ND)
-    best_NC = log_cluster_NC + tf.transpose(tf.reduce_max(in_cluster_CNS, axis=2))
+    scored = words.in_all(hidden_ND)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
     wide = min(k + 1, clusters)
-    bests_NM, chosen_NM = tf.math.top_k(best_NC, wide)
-    every_N = tf.range(tf.shape(log_cluster_NC)[0])
+    bests_NM, chosen_NM = tf.math.top_k(log_cluster_NC + scored.highest_NC, wide)
+    row_N1 = tf.range(tf.shape(log_cluster_NC, out_type=tf.int64)[0])[:, None]
+    last = tf.size(scored.in_cluster_F, out_type=tf.int64) - 1
 
     def of_clusters(chosen_NM: Tensor) -> tuple[Tensor, Tensor]:
-        row_NM = tf.broadcast_to(every_N[:, None], tf.shape(chosen_NM))
-        joint_NMS = tf.gather_nd(in_cluster_CNS, tf.stack([chosen_NM, row_NM], axis=2))
+        start_NM = tf.gather(scored.start_C, chosen_NM) + row_N1 * tf.gather(scored.of_row_C, chosen_NM)
+        place_NMS = start_NM[:, :, None] + tf.range(width, dtype=tf.int64)
+        joint_NMS = tf.gather(scored.in_cluster_F, tf.minimum(place_NMS, last))
         joint_NMS += tf.gather(log_cluster_NC, chosen_NM, batch_dims=1)[:, :, None]
+        word_NMS = tf.gather(words.word_CS, chosen_NM)
+        # What is read for a cluster's empty slots is some other word's.
+        joint_NMS = tf.where(word_NMS < 0, -tf.cast(math.inf, joint_NMS.dtype), joint_NMS)
         flat = [-1, chosen_NM.shape[1] * width]
-        return best_by_id(tf.reshape(joint_NMS, flat), tf.reshape(tf.gather(words.word_CS, chosen_NM), flat), k)
+        return best_by_id(tf.reshape(joint_NMS, flat), tf.reshape(word_NMS, flat), k)
 
     values_NK, ids_NK = of_clusters(chosen_NM[:, : min(k, clusters)])
     if wide <= k:

@@ -199,20 +199,27 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
 
 
-def best_by_id(values: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+_SPARE = 8  # candidates looked at beyond the k best, so that ties can be settled among them
+
+
+def best_by_id(values_NX: Tensor, ids_NX: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best of each row's candidates (N, X), in any order, with their ids: best first, ties by lower id.
 
-    `top_k` prefers the first of equals, so only where some are equal must the candidates be sorted by id.
+    `top_k` prefers the first of equals, so where some are equal candidates are sorted by id: those that a few more than
+    k bring, or all of them where the last of these still equals the k-th.
     """
+    wide = tf.minimum(k + _SPARE, tf.shape(values_NX)[1])
+    values_NM, place_NM = tf.math.top_k(values_NX, wide)
+    ids_NM = tf.gather(ids_NX, place_NM, batch_dims=1)
 
-    def best(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        best_NK, place_NK = tf.math.top_k(values, k)
-        return best_NK, tf.gather(ids, place_NK, batch_dims=1)
-
-    def sorted_best() -> tuple[Tensor, Tensor]:
+    def sorted_best(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         order = tf.argsort(ids, axis=1)
-        return best(tf.gather(values, order, batch_dims=1), tf.gather(ids, order, batch_dims=1))
+        best_NK, place_NK = tf.math.top_k(tf.gather(values, order, batch_dims=1), k)
+        return best_NK, tf.gather(ids, tf.gather(order, place_NK, batch_dims=1), batch_dims=1)
 
-    further_NK = tf.math.top_k(values, tf.minimum(k + 1, tf.shape(values)[1]))[0]
-    tied = tf.reduce_any(tf.equal(further_NK[:, 1:], further_NK[:, :-1]))
-    return tf.cond(tied, sorted_best, lambda: best(values, ids))
+    def of_tied() -> tuple[Tensor, Tensor]:
+        more = (wide < tf.shape(values_NX)[1]) & tf.reduce_any(tf.equal(values_NM[:, -1], values_NM[:, k - 1]))
+        return tf.cond(more, lambda: sorted_best(values_NX, ids_NX), lambda: sorted_best(values_NM, ids_NM))
+
+    tied = tf.reduce_any(tf.equal(values_NM[:, 1 : k + 1], values_NM[:, : tf.minimum(k, wide - 1)]))
+    return tf.cond(tied, of_tied, lambda: (values_NM[:, :k], ids_NM[:, :k]))
