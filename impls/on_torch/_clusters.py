@@ -99,10 +99,16 @@ class ByCluster:
         return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, size_C, form)
 
     @cached_property
-    def pieces(self) -> list[tuple[int, int, int]]:
-        """For each cluster its first sorted token, the end of its tokens, and how many words it has."""
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Of each cluster that has tokens: its number, how many tokens, how many words."""
         ends = self.ends_C.tolist()
-        return list(zip([0, *ends[:-1]], ends, self.size_C.tolist(), strict=True))
+        counts = map(int.__sub__, ends, [0, *ends])
+        return [each for each in zip(range(len(ends)), counts, self.size_C.tolist(), strict=True) if each[1]]
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """Of each of the `runs`."""
+        return [tokens for _, tokens, _ in self.runs]
 
     @cached_property
     def tiles(self) -> tuple[Tensor, Tensor]:
@@ -138,15 +144,15 @@ def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
         scores_MTS = torch.bmm(_in_tiles(hidden_ND, token_MT), slab_CSD[cluster_M].transpose(1, 2))
         return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
     scores_NS = hidden_ND.new_zeros(len(hidden_ND), slab_CSD.shape[1])
-    for words_SD, (first, end, size) in zip(slab_CSD, batch.pieces, strict=True):
-        if end == first:
-            continue
-        hidden_MD, reached_SD = hidden_ND.narrow(0, first, end - first), words_SD.narrow(0, 0, size)
-        scores_MS = scores_NS.narrow(0, first, end - first).narrow(1, 0, size)
-        if end - first > _FEW:
-            torch.mm(hidden_MD, reached_SD.T, out=scores_MS)
+    width, words_FD = slab_CSD.shape[1], slab_CSD.flatten(0, 1)
+    for (cluster, tokens, size), hidden_MD, scores_MS in zip(
+        batch.runs, hidden_ND.split(batch.tokens), scores_NS.split(batch.tokens), strict=True
+    ):
+        words_SD, scores_MS = words_FD.narrow(0, cluster * width, size), scores_MS.narrow(1, 0, size)
+        if tokens > _FEW:
+            torch.mm(hidden_MD, words_SD.t(), out=scores_MS)
         else:
-            scores_MS.copy_(_products.of_few(hidden_MD, reached_SD))
+            scores_MS.copy_(_products.of_few(hidden_MD, words_SD))
     return scores_NS
 
 
@@ -162,12 +168,16 @@ def _back(dscores_NS: Tensor, hidden_ND: Tensor, slab_CSD: Tensor, batch: ByClus
         dwords_MSD = at_least_float32(torch.bmm(dscores_MTS.transpose(1, 2), hidden_MTD))
         return dhidden_ND, dwords_MSD.new_zeros(slab_CSD.shape).index_add_(0, cluster_M, dwords_MSD).to(slab_CSD.dtype)
     dhidden_ND, dslab_CSD = torch.empty_like(hidden_ND), torch.empty_like(slab_CSD)
-    for words_SD, dwords_SD, (first, end, size) in zip(slab_CSD, dslab_CSD, batch.pieces, strict=True):
-        reached = size if end > first else 0
-        if reached:
-            torch.mm(dscores_NS[first:end, :size], words_SD[:size], out=dhidden_ND[first:end])
-            torch.mm(dscores_NS[first:end, :size].T, hidden_ND[first:end], out=dwords_SD[:size])
-        dwords_SD[reached:].zero_()
+    width, words_FD, dwords_FD = slab_CSD.shape[1], slab_CSD.flatten(0, 1), dslab_CSD.flatten(0, 1)
+    sorted_by_run = (sorted_NX.split(batch.tokens) for sorted_NX in (dscores_NS, hidden_ND, dhidden_ND))
+    done = 0
+    for (cluster, _, size), dscores_MS, hidden_MD, dhidden_MD in zip(batch.runs, *sorted_by_run, strict=True):
+        start, dscores_MS = cluster * width, dscores_MS.narrow(1, 0, size)
+        torch.mm(dscores_MS, words_FD.narrow(0, start, size), out=dhidden_MD)
+        torch.mm(dscores_MS.t(), hidden_MD, out=dwords_FD.narrow(0, start, size))
+        dwords_FD.narrow(0, done, start - done).zero_()
+        done = start + size
+    dwords_FD.narrow(0, done, len(dwords_FD) - done).zero_()
     return dhidden_ND, dslab_CSD
 
 
