@@ -20,6 +20,8 @@ from impls.on_jax._best import best_by_id, top_k
 from impls.on_jax._layer import Array, draw, product, wide
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
+_NEXT = 4  # times as many are tried where too many reach that: the k-th best of the first was far too low
+_NEXT_SHARE = 0.4  # of a row's clusters, up to which so many are tried
 _WHOLE_SHARE = 0.15  # of all (row, cluster) pairs: above it one product for all is cheaper than gathered ones
 _LEAST_ROOM = 32  # pairs: so few are cheaper than all words even where they are most of a small layer's
 _FEW_NUMBERS = 2**23  # of a slab, which so small is read at once
@@ -70,7 +72,7 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
     (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
 
-    def by_bounds() -> tuple[Found, Array]:
+    def by_bounds(first: int) -> tuple[Found, Array]:
         return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
 
     def not_tried() -> tuple[Found, Array]:
@@ -80,13 +82,14 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
     def whole() -> Found:
         return *_best_of_all(hidden_ND, log_cluster_NC, words, k), jnp.ones(rows, jnp.float32)
 
-    if k <= first:
-        found, settled = by_bounds()
-    else:
-        # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the
-        # likeliest cluster: where many clusters reach that half, the first few cannot settle the row.
-        reaching_NC = log_cluster_NC >= log_cluster_NC.max(axis=1, keepdims=True) - math.log(2.0)
-        found, settled = lax.cond(reaching_NC.mean() > _WHOLE_SHARE, not_tried, by_bounds)
+    # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
+    # cluster: where many clusters reach that half, the first few cannot settle the row.
+    reaching_NC = log_cluster_NC >= log_cluster_NC.max(axis=1, keepdims=True) - math.log(2.0)
+    flat = (reaching_NC.mean() > _WHOLE_SHARE) & (k > first)
+    found, settled = lax.cond(flat, not_tried, lambda: by_bounds(first))
+    if _NEXT * first < _NEXT_SHARE * clusters:
+        again = ~settled & ~flat
+        found, settled = lax.cond(again, lambda: by_bounds(_NEXT * first), lambda: (found, settled))
     return lax.cond(settled, lambda: found, whole)  # one place for it, or it would be compiled twice
 
 

@@ -17,6 +17,8 @@ from impls.on_tensorflow import _clusters
 from impls.on_tensorflow._layer import Tensor, best_by_id, draw
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
+_NEXT = 4  # times as many are tried where more than that reach it: the k-th best of the first was far too low
+_NEXT_SHARE = 0.4  # of a row's clusters, up to which so many are tried
 # Of all (row, cluster) pairs: where so many are about as likely as the likeliest, or are left open by the first
 # clusters, one product for all is cheaper than one for each pair.
 _FLAT_SHARE, _OPEN_SHARE = 0.15, 0.3
@@ -100,8 +102,11 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     clusters, width = words.word_CS.shape
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
 
-    def by_bounds() -> tuple[Tensor, ...]:
-        return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
+    following = _NEXT * first
+    next_pays = following < _NEXT_SHARE * clusters
+
+    def by_bounds(first: int, most: float) -> tuple[Tensor, ...]:
+        return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first, most)
 
     def not_tried() -> tuple[Tensor, ...]:
         return *_nothing(log_cluster_NC, k), False
@@ -109,14 +114,16 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     def whole() -> Found:
         return *_best_of_all(hidden_ND, log_cluster_NC, words, k), tf.ones(tf.shape(log_cluster_NC)[:1])
 
-    if k <= first:
-        *found, settled = by_bounds()
-    else:
-        # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the
-        # likeliest cluster: where many clusters reach that half, the first few cannot settle the row.
-        half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
-        reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
-        *found, settled = tf.cond(_exceeds(reaching, _FLAT_SHARE, log_cluster_NC), not_tried, by_bounds)
+    # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
+    # cluster: where many clusters reach that half, the first few cannot settle the row.
+    half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
+    reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
+    flat = _exceeds(reaching, _FLAT_SHARE, log_cluster_NC) & (k > first)
+    most = min(_OPEN_SHARE, following / clusters) if next_pays else _OPEN_SHARE
+    *found, settled = tf.cond(flat, not_tried, lambda: by_bounds(first, most))
+    if next_pays:
+        again, kept = ~settled & ~flat, (*found, settled)
+        *found, settled = tf.cond(again, lambda: by_bounds(following, _OPEN_SHARE), lambda: kept)
     return tf.cond(settled, lambda: tuple(found), whole)  # one place for it, or it would be traced twice
 
 
@@ -131,10 +138,10 @@ def _exceeds(pairs: Tensor, share: float, log_cluster_NC: Tensor) -> Tensor:
 
 
 def _best_by_bounds(
-    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int
+    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int, most: float
 ) -> tuple[Tensor, ...]:
     """The best words of the first clusters of each row, then of those that reach the k-th best of these, as `search`
-    gives them; and whether these were few enough to be expanded."""
+    gives them; and whether these were so few, `most` of all pairs of a row and a cluster, that they were expanded."""
     rows, (clusters, width) = tf.shape(log_cluster_NC)[0], words.word_CS.shape
     each = min(k, width)  # the most that a cluster can hold of the k best
 
@@ -167,7 +174,7 @@ def _best_by_bounds(
         every = tf.concat([values, tf.reshape(more_values, flat)], 1), tf.concat([ids, tf.reshape(more_ids, flat)], 1)
         return *best_by_id(*every, k), tf.cast(count_N + first, tf.float32) / clusters
 
-    settled = ~_exceeds(tf.reduce_sum(count_N), _OPEN_SHARE, log_cluster_NC)
+    settled = ~_exceeds(tf.reduce_sum(count_N), most, log_cluster_NC)
     return *tf.cond(settled, with_open, lambda: _nothing(log_cluster_NC, k)), settled
 
 

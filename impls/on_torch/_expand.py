@@ -19,6 +19,9 @@ from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._words_by_cluster import WordsByCluster
 
 _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
+_NEXT = (
+    4  # times as many clusters are expanded next, where those wanted are even more: the k-th best so far is far too low
+)
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
@@ -117,7 +120,7 @@ def _best_of_row(
         # At equality a word of lower id may still come: only a bound strictly below settles a row.
         if wanted == clusters or bounds[wanted] < values[k - 1]:
             break
-        wanted = bisect_right(bounds, -values[k - 1], key=operator.neg)
+        wanted = min(bisect_right(bounds, -values[k - 1], key=operator.neg), _NEXT * wanted)
     width = joint_MS.shape[1]
 
     def ids_of(column: Tensor) -> Tensor:
@@ -168,7 +171,10 @@ def _best_by_bounds(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByClu
         hidden_RD, log_cluster_RC = hidden_ND[open_R], log_cluster_NC[open_R]
         needed_RC = log_cluster_RC >= values_NK[open_R, -1:]
         share_R = needed_RC.float().mean(dim=1)
-        if share_R.sum() > _OPEN_SHARE * rows:
+        following = _NEXT * first
+        if following < _OPEN_SHARE * clusters and share_R.mean() * clusters > following:
+            *found, share_N[open_R] = _best_by_bounds(hidden_RD, log_cluster_RC, words, k, following)
+        elif share_R.sum() > _OPEN_SHARE * rows:
             found, share_N[open_R] = _all_clusters.best_of_all(hidden_RD, log_cluster_RC, words, k), 1.0
         else:
             needed_RC.scatter_(1, chosen_NM[open_R], False)

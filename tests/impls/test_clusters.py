@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import agreement, layers
+from harness import agreement, layers, registry
 from harness.workload import batch, zipf_counts
 from impls.errors import BadInput
 from impls.structures import clusters
@@ -213,3 +213,20 @@ def test_few_words_of_few_rows_are_all_scored_in_pytorch(vocab, rows, whole):
     layer = layers.create("torch", "sohsm", counts=zipf_counts(vocab), dim=8, seed=3)
     share_N = layer.expanded_share(300 * np.random.default_rng(0).standard_normal((rows, 8)), 1)
     assert (share_N == 1).all() if whole else (share_N < 1).any()
+
+
+@pytest.mark.parametrize("framework", registry.installed_frameworks())
+def test_rows_for_which_the_first_clusters_are_too_few_are_settled_by_some_more(framework):
+    """Neither flat nor peaked: the k-th best of the first clusters lets most others reach it, that of four times as
+    many does not."""
+    made = {"counts": zipf_counts(20_000), "dim": 16, "seed": 3, "dtype": "float64", "projection": "none", "bias": True}
+    oracle, layer = (layers.create(name, "sohsm", **made) for name in ("numpy", framework))
+    for rows in (1, 3, 13):
+        hidden_ND = np.random.default_rng(rows).standard_normal((rows, 16))
+        values_NK, ids_NK = oracle.topk(hidden_ND, 10)
+        found_NK, found_ids_NK = layer.topk(hidden_ND, 10)
+        np.testing.assert_allclose(found_NK, values_NK, atol=1e-9)
+        assert found_ids_NK.tolist() == ids_NK.tolist()
+        if framework != "numpy":
+            assert ((share_N := layer.expanded_share(hidden_ND, 10)) < 0.3).all()
+            assert share_N.mean() > 0.1
