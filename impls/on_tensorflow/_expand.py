@@ -184,27 +184,35 @@ def _best_of_all(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluste
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
     wide = min(k + 1, clusters)
     bests_NM, chosen_NM = tf.math.top_k(log_cluster_NC + scored.highest_NC, wide)
-    row_N1 = tf.range(tf.shape(log_cluster_NC, out_type=tf.int64)[0])[:, None]
     last = tf.size(scored.in_cluster_F, out_type=tf.int64) - 1
 
-    def of_clusters(chosen_NM: Tensor) -> tuple[Tensor, Tensor]:
-        start_NM = tf.gather(scored.start_C, chosen_NM) + row_N1 * tf.gather(scored.of_row_C, chosen_NM)
-        place_NMS = start_NM[:, :, None] + tf.range(width, dtype=tf.int64)
-        joint_NMS = tf.gather(scored.in_cluster_F, tf.minimum(place_NMS, last))
-        joint_NMS += tf.gather(log_cluster_NC, chosen_NM, batch_dims=1)[:, :, None]
-        word_NMS = tf.gather(words.word_CS, chosen_NM)
+    def of_clusters(row_R: Tensor, chosen_RM: Tensor) -> tuple[Tensor, Tensor]:
+        start_RM = tf.gather(scored.start_C, chosen_RM) + row_R[:, None] * tf.gather(scored.of_row_C, chosen_RM)
+        place_RMS = start_RM[:, :, None] + tf.range(width, dtype=tf.int64)
+        joint_RMS = tf.gather(scored.in_cluster_F, tf.minimum(place_RMS, last))
+        joint_RMS += tf.gather(tf.gather(log_cluster_NC, row_R), chosen_RM, batch_dims=1)[:, :, None]
+        word_RMS = tf.gather(words.word_CS, chosen_RM)
         # What is read for a cluster's empty slots is some other word's.
-        joint_NMS = tf.where(word_NMS < 0, -tf.cast(math.inf, joint_NMS.dtype), joint_NMS)
-        flat = [-1, chosen_NM.shape[1] * width]
-        return best_by_id(tf.reshape(joint_NMS, flat), tf.reshape(word_NMS, flat), k)
+        joint_RMS = tf.where(word_RMS < 0, -tf.cast(math.inf, joint_RMS.dtype), joint_RMS)
+        flat = [-1, chosen_RM.shape[1] * width]
+        return best_by_id(tf.reshape(joint_RMS, flat), tf.reshape(word_RMS, flat), k)
 
-    values_NK, ids_NK = of_clusters(chosen_NM[:, : min(k, clusters)])
+    every_N = tf.range(tf.shape(log_cluster_NC, out_type=tf.int64)[0])
+    values_NK, ids_NK = of_clusters(every_N, chosen_NM[:, : min(k, clusters)])
     if wide <= k:
         return values_NK, ids_NK
-    every_NC = tf.broadcast_to(tf.range(clusters), tf.shape(log_cluster_NC))
-    every_NC = tf.ensure_shape(every_NC, [None, clusters])
-    tied = tf.reduce_any(bests_NM[:, k] >= values_NK[:, -1])
-    return tf.cond(tied, lambda: of_clusters(every_NC), lambda: (values_NK, ids_NK))
+    tied_N = bests_NM[:, k] >= values_NK[:, -1]
+
+    def with_tied() -> tuple[Tensor, Tensor]:
+        tied_R1 = tf.where(tied_N)
+        every_RC = tf.ensure_shape(
+            tf.broadcast_to(tf.range(clusters), [tf.shape(tied_R1)[0], clusters]), [None, clusters]
+        )
+        settled = zip((values_NK, ids_NK), of_clusters(tied_R1[:, 0], every_RC), strict=True)
+        values, ids = (tf.tensor_scatter_nd_update(old, tied_R1, new) for old, new in settled)
+        return values, ids
+
+    return tf.cond(tf.reduce_any(tied_N), with_tied, lambda: (values_NK, ids_NK))
 
 
 def beam(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, width: int) -> tuple[Tensor, Tensor]:

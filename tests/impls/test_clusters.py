@@ -230,3 +230,34 @@ def test_rows_for_which_the_first_clusters_are_too_few_are_settled_by_some_more(
         if framework != "numpy":
             assert ((share_N := layer.expanded_share(hidden_ND, 10)) < 0.3).all()
             assert share_N.mean() > 0.1
+
+
+@pytest.mark.parametrize("framework", registry.installed_frameworks())
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_row_in_which_all_clusters_are_equal_is_settled_among_flat_ones(framework, parts, monkeypatch):
+    """The k best may then be in other clusters than the k that were looked into."""
+    if parts and framework == "torch":
+        from impls.on_torch import _all_clusters, _expand
+
+        monkeypatch.setattr(_expand, "_FEW_SLOTS", 0)
+        monkeypatch.setattr(_all_clusters, "_FEW_OF_EVEN", 0)
+    if parts and framework == "tensorflow":
+        from impls.on_tensorflow import _expand
+
+        monkeypatch.setattr(_expand, "_FEW_PRODUCTS", 0)
+    made = {
+        "counts": zipf_counts(306),
+        "dim": 8,
+        "dtype": "float64",
+        "interval": 0,
+        "cluster": np.arange(306)[::-1] % 18,
+    }
+    oracle, layer = (layers.create(name, "sohsm", **made) for name in ("numpy", framework))
+    layer.load(oracle.parameters())
+    hidden_ND = 0.01 * np.random.default_rng(0).standard_normal((9, 8))
+    hidden_ND[3] = 0
+    for k in (2, 10):
+        (values_NK, ids_NK), (found_NK, found_ids_NK) = (one.topk(hidden_ND, k) for one in (oracle, layer))
+        assert ids_NK[3].tolist() == list(range(k))
+        np.testing.assert_allclose(found_NK, values_NK, atol=1e-9)
+        assert found_ids_NK.tolist() == ids_NK.tolist()
