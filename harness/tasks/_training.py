@@ -132,7 +132,7 @@ class Training(ABC):
                 "perplexity": self.perplexity("valid"),
             }
         )
-        self.checkpoint.offer(self.curve[-1], self.model.parameters)
+        self.checkpoint.offer(self.curve[-1], lambda: self.model.parameters())
 
     def perplexity(self, split: str) -> float:
         """By the word or unit of the texts as they are learned, each with its end."""
