@@ -100,7 +100,8 @@ def test_topk_is_exact_from_flat_to_peaked(framework, method):
             params = {name: np.round(2 * value) / 2 for name, value in params.items()}
         for one in (layer, oracle):
             one.load(params)
-        hidden_ND = rng.standard_normal((400, 12))  # so many that no layer prefers to score all words
+        rows = 400 if framework == "torch" else 120  # so many that no layer prefers to score all words
+        hidden_ND = rng.standard_normal((rows, 12))
         log_probs_NV = oracle.log_probs(hidden_ND)
         for k in (1, 10, 300, 600):
             values_NK, ids_NK = layer.topk(hidden_ND, k)
@@ -109,7 +110,7 @@ def test_topk_is_exact_from_flat_to_peaked(framework, method):
             np.testing.assert_allclose(np.take_along_axis(log_probs_NV, ids_NK, 1), expected_NK, rtol=1e-9, atol=1e-9)
             assert all(len(np.unique(row)) == k for row in ids_NK)
             share_N = layer.expanded_share(hidden_ND, k)
-            assert share_N.shape == (400,)
+            assert share_N.shape == (rows,)
             assert (share_N > 0).all()
             assert (share_N <= 1).all()
 
