@@ -20,7 +20,6 @@ from impls.on_torch._words_by_cluster import WordsByCluster
 # Scores of all rows: so few are made by one product. More by one for some clusters where these are of nearly one size;
 # else by one a cluster, where words go first in products of few vectors and where vectors do.
 _FEW_OF_EVEN, _FEW_SCORES = 2**17, {True: 2**18, False: 2**21}
-_EVEN = 1.3  # slots up to the largest cluster's size, over words: above it clusters are not of nearly one size
 _TOGETHER = 2**18  # scores of one product for some clusters: they stay in cache until each cluster's highest is known
 
 
@@ -68,19 +67,17 @@ class _Scored:
 
 def _scored(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     if hidden_RD.device.type == "cpu":
-        sizes = words.size_C.tolist()
-        scores = len(hidden_RD) * sum(sizes)
-        if len(sizes) * max(sizes) <= _EVEN * sum(sizes):
-            if scores > _FEW_OF_EVEN:
-                return _scored_by_some_clusters(hidden_RD, words, sizes)
-        elif scores > _FEW_SCORES[_products.words_first()]:
-            return _scored_by_cluster(hidden_RD, words, sizes)
+        scores = len(hidden_RD) * sum(words.sizes)
+        if words.even and scores > _FEW_OF_EVEN:
+            return _scored_by_some_clusters(hidden_RD, words)
+        if not words.even and scores > _FEW_SCORES[_products.words_first()]:
+            return _scored_by_cluster(hidden_RD, words)
     return _scored_at_once(hidden_RD, words)
 
 
-def _scored_by_some_clusters(hidden_RD: Tensor, words: WordsByCluster, sizes: list[int]) -> _Scored:
+def _scored_by_some_clusters(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     """Without the slots that are empty in all clusters of a product."""
-    rows = len(hidden_RD)
+    rows, sizes = len(hidden_RD), words.sizes
     # A power of two, so that threads share them evenly.
     together = 2 ** int(math.log2(max(1, _TOGETHER // (rows * max(sizes)))))
     slots_P = [max(sizes[first : first + together]) for first in range(0, len(sizes), together)]
@@ -103,9 +100,9 @@ def _scored_by_some_clusters(hidden_RD: Tensor, words: WordsByCluster, sizes: li
     return _Scored(in_cluster_F, start_C, of_row_C, 1, max(sizes), highest_CR.T)
 
 
-def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster, sizes: list[int]) -> _Scored:
+def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     """Without the empty slots."""
-    rows, hidden_DR = len(hidden_RD), hidden_RD.T.contiguous()
+    rows, sizes, hidden_DR = len(hidden_RD), words.sizes, hidden_RD.T.contiguous()
     vectors_first = rows <= _products.FEW_VECTORS and not _products.words_first()
     in_cluster_VR = words.added_CS.new_empty(sum(sizes), rows)
     highest_CR = words.added_CS.new_empty(len(sizes), rows)

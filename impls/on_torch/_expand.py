@@ -19,9 +19,7 @@ from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._words_by_cluster import WordsByCluster
 
 _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
-_NEXT = (
-    4  # times as many clusters are expanded next, where those wanted are even more: the k-th best so far is far too low
-)
+_NEXT = 4  # times as many are expanded next, where more than that are wanted: the k-th best so far is far too low
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them

@@ -7,6 +7,7 @@ pay to leave the empty slots of clusters out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from impls.on_torch._layer import at_least_float32
 _FEW_TOGETHER = 3  # rows up to which a batched product of the clusters' words with them is faster on a CPU
 _LARGE = 2**17  # numbers of a cluster's slots: of few rows the empty ones take longer to read than a call takes
 _LARGE_EVEN = 2**16  # the same where all clusters are one batched product of vectors with words
-_EVEN = 1.25  # slots up to the largest cluster's size, over words: above it clusters are not of nearly one size
+_EVEN = 1.3  # slots up to the largest cluster's size, over words: above it clusters are not of nearly one size
 _FEW_EVEN = 64  # rows up to which these are one batched product
 
 
@@ -38,6 +39,16 @@ class WordsByCluster:
     word_CS: Tensor
     size_C: Tensor
     form: str
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """`size_C` on the host."""
+        return self.size_C.tolist()
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether clusters are of nearly one size."""
+        return len(self.sizes) * max(self.sizes) <= _EVEN * sum(self.sizes)
 
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
         """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
@@ -70,12 +81,10 @@ class WordsByCluster:
         on_cpu = hidden_RD.device.type == "cpu" and hidden_RD.dtype == torch.float32
         numbers = self.slab_CSD[0].numel()
         if on_cpu and rows <= _FEW_EVEN and numbers >= _LARGE_EVEN and not torch.is_grad_enabled():
-            sizes = self.size_C.tolist()
-            even = clusters * max(sizes) <= _EVEN * sum(sizes)
-            if even and not _products.words_first():
-                return self._scores_of_even(hidden_RD, max(sizes))
+            if self.even and not _products.words_first():
+                return self._scores_of_even(hidden_RD)
             if numbers >= _LARGE and rows <= _products.FEW_VECTORS:
-                return self._scores_without_empty(hidden_RD, sizes).view(rows, *self.added_CS.shape) + self.added_CS
+                return self._scores_without_empty(hidden_RD).view(rows, *self.added_CS.shape) + self.added_CS
         # In half precision the one product is the faster.
         if on_cpu and rows <= _FEW_TOGETHER and _products.words_first():
             scores_CSR = torch.bmm(self.slab_CSD, hidden_RD.repeat(clusters, 1, 1).transpose(1, 2))
@@ -84,8 +93,9 @@ class WordsByCluster:
         scores_RF += self.added_CS.flatten()
         return scores_RF.view(rows, *self.added_CS.shape)
 
-    def _scores_of_even(self, hidden_RD: Tensor, largest: int) -> Tensor:
+    def _scores_of_even(self, hidden_RD: Tensor) -> Tensor:
         """(R, C, S) scores of all words, by one batched product that reads no slots beyond the largest cluster's."""
+        largest = max(self.sizes)
         reached_CSD, hidden_CRD = self.slab_CSD[:, :largest], hidden_RD.expand(len(self.slab_CSD), -1, -1)
         if len(hidden_RD) <= _products.FEW_VECTORS:
             scores_CRS = torch.bmm(hidden_CRD, reached_CSD.transpose(1, 2))
@@ -94,10 +104,10 @@ class WordsByCluster:
         scores_RCS = hidden_RD.new_empty(len(hidden_RD), *reached_CSD.shape[:2])
         return torch.add(scores_CRS.transpose(0, 1), self.added_CS[:, :largest], out=scores_RCS)
 
-    def _scores_without_empty(self, hidden_RD: Tensor, sizes: list[int]) -> Tensor:
+    def _scores_without_empty(self, hidden_RD: Tensor) -> Tensor:
         """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there."""
         (clusters, width), rows = self.word_CS.shape, len(hidden_RD)
-        bounds = [end for size in sizes for end in (size, width - size)]
+        bounds = [end for size in self.sizes for end in (size, width - size)]
         pieces = self.slab_CSD.flatten(0, 1).split(bounds)[::2]
         if _products.words_first():
             columns_DX = hidden_RD.T if rows > 1 else _products.columns_of(hidden_RD[0])

@@ -170,10 +170,10 @@ def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, 
 
     monkeypatch.setattr(_expand, "_FEW_SLOTS", 0)
     monkeypatch.setattr(_products, "words_first", lambda: words_first)
-    for bound in ("_LARGE", "_LARGE_EVEN"):
-        monkeypatch.setattr(_words_by_cluster, bound, large)
+    for bound, value in (("_LARGE", large), ("_LARGE_EVEN", large), ("_EVEN", even)):
+        monkeypatch.setattr(_words_by_cluster, bound, value)
     for bound, value in (
-        ("_FEW_SCORES", {words_first: few_scores}), ("_FEW_OF_EVEN", few_scores), ("_EVEN", even), ("_TOGETHER", 2**9),
+        ("_FEW_SCORES", {words_first: few_scores}), ("_FEW_OF_EVEN", few_scores), ("_TOGETHER", 2**9),
     ):  # fmt: skip
         monkeypatch.setattr(_all_clusters, bound, value)
     oracle, layer = (
