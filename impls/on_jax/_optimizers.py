@@ -66,11 +66,11 @@ def update(
         rows: Lists (U,) as in `_rows`, of the parameters that are updated by rows.
     """
     rows, steps = rows or {}, state.steps + 1
-    grads = _clipped(settings, grads)
+    scale = _clipping(settings, grads)
     new_params: Tree = {}
     new_slots: tuple[Tree, ...] = tuple({} for _ in state.slots)
     for name, param in params.items():
-        held, rule = (param, *(slot[name] for slot in state.slots)), partial(_rule, settings, steps, rate)
+        held, rule = (param, *(slot[name] for slot in state.slots)), partial(_rule, settings, steps, rate, scale)
         held = _rows.change(rows[name], held, rule, grads[name]) if name in rows else rule(held, grads[name])
         new_params[name] = held[0]
         for slot, value in zip(new_slots, held[1:], strict=True):
@@ -89,7 +89,7 @@ def make_up(settings: Optimizer, params: Tree, state: State, rows: Tree | None =
     def missed_step(held: _rows.Arrays) -> _rows.Arrays:
         *values, seen_B = held
         late_B = seen_B < state.steps
-        new = _rule(settings, _column(seen_B + 1, values[0]), None, tuple(values), 0.0)
+        new = _rule(settings, _column(seen_B + 1, values[0]), None, None, tuple(values), jnp.zeros_like(values[0]))
         pairs = zip(values, new, strict=True)
         return *(jnp.where(_column(late_B, old), value, old) for old, value in pairs), seen_B + late_B
 
@@ -107,26 +107,38 @@ def make_up(settings: Optimizer, params: Tree, state: State, rows: Tree | None =
     return params, State(state.steps, slots, seen)
 
 
-def _clipped(settings: Optimizer, grads: Tree) -> Tree:
+def _clipping(settings: Optimizer, grads: Tree) -> Array | None:
+    """What all gradients are multiplied with, so that their global norm stays below the settings'."""
     if not settings.clip_norm:
-        return grads
+        return None
     norm = jnp.sqrt(sum(jnp.vdot(grad, grad) for grad in grads.values()))
-    scale = jnp.minimum(1.0, settings.clip_norm / (norm + 1e-6))
-    return {name: grad * scale.astype(grad.dtype) for name, grad in grads.items()}
+    return jnp.minimum(1.0, settings.clip_norm / (norm + 1e-6))
 
 
 def _rule(
-    settings: Optimizer, step: Array, rate: Array | float | None, held: _rows.Arrays, grad: Array | float
+    settings: Optimizer,
+    step: Array,
+    rate: Array | float | None,
+    scale: Array | None,
+    held: _rows.Arrays,
+    raw: Array,
 ) -> _rows.Arrays:
     """A parameter and its slots after a step, the number of which may be another for each row (B, 1)."""
     param, *slots = held
-    grad = grad + settings.weight_decay * param
+
+    def finished(grad: Array) -> Array:
+        return (grad if scale is None else grad * scale.astype(grad.dtype)) + settings.weight_decay * param
+
+    # For CPUs XLA makes one result in each pass over memory, and writes out what two of them have in common: that, as
+    # large as the parameter, is hidden from it and computed twice.
+    grad = finished(raw)
+    again = finished(lax.optimization_barrier(raw)) if jax.default_backend() == "cpu" else grad
     if settings.name == "adagrad":
-        slots = [slots[0] + grad * grad]
+        slots = [slots[0] + again * again]
         change = grad / (jnp.sqrt(slots[0]) + settings.epsilon)
     elif settings.name == "adam":
         first = settings.beta1 * slots[0] + (1 - settings.beta1) * grad
-        second = settings.beta2 * slots[1] + (1 - settings.beta2) * grad * grad
+        second = settings.beta2 * slots[1] + (1 - settings.beta2) * again * again
         slots, time = [first, second], step.astype(param.dtype)
         first_hat = first / (1 - jnp.asarray(settings.beta1, param.dtype) ** time)
         second_hat = second / (1 - jnp.asarray(settings.beta2, param.dtype) ** time)

@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, Tensors
+from impls.on_tensorflow._layer import Tensor, Tensors, traced
 from impls.optimizers import Optimizer
 
 Variables = Mapping[str, tf.Variable]
+
+_LARGE = 2**20  # numbers of a variable: for smaller ones XLA takes longer to compile than it ever saves
 
 
 class Updates:
@@ -83,17 +85,16 @@ class Updates:
         """
         rows = rows or {}
         self.steps.assign_add(1)
+        scale = tf.constant(1.0, tf.float64)
         if self.settings.clip_norm:
             norm = tf.sqrt(tf.add_n([tf.cast(2 * tf.nn.l2_loss(grad), tf.float64) for grad in grads.values()]))
-            scale = tf.minimum(tf.constant(1.0, tf.float64), self.settings.clip_norm / (norm + 1e-6))
-            grads = {name: grad * tf.cast(scale, grad.dtype) for name, grad in grads.items()}
-        for name, variable in self.variables.items():
+            scale = tf.minimum(scale, self.settings.clip_norm / (norm + 1e-6))
+        for name in self.variables:
             if name in rows:
-                self._change_rows(name, rows[name], grads[name], tf.fill(tf.shape(rows[name]), self.steps))
-                continue
-            held = [variable, *(slot[name] for slot in self.slots)]
-            for old, new in zip(held, self._rule(held, grads[name], self.steps, rate), strict=True):
-                old.assign(new)
+                step_U = tf.fill(tf.shape(rows[name]), self.steps)
+                self._change_rows(name, rows[name], grads[name], scale, step_U)
+            else:
+                self._change_all(name, grads[name], scale, rate)
 
     def catch_up(self) -> None:
         """Bring every row to the present step: before variables are read whole."""
@@ -114,28 +115,63 @@ class Updates:
             return tf.boolean_mask(rows_U, late_U), tf.boolean_mask(step_U, late_U)
 
         def step(rows_U: Tensor, step_U: Tensor) -> tuple[Tensor, Tensor]:
-            self._change_rows(name, rows_U, 0.0, step_U)
+            zeros = tf.zeros([], self.variables[name].dtype)
+            self._change_rows(name, rows_U, zeros, zeros, step_U)
             return missed(rows_U, step_U + 1)
 
         start = missed(rows_U, tf.gather(self._seen[name], rows_U) + 1)
         tf.while_loop(lambda rows_U, _: tf.size(rows_U) > 0, step, start)
 
-    def _change_rows(self, name: str, rows_U: Tensor, grad: Tensor | float, step_U: Tensor) -> None:
+    def _change_all(self, name: str, grad: Tensor, scale: Tensor, rate: Tensor | None) -> None:
+        """One step of a whole variable.
+
+        Its gradient is finished in one pass, and TensorFlow's own kernels, which every device has for these dtypes,
+        change it and its slots in place: `_rule` goes over arrays as large ten times.
+        """
+        settings, variable = self.settings, self.variables[name]
+        if settings.clip_norm or settings.weight_decay:
+            finish = traced(self._finished, jit_compile=variable.shape.num_elements() >= _LARGE)
+            grad = finish(grad, tf.convert_to_tensor(variable), tf.cast(scale, grad.dtype))
+        held = [variable, *(slot[name] for slot in self.slots)]
+        if variable.dtype not in (tf.float32, tf.float64):
+            for old, new in zip(held, self._rule(held, grad, self.steps, rate), strict=True):
+                old.assign(new)
+            return
+        var, *slots = (each.handle for each in held)
+        lr = tf.constant(settings.learning_rate, grad.dtype) if rate is None else tf.cast(rate, grad.dtype)
+        epsilon = tf.constant(settings.epsilon, grad.dtype)
+        if settings.name == "adagrad":
+            tf.raw_ops.ResourceApplyAdagradV2(var=var, accum=slots[0], lr=lr, epsilon=epsilon, grad=grad)
+        elif settings.name == "adam":
+            time, betas = tf.cast(self.steps, grad.dtype), (settings.beta1, settings.beta2)
+            beta1, beta2 = (tf.constant(beta, grad.dtype) for beta in betas)
+            beta1_power, beta2_power = tf.pow(beta1, time), tf.pow(beta2, time)
+            # There epsilon is added before the correction of the second moment, here after it.
+            tf.raw_ops.ResourceApplyAdam(
+                var=var, m=slots[0], v=slots[1], beta1_power=beta1_power, beta2_power=beta2_power, lr=lr,
+                beta1=beta1, beta2=beta2, epsilon=epsilon * tf.sqrt(1 - beta2_power), grad=grad,
+            )  # fmt: skip
+        else:
+            tf.raw_ops.ResourceApplyGradientDescent(var=var, alpha=lr, delta=grad)
+
+    def _change_rows(self, name: str, rows_U: Tensor, grad: Tensor, scale: Tensor, step_U: Tensor) -> None:
         """One step of some rows; `step_U` is the number of it."""
         held = [self.variables[name], *(slot[name] for slot in self.slots)]
         before = [tf.gather(variable, rows_U) for variable in held]
         step = tf.reshape(step_U, [-1, *[1] * (len(held[0].shape) - 1)])
+        grad = self._finished(grad, before[0], tf.cast(scale, grad.dtype))
         for variable, new in zip(held, self._rule(before, grad, step), strict=True):
             variable.scatter_update(tf.IndexedSlices(new, rows_U))
         if name in self._seen:
             self._seen[name].scatter_update(tf.IndexedSlices(step_U, rows_U))
 
-    def _rule(
-        self, held: list[Tensor], grad: Tensor | float, step: Tensor, rate: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
+    def _finished(self, grad: Tensor, param: Tensor, scale: Tensor) -> Tensor:
+        """A gradient, clipped and with weight decay."""
+        return (grad * scale if self.settings.clip_norm else grad) + self.settings.weight_decay * param
+
+    def _rule(self, held: list[Tensor], grad: Tensor, step: Tensor, rate: Tensor | None = None) -> tuple[Tensor, ...]:
         """A parameter and its slots after a step, the number of which may be another for each row (U, 1)."""
         settings, (param, *slots) = self.settings, held
-        grad = grad + settings.weight_decay * param
         if settings.name == "adagrad":
             slots = [slots[0] + grad * grad]
             change = grad / (tf.sqrt(slots[0]) + settings.epsilon)
