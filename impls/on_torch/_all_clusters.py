@@ -27,14 +27,14 @@ def best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster
     """Values and ids (R, K), every cluster scored."""
     scored = _scored(hidden_RD, words)
     # k words lie in at most k clusters, those of the k highest bests; one more tells whether a tie was left out.
-    wide = min(k + 1, len(words.size_C))
+    wide = min(k + 1, len(words.rows.size_C))
     bests_RM, chosen_RM = torch.topk(scored.highest_RC + log_cluster_RC, wide, dim=1)
     every_R = torch.arange(len(hidden_RD), device=hidden_RD.device)
     values_RK, ids_RK = _best_of_scored(scored, every_R, log_cluster_RC, chosen_RM[:, :k], words, k)
     if wide > k:
         tied = (bests_RM[:, k] >= values_RK[:, -1]).nonzero()[:, 0]
         if len(tied):
-            chosen_TC = torch.arange(len(words.size_C), device=tied.device).expand(len(tied), -1)
+            chosen_TC = torch.arange(len(words.rows.size_C), device=tied.device).expand(len(tied), -1)
             values_RK[tied], ids_RK[tied] = _best_of_scored(scored, tied, log_cluster_RC[tied], chosen_TC, words, k)
     return values_RK, ids_RK
 
@@ -67,7 +67,7 @@ class _Scored:
 
 def _scored(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     if hidden_RD.device.type == "cpu":
-        scores = len(hidden_RD) * sum(words.sizes)
+        scores = len(hidden_RD) * sum(words.rows.sizes)
         if words.even and scores > _FEW_OF_EVEN:
             return _scored_by_some_clusters(hidden_RD, words)
         if not words.even and scores > _FEW_SCORES[_products.words_first()]:
@@ -77,7 +77,7 @@ def _scored(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
 
 def _scored_by_some_clusters(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     """Without the slots that are empty in all clusters of a product."""
-    rows, sizes = len(hidden_RD), words.sizes
+    rows, sizes = len(hidden_RD), words.rows.sizes
     # A power of two, so that threads share them evenly.
     together = 2 ** int(math.log2(max(1, _TOGETHER // (rows * max(sizes)))))
     slots_P = [max(sizes[first : first + together]) for first in range(0, len(sizes), together)]
@@ -89,7 +89,7 @@ def _scored_by_some_clusters(hidden_RD: Tensor, words: WordsByCluster) -> _Score
     start = 0
     for part, slots in enumerate(slots_P):
         some = slice(part * together, (part + 1) * together)
-        words_BSD = words.slab_CSD[some, :slots]
+        words_BSD = words.vectors[some, :slots]
         hidden_BRD = hidden_RD.expand(len(words_BSD), -1, -1)
         scores_BRS = torch.bmm(words_BSD, hidden_BRD.mT).mT if words_first else torch.bmm(hidden_BRD, words_BSD.mT)
         scores_BRS = at_least_float32(scores_BRS).add_(words.added_CS[some, None, :slots])
@@ -102,18 +102,18 @@ def _scored_by_some_clusters(hidden_RD: Tensor, words: WordsByCluster) -> _Score
 
 def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     """Without the empty slots."""
-    rows, sizes, hidden_DR = len(hidden_RD), words.sizes, hidden_RD.T.contiguous()
+    rows, sizes, hidden_DR = len(hidden_RD), words.rows.sizes, hidden_RD.T.contiguous()
     vectors_first = rows <= _products.FEW_VECTORS and not _products.words_first()
     in_cluster_VR = words.added_CS.new_empty(sum(sizes), rows)
     highest_CR = words.added_CS.new_empty(len(sizes), rows)
     for cluster, piece_SR in enumerate(in_cluster_VR.split(sizes)):
         size = len(piece_SR)
-        words_SD = words.slab_CSD[cluster].narrow(0, 0, size)
+        words_SD = words.of_cluster(cluster)
         scores_SR = at_least_float32((hidden_RD @ words_SD.T).T if vectors_first else words_SD @ hidden_DR)
         scores_SR += words.added_CS[cluster, :size, None]
         torch.log_softmax(scores_SR, dim=0, out=piece_SR)
         torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
-    start_C = rows * (words.size_C.cumsum(dim=0) - words.size_C)
+    start_C = rows * (words.rows.size_C.cumsum(dim=0) - words.rows.size_C)
     return _Scored(in_cluster_VR.flatten(), start_C, torch.ones_like(start_C), rows, max(sizes), highest_CR.T)
 
 
@@ -136,7 +136,7 @@ def _best_of_scored(
     # What is read for a cluster's empty slots is some other word's, and made -inf.
     joint_RMS = scored.in_cluster_F[place_RMS.clamp_(max=len(scored.in_cluster_F) - 1)]
     joint_RMS += log_cluster_RC.gather(1, chosen_RM)[:, :, None]
-    joint_RMS.masked_fill_(slot_S >= words.size_C[chosen_RM][:, :, None], -torch.inf)
+    joint_RMS.masked_fill_(slot_S >= words.rows.size_C[chosen_RM][:, :, None], -torch.inf)
 
     def ids_of(rows_T: Tensor, column_TM: Tensor) -> Tensor:
         return words.word_CS[chosen_RM[rows_T].gather(1, column_TM // slots), column_TM % slots]

@@ -1,13 +1,13 @@
 """The softmax within a word's cluster, for tokens of many clusters at once: the costly half of a two-level layer.
 
-Tokens are sorted by cluster and words are stored by cluster in a (C, S, D) slab, so that each cluster is one small
-dense product and no cluster matrix is ever copied. `F.grouped_mm` runs all of them in one call where it knows the
-dtype, through the slots that hold no word as well. A loop over the clusters leaves those out and writes into slices of
-the same arrays: more calls, and on a CPU the faster where clusters are large and differ in size, as learned ones do. A
-third form cuts the tokens into tiles of one cluster each and copies the cluster's matrix for every tile: more memory,
-but three batched products in all and nothing that waits for the device, which suits a GPU. The gradient is written out:
-with the log-sum-exp of the forward pass, d loss / d logits is one exponential, and neither pass keeps more than one
-(N, S) array. A fourth form, for GPUs, are the kernels of `_cluster_kernels.py`.
+Tokens are sorted by cluster and words are stored by cluster (`_word_rows.py`), so that each cluster is one small dense
+product and no cluster matrix is ever copied. `F.grouped_mm` runs all of them in one call where it knows the dtype,
+through a slab's slots that hold no word as well. A loop over the clusters leaves those out and writes into slices of
+the same arrays: more calls, and on a CPU the faster where clusters are large and differ in size, as learned ones do;
+its words may lie end to end. A third form cuts the tokens into tiles of one cluster each and copies the cluster's
+matrix for every tile: more memory, but three batched products in all and nothing that waits for the device, which suits
+a GPU. The gradient is written out: with the log-sum-exp of the forward pass, d loss / d logits is one exponential, and
+neither pass keeps more than one (N, S) array. A fourth form, for GPUs, are the kernels of `_cluster_kernels.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from impls.on_torch import _products, _triton
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._triton import KERNELS
+from impls.on_torch._word_rows import WordRows, empty_slots
 
 GROUPED, LOOP = "grouped_mm", "loop over clusters"
 _TILE = 32  # tokens
@@ -35,17 +36,28 @@ _SHARED = {2**11: 99_392, 2**12: 163_840}
 TILES = f"tiles of {_TILE} tokens"
 
 
-def forms(dim: int, dtype: torch.dtype) -> tuple[str, ...]:
-    """The forms for word vectors (D,) of `dtype`: `F.grouped_mm` takes float32 and half precision, rows of whole 16
-    bytes, and comes first, being the fastest on CPUs for small clusters and never far behind."""
+def forms(slots: int, dim: int, dtype: torch.dtype) -> tuple[str, ...]:
+    """The forms for clusters of `slots` word vectors (D,) of `dtype`: `F.grouped_mm` takes float32 and half precision,
+    rows of whole 16 bytes, and comes first where clusters are small, the fastest there on CPUs."""
     known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
-    own = (GROUPED, LOOP, TILES) if known and dim * dtype.itemsize % 16 == 0 else (LOOP, TILES)
+    own = (LOOP, TILES)
+    if known and dim * dtype.itemsize % 16 == 0:
+        own = (LOOP, GROUPED, TILES) if _prefers_loop(slots * dim, dtype) else (GROUPED, LOOP, TILES)
     kernels = _triton.known(dim, dtype) and dim * dtype.itemsize <= max(_SHARED)
     return (*own, KERNELS) if kernels else own
 
 
+def _prefers_loop(numbers: int, dtype: torch.dtype) -> bool:
+    """Whether clusters of so many numbers are the loop's on a CPU."""
+    return dtype == torch.float32 and numbers >= _LARGE
+
+
 def form_of(asked: str, known: Sequence[str], slab_CSD: Tensor) -> str:
-    """The form asked for; else, of those known, the first, and on a GPU the kernels where it has room for them."""
+    """The form asked for; else, of those known, the first, and on a GPU the kernels where it has room for them.
+
+    Args:
+        slab_CSD: The words; end to end where the form asked for is the loop.
+    """
     if asked or not slab_CSD.is_cuda:
         return asked or known[0]
     return KERNELS if KERNELS in known and _kernels_fit(slab_CSD) else _without_kernels(slab_CSD)
@@ -53,14 +65,14 @@ def form_of(asked: str, known: Sequence[str], slab_CSD: Tensor) -> str:
 
 def _kernels_fit(slab_CSD: Tensor) -> bool:
     """Whether the device has room for what the kernels hold of vectors (D,), padded to a power of two."""
-    size = 2 ** (slab_CSD.shape[2] - 1).bit_length() * slab_CSD.dtype.itemsize
+    size = 2 ** (slab_CSD.shape[-1] - 1).bit_length() * slab_CSD.dtype.itemsize
     room = _triton.shared_memory(slab_CSD.device)
     return any(size <= widest and taken <= room for widest, taken in _SHARED.items())
 
 
 def _without_kernels(slab_CSD: Tensor) -> str:
     """The form for a GPU beside the kernels: there PyTorch has grouped products in bfloat16 alone."""
-    return GROUPED if slab_CSD.dtype == torch.bfloat16 and slab_CSD.shape[2] % 8 == 0 else TILES
+    return GROUPED if slab_CSD.dtype == torch.bfloat16 and slab_CSD.shape[-1] % 8 == 0 else TILES
 
 
 def form_to_decode(form: str, slab_CSD: Tensor) -> str:
@@ -68,8 +80,8 @@ def form_to_decode(form: str, slab_CSD: Tensor) -> str:
     are of training alone."""
     if form == KERNELS:
         return _without_kernels(slab_CSD)
-    large = slab_CSD.dtype == torch.float32 and slab_CSD[0].numel() >= _LARGE
-    return LOOP if form == GROUPED and large and slab_CSD.device.type == "cpu" else form
+    large = form == GROUPED and _prefers_loop(slab_CSD[0].numel(), slab_CSD.dtype)
+    return LOOP if large and slab_CSD.device.type == "cpu" else form
 
 
 @dataclass(frozen=True)
@@ -80,35 +92,35 @@ class ByCluster:
         order_N: Positions in the batch, sorted.
         cluster_N, slot_N: Of the sorted tokens' targets.
         ends_C: (C,) int32: one past the last sorted token of each cluster.
-        size_C: Words of each cluster, which are in its first slots.
-        form: One of `forms`, for the products with the slab.
+        rows: Of the words.
+        form: One of `forms`, for the products with them.
     """
 
     order_N: Tensor
     cluster_N: Tensor
     slot_N: Tensor
     ends_C: Tensor
-    size_C: Tensor
+    rows: WordRows
     form: str
 
     @classmethod
-    def of(cls, cluster_N: Tensor, slot_N: Tensor, size_C: Tensor, form: str) -> ByCluster:
+    def of(cls, cluster_N: Tensor, slot_N: Tensor, rows: WordRows, form: str) -> ByCluster:
         cluster_sorted_N, order_N = torch.sort(cluster_N, stable=True)
-        every = torch.arange(len(size_C), device=cluster_N.device)
+        every = torch.arange(len(rows.size_C), device=cluster_N.device)
         ends_C = torch.searchsorted(cluster_sorted_N, every, right=True).to(torch.int32)
-        return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, size_C, form)
+        return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, rows, form)
 
     @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
-        """Of each cluster that has tokens: its number, how many tokens, how many words."""
+        """Of each cluster that has tokens: how many, the first row of its words, how many words."""
         ends = self.ends_C.tolist()
         counts = map(int.__sub__, ends, [0, *ends])
-        return [each for each in zip(range(len(ends)), counts, self.size_C.tolist(), strict=True) if each[1]]
+        return [each for each in zip(counts, self.rows.starts, self.rows.sizes, strict=False) if each[0]]
 
     @cached_property
     def tokens(self) -> list[int]:
         """Of each of the `runs`."""
-        return [tokens for _, tokens, _ in self.runs]
+        return [tokens for tokens, _, _ in self.runs]
 
     @cached_property
     def tiles(self) -> tuple[Tensor, Tensor]:
@@ -130,25 +142,25 @@ class ByCluster:
         return token_MT.where(token_MT < ends_C[cluster_M][:, None], tokens), cluster_M
 
 
-def empty_slots(size_M: Tensor, width: int) -> Tensor:
-    """(M, S) True where a slot of clusters of these sizes holds no word."""
-    return torch.arange(width, device=size_M.device) >= size_M[:, None]
+def scores(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
+    """(N, S) products of each sorted token with the words of its cluster.
 
-
-def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
-    """(N, S) products of each sorted token with the words of its cluster."""
+    Args:
+        hidden_ND: Sorted.
+        words: (C, S, D) or (V, D) word vectors, as `batch.rows` has it.
+        batch: Of these tokens.
+    """
     if batch.form == GROUPED:
-        return F.grouped_mm(hidden_ND, slab_CSD.transpose(1, 2), offs=batch.ends_C)
+        return F.grouped_mm(hidden_ND, words.transpose(1, 2), offs=batch.ends_C)
     if batch.form == TILES:
         token_MT, cluster_M = batch.tiles
-        scores_MTS = torch.bmm(_in_tiles(hidden_ND, token_MT), slab_CSD[cluster_M].transpose(1, 2))
+        scores_MTS = torch.bmm(_in_tiles(hidden_ND, token_MT), words[cluster_M].transpose(1, 2))
         return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
-    scores_NS = hidden_ND.new_zeros(len(hidden_ND), slab_CSD.shape[1])
-    width, words_FD = slab_CSD.shape[1], slab_CSD.flatten(0, 1)
-    for (cluster, tokens, size), hidden_MD, scores_MS in zip(
+    words_FD, scores_NS = batch.rows.flat(words), hidden_ND.new_zeros(len(hidden_ND), batch.rows.slots)
+    for (tokens, start, size), hidden_MD, scores_MS in zip(
         batch.runs, hidden_ND.split(batch.tokens), scores_NS.split(batch.tokens), strict=True
     ):
-        words_SD, scores_MS = words_FD.narrow(0, cluster * width, size), scores_MS.narrow(1, 0, size)
+        words_SD, scores_MS = words_FD.narrow(0, start, size), scores_MS.narrow(1, 0, size)
         if tokens > _FEW:
             torch.mm(hidden_MD, words_SD.t(), out=scores_MS)
         else:
@@ -156,29 +168,29 @@ def scores(hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> Tensor:
     return scores_NS
 
 
-def _back(dscores_NS: Tensor, hidden_ND: Tensor, slab_CSD: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
-    """Gradients by the sorted hidden vectors (N, D) and by the slab (C, S, D)."""
+def _back(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
+    """Gradients by the sorted hidden vectors (N, D) and by the words, in the shape of these."""
     if batch.form == GROUPED:
-        dhidden_ND = F.grouped_mm(dscores_NS, slab_CSD, offs=batch.ends_C)
+        dhidden_ND = F.grouped_mm(dscores_NS, words, offs=batch.ends_C)
         return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
     if batch.form == TILES:
         token_MT, cluster_M = batch.tiles
         dscores_MTS, hidden_MTD = _in_tiles(dscores_NS, token_MT), _in_tiles(hidden_ND, token_MT)
-        dhidden_ND = _from_tiles(torch.bmm(dscores_MTS, slab_CSD[cluster_M]), token_MT, len(hidden_ND))
+        dhidden_ND = _from_tiles(torch.bmm(dscores_MTS, words[cluster_M]), token_MT, len(hidden_ND))
         dwords_MSD = at_least_float32(torch.bmm(dscores_MTS.transpose(1, 2), hidden_MTD))
-        return dhidden_ND, dwords_MSD.new_zeros(slab_CSD.shape).index_add_(0, cluster_M, dwords_MSD).to(slab_CSD.dtype)
-    dhidden_ND, dslab_CSD = torch.empty_like(hidden_ND), torch.empty_like(slab_CSD)
-    width, words_FD, dwords_FD = slab_CSD.shape[1], slab_CSD.flatten(0, 1), dslab_CSD.flatten(0, 1)
+        return dhidden_ND, dwords_MSD.new_zeros(words.shape).index_add_(0, cluster_M, dwords_MSD).to(words.dtype)
+    dhidden_ND, dwords = torch.empty_like(hidden_ND), torch.empty_like(words)
+    words_FD, dwords_FD = batch.rows.flat(words), batch.rows.flat(dwords)
     sorted_by_run = (sorted_NX.split(batch.tokens) for sorted_NX in (dscores_NS, hidden_ND, dhidden_ND))
     done = 0
-    for (cluster, _, size), dscores_MS, hidden_MD, dhidden_MD in zip(batch.runs, *sorted_by_run, strict=True):
-        start, dscores_MS = cluster * width, dscores_MS.narrow(1, 0, size)
+    for (_, start, size), dscores_MS, hidden_MD, dhidden_MD in zip(batch.runs, *sorted_by_run, strict=True):
+        dscores_MS = dscores_MS.narrow(1, 0, size)
         torch.mm(dscores_MS, words_FD.narrow(0, start, size), out=dhidden_MD)
         torch.mm(dscores_MS.t(), hidden_MD, out=dwords_FD.narrow(0, start, size))
         dwords_FD.narrow(0, done, start - done).zero_()
         done = start + size
     dwords_FD.narrow(0, done, len(dwords_FD) - done).zero_()
-    return dhidden_ND, dslab_CSD
+    return dhidden_ND, dwords
 
 
 def _in_tiles(rows_NX: Tensor, token_MT: Tensor) -> Tensor:
@@ -195,15 +207,17 @@ def _from_tiles(rows_MTX: Tensor, token_MT: Tensor, tokens: int) -> Tensor:
 
 class _InClusterNll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_ND, slab_CSD, bias_CS, batch: ByCluster) -> Tensor:  # type: ignore[override]
-        hidden_sorted_ND = hidden_ND[batch.order_N].to(slab_CSD.dtype)
-        scores_NS = at_least_float32(scores(hidden_sorted_ND, slab_CSD, batch))
-        if bias_CS is not None:
-            scores_NS = scores_NS + bias_CS[batch.cluster_N]
-        scores_NS = scores_NS.masked_fill_(empty_slots(batch.size_C[batch.cluster_N], scores_NS.shape[1]), -torch.inf)
+    def forward(ctx, hidden_ND, words, bias, batch: ByCluster) -> Tensor:  # type: ignore[override]
+        hidden_sorted_ND = hidden_ND[batch.order_N].to(words.dtype)
+        scores_NS = at_least_float32(scores(hidden_sorted_ND, words, batch))
+        if bias is not None:
+            scores_NS = scores_NS + batch.rows.by_slot(batch.rows.flat(bias))[batch.cluster_N]
+        scores_NS = scores_NS.masked_fill_(
+            empty_slots(batch.rows.size_C[batch.cluster_N], batch.rows.slots), -torch.inf
+        )
         log_sum_N = torch.logsumexp(scores_NS, dim=1)
         target_N = scores_NS.gather(1, batch.slot_N[:, None])[:, 0]
-        ctx.save_for_backward(hidden_sorted_ND, slab_CSD, bias_CS, scores_NS, log_sum_N)
+        ctx.save_for_backward(hidden_sorted_ND, words, bias, scores_NS, log_sum_N)
         ctx.batch, ctx.hidden_dtype = batch, hidden_ND.dtype
         nll_N = torch.empty_like(log_sum_N)
         nll_N[batch.order_N] = log_sum_N - target_N
@@ -212,43 +226,44 @@ class _InClusterNll(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dnll_N):  # type: ignore[override]
-        hidden_ND, slab_CSD, bias_CS, scores_NS, log_sum_N = ctx.saved_tensors
+        hidden_ND, words, bias, scores_NS, log_sum_N = ctx.saved_tensors
         batch: ByCluster = ctx.batch
         dscores_NS = torch.exp(scores_NS - log_sum_N[:, None])
         dscores_NS.scatter_add_(1, batch.slot_N[:, None], dscores_NS.new_full((len(dscores_NS), 1), -1.0))
         dscores_NS *= dnll_N[batch.order_N][:, None]
-        dbias_CS = None
-        if bias_CS is not None:
-            dbias_CS = torch.zeros_like(bias_CS, dtype=dscores_NS.dtype)
-            dbias_CS = dbias_CS.index_add_(0, batch.cluster_N, dscores_NS).to(bias_CS.dtype)
-        dsorted_ND, dslab_CSD = _back(dscores_NS.to(slab_CSD.dtype), hidden_ND, slab_CSD, batch)
+        dbias = None
+        if bias is not None:
+            dbias_CS = dscores_NS.new_zeros(len(batch.ends_C), batch.rows.slots)
+            dbias_CS.index_add_(0, batch.cluster_N, dscores_NS)
+            dbias = batch.rows.from_slots(dbias_CS).to(bias.dtype)
+        dsorted_ND, dwords = _back(dscores_NS.to(words.dtype), hidden_ND, words, batch)
         dhidden_ND = torch.empty_like(dsorted_ND)
         dhidden_ND[batch.order_N] = dsorted_ND
-        return dhidden_ND.to(ctx.hidden_dtype), dslab_CSD, dbias_CS, None
+        return dhidden_ND.to(ctx.hidden_dtype), dwords, dbias, None
 
 
 def in_cluster_nll(
     hidden_ND: Tensor,
-    slab_CSD: Tensor,
-    bias_CS: Tensor | None,
+    words: Tensor,
+    bias: Tensor | None,
     cluster_N: Tensor,
     slot_N: Tensor,
-    size_C: Tensor,
+    rows: WordRows,
     form: str,
 ) -> Tensor:
     """(N,) negative log-likelihood of each target among the words of its cluster, in nats.
 
     Args:
         hidden_ND: (N, D).
-        slab_CSD: Word vectors by cluster and slot.
-        bias_CS: Word biases, or None.
+        words: (C, S, D) or (V, D) word vectors, as `rows` has it; for all forms but the loop in a slab.
+        bias: (C, S) or (V,) word biases, or None.
         cluster_N, slot_N: Where the target words stand.
-        size_C: Words of each cluster, which are in its first slots.
+        rows: Of the words.
         form: One of `forms`.
     """
     if form == KERNELS:
         from impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
 
-        return _cluster_kernels.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, cluster_N, slot_N, size_C)
-    batch = ByCluster.of(cluster_N, slot_N, size_C, form)
-    return _InClusterNll.apply(hidden_ND, slab_CSD, bias_CS, batch)  # type: ignore[return-value]
+        return _cluster_kernels.in_cluster_nll(hidden_ND, words, bias, cluster_N, slot_N, rows.size_C)
+    batch = ByCluster.of(cluster_N, slot_N, rows, form)
+    return _InClusterNll.apply(hidden_ND, words, bias, batch)  # type: ignore[return-value]

@@ -23,6 +23,7 @@ _NEXT = 4  # times as many are expanded next, where more than that are wanted: t
 _FEW_ROWS = 4  # rows up to which one after the other, a product for each of its clusters, is faster on a CPU
 _WHOLE_SHARE = 0.15  # of a row's clusters: where the first few say that more are wanted, it is scored whole at once
 _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who want most of the clusters between them
+_MANY = 4  # times as many clusters as words asked for: their highest words tell first which clusters to look through
 _OPEN_SHARE = 0.4  # of all (row, cluster) pairs: above it one product for all is cheaper than one for each pair
 # Slots of all rows: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
 _AT_ONCE_ON_GPU = 2**26
@@ -113,7 +114,7 @@ def _best_of_row(
             more_MS = words.joint_of_row(hidden_D, bound_C[done:wanted], order_C[done:wanted])
             joint_MS = torch.cat([joint_MS, more_MS]) if done else more_MS
             word_MS = words.word_CS[order_C[:wanted]]
-        values_M, column_M = torch.topk(joint_MS.flatten(), min(k + 1, joint_MS.numel()))
+        values_M, column_M = _best_columns(joint_MS, min(k + 1, joint_MS.numel()))
         values = values_M.tolist()
         # At equality a word of lower id may still come: only a bound strictly below settles a row.
         if wanted == clusters or bounds[wanted] < values[k - 1]:
@@ -130,6 +131,16 @@ def _best_of_row(
     return values_1K, ids_1K, wanted / clusters
 
 
+def _best_columns(joint_MS: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest of all, and where they are in `joint_MS.flatten()`; of equals any."""
+    clusters, width = joint_MS.shape
+    if clusters < _MANY * count:
+        return torch.topk(joint_MS.flatten(), count)
+    chosen_M = torch.topk(joint_MS.amax(dim=1), count).indices  # so many words are in no more clusters
+    values_M, column_M = torch.topk(joint_MS[chosen_M].flatten(), count)
+    return values_M, chosen_M[column_M // width] * width + column_M % width
+
+
 def likeliest_of_clusters(
     hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, width: int
 ) -> tuple[Tensor, Tensor]:
@@ -143,7 +154,7 @@ def _best_of_expanded(
 ) -> tuple[Tensor, Tensor]:
     (rows, expanded), width = chosen_NM.shape, words.word_CS.shape[1]
     every_P = torch.arange(rows * expanded, device=hidden_ND.device)
-    batch = _clusters.ByCluster.of(chosen_NM.flatten(), every_P, words.size_C, words.form)
+    batch = _clusters.ByCluster.of(chosen_NM.flatten(), every_P, words.rows, words.form)
     sorted_PS = words.joint(hidden_ND, log_cluster_NC, batch.order_N // expanded, batch)
     place_P = torch.empty_like(every_P)
     place_P[batch.order_N] = every_P
@@ -189,7 +200,7 @@ def _joined_by_needed(
     """The best so far with the words of the needed clusters, of which only those that reach the k-th best count."""
     rows, k = values_RK.shape
     cluster_P, row_P = needed_RC.T.nonzero(as_tuple=True)  # sorted by cluster
-    batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), words.size_C, words.form)
+    batch = _clusters.ByCluster.of(cluster_P, torch.zeros_like(cluster_P), words.rows, words.form)
     joint_PS = words.joint(hidden_RD, log_cluster_RC, row_P, batch)
     pair_Q, slot_Q = (joint_PS >= values_RK[row_P, -1:]).nonzero(as_tuple=True)
     every_R = torch.arange(rows, device=row_P.device).repeat_interleave(k)

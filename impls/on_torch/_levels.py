@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from impls.on_torch import _clusters, _expand
 from impls.on_torch._best import best
 from impls.on_torch._layer import Tensors, at_least_float32, draw
+from impls.on_torch._word_rows import WordRows
 from impls.on_torch._words_by_cluster import WordsByCluster
 from impls.structures.shelves import Shelves
 
@@ -33,7 +34,7 @@ class Level(nn.Module):
 
     def __init__(self, shelves: Shelves, dim: int, dtype: torch.dtype, form: str) -> None:
         super().__init__()
-        self._asked, self._forms = form, _clusters.forms(dim, dtype)  # of the products with the slabs
+        self._asked, self._forms = form, _clusters.forms(0, dim, dtype)  # of the products with the slabs
         self.shelves, self.members = shelves.shelves, len(shelves.group_M)
         for name, array in (
             ("group", shelves.group_M), ("shelf", shelves.shelf_M), ("row", shelves.row_M), ("slot", shelves.slot_M),
@@ -70,7 +71,7 @@ class Level(nn.Module):
 
     def _nll_on_shelf(self, hidden_RD: Tensor, row_R: Tensor, slot_R: Tensor, number: int) -> Tensor:
         words = self._of(number, "weight"), self._of(number, "bias")
-        return _clusters.in_cluster_nll(hidden_RD, *words, row_R, slot_R, self._of(number, "size"), self.form)
+        return _clusters.in_cluster_nll(hidden_RD, *words, row_R, slot_R, self._rows(number), self.form)
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
         """(N, M) log P(member | its group, h)."""
@@ -114,7 +115,7 @@ class Level(nn.Module):
             words, groups_G = self._words(number), self._of(number, "groups")
             place_N = torch.searchsorted(groups_G, group_N).clamp_(max=len(groups_G) - 1)
             rows_R = (groups_G[place_N] == group_N).nonzero()[:, 0]
-            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, words.size_C, words.form)
+            batch = _clusters.ByCluster.of(place_N[rows_R], rows_R, words.rows, words.form)
             rows_R, nothing_RC = batch.slot_N, cast_ND.new_zeros(len(rows_R), len(groups_G))
             joint_RS = words.joint(cast_ND[rows_R], nothing_RC, torch.arange(len(rows_R), device=rows_R.device), batch)
             member_N[rows_R] = words.word_CS[batch.cluster_N, draw(joint_RS.exp(), uniforms_N[rows_R])]
@@ -154,7 +155,10 @@ class Level(nn.Module):
         added_GS = bias_GS.masked_fill(torch.eq(member_GS, self.members), -torch.inf)
         weight_GSD = self._of(number, "weight")
         form = _clusters.form_to_decode(self.form, weight_GSD)
-        return WordsByCluster(weight_GSD, added_GS, member_GS, self._of(number, "size"), form)
+        return WordsByCluster(weight_GSD, added_GS, member_GS, self._rows(number), form)
+
+    def _rows(self, number: int) -> WordRows:
+        return WordRows.of(self._of(number, "size"), self._of(number, "weight").shape[1], in_slab=True)
 
 
 def followed(log_group_NC: Tensor, width: int) -> Tensor:

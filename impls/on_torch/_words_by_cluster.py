@@ -14,6 +14,7 @@ from torch import Tensor
 
 from impls.on_torch import _clusters, _products, _triton
 from impls.on_torch._layer import at_least_float32
+from impls.on_torch._word_rows import WordRows
 
 _FEW_TOGETHER = 3  # rows up to which a batched product of the clusters' words with them is faster on a CPU
 _LARGE = 2**17  # numbers of a cluster's slots: of few rows the empty ones take longer to read than a call takes
@@ -27,59 +28,62 @@ class WordsByCluster:
     """The lower level of a two-level layer.
 
     Attributes:
-        slab_CSD: Word vectors by cluster and slot.
+        vectors: (C, S, D) or (V, D), as `rows` has it.
         added_CS: What a word's score gets on top, its bias or 0; -inf in an empty slot.
         word_CS: The word in each slot.
-        size_C: Words of each cluster, which are in its first slots.
-        form: Of products of pairs with the slab, as in `_clusters.ByCluster`.
+        rows: Of the words.
+        form: Of products of pairs with words, as in `_clusters.ByCluster`.
     """
 
-    slab_CSD: Tensor
+    vectors: Tensor
     added_CS: Tensor
     word_CS: Tensor
-    size_C: Tensor
+    rows: WordRows
     form: str
 
     @cached_property
-    def sizes(self) -> list[int]:
-        """`size_C` on the host."""
-        return self.size_C.tolist()
-
-    @cached_property
     def even(self) -> bool:
-        """Whether clusters are of nearly one size."""
-        return len(self.sizes) * max(self.sizes) <= _EVEN * sum(self.sizes)
+        """Whether the words are in a slab, of clusters of nearly one size."""
+        sizes = self.rows.sizes
+        return self.rows.in_slab and len(sizes) * max(sizes) <= _EVEN * sum(sizes)
+
+    def of_cluster(self, cluster: int) -> Tensor:
+        """(S, D) vectors of the words of a cluster."""
+        return self.rows.flat(self.vectors).narrow(0, self.rows.starts[cluster], self.rows.sizes[cluster])
 
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
         """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
-        scores_PS = at_least_float32(_clusters.scores(hidden_RD[row_P], self.slab_CSD, batch))
+        scores_PS = at_least_float32(_clusters.scores(hidden_RD[row_P], self.vectors, batch))
         scores_PS += self.added_CS[batch.cluster_N]
         return _joint(scores_PS, log_cluster_RC[row_P, batch.cluster_N])
 
     def joint_of_row(self, hidden_D: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
         """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot."""
         columns_DX = _products.columns_of(hidden_D)
-        scores_MSX = hidden_D.new_zeros(len(cluster_M), self.slab_CSD.shape[1], columns_DX.shape[1])
-        sizes = self.size_C[cluster_M].tolist()
-        for scores_SX, cluster, size in zip(scores_MSX.unbind(), cluster_M.tolist(), sizes, strict=True):
-            torch.mm(self.slab_CSD[cluster].narrow(0, 0, size), columns_DX, out=scores_SX.narrow(0, 0, size))
+        scores_MSX = hidden_D.new_zeros(len(cluster_M), self.rows.slots, columns_DX.shape[1])
+        for scores_SX, cluster in zip(scores_MSX.unbind(), cluster_M.tolist(), strict=True):
+            words_SD = self.of_cluster(cluster)
+            torch.mm(words_SD, columns_DX, out=scores_SX.narrow(0, 0, len(words_SD)))
         return _joint(at_least_float32(scores_MSX[:, :, 0]) + self.added_CS[cluster_M], log_cluster_M)
 
     def joint_of_all(self, hidden_RD: Tensor, log_cluster_RC: Tensor) -> Tensor:
         """(R, C, S) log P(c, w | h) of all words; -inf in an empty slot."""
-        if hidden_RD.is_cuda and _triton.known(hidden_RD.shape[1], hidden_RD.dtype):
+        if hidden_RD.is_cuda and self.rows.in_slab and _triton.known(hidden_RD.shape[1], hidden_RD.dtype):
             from impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
 
-            scores_RF = hidden_RD @ self.slab_CSD.flatten(0, 1).T
-            scores_RCS = scores_RF.view(len(hidden_RD), *self.added_CS.shape)
+            scores_RCS = self.rows.by_slot(hidden_RD @ self.rows.flat(self.vectors).T)
             return _cluster_kernels.joint(scores_RCS, self.added_CS, log_cluster_RC)
         return _joint(self.scores_of_all(hidden_RD), log_cluster_RC)
 
     def scores_of_all(self, hidden_RD: Tensor) -> Tensor:
         """(R, C, S) scores of all words, -inf in an empty slot; without the last slots where these hold no word."""
-        rows, clusters = len(hidden_RD), len(self.slab_CSD)
+        rows, clusters, words_FD = len(hidden_RD), len(self.added_CS), self.rows.flat(self.vectors)
         on_cpu = hidden_RD.device.type == "cpu" and hidden_RD.dtype == torch.float32
-        numbers = self.slab_CSD[0].numel()
+        if not self.rows.in_slab:
+            of_few = on_cpu and rows <= _products.FEW_VECTORS
+            scores_RV = _products.of_few(hidden_RD, words_FD) if of_few else hidden_RD @ words_FD.T
+            return self.rows.by_slot(at_least_float32(scores_RV)).add_(self.added_CS)
+        numbers = self.vectors[0].numel()
         if on_cpu and rows <= _FEW_EVEN and numbers >= _LARGE_EVEN and not torch.is_grad_enabled():
             if self.even and not _products.words_first():
                 return self._scores_of_even(hidden_RD)
@@ -87,28 +91,28 @@ class WordsByCluster:
                 return self._scores_without_empty(hidden_RD).view(rows, *self.added_CS.shape) + self.added_CS
         # In half precision the one product is the faster.
         if on_cpu and rows <= _FEW_TOGETHER and _products.words_first():
-            scores_CSR = torch.bmm(self.slab_CSD, hidden_RD.repeat(clusters, 1, 1).transpose(1, 2))
+            scores_CSR = torch.bmm(self.vectors, hidden_RD.repeat(clusters, 1, 1).transpose(1, 2))
             return scores_CSR.permute(2, 0, 1) + self.added_CS
-        scores_RF = at_least_float32(hidden_RD @ self.slab_CSD.flatten(0, 1).T)
+        scores_RF = at_least_float32(hidden_RD @ words_FD.T)
         scores_RF += self.added_CS.flatten()
         return scores_RF.view(rows, *self.added_CS.shape)
 
     def _scores_of_even(self, hidden_RD: Tensor) -> Tensor:
         """(R, C, S) scores of all words, by one batched product that reads no slots beyond the largest cluster's."""
-        largest = max(self.sizes)
-        reached_CSD, hidden_CRD = self.slab_CSD[:, :largest], hidden_RD.expand(len(self.slab_CSD), -1, -1)
+        reached_CSD = self.vectors[:, : max(self.rows.sizes)]
+        hidden_CRD = hidden_RD.expand(len(reached_CSD), -1, -1)
         if len(hidden_RD) <= _products.FEW_VECTORS:
             scores_CRS = torch.bmm(hidden_CRD, reached_CSD.transpose(1, 2))
         else:
             scores_CRS = torch.bmm(reached_CSD, hidden_CRD.transpose(1, 2)).transpose(1, 2)
         scores_RCS = hidden_RD.new_empty(len(hidden_RD), *reached_CSD.shape[:2])
-        return torch.add(scores_CRS.transpose(0, 1), self.added_CS[:, :largest], out=scores_RCS)
+        return torch.add(scores_CRS.transpose(0, 1), self.added_CS[:, : reached_CSD.shape[1]], out=scores_RCS)
 
     def _scores_without_empty(self, hidden_RD: Tensor) -> Tensor:
         """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there."""
         (clusters, width), rows = self.word_CS.shape, len(hidden_RD)
-        bounds = [end for size in self.sizes for end in (size, width - size)]
-        pieces = self.slab_CSD.flatten(0, 1).split(bounds)[::2]
+        bounds = [end for size in self.rows.sizes for end in (size, width - size)]
+        pieces = self.rows.flat(self.vectors).split(bounds)[::2]
         if _products.words_first():
             columns_DX = hidden_RD.T if rows > 1 else _products.columns_of(hidden_RD[0])
             scores_FX = hidden_RD.new_zeros(clusters * width, columns_DX.shape[1])

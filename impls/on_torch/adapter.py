@@ -6,6 +6,7 @@ import importlib
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -130,31 +131,37 @@ def _fits_gpu(form: str) -> bool:
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
-    return TorchLayer(spec, check_device(device))
+    return TorchLayer(_settled(spec, device), check_device(device))
+
+
+def _settled(spec: LayerSpec, device: str) -> LayerSpec:
+    """`spec` with the form that it stands for on a CPU, where words may lie otherwise for it."""
+    known = forms(spec, device) if device == "cpu" else ()
+    return replace(spec, form=spec.form_of(known)) if known else spec
 
 
 def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
     from impls.on_torch.models.language_model import TorchLanguageModel
 
-    return TorchLanguageModel(spec, config, check_device(device))
+    return TorchLanguageModel(_settled(spec, device), config, check_device(device))
 
 
 def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
     from impls.on_torch.models.bag_model import TorchBagModel
 
-    return TorchBagModel(spec, config, check_device(device))
+    return TorchBagModel(_settled(spec, device), config, check_device(device))
 
 
 def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
     from impls.on_torch.models.summarizer import TorchSummarizer
 
-    return TorchSummarizer(spec, config, check_device(device))
+    return TorchSummarizer(_settled(spec, device), config, check_device(device))
 
 
 def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
     from impls.on_torch.models.recognizer import TorchRecognizer
 
-    return TorchRecognizer(spec, config, check_device(device))
+    return TorchRecognizer(_settled(spec, device), config, check_device(device))
 
 
 def synchronize(device: torch.device) -> None:

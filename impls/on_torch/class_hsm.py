@@ -33,7 +33,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return _clusters.forms(spec.dim, TORCH_DTYPES[spec.dtype])
+        return _clusters.forms(0, spec.dim, TORCH_DTYPES[spec.dtype])
 
     @property
     def form(self) -> str:

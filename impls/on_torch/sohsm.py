@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 from impls.on_numpy import sohsm
 from impls.on_torch import _clusters, _expand, _products
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
+from impls.on_torch._word_rows import WordRows
 from impls.on_torch._words_by_cluster import WordsByCluster
 from impls.spec import LayerSpec
 from impls.structures import clusters
@@ -22,9 +25,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     2017).
 
     Parameters: `cluster_projection`, `word_projection` (D, D), as `projection` has them; `cluster_weight` (C, D);
-    `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over; with `bias` also
-    `cluster_bias` (C,) and `word_bias` (C, S). Buffers: `cluster`, `slot` (V,) of each word, `word` (C, S) of each
-    slot; and made from those, `size` (C,) words of each cluster, `blank` (C, S) 0 where there is a word, else -inf.
+    `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over, or (V, D), words by cluster
+    end to end, where the form asked for is the loop over clusters; with `bias` also `cluster_bias` (C,) and
+    `word_bias` (C, S) or (V,). Buffers: `cluster`, `slot` (V,) of each word, `word` (C, S) of each slot; and made from
+    those, `size` (C,) words of each cluster, `blank` (C, S) 0 where there is a word, else -inf.
 
     In training call `observe(hidden_ND, targets_N)` at each batch, and every so often
     `reorganize(rng, optimizer.state)`, which gives each word a new cluster and moves its vector, its bias and their
@@ -43,13 +47,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         super().__init__(spec)
         dtype = TORCH_DTYPES[spec.dtype]
         self.limits = sohsm.limits(spec.counts, spec.options)
-        self.width = -(-self.limits.words // 8) * 8  # grouped products want rows of whole 16 or 32 bytes
-        shapes = spec.parameter_shapes()
-        shapes["word_weight"] = (self.limits.clusters, self.width, spec.dim)
-        if "word_bias" in shapes:
-            shapes["word_bias"] = (self.limits.clusters, self.width)
-        for name, shape in shapes.items():
-            self.register_parameter(name, nn.Parameter(torch.zeros(shape, dtype=dtype)))
+        self.width = _slots(self.limits)
+        self._last_rows: WordRows | None = None
+        self._in_slab = _products.own(spec.form) != _clusters.LOOP
+        for name, shape in spec.parameter_shapes().items():
+            size = self._shape(shape) if name in self._BY_ROW else shape
+            self.register_parameter(name, nn.Parameter(torch.zeros(size, dtype=dtype)))
         self.register_buffer("cluster", torch.empty(spec.vocab, dtype=torch.int64))
         self.register_buffer("slot", torch.empty(spec.vocab, dtype=torch.int64))
         self.register_buffer("word", torch.empty(self.limits.clusters, self.width, dtype=torch.int64))
@@ -63,7 +66,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         dtype = TORCH_DTYPES[spec.dtype]
-        own = _clusters.forms(spec.dim, dtype)
+        own = _clusters.forms(_slots(sohsm.limits(spec.counts, spec.options)), spec.dim, dtype)
         return _products.forms(own, dtype, both=own.index(_clusters.TILES))
 
     @property
@@ -95,7 +98,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return cluster_nll + self._in_cluster_nll(hidden_ND, targets_N, cluster_N).mean()
 
     def _in_cluster_nll(self, hidden_ND: Tensor, targets_N: Tensor, cluster_N: Tensor) -> Tensor:
-        target = cluster_N, self.slot[targets_N], self.size
+        target = cluster_N, self.slot[targets_N], self._rows
         word_hidden_ND, form = self._project(hidden_ND, "word_projection"), _products.own(self.form)
         return _clusters.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, *target, form)
 
@@ -105,11 +108,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
-        word_hidden_ND = self._project(hidden_ND, "word_projection")
-        scores_NCS = at_least_float32(torch.einsum("nd,csd->ncs", word_hidden_ND, self.word_weight))
+        word_hidden_ND, rows = self._project(hidden_ND, "word_projection"), self._rows
+        scores_NF = at_least_float32(F.linear(word_hidden_ND, rows.flat(self.word_weight)))
         if self._word_bias is not None:
-            scores_NCS = scores_NCS + self._word_bias
-        scores_NCS = scores_NCS.masked_fill(_clusters.empty_slots(self.size, self.width), -torch.inf)
+            scores_NF = scores_NF + rows.flat(self._word_bias)
+        scores_NCS = rows.by_slot(scores_NF).masked_fill(rows.empty_CS, -torch.inf)
         log_sum_NC = torch.logsumexp(scores_NCS, dim=2)
         # An empty cluster's sum is -inf and no word reads it.
         joint_NCS = scores_NCS + (log_cluster_NC - log_sum_NC)[:, :, None]
@@ -133,7 +136,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
         words = self._words
-        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), words.size_C, words.form)
+        batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), words.rows, words.form)
         joint_NS = words.joint(self._word_hidden(hidden_ND), log_cluster_NC, batch.order_N, batch)
         slot_N = draw(joint_NS.softmax(dim=1), uniforms_NU[batch.order_N, 1])
         word_N = torch.empty_like(cluster_N)
@@ -141,11 +144,19 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return word_N
 
     @property
+    def _rows(self) -> WordRows:
+        if self._last_rows is None or self._last_rows.size_C is not self.size:  # as when the layer has been moved
+            self._last_rows = WordRows.of(self.size, self.width, in_slab=self._in_slab)
+        return self._last_rows
+
+    @property
     def _words(self) -> WordsByCluster:
-        kind = at_least_float32(self.word_weight[:0]).dtype
-        added_CS = self.blank.to(kind) if self._word_bias is None else self._word_bias.to(kind) + self.blank
+        kind, rows = at_least_float32(self.word_weight[:0]).dtype, self._rows
+        added_CS = self.blank.to(kind)
+        if self._word_bias is not None:
+            added_CS = added_CS + rows.by_slot(rows.flat(self._word_bias))
         form = _clusters.form_to_decode(_products.own(self.form), self.word_weight)
-        return WordsByCluster(self.word_weight, added_CS, self.word, self.size, form)
+        return WordsByCluster(self.word_weight, added_CS, self.word, rows, form)
 
     def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
         return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
@@ -172,21 +183,29 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _word_bias(self) -> Tensor | None:
         return getattr(self, "word_bias", None)
 
-    # Words by slot inside, in vocabulary order outside.
-    _BY_SLOT = frozenset({"word_weight", "word_bias"})
+    # Words by cluster inside, in vocabulary order outside.
+    _BY_ROW = frozenset({"word_weight", "word_bias"})
+
+    @property
+    def _row_V(self) -> Tensor:
+        """Of each word."""
+        return self._rows.start_C[self.cluster] + self.slot
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        return {
-            name: value[self.cluster, self.slot] if name in self._BY_SLOT else value for name, value in tensors.items()
-        }
+        rows, row_V = self._rows, self._row_V
+        return {name: rows.flat(value)[row_V] if name in self._BY_ROW else value for name, value in tensors.items()}
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        return {name: self._to_slots(v) if name in self._BY_SLOT else v for name, v in tensors.items()}
+        return {name: self._to_rows(value) if name in self._BY_ROW else value for name, value in tensors.items()}
 
-    def _to_slots(self, by_word_V: Tensor) -> Tensor:
-        slab = by_word_V.new_zeros(self.limits.clusters, self.width, *by_word_V.shape[1:])
-        slab[self.cluster, self.slot] = by_word_V
-        return slab
+    def _to_rows(self, by_word_V: Tensor) -> Tensor:
+        by_row = by_word_V.new_zeros(self._shape(by_word_V.shape))
+        self._rows.flat(by_row)[self._row_V] = by_word_V
+        return by_row
+
+    def _shape(self, shape: Sequence[int]) -> Sequence[int]:
+        """By row, of (V, ...) by word."""
+        return (self.limits.clusters, self.width, *shape[1:]) if self._in_slab else shape
 
     def _place(self, cluster_V: NDArray[np.int64]) -> None:
         slot_V = clusters.slots(cluster_V, self.limits.clusters)
@@ -199,6 +218,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         empty_CS = torch.eq(self.word, self.spec.vocab)
         self.size.copy_(empty_CS.logical_not().sum(dim=1))
         self.blank.zero_().masked_fill_(empty_CS, -torch.inf)
+        self._last_rows = None
 
     @torch.no_grad()
     def observe(self, log_cluster_NC: Tensor, targets_N: NDArray[np.integer]) -> None:
@@ -238,14 +258,21 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             return before_V, before_V
         scores_VC = self._statistics_VC.cpu().numpy()
         after_V = clusters.organize(scores_VC, self.spec.counts, self.limits, rng)
-        old_place = self.cluster.clone(), self.slot.clone()
+        before, old_row_V = self._rows, self._row_V
         self._place(after_V)
+        row_V = self._row_V
         own = {name: value.detach() for name, value in self.named_parameters()}
         for arrays in (own, *slots):
-            for name in self._BY_SLOT & arrays.keys():
-                by_word_V = arrays[name][old_place]
-                arrays[name].zero_()[self.cluster, self.slot] = by_word_V
+            for name in self._BY_ROW & arrays.keys():
+                by_row = before.flat(arrays[name])
+                by_word_V = by_row[old_row_V]
+                by_row.zero_()[row_V] = by_word_V
         return before_V, after_V
+
+
+def _slots(limits: clusters.Limits) -> int:
+    """S: grouped products want rows of whole 16 or 32 bytes."""
+    return -(-limits.words // 8) * 8
 
 
 def _after_loading(layer: SelfOrganizedHierarchicalSoftmax, incompatible_keys: object) -> None:

@@ -1,4 +1,6 @@
-"""Algorithm 1 of SOHSM against a plain word-by-word reading of it, and the limits it keeps."""
+"""Algorithm 1 of SOHSM against a plain word-by-word reading of it, the limits it keeps, and words by cluster."""
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -157,14 +159,16 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
         assert layer.expanded_share(hidden_1D, 20) == 1
 
 
-@pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
+@pytest.mark.parametrize(
+    ("method", "form"), [("sohsm", "grouped_mm"), ("sohsm", "loop over clusters"), ("class_hsm", "grouped_mm")]
+)
 @pytest.mark.parametrize("words_first", [False, True])
 @pytest.mark.parametrize(
     ("large", "few_scores", "even"), [(0, np.inf, 1), (np.inf, np.inf, 1), (np.inf, 0, 0), (np.inf, 0, np.inf)]
 )
-def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, few_scores, even, monkeypatch):
-    """In either order of the products of few vectors, with empty slots read or left out, by one product, one for each
-    cluster or one for some; rows that are flat, peaked or either side by side."""
+def test_few_rows_in_pytorch_give_the_oracles_words(method, form, words_first, large, few_scores, even, monkeypatch):
+    """In either order of the products of few vectors, with empty slots read or left out or words end to end, by one
+    product, one for each cluster or one for some; rows that are flat, peaked or either side by side."""
     pytest.importorskip("torch")
     from impls.on_torch import _all_clusters, _expand, _products, _words_by_cluster
 
@@ -176,10 +180,9 @@ def test_few_rows_in_pytorch_give_the_oracles_words(method, words_first, large, 
         ("_FEW_SCORES", {words_first: few_scores}), ("_FEW_OF_EVEN", few_scores), ("_TOGETHER", 2**9),
     ):  # fmt: skip
         monkeypatch.setattr(_all_clusters, bound, value)
-    oracle, layer = (
-        layers.create(framework, method, counts=zipf_counts(300), dim=8, seed=3, dtype=dtype)
-        for framework, dtype in (("numpy", "float64"), ("torch", "float32"))
-    )
+    exact, spec = (layers.spec(method, counts=zipf_counts(300), dim=8, seed=3, dtype=f"float{n}") for n in (64, 32))
+    oracle = layers.from_spec("numpy", exact)
+    layer = layers.from_spec("torch", dataclasses.replace(spec, form=form))
     layer.load(oracle.parameters())
     for rows in (1, 2, 4, 5, 13):
         hidden_ND = np.random.default_rng(rows).standard_normal((rows, 8))
@@ -252,7 +255,9 @@ def test_a_row_in_which_all_clusters_are_equal_is_settled_among_flat_ones(framew
         "interval": 0,
         "cluster": np.arange(306)[::-1] % 18,
     }
-    oracle, layer = (layers.create(name, "sohsm", **made) for name in ("numpy", framework))
+    form = "tiles of 32 tokens" if parts and framework == "torch" else ""  # which has its words in a slab
+    spec = layers.spec("sohsm", **made)
+    oracle, layer = layers.from_spec("numpy", spec), layers.from_spec(framework, dataclasses.replace(spec, form=form))
     layer.load(oracle.parameters())
     hidden_ND = 0.01 * np.random.default_rng(0).standard_normal((9, 8))
     hidden_ND[3] = 0
@@ -261,3 +266,32 @@ def test_a_row_in_which_all_clusters_are_equal_is_settled_among_flat_ones(framew
         assert ids_NK[3].tolist() == list(range(k))
         np.testing.assert_allclose(found_NK, values_NK, atol=1e-9)
         assert found_ids_NK.tolist() == ids_NK.tolist()
+
+
+@pytest.mark.parametrize("in_slab", [False, True])
+def test_words_lie_by_cluster_in_a_slab_or_end_to_end(in_slab):
+    torch = pytest.importorskip("torch")
+    from impls.on_torch._word_rows import WordRows
+
+    rows = WordRows.of(torch.tensor([2, 1, 3]), 4, in_slab=in_slab)
+    assert rows.start_C.tolist() == rows.starts == ([0, 4, 8] if in_slab else [0, 2, 3])
+    assert rows.sizes == [2, 1, 3]
+    by_row = torch.arange(12.0).view(3, 4) if in_slab else torch.arange(6.0)
+    by_slot_CS = rows.by_slot(rows.flat(by_row))
+    real = [by_slot_CS[cluster, :size].tolist() for cluster, size in enumerate(rows.sizes)]
+    assert real == ([[0, 1], [4], [8, 9, 10]] if in_slab else [[0, 1], [2], [3, 4, 5]])
+    assert torch.equal(rows.from_slots(by_slot_CS), by_row)
+    assert rows.by_slot(rows.flat(by_row).expand(2, -1)).shape == (2, 3, 4)
+    assert rows.empty_CS.sum() == 6
+
+
+def test_the_loop_of_pytorch_keeps_no_empty_slots():
+    """In a layer made for it, as the contract makes one for large clusters on a CPU."""
+    pytest.importorskip("torch")
+    spec = layers.spec("sohsm", counts=zipf_counts(2000), dim=1536, bias=True)
+    layer = layers.from_spec("torch", spec)
+    assert layer.formulation() == "loop over clusters"
+    assert layer.native.word_weight.shape == (2000, 1536)
+    assert layer.native.word_bias.shape == (2000,)
+    slab = layers.from_spec("torch", dataclasses.replace(spec, form="grouped_mm"))
+    assert slab.native.word_weight.shape == (45, 72, 1536)

@@ -16,6 +16,7 @@ if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
 
 from impls.on_torch import _adagrad, _capture, _cluster_kernels, _clusters, _softmax_kernels, fused_softmax  # noqa: E402
+from impls.on_torch._word_rows import WordRows  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # the interpreter's own
 
@@ -52,13 +53,14 @@ def test_softmax_within_clusters(tokens, clusters, width, dim, biased, dtype, to
     slot_N = (torch.rand(tokens, generator=generator) * size_C[cluster_N]).long()
     weight_N = torch.randn(tokens, generator=generator).to(DEVICE)
     given = [None if v is None else v.to(DEVICE, dtype) for v in (hidden_ND, slab_CSD, bias_CS)]
-    target = [value.to(DEVICE) for value in (cluster_N, slot_N, size_C)]
+    target = cluster_N.to(DEVICE), slot_N.to(DEVICE)
+    rows = WordRows.of(size_C.to(DEVICE), width, in_slab=True)
 
     def plain(hidden_ND, slab_CSD, bias_CS):
-        return _clusters.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, *target, form=_clusters.LOOP)
+        return _clusters.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, *target, rows, form=_clusters.LOOP)
 
-    def by_kernels(*own):
-        return _cluster_kernels.in_cluster_nll(*own, *target)
+    def by_kernels(hidden_ND, slab_CSD, bias_CS):
+        return _cluster_kernels.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, *target, rows.size_C)
 
     found = differentiated(by_kernels, given, weight_N)
     exact = [None if value is None else value.double() for value in given]

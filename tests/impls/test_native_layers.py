@@ -1,5 +1,6 @@
 """The native layers as a user lifts them into a model: padding, reductions, mixed precision, outside truths."""
 
+import dataclasses
 import importlib.util
 from types import SimpleNamespace
 from typing import Any
@@ -174,13 +175,14 @@ def test_torch_autocast_sums_in_float32(method):
 
 @needs["torch"]
 @pytest.mark.parametrize("options", [{}, {"projection": "none", "bias": True}], ids=["paper", "biases"])
-def test_a_state_dict_of_torch_brings_its_clusters_along(options):
+@pytest.mark.parametrize("form", ["", "loop over clusters"])
+def test_a_state_dict_of_torch_brings_its_clusters_along(form, options):
     """Into a layer that begins with others, as a checkpoint of a trained model does."""
     import torch
 
     from impls.on_torch import adapter
 
-    spec = layers.spec("sohsm", counts=zipf_counts(400), dim=16, **options)
+    spec = dataclasses.replace(layers.spec("sohsm", counts=zipf_counts(400), dim=16, **options), form=form)
     trained: Any = adapter.native(spec)
     fresh: Any = adapter.native(spec)
     rng = np.random.default_rng(0)
