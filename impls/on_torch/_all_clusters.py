@@ -106,11 +106,10 @@ def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     vectors_first = rows <= _products.FEW_VECTORS and not _products.words_first()
     in_cluster_VR = words.added_CS.new_empty(sum(sizes), rows)
     highest_CR = words.added_CS.new_empty(len(sizes), rows)
-    for cluster, piece_SR in enumerate(in_cluster_VR.split(sizes)):
-        size = len(piece_SR)
-        words_SD = words.of_cluster(cluster)
+    pieces = in_cluster_VR.split(sizes), words.rows.by_cluster(words.vectors)
+    for cluster, (piece_SR, words_SD) in enumerate(zip(*pieces, strict=True)):
         scores_SR = at_least_float32((hidden_RD @ words_SD.T).T if vectors_first else words_SD @ hidden_DR)
-        scores_SR += words.added_CS[cluster, :size, None]
+        scores_SR += words.added_CS[cluster, : len(piece_SR), None]
         torch.log_softmax(scores_SR, dim=0, out=piece_SR)
         torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
     start_C = rows * (words.rows.size_C.cumsum(dim=0) - words.rows.size_C)

@@ -7,6 +7,7 @@ hold no word, and are memory, gradient and optimizer state all the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,11 +37,6 @@ class WordRows:
         return cls(before_C, size_C, slots, in_slab)
 
     @cached_property
-    def starts(self) -> list[int]:
-        """`start_C` on the host."""
-        return self.start_C.tolist()
-
-    @cached_property
     def sizes(self) -> list[int]:
         """`size_C` on the host."""
         return self.size_C.tolist()
@@ -59,6 +55,18 @@ class WordRows:
     def flat(self, by_row: Tensor) -> Tensor:
         """(F, ...) of an array by row."""
         return by_row.flatten(0, 1) if self.in_slab else by_row
+
+    def by_cluster(self, by_row: Tensor) -> Sequence[Tensor]:
+        """The rows (size, ...) of each cluster's words."""
+        return self.flat(by_row).split(self._bounds)[:: 2 if self.in_slab else 1]
+
+    def empty(self, by_row: Tensor) -> Sequence[Tensor]:
+        """The rows without a word, of each cluster that may have some."""
+        return self.flat(by_row).split(self._bounds)[1::2] if self.in_slab else ()
+
+    @cached_property
+    def _bounds(self) -> list[int]:
+        return [rows for size in self.sizes for rows in (size, self.slots - size)] if self.in_slab else self.sizes
 
     def by_slot(self, values_F: Tensor) -> Tensor:
         """(..., C, S) of (..., F), with any number in an empty slot."""

@@ -47,10 +47,6 @@ class WordsByCluster:
         sizes = self.rows.sizes
         return self.rows.in_slab and len(sizes) * max(sizes) <= _EVEN * sum(sizes)
 
-    def of_cluster(self, cluster: int) -> Tensor:
-        """(S, D) vectors of the words of a cluster."""
-        return self.rows.flat(self.vectors).narrow(0, self.rows.starts[cluster], self.rows.sizes[cluster])
-
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
         """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
         scores_PS = at_least_float32(_clusters.scores(hidden_RD[row_P], self.vectors, batch))
@@ -61,8 +57,9 @@ class WordsByCluster:
         """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot."""
         columns_DX = _products.columns_of(hidden_D)
         scores_MSX = hidden_D.new_zeros(len(cluster_M), self.rows.slots, columns_DX.shape[1])
+        by_cluster = self.rows.by_cluster(self.vectors)
         for scores_SX, cluster in zip(scores_MSX.unbind(), cluster_M.tolist(), strict=True):
-            words_SD = self.of_cluster(cluster)
+            words_SD = by_cluster[cluster]
             torch.mm(words_SD, columns_DX, out=scores_SX.narrow(0, 0, len(words_SD)))
         return _joint(at_least_float32(scores_MSX[:, :, 0]) + self.added_CS[cluster_M], log_cluster_M)
 
@@ -88,7 +85,7 @@ class WordsByCluster:
             if self.even and not _products.words_first():
                 return self._scores_of_even(hidden_RD)
             if numbers >= _LARGE and rows <= _products.FEW_VECTORS:
-                return self._scores_without_empty(hidden_RD).view(rows, *self.added_CS.shape) + self.added_CS
+                return self._scores_without_empty(hidden_RD) + self.added_CS
         # In half precision the one product is the faster.
         if on_cpu and rows <= _FEW_TOGETHER and _products.words_first():
             scores_CSR = torch.bmm(self.vectors, hidden_RD.repeat(clusters, 1, 1).transpose(1, 2))
@@ -109,20 +106,19 @@ class WordsByCluster:
         return torch.add(scores_CRS.transpose(0, 1), self.added_CS[:, : reached_CSD.shape[1]], out=scores_RCS)
 
     def _scores_without_empty(self, hidden_RD: Tensor) -> Tensor:
-        """(R, C S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there."""
+        """(R, C, S) scores of all words, by a product for each cluster, which reads no empty slot; 0 there."""
         (clusters, width), rows = self.word_CS.shape, len(hidden_RD)
-        bounds = [end for size in self.rows.sizes for end in (size, width - size)]
-        pieces = self.rows.flat(self.vectors).split(bounds)[::2]
+        pieces = self.rows.by_cluster(self.vectors)
         if _products.words_first():
             columns_DX = hidden_RD.T if rows > 1 else _products.columns_of(hidden_RD[0])
-            scores_FX = hidden_RD.new_zeros(clusters * width, columns_DX.shape[1])
-            for words_SD, scores_SX in zip(pieces, scores_FX.split(bounds)[::2], strict=True):
+            scores_CSX = hidden_RD.new_zeros(clusters, width, columns_DX.shape[1])
+            for words_SD, scores_SX in zip(pieces, self.rows.by_cluster(scores_CSX), strict=True):
                 torch.mm(words_SD, columns_DX, out=scores_SX)
-            return scores_FX.T[:rows].contiguous()
-        scores_RF = hidden_RD.new_zeros(rows, clusters * width)
-        for words_SD, scores_RS in zip(pieces, scores_RF.split(bounds, dim=1)[::2], strict=True):
-            torch.mm(hidden_RD, words_SD.T, out=scores_RS)
-        return scores_RF
+            return scores_CSX.permute(2, 0, 1)[:rows].contiguous()
+        scores_RCS = hidden_RD.new_zeros(rows, clusters, width)
+        for words_SD, scores_SR in zip(pieces, self.rows.by_cluster(scores_RCS.permute(1, 2, 0)), strict=True):
+            torch.mm(hidden_RD, words_SD.T, out=scores_SR.T)
+        return scores_RCS
 
 
 def _joint(scores: Tensor, log_cluster: Tensor) -> Tensor:
