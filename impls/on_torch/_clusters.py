@@ -111,10 +111,15 @@ class ByCluster:
         return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, rows, form)
 
     @cached_property
-    def tokens(self) -> list[int]:
-        """(C,) on the host."""
+    def runs(self) -> list[tuple[int, int]]:
+        """Of each cluster that has tokens: its number, and how many."""
         ends = self.ends_C.tolist()
-        return list(map(int.__sub__, ends, [0, *ends]))
+        return [run for run in enumerate(map(int.__sub__, ends, [0, *ends])) if run[1]]
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """Of each of the `runs`."""
+        return [tokens for _, tokens in self.runs]
 
     @cached_property
     def tiles(self) -> tuple[Tensor, Tensor]:
@@ -151,10 +156,9 @@ def scores(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
         scores_MTS = torch.bmm(_in_tiles(hidden_ND, token_MT), words[cluster_M].transpose(1, 2))
         return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
     scores_NS = hidden_ND.new_zeros(len(hidden_ND), batch.rows.slots)
-    by_cluster = hidden_ND.split(batch.tokens), batch.rows.by_cluster(words), scores_NS.split(batch.tokens)
-    for tokens, hidden_MD, words_SD, scores_MF in zip(batch.tokens, *by_cluster, strict=True):
-        if not tokens:
-            continue
+    by_run = hidden_ND.split(batch.tokens), scores_NS.split(batch.tokens)
+    for (cluster, tokens), hidden_MD, scores_MF in zip(batch.runs, *by_run, strict=True):
+        words_SD = batch.rows.of_cluster(words, cluster)
         scores_MS = scores_MF.narrow(1, 0, len(words_SD))
         if tokens > _FEW:
             torch.mm(hidden_MD, words_SD.t(), out=scores_MS)
@@ -175,19 +179,17 @@ def _back(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: ByCluster
         dwords_MSD = at_least_float32(torch.bmm(dscores_MTS.transpose(1, 2), hidden_MTD))
         return dhidden_ND, dwords_MSD.new_zeros(words.shape).index_add_(0, cluster_M, dwords_MSD).to(words.dtype)
     dhidden_ND, dwords = torch.empty_like(hidden_ND), torch.empty_like(words)
-    sorted_by_cluster = (sorted_NX.split(batch.tokens) for sorted_NX in (dscores_NS, hidden_ND, dhidden_ND))
-    words_by_cluster = (batch.rows.by_cluster(by_row) for by_row in (words, dwords))
-    for tokens, dscores_MF, hidden_MD, dhidden_MD, words_SD, dwords_SD in zip(
-        batch.tokens, *sorted_by_cluster, *words_by_cluster, strict=True
-    ):
-        if not tokens:
-            dwords_SD.zero_()
-            continue
+    sorted_by_run = (sorted_NX.split(batch.tokens) for sorted_NX in (dscores_NS, hidden_ND, dhidden_ND))
+    dwords_FD, done = batch.rows.flat(dwords), 0
+    for (cluster, _), dscores_MF, hidden_MD, dhidden_MD in zip(batch.runs, *sorted_by_run, strict=True):
+        start, words_SD = batch.rows.starts[cluster], batch.rows.of_cluster(words, cluster)
         dscores_MS = dscores_MF.narrow(1, 0, len(words_SD))
         torch.mm(dscores_MS, words_SD, out=dhidden_MD)
-        torch.mm(dscores_MS.t(), hidden_MD, out=dwords_SD)
-    for nothing in batch.rows.empty(dwords):
-        nothing.zero_()
+        torch.mm(dscores_MS.t(), hidden_MD, out=dwords_FD.narrow(0, start, len(words_SD)))
+        if start > done:
+            dwords_FD.narrow(0, done, start - done).zero_()
+        done = start + len(words_SD)
+    dwords_FD.narrow(0, done, len(dwords_FD) - done).zero_()
     return dhidden_ND, dwords
 
 

@@ -98,7 +98,7 @@ def _best_of_row(
     wants all of them and is not alone."""
     bound_C, order_C = log_cluster_C.sort(descending=True)
     bounds, clusters = bound_C.tolist(), len(bound_C)
-    joint_MS = words.added_CS[:0]
+    joint_MS = log_cluster_C.new_empty(0, words.rows.slots)
     # As for many rows: where the first few cannot settle the row, all are wanted at once.
     reaching = bisect_right(bounds, math.log(2.0) - bounds[0], key=operator.neg)
     wanted = clusters if k > first and reaching > _WHOLE_SHARE * clusters else first

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from impls.on_torch import _clusters, _expand
 from impls.on_torch._best import best
-from impls.on_torch._layer import Tensors, at_least_float32, draw
+from impls.on_torch._layer import Tensors, draw
 from impls.on_torch._word_rows import WordRows
 from impls.on_torch._words_by_cluster import WordsByCluster
 from impls.structures.shelves import Shelves
@@ -151,11 +151,9 @@ class Level(nn.Module):
         return hidden_ND.to(self._of(0, "weight").dtype)
 
     def _words(self, number: int) -> WordsByCluster:
-        member_GS, bias_GS = self._of(number, "member"), at_least_float32(self._of(number, "bias"))
-        added_GS = bias_GS.masked_fill(torch.eq(member_GS, self.members), -torch.inf)
-        weight_GSD = self._of(number, "weight")
+        weight_GSD, bias_GS = self._of(number, "weight"), self._of(number, "bias")
         form = _clusters.form_to_decode(self.form, weight_GSD)
-        return WordsByCluster(weight_GSD, added_GS, member_GS, self._rows(number), form)
+        return WordsByCluster(weight_GSD, bias_GS, self._of(number, "member"), self._rows(number), form)
 
     def _rows(self, number: int) -> WordRows:
         return WordRows.of(self._of(number, "size"), self._of(number, "weight").shape[1], in_slab=True)

@@ -52,17 +52,27 @@ class WordRows:
         row_CS = self.start_C[:, None] + torch.arange(self.slots, device=self.start_C.device)
         return row_CS.clamp_(max=int(self.size_C.sum()) - 1).flatten()
 
+    @cached_property
+    def blank_CS(self) -> Tensor:
+        """float32: 0 where a slot holds a word, else -inf."""
+        return torch.zeros_like(self.empty_CS, dtype=torch.float32).masked_fill_(self.empty_CS, -torch.inf)
+
     def flat(self, by_row: Tensor) -> Tensor:
         """(F, ...) of an array by row."""
         return by_row.flatten(0, 1) if self.in_slab else by_row
 
-    def by_cluster(self, by_row: Tensor) -> Sequence[Tensor]:
-        """The rows (size, ...) of each cluster's words."""
-        return self.flat(by_row).split(self._bounds)[:: 2 if self.in_slab else 1]
+    @cached_property
+    def starts(self) -> list[int]:
+        """`start_C` on the host."""
+        return self.start_C.tolist()
 
-    def empty(self, by_row: Tensor) -> Sequence[Tensor]:
-        """The rows without a word, of each cluster that may have some."""
-        return self.flat(by_row).split(self._bounds)[1::2] if self.in_slab else ()
+    def of_cluster(self, by_row: Tensor, cluster: int) -> Tensor:
+        """The rows (size, ...) of a cluster's words."""
+        return self.flat(by_row).narrow(0, self.starts[cluster], self.sizes[cluster])
+
+    def by_cluster(self, by_row: Tensor) -> Sequence[Tensor]:
+        """`of_cluster` of each."""
+        return self.flat(by_row).split(self._bounds)[:: 2 if self.in_slab else 1]
 
     @cached_property
     def _bounds(self) -> list[int]:
@@ -72,6 +82,10 @@ class WordRows:
         """(..., C, S) of (..., F), with any number in an empty slot."""
         of_slots_F = values_F if self.in_slab else values_F.index_select(-1, self.row_F)
         return of_slots_F.unflatten(-1, (len(self.size_C), self.slots))
+
+    def of_clusters(self, values: Tensor, cluster_M: Tensor) -> Tensor:
+        """(M, S) of (C, S) or (V,) by row, with any number in an empty slot."""
+        return values[cluster_M] if self.in_slab else values[self.row_F.view(-1, self.slots)[cluster_M]]
 
     def from_slots(self, values_CS: Tensor) -> Tensor:
         """By row: (C, S) as they are, or (V,)."""

@@ -29,14 +29,14 @@ class WordsByCluster:
 
     Attributes:
         vectors: (C, S, D) or (V, D), as `rows` has it.
-        added_CS: What a word's score gets on top, its bias or 0; -inf in an empty slot.
+        bias: (C, S) or (V,) word biases, or None.
         word_CS: The word in each slot.
         rows: Of the words.
         form: Of products of pairs with words, as in `_clusters.ByCluster`.
     """
 
     vectors: Tensor
-    added_CS: Tensor
+    bias: Tensor | None
     word_CS: Tensor
     rows: WordRows
     form: str
@@ -46,6 +46,12 @@ class WordsByCluster:
         """Whether the words are in a slab, of clusters of nearly one size."""
         sizes = self.rows.sizes
         return self.rows.in_slab and len(sizes) * max(sizes) <= _EVEN * sum(sizes)
+
+    @cached_property
+    def added_CS(self) -> Tensor:
+        """What a word's score gets on top, its bias or 0; -inf in an empty slot."""
+        blank_CS = self.rows.blank_CS.to(at_least_float32(self.vectors[:0]).dtype)
+        return blank_CS if self.bias is None else blank_CS + self.rows.by_slot(self.rows.flat(self.bias))
 
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
         """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
@@ -57,11 +63,13 @@ class WordsByCluster:
         """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot."""
         columns_DX = _products.columns_of(hidden_D)
         scores_MSX = hidden_D.new_zeros(len(cluster_M), self.rows.slots, columns_DX.shape[1])
-        by_cluster = self.rows.by_cluster(self.vectors)
         for scores_SX, cluster in zip(scores_MSX.unbind(), cluster_M.tolist(), strict=True):
-            words_SD = by_cluster[cluster]
+            words_SD = self.rows.of_cluster(self.vectors, cluster)
             torch.mm(words_SD, columns_DX, out=scores_SX.narrow(0, 0, len(words_SD)))
-        return _joint(at_least_float32(scores_MSX[:, :, 0]) + self.added_CS[cluster_M], log_cluster_M)
+        scores_MS = at_least_float32(scores_MSX[:, :, 0]) + self.rows.blank_CS[cluster_M]
+        if self.bias is not None:
+            scores_MS += self.rows.of_clusters(self.bias, cluster_M)
+        return _joint(scores_MS, log_cluster_M)
 
     def joint_of_all(self, hidden_RD: Tensor, log_cluster_RC: Tensor) -> Tensor:
         """(R, C, S) log P(c, w | h) of all words; -inf in an empty slot."""

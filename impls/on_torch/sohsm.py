@@ -28,7 +28,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over, or (V, D), words by cluster
     end to end, where the form asked for is the loop over clusters; with `bias` also `cluster_bias` (C,) and
     `word_bias` (C, S) or (V,). Buffers: `cluster`, `slot` (V,) of each word, `word` (C, S) of each slot; and made from
-    those, `size` (C,) words of each cluster, `blank` (C, S) 0 where there is a word, else -inf.
+    those, `size` (C,) words of each cluster.
 
     In training call `observe(hidden_ND, targets_N)` at each batch, and every so often
     `reorganize(rng, optimizer.state)`, which gives each word a new cluster and moves its vector, its bias and their
@@ -39,7 +39,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     slot: Tensor
     word: Tensor
     size: Tensor
-    blank: Tensor
     cluster_weight: Tensor
     word_weight: Tensor
 
@@ -57,7 +56,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.register_buffer("slot", torch.empty(spec.vocab, dtype=torch.int64))
         self.register_buffer("word", torch.empty(self.limits.clusters, self.width, dtype=torch.int64))
         self.register_buffer("size", torch.empty(self.limits.clusters, dtype=torch.int64), persistent=False)
-        self.register_buffer("blank", torch.empty(self.limits.clusters, self.width), persistent=False)
         self.register_load_state_dict_post_hook(_after_loading)
         self._weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
         self._statistics_VC: Tensor | None = None  # made at the first `observe`: a fixed layer needs none
@@ -151,12 +149,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     @property
     def _words(self) -> WordsByCluster:
-        kind, rows = at_least_float32(self.word_weight[:0]).dtype, self._rows
-        added_CS = self.blank.to(kind)
-        if self._word_bias is not None:
-            added_CS = added_CS + rows.by_slot(rows.flat(self._word_bias))
         form = _clusters.form_to_decode(_products.own(self.form), self.word_weight)
-        return WordsByCluster(self.word_weight, added_CS, self.word, rows, form)
+        return WordsByCluster(self.word_weight, self._word_bias, self.word, self._rows, form)
 
     def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
         return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
@@ -212,12 +206,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width)
         for buffer, array in ((self.cluster, cluster_V), (self.slot, slot_V), (self.word, word_CS)):
             buffer.copy_(torch.from_numpy(array))
-        self._mark_empty_slots()
+        self._count_words()
 
-    def _mark_empty_slots(self) -> None:
-        empty_CS = torch.eq(self.word, self.spec.vocab)
-        self.size.copy_(empty_CS.logical_not().sum(dim=1))
-        self.blank.zero_().masked_fill_(empty_CS, -torch.inf)
+    def _count_words(self) -> None:
+        self.size.copy_((self.word < self.spec.vocab).sum(dim=1))
         self._last_rows = None
 
     @torch.no_grad()
@@ -276,7 +268,7 @@ def _slots(limits: clusters.Limits) -> int:
 
 
 def _after_loading(layer: SelfOrganizedHierarchicalSoftmax, incompatible_keys: object) -> None:
-    layer._mark_empty_slots()
+    layer._count_words()
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax
