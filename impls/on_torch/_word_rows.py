@@ -14,6 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+_for_training_too = torch.inference_mode(False)  # what is kept from decoding under inference mode
+
 
 @dataclass(frozen=True)
 class WordRows:
@@ -32,9 +34,15 @@ class WordRows:
     in_slab: bool
 
     @classmethod
+    @_for_training_too
     def of(cls, size_C: Tensor, slots: int, *, in_slab: bool) -> WordRows:
         before_C = torch.arange(len(size_C), device=size_C.device) * slots if in_slab else size_C.cumsum(0) - size_C
         return cls(before_C, size_C, slots, in_slab)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """`start_C` on the host."""
+        return self.start_C.tolist()
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -42,17 +50,20 @@ class WordRows:
         return self.size_C.tolist()
 
     @cached_property
+    @_for_training_too
     def empty_CS(self) -> Tensor:
         """True where a slot holds no word."""
         return empty_slots(self.size_C, self.slots)
 
     @cached_property
+    @_for_training_too
     def row_F(self) -> Tensor:
         """Of each slot (C S,); of an empty one, any row."""
         row_CS = self.start_C[:, None] + torch.arange(self.slots, device=self.start_C.device)
         return row_CS.clamp_(max=int(self.size_C.sum()) - 1).flatten()
 
     @cached_property
+    @_for_training_too
     def blank_CS(self) -> Tensor:
         """float32: 0 where a slot holds a word, else -inf."""
         return torch.zeros_like(self.empty_CS, dtype=torch.float32).masked_fill_(self.empty_CS, -torch.inf)
@@ -60,11 +71,6 @@ class WordRows:
     def flat(self, by_row: Tensor) -> Tensor:
         """(F, ...) of an array by row."""
         return by_row.flatten(0, 1) if self.in_slab else by_row
-
-    @cached_property
-    def starts(self) -> list[int]:
-        """`start_C` on the host."""
-        return self.start_C.tolist()
 
     def of_cluster(self, by_row: Tensor, cluster: int) -> Tensor:
         """The rows (size, ...) of a cluster's words."""

@@ -204,6 +204,25 @@ def test_a_state_dict_of_torch_brings_its_clusters_along(form, options):
             assert all(map(torch.equal, work(trained), work(fresh)))
 
 
+@needs["torch"]
+@pytest.mark.parametrize("form", ["grouped_mm", "loop over clusters"])
+def test_a_layer_of_torch_is_trained_after_it_has_decoded_under_inference_mode(form):
+    import torch
+
+    from impls.on_torch import adapter
+
+    spec = dataclasses.replace(layers.spec("sohsm", counts=zipf_counts(400), dim=16, bias=True), form=form)
+    native = adapter.native(spec)
+    hidden_ND = torch.randn(9, 16, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        for scale in (0.01, 30.0):
+            native.search(scale * hidden_ND, 10)
+            native.log_probs(hidden_ND)
+    loss = native(hidden_ND, torch.arange(9)) - native.log_probs(hidden_ND)[:, 3].mean()
+    for gradient in torch.autograd.grad(loss, list(native.parameters())):
+        assert torch.isfinite(gradient).all()
+
+
 @needs["tensorflow"]
 def test_weights_of_keras_bring_clusters_along():
     import tensorflow as tf
