@@ -37,8 +37,12 @@ TILES = f"tiles of {_TILE} tokens"
 
 
 def forms(slots: int, dim: int, dtype: torch.dtype) -> tuple[str, ...]:
-    """The forms for clusters of `slots` word vectors (D,) of `dtype`: `F.grouped_mm` takes float32 and half precision,
-    rows of whole 16 bytes, and comes first where clusters are small, the fastest there on CPUs."""
+    """The forms for word vectors (D,) of `dtype`: `F.grouped_mm` takes float32 and half precision, rows of whole 16
+    bytes, and comes first where clusters are small, the fastest there on CPUs.
+
+    Args:
+        slots: Of a cluster; 0 where their numbers differ.
+    """
     known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
     own = (LOOP, TILES)
     if known and dim * dtype.itemsize % 16 == 0:
