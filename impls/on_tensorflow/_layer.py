@@ -177,6 +177,12 @@ def add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:
     return tf.raw_ops.InplaceAdd(x=array, i=rows_M, v=added)
 
 
+def look_up(table: Tensor | tf.Variable, ids: Tensor) -> Tensor:
+    """The rows of a table for these ids. Once `tf.gather` has had a variable itself, TensorFlow copies it for each
+    later reader of the whole, as an optimizer with weight decay is at every step."""
+    return tf.gather(tf.convert_to_tensor(table), ids)
+
+
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Half precision is widened before exponentials are summed; float32 and float64 stay as they are."""
     return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.bfloat16, tf.float16) else tensor

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, Tensors, traced
+from impls.on_tensorflow._layer import Tensor, Tensors, look_up, traced
 from impls.on_tensorflow.models._blocks import (
     additive_mask,
     blocks_of,
@@ -58,7 +58,7 @@ def decode(
     dim, kind = embedding_VD.shape[1], embedding_VD.dtype
     start = tf.shape(past[0][0])[2]
     place_T = tf.range(start, start + tf.shape(read_RT)[1])
-    x_RTD = tf.gather(embedding_VD, read_RT) * dim**0.5 + sinusoids(place_T, dim, kind)
+    x_RTD = look_up(embedding_VD, read_RT) * dim**0.5 + sinusoids(place_T, dim, kind)
     seen_TP = tf.range(place_T[-1] + 1) <= place_T[:, None]
     masks = additive_mask(seen_TP, kind), additive_mask(real_BS, kind)[:, None, None]
     now = []

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from impls.bag_model import BagModel, BagModelConfig
 from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor, Tensors, traced
+from impls.on_tensorflow._layer import Tensor, Tensors, look_up, traced
 from impls.on_tensorflow.models import _parameters
 from impls.spec import Arrays, LayerSpec
 
@@ -38,7 +38,7 @@ class TensorFlowBagModel(adapter.Switched, BagModel):
     def _mean_vectors(self, bags_NJ: Tensor) -> Tensor:
         """(N, D)."""
         real_NJ1 = tf.cast(bags_NJ >= 0, self.dtype)[:, :, None]
-        vectors_NJD = tf.gather(self.input, tf.maximum(bags_NJ, 0)) * real_NJ1
+        vectors_NJD = look_up(self.input, tf.maximum(bags_NJ, 0)) * real_NJ1
         return tf.reduce_sum(vectors_NJD, axis=1) / tf.reduce_sum(real_NJ1, axis=1)
 
     def _step_of(self, bags_NJ: Tensor, targets_N: Tensor, extra: Tensors) -> Tensor:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, traced
+from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, look_up, traced
 from impls.on_tensorflow.models import _lstm, _parameters
 from impls.on_tensorflow.models._lstm import State
 from impls.on_tensorflow.sohsm import SelfOrganizedHierarchicalSoftmax
@@ -63,7 +63,7 @@ class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
 
     def _hidden_of(self, inputs_BT: Tensor, state: State, vectors_VE: Tensor | None = None) -> tuple[Tensor, State]:
         vectors_VE = self.embedding if vectors_VE is None else vectors_VE
-        outputs_BTH, h_BH, c_BH = self.lstm(tf.gather(vectors_VE, inputs_BT), initial_state=list(state))
+        outputs_BTH, h_BH, c_BH = self.lstm(look_up(vectors_VE, inputs_BT), initial_state=list(state))
         return tf.reshape(outputs_BTH, [-1, self.config.hidden]), (h_BH, c_BH)
 
     def _step_of(

@@ -8,7 +8,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
+from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, look_up, traced
 from impls.on_tensorflow.models import _parameters
 from impls.on_tensorflow.models._lstm import LSTM, State
 from impls.spec import Arrays, LayerSpec
@@ -67,13 +67,13 @@ class TensorFlowSummarizer(adapter.Switched, Summarizer):
         """(B, S, H) states, (B, S) which places are real, and the state after the last of these."""
         real_BS = sources_BS >= 0
         zeros_BH = tf.zeros([tf.shape(sources_BS)[0], self.config.hidden], self.dtype)
-        vectors_BSE = tf.gather(self.own["source_embedding"], tf.maximum(sources_BS, 0))
+        vectors_BSE = look_up(self.own["source_embedding"], tf.maximum(sources_BS, 0))
         memory_BSH, state = self.encoder(vectors_BSE, real_BS, (zeros_BH, zeros_BH))
         return memory_BSH, real_BS, state
 
     def _decode(self, inputs_BT: Tensor, real_BT: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, T, H) states s, and the last."""
-        return self.decoder(tf.gather(self.own["target_embedding"], inputs_BT), real_BT, state)
+        return self.decoder(look_up(self.own["target_embedding"], inputs_BT), real_BT, state)
 
     def _attend(self, states_BTH: Tensor, source: _Source) -> Tensor:
         """(B, T, H) contexts c."""
