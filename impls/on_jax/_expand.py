@@ -27,6 +27,7 @@ _LEAST_ROOM = 32  # pairs: so few are cheaper than all words even where they are
 _FEW_NUMBERS = 2**23  # of a slab, which so small is read at once
 _PIECE, _SLOTS = 16, 4096  # slots of a piece of a slab, and of those read at a time
 _PAIRS = 512  # of a row and a cluster, expanded at a time beyond the first clusters
+_IN_TURN_SHARE = 0.2  # of the clusters: so many of a single row's are expanded one by one
 
 Found = tuple[Array, Array, Array]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -36,13 +37,22 @@ class WordsByCluster(NamedTuple):
 
     Attributes:
         slab_CSD: Word vectors by cluster and slot.
-        added_CS: What a word's score gets on top, its bias or 0; -inf in an empty slot.
+        bias_CS: Word biases, or None.
         word_CS: The word in each slot, -1 where it is empty.
     """
 
     slab_CSD: Array
-    added_CS: Array
+    bias_CS: Array | None
     word_CS: Array
+
+    @property
+    def added_CS(self) -> Array:
+        """What a word's score gets on top, its bias or 0; -inf in an empty slot."""
+        return _clusters.added_scores(self.bias_CS, self.word_CS, wide(self.slab_CSD.dtype))
+
+    def cluster(self, number: Array) -> WordsByCluster:
+        """One of them, as the only one."""
+        return jax.tree.map(lambda array: lax.dynamic_slice_in_dim(array, number, 1), self)
 
     def in_cluster(self, hidden_ND: Array, row_P: Array, cluster_P: Array) -> Array:
         """(P, S) log P(w | c, h) of pairs of a row and a cluster; for a cluster beyond the last, of no meaning."""
@@ -86,11 +96,52 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
     # cluster: where many clusters reach that half, the first few cannot settle the row.
     reaching_NC = log_cluster_NC >= log_cluster_NC.max(axis=1, keepdims=True) - math.log(2.0)
     flat = (reaching_NC.mean() > _WHOLE_SHARE) & (k > first)
-    found, settled = lax.cond(flat, not_tried, lambda: by_bounds(first))
-    if _NEXT * first < _NEXT_SHARE * clusters:
-        again = ~settled & ~flat
-        found, settled = lax.cond(again, lambda: by_bounds(_NEXT * first), lambda: (found, settled))
+
+    def at_once() -> tuple[Found, Array]:
+        found, settled = lax.cond(flat, not_tried, lambda: by_bounds(first))
+        if _NEXT * first < _NEXT_SHARE * clusters:
+            again = ~settled & ~flat
+            found, settled = lax.cond(again, lambda: by_bounds(_NEXT * first), lambda: (found, settled))
+        return found, settled
+
+    def in_turn() -> tuple[Found, Array]:
+        return lax.cond(flat, not_tried, lambda: _best_in_turn(hidden_ND, log_cluster_NC, words, k))
+
+    if rows == 1 and first == min(clusters, _FIRST_CLUSTERS):
+        # On a GPU the host would wait for each turn of the loop.
+        found, settled = lax.platform_dependent(cpu=in_turn, default=at_once)
+    else:
+        found, settled = at_once()
     return lax.cond(settled, lambda: found, whole)  # one place for it, or it would be compiled twice
+
+
+def _best_in_turn(hidden_1D: Array, log_cluster_1C: Array, words: WordsByCluster, k: int) -> tuple[Found, Array]:
+    """The best words of one row, its clusters expanded one by one, the likeliest first, until the next one is below the
+    k-th best; and whether that came before too many had been. The first few must hold k words."""
+    (clusters, width), kind = words.word_CS.shape, log_cluster_1C.dtype
+    each, most = min(k, width), min(clusters, max(_LEAST_ROOM, int(_IN_TURN_SHARE * clusters)))
+    (falling_M,), (order_M,) = top_k(log_cluster_1C, min(most + 1, clusters))
+    falling_M = jnp.append(falling_M, -jnp.inf)
+
+    def reaches(state: tuple[Array, ...]) -> Array:
+        number, best_K, *_ = state
+        return (number < most) & (falling_M[number] >= best_K[-1])
+
+    def visit(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        number, best_K, values_ME, ids_ME = state
+        one = words.cluster(order_M[number])
+        scores_1S = product(hidden_1D, one.slab_CSD[0]) + one.added_CS
+        best_1E, slot_1E = top_k(jax.nn.log_softmax(scores_1S) + falling_M[number], each)
+        values_ME = lax.dynamic_update_slice_in_dim(values_ME, best_1E, number, 0)
+        ids_ME = lax.dynamic_update_slice_in_dim(ids_ME, one.word_CS[0, slot_1E], number, 0)
+        return number + 1, top_k(jnp.append(best_K, best_1E), k)[0], values_ME, ids_ME
+
+    blank_ME = jnp.full((most, each), -jnp.inf, kind), jnp.full((most, each), -1, words.word_CS.dtype)
+    start = jnp.int32(0), jnp.full(k, -jnp.inf, kind), *blank_ME
+    number, best_K, values_ME, ids_ME = lax.while_loop(reaches, visit, start)
+    found = best_by_id(values_ME.reshape(1, -1), ids_ME.reshape(1, -1), k)
+    settled = (falling_M[number] < best_K[-1]) | (number == clusters)
+    return (*found, (number / clusters).astype(jnp.float32)[None]), settled
 
 
 def _best_by_bounds(

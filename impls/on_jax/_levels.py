@@ -12,7 +12,7 @@ import numpy as np
 
 from impls.on_jax import _clusters, _expand
 from impls.on_jax._best import best_by_id, top_k
-from impls.on_jax._layer import Array, Tree, draw, product, put, wide
+from impls.on_jax._layer import Array, Tree, draw, product, put
 from impls.structures.shelves import Shelves
 
 
@@ -135,8 +135,7 @@ class Level:
     def _words(self, params: Tree, structure: Tree, number: int) -> _expand.WordsByCluster:
         slab_GSD, bias_GS = params[f"{self.name}_weight{number}"], params[f"{self.name}_bias{number}"]
         member_GS = structure[f"{self.name}_member{number}"]
-        added_GS = _clusters.added_scores(bias_GS, member_GS, wide(slab_GSD.dtype))
-        return _expand.WordsByCluster(slab_GSD, added_GS, member_GS)
+        return _expand.WordsByCluster(slab_GSD, bias_GS, member_GS)
 
 
 def followed(log_group_NC: Array, width: int) -> Array:

@@ -102,12 +102,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _levels(self, params: Tree, structure: Tree, hidden_ND: Array) -> tuple[Array, Array, _expand.WordsByCluster]:
         """What decoding reads: hidden vectors for words, (N, C) log P(c | h), the words of the clusters."""
         slab_CSD, word_CS = params["word_weight"], structure["word"]
-        added_CS = _clusters.added_scores(params.get("word_bias"), word_CS, wide(slab_CSD.dtype))
         word_hidden_ND = self._project(params, hidden_ND, "word_projection")
         return (
             word_hidden_ND,
             self.cluster_log_probs(params, hidden_ND),
-            _expand.WordsByCluster(slab_CSD, added_CS, word_CS),
+            _expand.WordsByCluster(slab_CSD, params.get("word_bias"), word_CS),
         )
 
     def _project(self, params: Tree, hidden_ND: Array, name: str) -> Array:

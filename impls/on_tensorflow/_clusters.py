@@ -132,7 +132,7 @@ def log_in_runs(
         cluster_U: int32: the cluster of each run.
         begin_U, end_U: int32: its rows.
     """
-    width, size_C, in_cluster = word_CS.shape[1], _sizes(word_CS), _in_cluster(slab_CSD, bias_CS)
+    width, size_C, in_cluster = word_CS.shape[1], sizes(word_CS), log_in_cluster(slab_CSD, bias_CS)
     first_U = cluster_U * width
     run_U4 = tf.stack([begin_U, end_U, first_U, first_U + tf.gather(size_C, cluster_U)], axis=1)
     hidden_RD, kind = tf.cast(hidden_RD, slab_CSD.dtype), at_least_float32(slab_CSD[:0]).dtype
@@ -159,7 +159,7 @@ def log_of_all(
         (C,) where each cluster's begin, and (C,) how many each row has there.
         (N, C) the highest of each cluster.
     """
-    (clusters, width), size_C, in_cluster = word_CS.shape, _sizes(word_CS), _in_cluster(slab_CSD, bias_CS)
+    (clusters, width), size_C, in_cluster = word_CS.shape, sizes(word_CS), log_in_cluster(slab_CSD, bias_CS)
     hidden_ND, kind = tf.cast(hidden_ND, slab_CSD.dtype), at_least_float32(slab_CSD[:0]).dtype
     rows = tf.shape(hidden_ND)[0]
 
@@ -176,12 +176,12 @@ def log_of_all(
     return found.concat(), start_C, tf.cast(size_C, tf.int64), tf.transpose(highest_CN)
 
 
-def _sizes(word_CS: Tensor) -> Tensor:
+def sizes(word_CS: Tensor) -> Tensor:
     """(C,) int32 words of each cluster."""
     return tf.math.count_nonzero(word_CS >= 0, axis=1, dtype=tf.int32)
 
 
-def _in_cluster(slab_CSD: Tensor, bias_CS: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def log_in_cluster(slab_CSD: Tensor, bias_CS: Tensor | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """A function of some hidden vectors and the first and last place of a cluster's words: (R, S) log P(w | c, h)."""
     words_FD = tf.reshape(slab_CSD, [-1, slab_CSD.shape[2]])
     bias_F = None if bias_CS is None else tf.reshape(bias_CS, [-1])

@@ -9,7 +9,8 @@ bests. On a CPU the clusters wanted are taken in turn as they lie, on a GPU many
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -25,6 +26,8 @@ _FLAT_SHARE, _OPEN_SHARE = 0.15, 0.3
 # Products of a number of a row and one of a word: so few are made at once, and not by a loop over the clusters, whose
 # turns are worth less where clusters are small: the second is for those of so many numbers.
 _FEW_PRODUCTS, _FEW_OF_LARGE, _LARGE = 3 * 2**28, 2**27, 3 * 2**15
+# Of the clusters of a single row, expanded one by one: so many, or this share.
+_LEAST_IN_TURN, _IN_TURN_SHARE = 32, 0.2
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -119,12 +122,50 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
     reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
     flat = _exceeds(reaching, _FLAT_SHARE, log_cluster_NC) & (k > first)
-    most = min(_OPEN_SHARE, following / clusters) if next_pays else _OPEN_SHARE
-    *found, settled = tf.cond(flat, not_tried, lambda: by_bounds(first, most))
-    if next_pays:
+    if in_turn := hidden_ND.shape[0] == 1 and first == min(clusters, _FIRST_CLUSTERS) and not _on_gpu():
+        by_first = partial(_best_in_turn, hidden_ND, log_cluster_NC, words, k)
+    else:
+        by_first = partial(by_bounds, first, min(_OPEN_SHARE, following / clusters) if next_pays else _OPEN_SHARE)
+    *found, settled = tf.cond(flat, not_tried, by_first)
+    if next_pays and not in_turn:
         again, kept = ~settled & ~flat, (*found, settled)
         *found, settled = tf.cond(again, lambda: by_bounds(following, _OPEN_SHARE), lambda: kept)
     return tf.cond(settled, lambda: tuple(found), whole)  # one place for it, or it would be traced twice
+
+
+def _best_in_turn(hidden_1D: Tensor, log_cluster_1C: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, ...]:
+    """The best words of one row, its clusters expanded one by one, the likeliest first, until the next one is below the
+    k-th best, as `search` gives them; and whether that came before too many had been. The first few must hold k words.
+    """
+    (clusters, width), kind = words.word_CS.shape, log_cluster_1C.dtype
+    most = min(clusters, max(_LEAST_IN_TURN, int(_IN_TURN_SHARE * clusters)))
+    falling_1M, order_1M = tf.math.top_k(log_cluster_1C, min(most + 1, clusters))
+    falling_M = tf.concat([falling_1M[0], tf.constant([-math.inf], kind)], axis=0)
+    first_M = order_1M[0] * width
+    last_M = first_M + _clusters.sizes(tf.gather(words.word_CS, order_1M[0]))
+    bounds_M2 = tf.stack([first_M, last_M], axis=1)
+    hidden_1D = tf.cast(hidden_1D, words.slab_CSD.dtype)
+    log_in_cluster = _clusters.log_in_cluster(words.slab_CSD, words.bias_CS)
+
+    def reaches(number: Tensor, best_1K: Tensor, _: tf.TensorArray) -> Tensor:
+        return (number < most) & (falling_M[number] >= best_1K[0, -1])
+
+    def visit(number: Tensor, best_1K: Tensor, found: tf.TensorArray) -> tuple[Any, ...]:
+        joint_1S = log_in_cluster(hidden_1D, *tf.unstack(tf.gather(bounds_M2, number))) + tf.gather(falling_M, number)
+        best_1K = tf.math.top_k(tf.concat([best_1K, joint_1S], axis=1), k)[0]
+        return number + 1, best_1K, found.write(number, joint_1S[0])
+
+    nothing = tf.TensorArray(kind, size=0, dynamic_size=True, element_shape=[None], infer_shape=False)
+    start = tf.constant(0), tf.fill([1, k], tf.constant(-math.inf, kind)), nothing
+    number, best_1K, found = tf.while_loop(reaches, visit, start, parallel_iterations=1)
+    place_F = tf.ragged.range(first_M[:number], last_M[:number]).flat_values
+    word_F = tf.gather(tf.reshape(words.word_CS, [-1]), place_F)
+    settled = (falling_M[number] < best_1K[0, -1]) | (number == clusters)
+
+    def best() -> Found:
+        return *best_by_id(found.concat()[None], word_F[None], k), tf.cast(number, tf.float32)[None] / clusters
+
+    return *tf.cond(settled, best, lambda: _nothing(log_cluster_1C, k)), settled
 
 
 def _nothing(log_cluster_NC: Tensor, k: int) -> Found:
