@@ -156,9 +156,9 @@ def put(array: ArrayLike, dtype: DTypeLike | None = None, device: Any = None) ->
 def product(left: Array, right: Array) -> Array:
     """`left @ right.T` in the narrower operands' dtype, summed and returned in at least float32."""
     left = left.astype(right.dtype)
-    if len(left) == 1 != len(right):  # else XLA may merge what is added to it into a loop of ten times its time
-        return product(right, left).T
-    return _half_product(left, right) if wide(right.dtype) != right.dtype else jnp.matmul(left, right.T)
+    rows = _half_product(left, right) if wide(right.dtype) != right.dtype else jnp.matmul(left, right.T)
+    # What is added to a single row XLA would merge with it, into a loop that takes up to ten times as long.
+    return jax.lax.optimization_barrier(rows) if len(left) == 1 else rows
 
 
 @jax.custom_vjp
