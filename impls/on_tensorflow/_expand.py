@@ -3,7 +3,8 @@
 For top-k, no word of a cluster is likelier than the cluster. The likeliest clusters of each row give a k-th best word;
 then every cluster as likely as that is expanded, and no other can hold one of the k best; on a CPU those of a single
 row one by one, so that none is in vain. Where these are most of the clusters, as of flat distributions, all words are
-scored, and the k best are looked for in the k clusters of the best bests. On a CPU the clusters wanted are taken in turn as they lie, on a GPU many at a time.
+scored, and the k best are looked for in the k clusters of the best bests. On a CPU the clusters wanted are taken in
+turn as they lie, on a GPU many at a time.
 """
 
 from __future__ import annotations
