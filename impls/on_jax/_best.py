@@ -53,6 +53,12 @@ def best_by_id(values_NX: Array, ids_NX: Array, k: int) -> tuple[Array, Array]:
     return lax.cond(tied, in_order, lambda: (best_NJ[:, :k], ids_NJ[:, :k]))
 
 
+def best_of_logits(logits_NV: Array, k: int) -> tuple[Array, Array]:
+    """Values and ids (N, K) of the k likeliest words by their logits: no log-probability of the others is written."""
+    best_NK, ids_NK = top_k(logits_NV, k)  # ties by lower id
+    return best_NK - jax.nn.logsumexp(logits_NV, axis=1, keepdims=True), ids_NK
+
+
 def settle(found: Found, open_N: Array, solve: Callable[[Array], Found]) -> Found:
     """`found` with the rows of `open_N` replaced by what `solve` gives for their numbers, a few at a time.
 

@@ -27,7 +27,7 @@ _LEAST_ROOM = 32  # pairs: so few are cheaper than all words even where they are
 _FEW_NUMBERS = 2**23  # of a slab, which so small is read at once
 _PIECE, _SLOTS = 16, 4096  # slots of a piece of a slab, and of those read at a time
 _PAIRS = 512  # of a row and a cluster, expanded at a time beyond the first clusters
-_IN_TURN_SHARE = 0.2  # of the clusters: so many of a single row's are expanded one by one
+_IN_TURN_SHARE = 0.4  # of the clusters: of a single row's so many are expanded one by one, or scored at once if more
 
 Found = tuple[Array, Array, Array]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -117,7 +117,11 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
 
 def _best_in_turn(hidden_1D: Array, log_cluster_1C: Array, words: WordsByCluster, k: int) -> tuple[Found, Array]:
     """The best words of one row, its clusters expanded one by one, the likeliest first, until the next one is below the
-    k-th best; and whether that came before too many had been. The first few must hold k words."""
+    k-th best; and whether that came before too many had been. The first few must hold k words.
+
+    The k-th best of some clusters tells how many can be in question yet: where these are too many after so many that
+    others would hardly raise it, it is given up.
+    """
     (clusters, width), kind = words.word_CS.shape, log_cluster_1C.dtype
     each, most = min(k, width), min(clusters, max(_LEAST_ROOM, int(_IN_TURN_SHARE * clusters)))
     (falling_M,), (order_M,) = top_k(log_cluster_1C, min(most + 1, clusters))
@@ -125,7 +129,9 @@ def _best_in_turn(hidden_1D: Array, log_cluster_1C: Array, words: WordsByCluster
 
     def reaches(state: tuple[Array, ...]) -> Array:
         number, best_K, *_ = state
-        return (number < most) & (falling_M[number] >= best_K[-1])
+        lowest = best_K[-1]
+        hopeful = (number < _NEXT * _FIRST_CLUSTERS) | (falling_M[most] < lowest)
+        return hopeful & (number < most) & (falling_M[number] >= lowest)
 
     def visit(state: tuple[Array, ...]) -> tuple[Array, ...]:
         number, best_K, values_ME, ids_ME = state

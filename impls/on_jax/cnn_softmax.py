@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put, wide
+from impls.on_jax._best import best_of_logits
+from impls.on_jax._layer import Array, OutputLayer, Tree, log_softmax, pick, product, put, wide
 from impls.on_numpy.cnn_softmax import WIDTHS, before
 from impls.structures.windows import WIDEST, blocks, windows
 
@@ -54,7 +55,10 @@ class CnnSoftmax(OutputLayer):
         return jax.nn.logsumexp(logits_NV, axis=1) - pick(logits_NV, targets_N)
 
     def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        return jax.nn.log_softmax(self._logits(params, structure, hidden_ND), axis=1)
+        return log_softmax(self._logits(params, structure, hidden_ND))
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        return *best_of_logits(self._logits(params, structure, hidden_ND), k), jnp.ones(len(hidden_ND), jnp.float32)
 
 
 def _scaled(weight: Array) -> Array:

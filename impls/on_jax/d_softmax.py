@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from impls.on_jax._best import best_by_id
 from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put
 from impls.spec import LayerSpec
 from impls.structures import bands
@@ -52,8 +53,17 @@ class DifferentiatedSoftmax(OutputLayer):
         return jax.nn.logsumexp(total_NB, axis=1) - pick(score_NB, structure["band"][targets_N])
 
     def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        logits_NV = jnp.concatenate(self._logits(params, hidden_ND), axis=1)
-        return jax.nn.log_softmax(logits_NV, axis=1)[:, structure["place"]]
+        return jax.nn.log_softmax(self._by_place(params, hidden_ND), axis=1)[:, structure["place"]]
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        logits_NV = self._by_place(params, hidden_ND)
+        best_NK, ids_NK = best_by_id(logits_NV, jnp.broadcast_to(structure["word"], logits_NV.shape), k)
+        log_sum_N1 = jax.nn.logsumexp(logits_NV, axis=1, keepdims=True)
+        return best_NK - log_sum_N1, ids_NK, jnp.ones(len(hidden_ND), jnp.float32)
+
+    def _by_place(self, params: Tree, hidden_ND: Array) -> Array:
+        """(N, V) logits, band after band."""
+        return jnp.concatenate(self._logits(params, hidden_ND), axis=1)
 
     def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
         return tree | {"bias": tree["bias"][structure["place"]]}

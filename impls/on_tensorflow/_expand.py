@@ -27,8 +27,8 @@ _FLAT_SHARE, _OPEN_SHARE = 0.15, 0.3
 # Products of a number of a row and one of a word: so few are made at once, and not by a loop over the clusters, whose
 # turns are worth less where clusters are small: the second is for those of so many numbers.
 _FEW_PRODUCTS, _FEW_OF_LARGE, _LARGE = 3 * 2**28, 2**27, 3 * 2**15
-# Of the clusters of a single row, expanded one by one: so many, or this share.
-_LEAST_IN_TURN, _IN_TURN_SHARE = 32, 0.2
+# Of the clusters of a single row, expanded one by one: so many, or this share; if more, all are scored.
+_LEAST_IN_TURN, _IN_TURN_SHARE = 32, 0.4
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -137,6 +137,9 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
 def _best_in_turn(hidden_1D: Tensor, log_cluster_1C: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, ...]:
     """The best words of one row, its clusters expanded one by one, the likeliest first, until the next one is below the
     k-th best, as `search` gives them; and whether that came before too many had been. The first few must hold k words.
+
+    The k-th best of some clusters tells how many can be in question yet: where these are too many after so many that
+    others would hardly raise it, it is given up.
     """
     (clusters, width), kind = words.word_CS.shape, log_cluster_1C.dtype
     most = min(clusters, max(_LEAST_IN_TURN, int(_IN_TURN_SHARE * clusters)))
@@ -149,7 +152,9 @@ def _best_in_turn(hidden_1D: Tensor, log_cluster_1C: Tensor, words: WordsByClust
     log_in_cluster = _clusters.log_in_cluster(words.slab_CSD, words.bias_CS)
 
     def reaches(number: Tensor, best_1K: Tensor, _: tf.TensorArray) -> Tensor:
-        return (number < most) & (falling_M[number] >= best_1K[0, -1])
+        lowest = best_1K[0, -1]
+        hopeful = (number < _NEXT * _FIRST_CLUSTERS) | (falling_M[most] < lowest)
+        return hopeful & (number < most) & (falling_M[number] >= lowest)
 
     def visit(number: Tensor, best_1K: Tensor, found: tf.TensorArray) -> tuple[Any, ...]:
         joint_1S = log_in_cluster(hidden_1D, *tf.unstack(tf.gather(bounds_M2, number))) + tf.gather(falling_M, number)

@@ -289,6 +289,36 @@ def test_of_a_single_row_no_cluster_is_expanded_below_the_kth_best(framework):
     assert len(expanded) > 3
 
 
+@pytest.mark.parametrize("framework", sorted({"jax", "tensorflow"} & set(registry.installed_frameworks())))
+def test_a_single_row_that_most_clusters_reach_is_scored_whole(framework):
+    clusters = 120
+    cluster_V = np.arange(1800) % clusters
+    counts = zipf_counts(1800)
+    made = {"counts": counts, "dim": 8, "dtype": "float64", "interval": 0, "cluster": cluster_V, "clusters": clusters}
+    oracle, layer = (layers.create(name, "sohsm", **made) for name in ("numpy", framework))
+    params = {name: 3 * value for name, value in oracle.parameters().items()}
+    oracle.load(params), layer.load(params)
+    seen = set()
+    for scale in (0.3, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0):
+        for hidden_1D in scale * np.random.default_rng(1).standard_normal((6, 1, 8)):
+            (values_1K, ids_1K), (found_1K, found_ids_1K) = (one.topk(hidden_1D, 10) for one in (oracle, layer))
+            np.testing.assert_allclose(found_1K, values_1K, atol=1e-9)
+            assert found_ids_1K.tolist() == ids_1K.tolist()
+            prob_C = np.bincount(cluster_V, weights=np.exp(oracle.log_probs(hidden_1D)[0]))
+            needed = (np.log(prob_C) >= values_1K[0, -1]).mean()
+            (share,) = layer.expanded_share(hidden_1D, 10)
+            if needed <= 0.25:
+                seen.add("few")
+                assert share == pytest.approx(needed)
+            elif needed > 0.4:
+                seen.add("most")
+                assert share == 1
+            else:  # some go on to the end, of some it is not plain before too many are expanded that they would
+                seen.add("some")
+                assert share in (pytest.approx(needed), 1)
+    assert seen == {"few", "some", "most"}
+
+
 @pytest.mark.parametrize("in_slab", [False, True])
 def test_words_lie_by_cluster_in_a_slab_or_end_to_end(in_slab):
     torch = pytest.importorskip("torch")
