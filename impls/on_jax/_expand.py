@@ -9,6 +9,7 @@ scored, and the k best are looked for in the k clusters of the best bests.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ _LEAST_ROOM = 32  # pairs: so few are cheaper than all words even where they are
 _FEW_NUMBERS = 2**23  # of a slab, which so small is read at once
 _PIECE, _SLOTS = 16, 4096  # slots of a piece of a slab, and of those read at a time
 _PAIRS = 512  # of a row and a cluster, expanded at a time beyond the first clusters
+_SIZES = 8  # how many there are of what is read of a single cluster
 _IN_TURN_SHARE = 0.4  # of the clusters: of a single row's so many are expanded one by one, or scored at once if more
 
 Found = tuple[Array, Array, Array]  # values and ids (N, K), and (N,) the share of clusters expanded
@@ -50,9 +52,24 @@ class WordsByCluster(NamedTuple):
         """What a word's score gets on top, its bias or 0; -inf in an empty slot."""
         return _clusters.added_scores(self.bias_CS, self.word_CS, wide(self.slab_CSD.dtype))
 
-    def cluster(self, number: Array) -> WordsByCluster:
-        """One of them, as the only one."""
-        return jax.tree.map(lambda array: lax.dynamic_slice_in_dim(array, number, 1), self)
+    def scores_of_one(self, hidden_1D: Array, cluster: Array) -> tuple[Array, Array]:
+        """(1, S) of a single row the scores of a cluster's words, and the words; -inf in an empty slot.
+
+        Reading is what takes time, and empty slots come last: so many of them are not read as leaves few programs.
+        """
+        word_S = self.word_CS[cluster]
+        (width,), dim = word_S.shape, self.slab_CSD.shape[2]
+        step, zero = -(-width // _SIZES), jnp.zeros_like(cluster)
+
+        def of_first(slots: int) -> Array:
+            (words_XD,) = lax.dynamic_slice(self.slab_CSD, (cluster, zero, zero), (1, slots, dim))
+            return jnp.pad(product(hidden_1D, words_XD), ((0, 0), (0, width - slots)))
+
+        sizes = [partial(of_first, min(last, width)) for last in range(step, width + step, step)]
+        scores_1S = lax.switch(((word_S >= 0).sum() - 1) // step, sizes)
+        if self.bias_CS is not None:
+            scores_1S = scores_1S + self.bias_CS[cluster]
+        return jnp.where(word_S < 0, -jnp.inf, scores_1S), word_S
 
     def in_cluster(self, hidden_ND: Array, row_P: Array, cluster_P: Array) -> Array:
         """(P, S) log P(w | c, h) of pairs of a row and a cluster; for a cluster beyond the last, of no meaning."""
@@ -97,30 +114,36 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
     reaching_NC = log_cluster_NC >= log_cluster_NC.max(axis=1, keepdims=True) - math.log(2.0)
     flat = (reaching_NC.mean() > _WHOLE_SHARE) & (k > first)
 
-    def at_once() -> tuple[Found, Array]:
+    def at_once() -> Found:
         found, settled = lax.cond(flat, not_tried, lambda: by_bounds(first))
         if _NEXT * first < _NEXT_SHARE * clusters:
             again = ~settled & ~flat
             found, settled = lax.cond(again, lambda: by_bounds(_NEXT * first), lambda: (found, settled))
-        return found, settled
+        return lax.cond(settled, lambda: found, whole)  # one place for it, or it would be compiled twice
 
-    def in_turn() -> tuple[Found, Array]:
-        return lax.cond(flat, not_tried, lambda: _best_in_turn(hidden_ND, log_cluster_NC, words, k))
+    def in_turn() -> Found:
+        number, settled, candidates = _expanded_in_turn(hidden_ND, log_cluster_NC, words, k, flat)
+        share_1 = (number / clusters).astype(jnp.float32)[None]
+        return lax.cond(settled, lambda: (*best_by_id(*candidates, k), share_1), whole)
 
     if rows == 1 and first == min(clusters, _FIRST_CLUSTERS):
         # On a GPU the host would wait for each turn of the loop.
-        found, settled = lax.platform_dependent(cpu=in_turn, default=at_once)
-    else:
-        found, settled = at_once()
-    return lax.cond(settled, lambda: found, whole)  # one place for it, or it would be compiled twice
+        return lax.platform_dependent(cpu=in_turn, default=at_once)
+    return at_once()
 
 
-def _best_in_turn(hidden_1D: Array, log_cluster_1C: Array, words: WordsByCluster, k: int) -> tuple[Found, Array]:
-    """The best words of one row, its clusters expanded one by one, the likeliest first, until the next one is below the
-    k-th best; and whether that came before too many had been. The first few must hold k words.
+def _expanded_in_turn(
+    hidden_1D: Array, log_cluster_1C: Array, words: WordsByCluster, k: int, flat: Array
+) -> tuple[Array, Array, tuple[Array, Array]]:
+    """The clusters of one row expanded one by one, the likeliest first, until the next one is below the k-th best word;
+    none if `flat`. The first few must hold k words.
 
     The k-th best of some clusters tells how many can be in question yet: where these are too many after so many that
     others would hardly raise it, it is given up.
+
+    Returns:
+        How many clusters were expanded, whether no other can hold one of the k best, and the best words of each, values
+        and ids (1, X).
     """
     (clusters, width), kind = words.word_CS.shape, log_cluster_1C.dtype
     each, most = min(k, width), min(clusters, max(_LEAST_ROOM, int(_IN_TURN_SHARE * clusters)))
@@ -131,23 +154,21 @@ def _best_in_turn(hidden_1D: Array, log_cluster_1C: Array, words: WordsByCluster
         number, best_K, *_ = state
         lowest = best_K[-1]
         hopeful = (number < _NEXT * _FIRST_CLUSTERS) | (falling_M[most] < lowest)
-        return hopeful & (number < most) & (falling_M[number] >= lowest)
+        return ~flat & hopeful & (number < most) & (falling_M[number] >= lowest)
 
     def visit(state: tuple[Array, ...]) -> tuple[Array, ...]:
         number, best_K, values_ME, ids_ME = state
-        one = words.cluster(order_M[number])
-        scores_1S = product(hidden_1D, one.slab_CSD[0]) + one.added_CS
+        scores_1S, word_S = words.scores_of_one(hidden_1D, order_M[number])
         best_1E, slot_1E = top_k(jax.nn.log_softmax(scores_1S) + falling_M[number], each)
         values_ME = lax.dynamic_update_slice_in_dim(values_ME, best_1E, number, 0)
-        ids_ME = lax.dynamic_update_slice_in_dim(ids_ME, one.word_CS[0, slot_1E], number, 0)
+        ids_ME = lax.dynamic_update_slice_in_dim(ids_ME, word_S[slot_1E], number, 0)
         return number + 1, top_k(jnp.append(best_K, best_1E), k)[0], values_ME, ids_ME
 
     blank_ME = jnp.full((most, each), -jnp.inf, kind), jnp.full((most, each), -1, words.word_CS.dtype)
     start = jnp.int32(0), jnp.full(k, -jnp.inf, kind), *blank_ME
     number, best_K, values_ME, ids_ME = lax.while_loop(reaches, visit, start)
-    found = best_by_id(values_ME.reshape(1, -1), ids_ME.reshape(1, -1), k)
     settled = (falling_M[number] < best_K[-1]) | (number == clusters)
-    return (*found, (number / clusters).astype(jnp.float32)[None]), settled
+    return number, settled, (values_ME.reshape(1, -1), ids_ME.reshape(1, -1))
 
 
 def _best_by_bounds(

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from impls.on_tensorflow import _clusters
-from impls.on_tensorflow._layer import Tensor, best_by_id, draw
+from impls.on_tensorflow._layer import Tensor, at_least_float32, best_by_id, draw, product, traced
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _NEXT = 4  # times as many are tried where more than that reach it: the k-th best of the first was far too low
@@ -29,6 +29,7 @@ _FLAT_SHARE, _OPEN_SHARE = 0.15, 0.3
 _FEW_PRODUCTS, _FEW_OF_LARGE, _LARGE = 3 * 2**28, 2**27, 3 * 2**15
 # Of the clusters of a single row, expanded one by one: so many, or this share; if more, all are scored.
 _LEAST_IN_TURN, _IN_TURN_SHARE = 32, 0.4
+_SIZES = 8  # how many there are of what is read of a single cluster
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
 
@@ -56,6 +57,26 @@ class WordsByCluster(NamedTuple):
         hidden_PD = tf.gather(hidden_ND, tf.gather(row_P, order_P))
         sorted_PS = _clusters.log_in_runs(hidden_PD, *self, cluster_U, end_U - count_U, end_U)
         return tf.gather(sorted_PS, tf.math.invert_permutation(order_P))
+
+    def scores_of_one(self, hidden_1D: Tensor, cluster: Tensor) -> tuple[Tensor, Tensor]:
+        """(1, S) of a single row the scores of a cluster's words, and the words; -inf in an empty slot.
+
+        Reading is what takes time, and empty slots come last: so many of them are not read as leaves few programs.
+        """
+        width, dim = self.slab_CSD.shape[1:]
+        word_1S = tf.slice(self.word_CS, [cluster, 0], [1, width])
+        held = tf.math.count_nonzero(word_1S >= 0, dtype=tf.int32)
+        step = -(-width // _SIZES)
+
+        def of_first(slots: int) -> Tensor:
+            words_XD = tf.slice(self.slab_CSD, [cluster, 0, 0], [1, slots, dim])[0]
+            return tf.pad(at_least_float32(product(hidden_1D, words_XD)), [[0, 0], [0, width - slots]])
+
+        sizes = [partial(of_first, min(last, width)) for last in range(step, width + step, step)]
+        scores_1S = tf.switch_case((held - 1) // step, sizes)
+        if self.bias_CS is not None:
+            scores_1S += tf.cast(tf.slice(self.bias_CS, [cluster, 0], [1, width]), scores_1S.dtype)
+        return tf.where(word_1S < 0, -tf.cast(math.inf, scores_1S.dtype), scores_1S), word_1S[0]
 
     def in_all(self, hidden_ND: Tensor) -> Scored:
         """log P(w | c, h) of all words."""
@@ -123,55 +144,57 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
     reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
     flat = _exceeds(reaching, _FLAT_SHARE, log_cluster_NC) & (k > first)
-    if in_turn := hidden_ND.shape[0] == 1 and first == min(clusters, _FIRST_CLUSTERS) and not _on_gpu():
-        by_first = partial(_best_in_turn, hidden_ND, log_cluster_NC, words, k)
-    else:
-        by_first = partial(by_bounds, first, min(_OPEN_SHARE, following / clusters) if next_pays else _OPEN_SHARE)
-    *found, settled = tf.cond(flat, not_tried, by_first)
-    if next_pays and not in_turn:
+    if hidden_ND.shape[0] == 1 and first == min(clusters, _FIRST_CLUSTERS) and not _on_gpu():
+        number, settled, candidates = _expanded_in_turn(hidden_ND, log_cluster_NC, words, k, flat)
+
+        def best() -> Found:
+            return *best_by_id(*candidates, k), tf.cast(number, tf.float32)[None] / clusters
+
+        return tf.cond(settled, best, whole)
+    most = min(_OPEN_SHARE, following / clusters) if next_pays else _OPEN_SHARE
+    *found, settled = tf.cond(flat, not_tried, lambda: by_bounds(first, most))
+    if next_pays:
         again, kept = ~settled & ~flat, (*found, settled)
         *found, settled = tf.cond(again, lambda: by_bounds(following, _OPEN_SHARE), lambda: kept)
     return tf.cond(settled, lambda: tuple(found), whole)  # one place for it, or it would be traced twice
 
 
-def _best_in_turn(hidden_1D: Tensor, log_cluster_1C: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, ...]:
-    """The best words of one row, its clusters expanded one by one, the likeliest first, until the next one is below the
-    k-th best, as `search` gives them; and whether that came before too many had been. The first few must hold k words.
+@traced(jit_compile=True)  # a cluster is a dozen small kernels, which by TensorFlow's own take twice as long
+def _expanded_in_turn(
+    hidden_1D: Tensor, log_cluster_1C: Tensor, words: WordsByCluster, k: int, flat: Tensor
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """The clusters of one row expanded one by one, the likeliest first, until the next one is below the k-th best word;
+    none if `flat`. The first few must hold k words.
 
     The k-th best of some clusters tells how many can be in question yet: where these are too many after so many that
     others would hardly raise it, it is given up.
+
+    Returns:
+        How many clusters were expanded, whether no other can hold one of the k best, and the best words of each, values
+        and ids (1, X).
     """
     (clusters, width), kind = words.word_CS.shape, log_cluster_1C.dtype
-    most = min(clusters, max(_LEAST_IN_TURN, int(_IN_TURN_SHARE * clusters)))
+    each, most = min(k, width), min(clusters, max(_LEAST_IN_TURN, int(_IN_TURN_SHARE * clusters)))
     falling_1M, order_1M = tf.math.top_k(log_cluster_1C, min(most + 1, clusters))
-    falling_M = tf.concat([falling_1M[0], tf.constant([-math.inf], kind)], axis=0)
-    first_M = order_1M[0] * width
-    last_M = first_M + _clusters.sizes(tf.gather(words.word_CS, order_1M[0]))
-    bounds_M2 = tf.stack([first_M, last_M], axis=1)
-    hidden_1D = tf.cast(hidden_1D, words.slab_CSD.dtype)
-    log_in_cluster = _clusters.log_in_cluster(words.slab_CSD, words.bias_CS)
+    none = tf.constant(-math.inf, kind)
+    falling_M = tf.concat([falling_1M[0], none[None]], axis=0)
 
-    def reaches(number: Tensor, best_1K: Tensor, _: tf.TensorArray) -> Tensor:
-        lowest = best_1K[0, -1]
+    def reaches(number: Tensor, best_K: Tensor, *_: Tensor) -> Tensor:
+        lowest = best_K[-1]
         hopeful = (number < _NEXT * _FIRST_CLUSTERS) | (falling_M[most] < lowest)
-        return hopeful & (number < most) & (falling_M[number] >= lowest)
+        return ~flat & hopeful & (number < most) & (falling_M[number] >= lowest)
 
-    def visit(number: Tensor, best_1K: Tensor, found: tf.TensorArray) -> tuple[Any, ...]:
-        joint_1S = log_in_cluster(hidden_1D, *tf.unstack(tf.gather(bounds_M2, number))) + tf.gather(falling_M, number)
-        best_1K = tf.math.top_k(tf.concat([best_1K, joint_1S], axis=1), k)[0]
-        return number + 1, best_1K, found.write(number, joint_1S[0])
+    def visit(number: Tensor, best_K: Tensor, values_ME: Tensor, ids_ME: Tensor) -> tuple[Tensor, ...]:
+        scores_1S, word_S = words.scores_of_one(hidden_1D, order_1M[0, number])
+        best_1E, slot_1E = tf.math.top_k(tf.nn.log_softmax(scores_1S) + falling_M[number], each)
+        values_ME = tf.tensor_scatter_nd_update(values_ME, [[number]], best_1E)
+        ids_ME = tf.tensor_scatter_nd_update(ids_ME, [[number]], tf.gather(word_S, slot_1E))
+        return number + 1, tf.math.top_k(tf.concat([best_K, best_1E[0]], axis=0), k)[0], values_ME, ids_ME
 
-    nothing = tf.TensorArray(kind, size=0, dynamic_size=True, element_shape=[None], infer_shape=False)
-    start = tf.constant(0), tf.fill([1, k], tf.constant(-math.inf, kind)), nothing
-    number, best_1K, found = tf.while_loop(reaches, visit, start, parallel_iterations=1)
-    place_F = tf.ragged.range(first_M[:number], last_M[:number]).flat_values
-    word_F = tf.gather(tf.reshape(words.word_CS, [-1]), place_F)
-    settled = (falling_M[number] < best_1K[0, -1]) | (number == clusters)
-
-    def best() -> Found:
-        return *best_by_id(found.concat()[None], word_F[None], k), tf.cast(number, tf.float32)[None] / clusters
-
-    return *tf.cond(settled, best, lambda: _nothing(log_cluster_1C, k)), settled
+    start = tf.constant(0), tf.fill([k], none), tf.fill([most, each], none), tf.fill([most, each], -1)
+    number, best_K, values_ME, ids_ME = tf.while_loop(reaches, visit, start)
+    settled = (falling_M[number] < best_K[-1]) | (number == clusters)
+    return number, settled, (tf.reshape(values_ME, [1, -1]), tf.reshape(ids_ME, [1, -1]))
 
 
 def _nothing(log_cluster_NC: Tensor, k: int) -> Found:
