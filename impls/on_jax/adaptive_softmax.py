@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from impls.on_jax._best import top_k
 from impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product, put, wide
 from impls.spec import LayerSpec
 from impls.structures.cutoffs import Bands
@@ -153,7 +154,7 @@ class AdaptiveSoftmax(OutputLayer):
             return self.topk(params, structure, hidden_ND, k)
 
         def followed(log_tail_NT: Array, tail: int, least_N: Array) -> Array:
-            return (lax.top_k(log_tail_NT, width)[1] == tail).any(axis=1)
+            return (top_k(log_tail_NT, width)[1] == tail).any(axis=1)
 
         return self._expanded(params, structure, hidden_ND, k, followed)[:2]
 
@@ -163,7 +164,7 @@ class AdaptiveSoftmax(OutputLayer):
         """Values and ids (N, K) of the best words of the head and of the tails that are wanted in a row, and (N,) the
         share of the words scored. `wanted` sees log P of the tails (N, tails) and the k-th best so far (N,)."""
         head = self._head_log_probs(params, hidden_ND)
-        values, place = lax.top_k(head[:, : self.head], min(k, self.head))
+        values, place = top_k(head[:, : self.head], min(k, self.head))
         missing = ((0, 0), (0, k - values.shape[1]))
         values_NK = jnp.pad(values, missing, constant_values=-jnp.inf)
         ids_NK = jnp.pad(structure["words0"][place], missing, constant_values=self.spec.vocab)
@@ -184,7 +185,7 @@ class AdaptiveSoftmax(OutputLayer):
         """The best values and ids (N, K) so far, in some rows with those of a tail."""
         k = found[0].shape[1]
         joint_TS = self._in_tail(params, _rows(hidden_ND, rows_T), tail) + _rows(log_tail_N, rows_T)[:, None]
-        values, place = lax.top_k(joint_TS, min(k, len(words_S)))
+        values, place = top_k(joint_TS, min(k, len(words_S)))
         values_TX = jnp.concatenate([_rows(found[0], rows_T), values], axis=1)
         ids_TX = jnp.concatenate([_rows(found[1], rows_T), words_S[place]], axis=1)
         falling_TX, ids_TX = lax.sort((-values_TX, ids_TX), dimension=1, num_keys=2)
