@@ -15,7 +15,7 @@ QUANTITIES: dict[str, tuple[str, str, str]] = {
     "trained_layer_seconds": ("s", LOWER, "forward and backward of the output layer alone, once trained, on text"),
     "step_seconds": ("s", LOWER, "one training step of the whole model"),
     "topk_seconds": ("s", LOWER, "the exact 10 likeliest words for a batch of hidden vectors"),
-    "topk1_seconds": ("s", LOWER, "the same for a single hidden vector"),
+    "topk1_seconds": ("s", LOWER, "the same for a single hidden vector, the mean of up to 32 decoded in turn"),
     "expanded_share": ("1", LOWER, "clusters or tree nodes scored for the exact 10 likeliest words, of all there are"),
     "beam_seconds": ("s", LOWER, "10 likely words by a layer-wise search of width 10, for the same batch"),
     "beam_recall": ("1", HIGHER, "share of the exact 10 likeliest words that the layer-wise search finds"),

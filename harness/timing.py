@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from harness.stats import Interval, location, paired_ratio
 
@@ -21,7 +21,7 @@ class Timed:
     Attributes:
         seconds: Centre and 95 % interval.
         samples: Seconds of the median call, one a round.
-        repeats: Calls within a round.
+        repeats: Calls of it within a round.
         first_call: Seconds of the very first call, which traces and compiles.
     """
 
@@ -46,45 +46,57 @@ def call_seconds(work: Work) -> float:
     return time.perf_counter() - start
 
 
-def paired(baseline: Work, other: Work, *, rounds: int, budget_seconds: float) -> Paired:
-    """Time two pieces of work in alternation.
+def paired(baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budget_seconds: float) -> Paired:
+    """Time two pieces of work in alternation, or one such pair after the other, by the mean of the pairs.
 
-    Each is called once to compile and again to warm up. Then every round takes one sample of each: short work is
+    Each is called once to compile and again to warm up. Then every round takes one sample of both sides: short work is
     called several times, turn by turn with the other, each call timed alone, and the median call is the sample. So a
     call that the scheduler interrupted counts for little, where in a sum of calls it would count in full. Which goes
-    first changes from turn to turn. Rounds end early, but not before six (the fewest with a 95 % interval), when the
-    budget is spent.
+    first changes from turn to turn. Of several pairs none is called again before the others were: so it finds
+    in a cache only what outlives these. Rounds end early, but not before six (the fewest with a 95 % interval),
+    when the budget is spent.
+
+    Args:
+        baseline: The pieces of one side.
+        other: Those of the other side, as many.
     """
-    works = (baseline, other)
-    first = [call_seconds(work) for work in works]
-    wanted = [_repeats(work) for work in works]
+    sides = (baseline, other)
+    first = [_seconds_of_all(works) / len(works) for works in sides]
+    wanted = [_repeats(works) for works in sides]
     turns = min(wanted)
-    each_turn = [round(repeats / turns) for repeats in wanted]
+    each_turn = [round(repeats / turns) if len(baseline) == 1 else 1 for repeats in wanted]
     samples: tuple[list[float], list[float]] = ([], [])
     deadline = time.perf_counter() + budget_seconds
     for number in range(rounds):
         if number >= 6 and time.perf_counter() > deadline:
             break
-        for which, sample in enumerate(_round(works, turns, each_turn, number % 2)):
+        for which, sample in enumerate(_round(sides, turns, each_turn, number % 2)):
             samples[which].append(sample)
     timed = [Timed(location(s), s, turns * calls, f) for s, calls, f in zip(samples, each_turn, first, strict=True)]
     ratio, ratios = paired_ratio(*samples)
     return Paired(timed[0], timed[1], ratio, ratios)
 
 
-def _repeats(work: Work) -> int:
-    """Calls that fill a round, by the shortest of some: a single one may have been interrupted."""
+def _repeats(works: Sequence[Work]) -> int:
+    """Calls of all that fill a round, by the shortest of some: a single one may have been interrupted."""
     deadline = time.perf_counter() + _SHORTEST_SAMPLE
-    shortest = call_seconds(work)
+    shortest = _seconds_of_all(works)
     while time.perf_counter() < deadline:
-        shortest = min(shortest, call_seconds(work))
+        shortest = min(shortest, _seconds_of_all(works))
     return max(1, min(1000, round(_SHORTEST_SAMPLE / max(shortest, 1e-9))))
 
 
-def _round(works: Sequence[Work], turns: int, each_turn: Sequence[int], first: int) -> list[float]:
-    """Seconds of the median call of both."""
-    calls: tuple[list[float], list[float]] = ([], [])
+def _seconds_of_all(works: Sequence[Work]) -> float:
+    return sum(call_seconds(work) for work in works)
+
+
+def _round(sides: Sequence[Sequence[Work]], turns: int, each_turn: Sequence[int], first: int) -> list[float]:
+    """Seconds of the median call of both sides, the mean of their pieces."""
+    pieces = len(sides[0])
+    calls = [[[] for _ in range(pieces)] for _ in sides]
     for turn in range(turns):
-        for which in (0, 1) if (turn + first) % 2 == 0 else (1, 0):
-            calls[which].extend(call_seconds(works[which]) for _ in range(each_turn[which]))
-    return [median(each) for each in calls]
+        for piece in range(pieces):
+            for which in (0, 1) if (turn + piece + first) % 2 == 0 else (1, 0):
+                work = sides[which][piece]
+                calls[which][piece].extend(call_seconds(work) for _ in range(each_turn[which]))
+    return [fmean(median(of_piece) for of_piece in side) for side in calls]

@@ -51,7 +51,7 @@ class TrainedLayer:
             size_C = np.bincount(cluster_V)
             detail["cluster_sizes"] = [int(size_C.min()), float(np.median(size_C)), int(size_C.max())]
             detail["clusters_met"] = len(np.unique(cluster_V[inputs.targets_N])) / len(size_C)
-        _, found = timed(cell, "trained_layer_seconds", against, work, detail)
+        _, found = timed(cell, "trained_layer_seconds", [against], [work], detail)
         found.detail["formulation"] = layer.formulation()  # which its first call completes
         return found, agreement.summary(checked)
 

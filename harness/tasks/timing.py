@@ -154,7 +154,7 @@ def _model_step(cell: Cell, spec: LayerSpec) -> Work:
 def _timed(
     cell: Cell, quantity: str, baseline: Work, other: Work, detail: dict[str, Any], compiling: float | None = None
 ) -> list[Measurement]:
-    result, measurement = timed(cell, quantity, baseline, other, detail)
+    result, measurement = timed(cell, quantity, [baseline], [other], detail)
     found = [measurement]
     if quantity == "layer_seconds":
         if compiling is None:

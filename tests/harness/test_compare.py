@@ -170,7 +170,7 @@ def test_on_this_machine_ten_percent_is_caught_and_none_is_not():
         rows = []
         for method in ("full_softmax", "huffman"):
             own = slowed(work(method)) if planted and method == "huffman" else work(method)
-            found = timing.paired(work("full_softmax"), own, rounds=ROUNDS, budget_seconds=60)
+            found = timing.paired([work("full_softmax")], [own], rounds=ROUNDS, budget_seconds=60)
             rows.append(row(cell(method), timed(found.baseline.samples, found.other.samples)))
         return rows
 

@@ -1,12 +1,14 @@
 """Paired timing on work whose length is known."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from harness.cells import Cell
 from harness.tasks import timing
 from harness.timing import paired
+from impls.contract import Layer
 
 
 def sleeper(seconds):
@@ -14,7 +16,7 @@ def sleeper(seconds):
 
 
 def test_a_ratio_of_sleeps():
-    found = paired(sleeper(0.03), sleeper(0.01), rounds=11, budget_seconds=5)
+    found = paired([sleeper(0.03)], [sleeper(0.01)], rounds=11, budget_seconds=5)
     assert 2.0 < found.ratio.low <= found.ratio.value <= found.ratio.high < 3.5
     assert len(found.other.samples) == len(found.baseline.samples) == 11
 
@@ -26,14 +28,14 @@ def test_the_first_call_is_kept_apart():
         time.sleep(0.2 if not calls else 0.005)
         calls.append(1)
 
-    found = paired(sleeper(0.005), compiled_late, rounds=6, budget_seconds=1)
+    found = paired([sleeper(0.005)], [compiled_late], rounds=6, budget_seconds=1)
     assert found.other.first_call > 0.15
     assert found.other.seconds.value < 0.05
     assert found.other.repeats > 1  # short work is repeated within a sample
 
 
 def test_six_rounds_are_taken_whatever_the_budget():
-    assert len(paired(sleeper(0.02), sleeper(0.02), rounds=50, budget_seconds=0.0).ratios) == 6
+    assert len(paired([sleeper(0.02)], [sleeper(0.02)], rounds=50, budget_seconds=0.0).ratios) == 6
 
 
 def test_an_interrupted_call_counts_for_little():
@@ -44,9 +46,51 @@ def test_an_interrupted_call_counts_for_little():
         calls.append(1)
         busy(0.02 if len(calls) % 10 == 0 else 0.0002)
 
-    found = paired(lambda: busy(0.0002), interrupted, rounds=6, budget_seconds=5)
+    found = paired([lambda: busy(0.0002)], [interrupted], rounds=6, budget_seconds=5)
     assert found.other.repeats > 10
     assert found.other.seconds.value < 0.001  # the mean call takes 2 ms
+
+
+def test_of_several_pieces_a_sample_is_the_mean():
+    pieces = [sleeper(0.01), sleeper(0.03)]
+    found = paired(pieces, [sleeper(0.01)] * 2, rounds=6, budget_seconds=5)
+    assert all(0.02 <= seconds < 0.03 for seconds in found.baseline.samples)
+    assert 1.5 < found.ratio.value < 2.5
+
+
+def test_several_pieces_are_called_in_turn_with_the_other_sides():
+    """However short: none is called again, which would find what it touches in a cache, before the others were."""
+    order = []
+
+    def piece(side, number):
+        return lambda: order.append((side, number))
+
+    paired(*([piece(side, number) for number in range(3)] for side in "ab"), rounds=6, budget_seconds=0.0)
+    rounds = order[-3000:]
+    for at in range(0, len(rounds), 6):
+        assert len(set(rounds[at : at + 6])) == 6
+        assert [number for _, number in rounds[at : at + 6]] == [0, 0, 1, 1, 2, 2]
+    assert {side for side, number in rounds[::2]} == {"a", "b"}
+
+
+def test_rows_alone_are_decoded_in_turn_by_both(monkeypatch):
+    decoded = {"full_softmax": [], "huffman": []}
+
+    def prepare(layer, work, hidden, **_):
+        return lambda: decoded[layer.spec.method].append(hidden)
+
+    monkeypatch.setattr(Layer, "prepare", prepare)
+    cell = small_cell("topk_seconds")
+    cell = replace(cell, settings={**cell.settings, "decode_rows": 40})
+    found = {m.quantity: m for m in timing.run(cell, lambda text: None).measurements}
+    assert found["topk1_seconds"].detail["batches"] == 32
+    for hidden in decoded.values():
+        alone = [rows_ND for rows_ND in hidden if len(rows_ND) == 1]
+        assert len({rows_ND.tobytes() for rows_ND in alone[:32]}) == 32
+        assert all(np.array_equal(*pair) for pair in zip(alone[:32], alone[32:64], strict=True))
+        whole_ND = next(rows_ND for rows_ND in hidden if len(rows_ND) == 40)
+        assert np.array_equal(alone[0], whole_ND[:1])
+        assert np.array_equal(alone[31], whole_ND[39:])
 
 
 def busy(seconds):
