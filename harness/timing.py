@@ -52,9 +52,9 @@ def paired(baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budg
     Each is called once to compile and again to warm up. Then every round takes one sample of both sides: short work is
     called several times, turn by turn with the other, each call timed alone, and the median call is the sample. So a
     call that the scheduler interrupted counts for little, where in a sum of calls it would count in full. Which goes
-    first changes from turn to turn. Of several pairs none is called again before the others were: so it finds
-    in a cache only what outlives these. Rounds end early, but not before six (the fewest with a 95 % interval),
-    when the budget is spent.
+    first changes from turn to turn. Of several pairs none is called again before the others were: so it finds in a
+    cache only what outlives these. Rounds end early, but not before six (the fewest with a 95 % interval), when the
+    budget is spent.
 
     Args:
         baseline: The pieces of one side.

@@ -51,9 +51,9 @@ def decoding(
     """What it takes to find or draw words for `hidden_ND`, turn by turn with full softmax.
 
     Exact top-k of all rows at once and of one alone, and what share of the layer it scored; a beam as wide as k, and
-    how much of the exact top-k it found; one drawn word a row. Alone means some of the rows one after the other, by the
-    mean: bounds reach further for one row than for another, and a row that were decoded again and again would find its
-    clusters in a cache where decoding a text does not.
+    how much of the exact top-k it found; one drawn word a row. Alone means some of the rows one after the other, and
+    their mean: bounds reach further for some rows than for others, and one row, decoded again and again, would find
+    its clusters in a cache, where decoding a text does not.
 
     Args:
         cell: Whose `rounds` and `budget` hold.

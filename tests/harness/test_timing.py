@@ -54,7 +54,7 @@ def test_an_interrupted_call_counts_for_little():
 def test_of_several_pieces_a_sample_is_the_mean():
     pieces = [sleeper(0.01), sleeper(0.03)]
     found = paired(pieces, [sleeper(0.01)] * 2, rounds=6, budget_seconds=5)
-    assert all(0.02 <= seconds < 0.03 for seconds in found.baseline.samples)
+    assert 0.02 <= found.baseline.seconds.value < 0.03
     assert 1.5 < found.ratio.value < 2.5
 
 
@@ -70,7 +70,7 @@ def test_several_pieces_are_called_in_turn_with_the_other_sides():
     for at in range(0, len(rounds), 6):
         assert len(set(rounds[at : at + 6])) == 6
         assert [number for _, number in rounds[at : at + 6]] == [0, 0, 1, 1, 2, 2]
-    assert {side for side, number in rounds[::2]} == {"a", "b"}
+    assert {side for side, _ in rounds[::2]} == {"a", "b"}
 
 
 def test_rows_alone_are_decoded_in_turn_by_both(monkeypatch):
