@@ -11,7 +11,7 @@ from harness.stats import Interval, location, paired_ratio
 
 Work = Callable[[], object]  # does one piece of work and returns when the device is done
 
-_SHORTEST_SAMPLE = 0.02  # seconds of calls; shorter work is repeated within a round
+_SHORTEST_SAMPLE = 0.02  # seconds of calls; shorter work takes several turns within a round
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Timed:
     Attributes:
         seconds: Centre and 95 % interval.
         samples: Seconds of the median call, one a round.
-        repeats: Calls of it within a round.
+        turns: Calls of it within a round, each next to one of the other.
         first_call: Seconds of the very first call, which traces and compiles.
     """
 
     seconds: Interval
     samples: list[float]
-    repeats: int
+    turns: int
     first_call: float
 
 
@@ -49,12 +49,12 @@ def call_seconds(work: Work) -> float:
 def paired(baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budget_seconds: float) -> Paired:
     """Time two pieces of work in alternation, or one such pair after the other, by the mean of the pairs.
 
-    Each is called once to compile and again to warm up. Then every round takes one sample of both sides: short work is
-    called several times, turn by turn with the other, each call timed alone, and the median call is the sample. So a
-    call that the scheduler interrupted counts for little, where in a sum of calls it would count in full. Which goes
-    first changes from turn to turn. Of several pairs none is called again before the others were: so it finds in a
-    cache only what outlives these. Rounds end early, but not before six (the fewest with a 95 % interval), when the
-    budget is spent.
+    Each is called once to compile and again to warm up. Then every round takes one sample of both sides, of as many
+    turns as fill it with the longer work: a turn calls both once, each call timed alone, and the median call is the
+    sample. So a call that the scheduler interrupted counts for little, where in a sum of calls it would count in full.
+    The two strictly alternate: none is ever called twice in a row, which would find in caches what it has just read,
+    and of several pieces none again before the others were. Rounds end early, but not before six (the fewest with a
+    95 % interval), when the budget is spent.
 
     Args:
         baseline: The pieces of one side.
@@ -62,23 +62,19 @@ def paired(baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budg
     """
     sides = (baseline, other)
     first = [_seconds_of_all(works) / len(works) for works in sides]
-    wanted = [_repeats(works) for works in sides]
-    turns = min(wanted)
-    each_turn = [round(repeats / turns) if len(baseline) == 1 else 1 for repeats in wanted]
+    turns = min(_turns(works) for works in sides)
     samples: tuple[list[float], list[float]] = ([], [])
     deadline = time.perf_counter() + budget_seconds
-    for number in range(rounds):
-        if number >= 6 and time.perf_counter() > deadline:
-            break
-        for which, sample in enumerate(_round(sides, turns, each_turn, number % 2)):
-            samples[which].append(sample)
-    timed = [Timed(location(s), s, turns * calls, f) for s, calls, f in zip(samples, each_turn, first, strict=True)]
+    while len(samples[0]) < rounds and (len(samples[0]) < 6 or time.perf_counter() <= deadline):
+        for of_side, sample in zip(samples, _round(sides, turns), strict=True):
+            of_side.append(sample)
+    timed = [Timed(location(s), s, turns, f) for s, f in zip(samples, first, strict=True)]
     ratio, ratios = paired_ratio(*samples)
     return Paired(timed[0], timed[1], ratio, ratios)
 
 
-def _repeats(works: Sequence[Work]) -> int:
-    """Calls of all that fill a round, by the shortest of some: a single one may have been interrupted."""
+def _turns(works: Sequence[Work]) -> int:
+    """Calls of each that fill a round, by the shortest of some: a single one may have been interrupted."""
     deadline = time.perf_counter() + _SHORTEST_SAMPLE
     shortest = _seconds_of_all(works)
     while time.perf_counter() < deadline:
@@ -90,13 +86,11 @@ def _seconds_of_all(works: Sequence[Work]) -> float:
     return sum(call_seconds(work) for work in works)
 
 
-def _round(sides: Sequence[Sequence[Work]], turns: int, each_turn: Sequence[int], first: int) -> list[float]:
+def _round(sides: Sequence[Sequence[Work]], turns: int) -> list[float]:
     """Seconds of the median call of both sides, the mean of their pieces."""
-    pieces = len(sides[0])
-    calls = [[[] for _ in range(pieces)] for _ in sides]
-    for turn in range(turns):
-        for piece in range(pieces):
-            for which in (0, 1) if (turn + piece + first) % 2 == 0 else (1, 0):
-                work = sides[which][piece]
-                calls[which][piece].extend(call_seconds(work) for _ in range(each_turn[which]))
-    return [fmean(median(of_piece) for of_piece in side) for side in calls]
+    calls: list[list[list[float]]] = [[[] for _ in works] for works in sides]
+    for _ in range(turns):
+        for piece in range(len(sides[0])):
+            for works, of_side in zip(sides, calls, strict=True):
+                of_side[piece].append(call_seconds(works[piece]))
+    return [fmean(median(of_piece) for of_piece in of_side) for of_side in calls]

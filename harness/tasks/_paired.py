@@ -38,7 +38,7 @@ def timed(
             "samples": result.ratios,
             "baseline_samples": result.baseline.samples,
         },
-        detail=detail | {"repeats": result.other.repeats},
+        detail=detail | {"turns": result.other.turns},
     )
 
 
