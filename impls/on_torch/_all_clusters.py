@@ -7,6 +7,7 @@ best bests.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from impls.on_torch._words_by_cluster import WordsByCluster
 # Scores of all rows: so few are made by one product. More by one for some clusters where these are of nearly one size;
 # else by one a cluster, where words go first in products of few vectors and where vectors do.
 _FEW_OF_EVEN, _FEW_SCORES = 2**17, {True: 2**18, False: 2**21}
+_MANY_ROWS = 32  # by one product, from which on its scores are gone through a cluster at a time
 _TOGETHER = 2**18  # scores of one product for some clusters: they stay in cache until each cluster's highest is known
 
 
@@ -68,6 +70,8 @@ class _Scored:
 def _scored(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     if hidden_RD.device.type == "cpu":
         scores = len(hidden_RD) * sum(words.rows.sizes)
+        if words.by_one_product(hidden_RD):
+            return (_scored_at_once if len(hidden_RD) < _MANY_ROWS else _scored_by_cluster)(hidden_RD, words)
         if words.even and scores > _FEW_OF_EVEN:
             return _scored_by_some_clusters(hidden_RD, words)
         if not words.even and scores > _FEW_SCORES[_products.words_first()]:
@@ -102,18 +106,30 @@ def _scored_by_some_clusters(hidden_RD: Tensor, words: WordsByCluster) -> _Score
 
 def _scored_by_cluster(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:
     """Without the empty slots."""
-    rows, sizes, hidden_DR = len(hidden_RD), words.rows.sizes, hidden_RD.T.contiguous()
-    vectors_first = rows <= _products.FEW_VECTORS and not _products.words_first()
+    rows, sizes = len(hidden_RD), words.rows.sizes
     in_cluster_VR = words.added_CS.new_empty(sum(sizes), rows)
     highest_CR = words.added_CS.new_empty(len(sizes), rows)
-    pieces = in_cluster_VR.split(sizes), words.rows.by_cluster(words.vectors)
-    for cluster, (piece_SR, words_SD) in enumerate(zip(*pieces, strict=True)):
-        scores_SR = at_least_float32((hidden_RD @ words_SD.T).T if vectors_first else words_SD @ hidden_DR)
+    pieces = in_cluster_VR.split(sizes), _scores_of_clusters(hidden_RD, words)
+    for cluster, (piece_SR, scores_SR) in enumerate(zip(*pieces, strict=True)):
         scores_SR += words.added_CS[cluster, : len(piece_SR), None]
         torch.log_softmax(scores_SR, dim=0, out=piece_SR)
         torch.amax(piece_SR, dim=0, out=highest_CR[cluster])
     start_C = rows * (words.rows.size_C.cumsum(dim=0) - words.rows.size_C)
     return _Scored(in_cluster_VR.flatten(), start_C, torch.ones_like(start_C), rows, max(sizes), highest_CR.T)
+
+
+def _scores_of_clusters(hidden_RD: Tensor, words: WordsByCluster) -> Iterable[Tensor]:
+    """(S, R) products of each cluster's words with all rows: one after the other while they are in cache, or all by one
+    product where that is the faster by far."""
+    if words.by_one_product(hidden_RD):
+        scores_FR = _products.linear(words.rows.flat(words.vectors), hidden_RD)
+        return words.rows.by_cluster(scores_FR.view(*words.vectors.shape[:-1], -1))
+    hidden_DR = hidden_RD.T.contiguous()
+    vectors_first = len(hidden_RD) <= _products.FEW_VECTORS and not _products.words_first()
+    return (
+        at_least_float32((hidden_RD @ words_SD.T).T if vectors_first else words_SD @ hidden_DR)
+        for words_SD in words.rows.by_cluster(words.vectors)
+    )
 
 
 def _scored_at_once(hidden_RD: Tensor, words: WordsByCluster) -> _Scored:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from impls.on_torch import _products
 from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._layer import at_least_float32
 
@@ -40,7 +41,7 @@ def search(
     """
     rows, nodes = len(hidden_ND), len(node_weight)
     vocab = nodes + 1
-    scores_NM = at_least_float32(hidden_ND @ node_weight[first:].T)
+    scores_NM = at_least_float32(_products.linear(hidden_ND, node_weight[first:]))
     left_NM = F.logsigmoid(scores_NM)
     prefix_NF = torch.cat([left_NM, left_NM - scores_NM], dim=1) @ turns_2MF.to(left_NM.dtype)
     found_NA, bound_NB = prefix_NF[:, : len(words_A)], prefix_NF[:, len(words_A) :]
@@ -58,7 +59,7 @@ def search(
     while len(row_P):
         if len(row_P) > rows * vocab / 16 + 64:
             raise TooMany
-        score_P = _products(hidden_ND, node_weight, row_P, node_P)
+        score_P = _scores(hidden_ND, node_weight, row_P, node_P)
         left_P = F.logsigmoid(score_P)
         value_Q = torch.cat([value_P + left_P, value_P + (left_P - score_P)])
         row_Q, child_Q = row_P.repeat(2), children[node_P].T.flatten()
@@ -84,7 +85,7 @@ def beam(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width
     while (inner_NW := (node_NW >= vocab) & value_NW.isfinite()).any():
         at_NW = (node_NW - vocab).masked_fill_(~inner_NW, 0)
         row_P = row_N1.expand_as(at_NW).flatten()
-        score_NW = _products(hidden_ND, node_weight, row_P, at_NW.flatten()).view(rows, -1)
+        score_NW = _scores(hidden_ND, node_weight, row_P, at_NW.flatten()).view(rows, -1)
         left_NW = F.logsigmoid(score_NW).masked_fill_(~inner_NW, -torch.inf)
         stay_NW = value_NW.masked_fill(inner_NW, -torch.inf)
         every_NX = torch.cat([stay_NW, value_NW + left_NW, value_NW + (left_NW - score_NW)], dim=1)
@@ -106,7 +107,7 @@ def sample(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, uniforms_NL
     return node_N
 
 
-def _products(hidden_ND: Tensor, node_weight: Tensor, row_P: Tensor, node_P: Tensor) -> Tensor:
+def _scores(hidden_ND: Tensor, node_weight: Tensor, row_P: Tensor, node_P: Tensor) -> Tensor:
     """(P,) r.h of pairs, so many at a time that their vectors stay in cache."""
     pieces = zip(row_P.split(_PAIRS_AT_ONCE), node_P.split(_PAIRS_AT_ONCE), strict=True)
     return torch.cat([at_least_float32((node_weight[n] * hidden_ND[r]).sum(dim=1)) for r, n in pieces])

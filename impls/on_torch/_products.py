@@ -1,92 +1,130 @@
-"""Products of float32 matrices on a CPU by either of the two libraries that PyTorch is built with: MKL and oneDNN.
+"""Products of float32 matrices on a CPU, by the faster of the two libraries that PyTorch is built with: MKL and oneDNN.
 
-PyTorch itself takes MKL. On the processor that this was measured on, an AMD EPYC, oneDNN makes h W^T and its gradient
-by h up to 1.4 times as fast, and the gradient by W no faster. So layers have a form of each; measurement says which is
-taken. So it does for products of few vectors with many words, which take as long as reading the words, or twice that.
+PyTorch itself takes MKL, which leaves half of the vector units of an AMD processor with AVX-512 idle: on an EPYC of
+2024 oneDNN makes h W^T and both of its gradients 2.1 to 2.3 times as fast, and of few vectors, where it takes as long
+as reading the words, PyTorch's order of the factors takes twice the time of the other. On an Intel Xeon it is neither.
+So a process tries, once each, in some hundredths of a second.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 FEW_VECTORS = 12  # up to which the order of their products with words, `words_first`, decides
-
-_BY_ONEDNN = ", products by oneDNN"
-
-
-def forms(own: Sequence[str], dtype: torch.dtype, *, both: int = 1) -> tuple[str, ...]:
-    """A layer's `own` forms, and the first `both` of them with products by oneDNN where there is one."""
-    known = dtype == torch.float32 and torch.backends.mkldnn.is_available()
-    known = known and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return (*own, *(form + _BY_ONEDNN for form in own[:both])) if known else tuple(own)
+FEWEST = 4  # vectors up to which words are read at the speed of the memory by MKL too
+# Multiply-adds from which on oneDNN is taken: it compiles a program for each new size, in a millisecond, and keeps it.
+_LARGE = 2**26
+_WORDS = 4096  # whose gradients stay in cache until they are added
+_GAIN = 1.2  # how much faster it must be, so that no noise chooses
 
 
-def own(form: str) -> str:
-    """The layer's own form, whichever library makes its products."""
-    return form.removesuffix(_BY_ONEDNN)
+def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
+    """(N, V) h W^T + b, as `F.linear`, which it is for anything but float32 on a CPU, under autocast and where
+    torch.compile traces."""
+    learns = torch.is_grad_enabled()
+    if not learns and len(hidden_ND) <= FEW_VECTORS and _is_plain(hidden_ND, weight_VD):
+        scores_NV = of_few(hidden_ND, weight_VD)
+        return scores_NV if bias_V is None else scores_NV + bias_V
+    if not is_onednns(hidden_ND, weight_VD):
+        return F.linear(hidden_ND, weight_VD, bias_V)
+    return _Linear.apply(hidden_ND, weight_VD, bias_V) if learns else _by_onednn(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
 
 
-def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, form: str) -> Tensor:
-    """(N, V) h W^T + b, for a function that writes out its gradient."""
-    if form.endswith(_BY_ONEDNN):
-        return torch.ops.mkldnn._linear_pointwise(hidden_ND, weight_VD, bias_V, "none", [], "")
-    return F.linear(hidden_ND, weight_VD, bias_V)
+def product(left_NV: Tensor, right_VD: Tensor) -> Tensor:
+    """(N, D), as `linear`."""
+    return linear(left_NV, right_VD.T)
 
 
-class _ByOneDNN(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, bias_V) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(hidden_ND, weight_VD)
-        return linear(hidden_ND, weight_VD, bias_V, _BY_ONEDNN)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dscores_NV):  # type: ignore[override]
-        hidden_ND, weight_VD = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad
-        return (
-            product(dscores_NV, weight_VD, _BY_ONEDNN) if needs_hidden else None,
-            dscores_NV.T @ hidden_ND if needs_weight else None,
-            dscores_NV.sum(dim=0) if needs_bias else None,
-        )
-
-
-def differentiable_linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, form: str) -> Tensor:
-    """(N, V) h W^T + b, with its gradient; MKL's under autocast and in decoding, where few rows gain nothing."""
-    autocast = torch.is_autocast_enabled(weight_VD.device.type)
-    if form.endswith(_BY_ONEDNN) and torch.is_grad_enabled() and not autocast:
-        return _ByOneDNN.apply(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
-    return F.linear(hidden_ND, weight_VD, bias_V)
-
-
-def product(left_NV: Tensor, right_VD: Tensor, form: str) -> Tensor:
-    """(N, D) product, for a function that writes out its gradient."""
-    if form.endswith(_BY_ONEDNN):
-        return torch.ops.mkldnn._linear_pointwise(left_NV, right_VD.T, None, "none", [], "")
-    return left_NV @ right_VD
-
-
-def add_product(total_ND: Tensor, left_NV: Tensor, right_VD: Tensor, form: str) -> None:
-    """`product` added to `total_ND` in place."""
-    if form.endswith(_BY_ONEDNN) or total_ND.dtype != right_VD.dtype:
-        total_ND += product(left_NV, right_VD, form)
+def add_product(total_ND: Tensor, left_NV: Tensor, right_VD: Tensor) -> None:
+    """`product` added to `total_ND` in place, of which no gradient is asked."""
+    if total_ND.dtype != right_VD.dtype or is_onednns(left_NV, right_VD.T):
+        total_ND += product(left_NV, right_VD)
     else:
         total_ND.addmm_(left_NV, right_VD)
 
 
+def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
+    """(V, D) the gradient of h W^T by W."""
+    if is_onednns(hidden_ND.T, dscores_NV.T):  # in this order of the factors; the other takes half as long again
+        return linear(hidden_ND.T, dscores_NV.T).T.contiguous()
+    return dscores_NV.T @ hidden_ND
+
+
+def add_weight_gradient(total_VD: Tensor, dscores_NV: Tensor, hidden_ND: Tensor) -> None:
+    """`weight_gradient` added to `total_VD` in place, with no further array of its size."""
+    if not is_onednns(hidden_ND.T, dscores_NV.T):
+        total_VD.addmm_(dscores_NV.T, hidden_ND)
+        return
+    for total_SD, dscores_NS in zip(total_VD.split(_WORDS), dscores_NV.split(_WORDS, dim=1), strict=True):
+        total_SD += _by_onednn(dscores_NS.contiguous().T, hidden_ND.T)
+
+
+class _Linear(torch.autograd.Function):
+    """By oneDNN, and its gradients; differentiable as often as wanted."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(hidden_ND, weight_VD, bias_V) -> Tensor:
+        return _by_onednn(hidden_ND, weight_VD, bias_V)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, dscores_NV):  # type: ignore[override]
+        hidden_ND, weight_VD = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad
+        return (
+            product(dscores_NV, weight_VD) if needs_hidden else None,
+            weight_gradient(dscores_NV, hidden_ND) if needs_weight else None,
+            dscores_NV.sum(dim=0) if needs_bias else None,
+        )
+
+
+def _by_onednn(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(hidden_ND, weight_VD, bias_V, "none", [], "")
+
+
+def is_onednns(left_ND: Tensor, right_VD: Tensor) -> bool:
+    """Whether oneDNN makes `left_ND @ right_VD.T`: of matrices without gaps, for others it has no fast program."""
+    return (
+        left_ND.numel() * len(right_VD) >= _LARGE
+        and _is_plain(left_ND, right_VD)
+        and _has_no_gaps(left_ND)
+        and _has_no_gaps(right_VD)
+        and onednn_is_faster()
+    )
+
+
+def _has_no_gaps(matrix: Tensor) -> bool:
+    return matrix.is_contiguous() or matrix.T.is_contiguous()
+
+
+def _is_plain(left: Tensor, right: Tensor) -> bool:
+    """Whether both are float32 matrices on a CPU, and nothing but PyTorch's own autograd looks on."""
+    return (
+        all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() == 2 for m in (left, right))
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
 def of_few(hidden_MD: Tensor, words_SD: Tensor) -> Tensor:
     """(M, S) products of a few vectors with words, in the order in which the words are read at the speed of the
-    memory."""
+    memory; no gradient is asked of them."""
+    if len(hidden_MD) > FEWEST and is_onednns(hidden_MD, words_SD):
+        return _by_onednn(hidden_MD, words_SD)
     if not _words_first(hidden_MD):
         return hidden_MD @ words_SD.T
-    columns_DM = hidden_MD.T if len(hidden_MD) > 1 else columns_of(hidden_MD[0])
+    columns_DM = columns_of(hidden_MD[0]) if len(hidden_MD) == 1 else hidden_MD.T
     return (words_SD @ columns_DM).T[: len(hidden_MD)]
 
 
@@ -101,8 +139,8 @@ def _words_first(hidden: Tensor) -> bool:
 
 @cache
 def words_first() -> bool:
-    """Whether W h^T is faster than h W^T for few vectors h on this processor: twice as fast on an AMD EPYC, half as
-    fast on an Intel Xeon. Tried once a process, in some hundredths of a second."""
+    """Whether W h^T is faster than h W^T for few vectors h on this processor, by MKL: twice as fast on an AMD EPYC,
+    half as fast on an Intel Xeon."""
     words_KSD, vectors_2D = torch.ones(48, 256, 512), torch.ones(2, 512)  # more than caches next to a core hold
 
     def seconds(first: bool) -> float:
@@ -111,5 +149,25 @@ def words_first() -> bool:
             _ = words_SD @ vectors_2D.T if first else vectors_2D @ words_SD.T
         return time.perf_counter() - start
 
-    found = [(seconds(True), seconds(False)) for _ in range(4)][1:]
-    return min(first for first, _ in found) < min(second for _, second in found)
+    return _least_seconds(seconds, True) < _least_seconds(seconds, False)
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Whether oneDNN makes large products faster than MKL on this processor, where PyTorch has both."""
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+        return False
+    left_ND, right_VD = torch.ones(512, 512), torch.ones(1024, 512)
+
+    def seconds(onednn: bool) -> float:
+        start = time.perf_counter()
+        _ = _by_onednn(left_ND, right_VD) if onednn else left_ND @ right_VD.T
+        return time.perf_counter() - start
+
+    with torch.no_grad():
+        return _GAIN * _least_seconds(seconds, True) < _least_seconds(seconds, False)
+
+
+def _least_seconds(seconds: Callable[[bool], float], way: bool) -> float:
+    """The least of some trials after the first, which may find nothing prepared."""
+    return min([seconds(way) for _ in range(6)][1:])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from impls.on_torch import _products
 from impls.on_torch._layer import TORCH_DTYPES, at_least_float32
 from impls.on_torch.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
@@ -70,7 +71,7 @@ class SampledLayer(FullSoftmax):
         offset_N, offset_S = offset_R.split(sizes)
         cast_ND = hidden_ND.to(self.weight.dtype)
         target_N = (at_least_float32(cast_ND) * target_ND).sum(dim=1) + offset_N
-        sampled_NS = at_least_float32(cast_ND @ sampled_SD.to(self.weight.dtype).T) + offset_S
+        sampled_NS = at_least_float32(_products.linear(cast_ND, sampled_SD.to(self.weight.dtype))) + offset_S
         if self.spec.options["remove_hits"]:
             sampled_NS = sampled_NS.masked_fill(targets_N[:, None] == sampled_ids, -torch.inf)
         return self.contrast(target_N, sampled_NS)

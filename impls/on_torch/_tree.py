@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.on_torch import _descend, _triton
+from impls.on_torch import _descend, _products, _triton
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._triton import KERNELS
 from impls.spec import LayerSpec
@@ -34,7 +34,7 @@ class _PathNll(torch.autograd.Function):
         first = len(node_weight) - shared  # parents come after their children, and the most visited are the last
         hidden_ND_cast = hidden_ND.to(node_weight.dtype)
         on_path_NL, near_NL = sign_NL != 0, index_NL >= first
-        near_scores_NH = hidden_ND_cast @ node_weight[first:].T
+        near_scores_NH = _products.linear(hidden_ND_cast, node_weight[first:])
         near_place_NL = (index_NL - first).clamp_(min=0)
         scores_NL = at_least_float32(near_scores_NH).gather(1, near_place_NL)
 
@@ -70,8 +70,8 @@ class _PathNll(torch.autograd.Function):
         dnear_NH = dscores_NL.new_zeros(len(hidden_ND), near_count)
         dnear_NH.scatter_add_(1, near_place_NL, dscores_NL * near_NL)
         dnear_NH = dnear_NH.to(node_weight.dtype)
-        dhidden_ND = dnear_NH @ node_weight[first:]
-        dnear_HD = dnear_NH.T @ hidden_cast_ND
+        dhidden_ND = _products.product(dnear_NH, node_weight[first:])
+        dnear_HD = _products.weight_gradient(dnear_NH, hidden_cast_ND)
         nodes_U, dnode_UD = node_P, node_weight[:0]
 
         if len(node_P):
@@ -243,7 +243,7 @@ class TreeSoftmax(OutputLayer):
         return torch.logsumexp(log_code_NVM, dim=2)
 
     def _leaf_log_probs(self, hidden_ND: Tensor) -> Tensor:
-        scores_MN = at_least_float32(F.linear(self.node_weight, hidden_ND.to(self.node_weight.dtype)))
+        scores_MN = at_least_float32(_products.linear(self.node_weight, hidden_ND.to(self.node_weight.dtype)))
         levels = [self.get_buffer(f"level{number}") for number in range(self._depth)]
         return _LeafLogProbs.apply(scores_MN, levels).T  # type: ignore[union-attr]
 

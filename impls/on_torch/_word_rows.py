@@ -89,6 +89,11 @@ class WordRows:
         of_slots_F = values_F if self.in_slab else values_F.index_select(-1, self.row_F)
         return of_slots_F.unflatten(-1, (len(self.size_C), self.slots))
 
+    def of_slots(self, by_row_FX: Tensor) -> Tensor:
+        """(C, S, X) of (F, X), with any numbers in an empty slot."""
+        of_slots_FX = by_row_FX if self.in_slab else by_row_FX.index_select(0, self.row_F)
+        return of_slots_FX.unflatten(0, (len(self.size_C), self.slots))
+
     def of_clusters(self, values: Tensor, cluster_M: Tensor) -> Tensor:
         """(M, S) of (C, S) or (V,) by row, with any number in an empty slot."""
         return values[cluster_M] if self.in_slab else values[self.row_F.view(-1, self.slots)[cluster_M]]

@@ -53,6 +53,12 @@ class WordsByCluster:
         blank_CS = self.rows.blank_CS.to(at_least_float32(self.vectors[:0]).dtype)
         return blank_CS if self.bias is None else blank_CS + self.rows.by_slot(self.rows.flat(self.bias))
 
+    def by_one_product(self, hidden_RD: Tensor) -> bool:
+        """Whether one product with all words, the words first, is faster by far than any that go by clusters."""
+        if len(hidden_RD) <= _products.FEWEST or torch.is_grad_enabled():
+            return False
+        return _products.is_onednns(self.rows.flat(self.vectors), hidden_RD)
+
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
         """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
         scores_PS = at_least_float32(_clusters.scores(hidden_RD[row_P], self.vectors, batch))
@@ -84,10 +90,12 @@ class WordsByCluster:
         """(R, C, S) scores of all words, -inf in an empty slot; without the last slots where these hold no word."""
         rows, clusters, words_FD = len(hidden_RD), len(self.added_CS), self.rows.flat(self.vectors)
         on_cpu = hidden_RD.device.type == "cpu" and hidden_RD.dtype == torch.float32
+        if self.by_one_product(hidden_RD):
+            scores_CSR = self.rows.of_slots(_products.linear(words_FD, hidden_RD))
+            scores_RCS = scores_CSR.new_empty(rows, *self.added_CS.shape)
+            return torch.add(scores_CSR.permute(2, 0, 1), self.added_CS, out=scores_RCS)
         if not self.rows.in_slab:
-            of_few = on_cpu and rows <= _products.FEW_VECTORS
-            scores_RV = _products.of_few(hidden_RD, words_FD) if of_few else hidden_RD @ words_FD.T
-            return self.rows.by_slot(at_least_float32(scores_RV)).add_(self.added_CS)
+            return self.rows.by_slot(at_least_float32(_products.linear(hidden_RD, words_FD))).add_(self.added_CS)
         numbers = self.vectors[0].numel()
         if on_cpu and rows <= _FEW_EVEN and numbers >= _LARGE_EVEN and not torch.is_grad_enabled():
             if self.even and not _products.words_first():

@@ -52,7 +52,9 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
     }
     if not device.startswith("cuda"):
         few = "words first" if _products.words_first() else "vectors first"
-        return facts | {"device_name": platform.processor() or platform.machine(), "products_of_few": few}
+        library = "oneDNN" if _products.onednn_is_faster() else "MKL"
+        name = platform.processor() or platform.machine()
+        return facts | {"device_name": name, "products_of_few": few, "products": library}
     with precision(dtype, check_device(device)):
         return facts | {
             "device_name": torch.cuda.get_device_name(device),
@@ -125,9 +127,8 @@ def _fits_cpu(form: str) -> bool:
 
 
 def _fits_gpu(form: str) -> bool:
-    """oneDNN and blocks of tokens are the CPU's, and a loop over clusters waits for the device to count the tokens of
-    each."""
-    return form == _products.own(form) not in (_clusters.LOOP, *blocks.TOKEN_FORMS)
+    """Blocks of tokens are the CPU's, and a loop over clusters waits for the device to count the tokens of each."""
+    return form not in (_clusters.LOOP, *blocks.TOKEN_FORMS)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:

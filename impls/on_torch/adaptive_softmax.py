@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from impls.on_torch import _products
 from impls.on_torch._best import best, exact_topk
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
 from impls.spec import LayerSpec
@@ -23,7 +24,7 @@ class _LinearNll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_ND, weight_SD, place_N) -> Tensor:  # type: ignore[override]
         cast_ND = hidden_ND.to(weight_SD.dtype)
-        scores_NS = at_least_float32(cast_ND @ weight_SD.T)
+        scores_NS = at_least_float32(_products.linear(cast_ND, weight_SD))
         scores_NS -= scores_NS.amax(
             dim=1, keepdim=True
         )  # or the logarithm's rounding would show where scores are large
@@ -40,7 +41,8 @@ class _LinearNll(torch.autograd.Function):
         dscores_NS = (scores_NS - log_sum_N[:, None]).exp_()
         dscores_NS.scatter_add_(1, place_N[:, None], dscores_NS.new_full((len(dscores_NS), 1), -1.0))
         dscores_NS = dscores_NS.mul_(dnll_N[:, None]).to(weight_SD.dtype)
-        return (dscores_NS @ weight_SD).to(ctx.hidden_dtype), dscores_NS.T @ hidden_ND, None
+        dhidden_ND = _products.product(dscores_NS, weight_SD)
+        return dhidden_ND.to(ctx.hidden_dtype), _products.weight_gradient(dscores_NS, hidden_ND), None
 
 
 class AdaptiveSoftmax(OutputLayer):
@@ -145,14 +147,14 @@ class AdaptiveSoftmax(OutputLayer):
 
     def _head_log_probs(self, hidden_ND: Tensor) -> Tensor:
         """(N, head + tails) log P of the head's words and of each tail."""
-        return F.log_softmax(at_least_float32(F.linear(hidden_ND, self.head_weight)), dim=1)
+        return F.log_softmax(at_least_float32(_products.linear(hidden_ND, self.head_weight)), dim=1)
 
     def _projected(self, hidden_RD: Tensor, tail: int) -> Tensor:
-        return F.linear(hidden_RD, getattr(self, f"tail{tail}_projection"))
+        return _products.linear(hidden_RD, getattr(self, f"tail{tail}_projection"))
 
     def _joint(self, hidden_RD: Tensor, log_tail_R: Tensor, tail: int) -> Tensor:
         """(R, S) log P(tail, w | h) of the tail's words."""
-        scores_RS = F.linear(self._projected(hidden_RD, tail), getattr(self, f"tail{tail}_weight"))
+        scores_RS = _products.linear(self._projected(hidden_RD, tail), getattr(self, f"tail{tail}_weight"))
         return F.log_softmax(at_least_float32(scores_RS), dim=1) + log_tail_R[:, None]
 
     def _words(self, band: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from impls.on_numpy import class_hsm
-from impls.on_torch import _clusters
+from impls.on_torch import _clusters, _products
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
 from impls.on_torch._levels import Level, followed
 from impls.spec import LayerSpec
@@ -76,7 +76,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return list(self.levels)  # type: ignore[arg-type]
 
     def _top_logits(self, hidden_ND: Tensor) -> Tensor:
-        return at_least_float32(F.linear(hidden_ND, self.top_weight, self.top_bias))
+        return at_least_float32(_products.linear(hidden_ND, self.top_weight, self.top_bias))
 
     def _joint(self, hidden_ND: Tensor, depth: int) -> Tensor:
         """(N, M) log P of each member of a level, its whole way from the top included."""

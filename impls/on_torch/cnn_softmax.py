@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from impls.on_numpy.cnn_softmax import WIDTHS, before
+from impls.on_torch import _products
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
 from impls.spec import LayerSpec
 from impls.structures.windows import WIDEST, windows
@@ -62,7 +63,7 @@ class CnnSoftmax(OutputLayer):
         weight_XY = torch.cat(weights).flatten(1).to(dtype)
         embedding_AE = F.pad(at_least_float32(self.get_parameter("char_embedding")), (0, 0, 1, 0))  # row 0 is padding
         windows_UY = F.embedding(self.windows, embedding_AE).flatten(1).to(dtype)
-        return at_least_float32(F.linear(windows_UY, weight_XY))
+        return at_least_float32(_products.linear(windows_UY, weight_XY))
 
     def _scaled(self, name: str) -> Tensor:
         """A matrix over the square root of how many terms its products have, in float32 at least."""
@@ -79,8 +80,8 @@ class CnnSoftmax(OutputLayer):
         projection_DY = projection_DY.to(dtype)
         # Whichever is narrower meets the vocabulary.
         if features_VY.shape[1] < self.spec.dim:
-            return at_least_float32(F.linear(hidden_ND @ projection_DY, features_VY, bias_V))
-        return at_least_float32(F.linear(hidden_ND, F.linear(features_VY, projection_DY), bias_V))
+            return at_least_float32(_products.linear(_products.product(hidden_ND, projection_DY), features_VY, bias_V))
+        return at_least_float32(_products.linear(hidden_ND, _products.linear(features_VY, projection_DY), bias_V))
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return F.cross_entropy(self._logits(hidden_ND), targets_N, reduction="none")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import functional as F
 
+from impls.on_torch import _products
 from impls.on_torch.d_softmax import DifferentiatedSoftmax
 
 
@@ -15,7 +15,7 @@ class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):
     """
 
     def _inputs(self, hidden_ND: Tensor) -> list[Tensor]:
-        return [F.linear(hidden_ND, projection_ED) for projection_ED in self._of_bands("projection")]
+        return [_products.linear(hidden_ND, projection_ED) for projection_ED in self._of_bands("projection")]
 
 
 LAYER = ProjectedDifferentiatedSoftmax

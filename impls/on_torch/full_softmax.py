@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from impls.on_torch import _products
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
 from impls.spec import LayerSpec
 
@@ -23,7 +24,7 @@ class FullSoftmax(OutputLayer):
         self.bias = nn.Parameter(torch.empty(spec.vocab, dtype=dtype))
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
-        return at_least_float32(F.linear(hidden_ND, self.weight, self.bias))
+        return at_least_float32(_products.linear(hidden_ND, self.weight, self.bias))
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return F.cross_entropy(self._logits(hidden_ND), targets_N, reduction="none")

@@ -22,7 +22,7 @@ _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 def _width(tokens: int, vocab: int, form: str) -> int:
     """Words whose logits are held at a time."""
-    return blocks.width(tokens, vocab, _products.own(form).removesuffix(_BY_KERNELS))
+    return blocks.width(tokens, vocab, form.removesuffix(_BY_KERNELS))
 
 
 def _blocks(tokens: int, vocab: int, form: str) -> Iterator[slice]:
@@ -31,8 +31,8 @@ def _blocks(tokens: int, vocab: int, form: str) -> Iterator[slice]:
     return (slice(start, min(start + width, vocab)) for start in range(0, vocab, width))
 
 
-def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, block: slice, form: str) -> Tensor:
-    return at_least_float32(_products.linear(hidden_ND, weight_VD[block], bias_V[block], form))
+def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, block: slice) -> Tensor:
+    return at_least_float32(_products.linear(hidden_ND, weight_VD[block], bias_V[block]))
 
 
 def _log_sum(logits_NB: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class _FusedNll(torch.autograd.Function):
         target_N = at_least_float32(cast_ND.new_zeros(len(cast_ND)))
         log_sum_N = torch.full_like(target_N, -torch.inf)
         for block in _blocks(len(hidden_ND), len(weight_VD), form):
-            logits_NB = _products.linear(cast_ND, weight_VD[block], bias_V[block], form)
+            logits_NB = _products.linear(cast_ND, weight_VD[block], bias_V[block])
             steps.add_block(logits_NB, targets_N, block.start, log_sum_N, target_N)
             del logits_NB  # before the next is made, so that one is in memory at a time
         ctx.save_for_backward(cast_ND, weight_VD, bias_V, targets_N, log_sum_N)
@@ -96,18 +96,18 @@ class _FusedNll(torch.autograd.Function):
         dhidden_ND = torch.zeros_like(hidden_ND, dtype=log_sum_N.dtype)
         dweight_VD, dbias_V = torch.empty_like(weight_VD), torch.empty_like(bias_V)
         for block in _blocks(len(hidden_ND), len(weight_VD), ctx.form):
-            logits_NB = _products.linear(hidden_ND, weight_VD[block], bias_V[block], ctx.form)
+            logits_NB = _products.linear(hidden_ND, weight_VD[block], bias_V[block])
             dlogits_NB = steps.differentiate_block(logits_NB, targets_N, block.start, log_sum_N, dnll_N)
             dbias_V[block] = dlogits_NB.sum(dim=0)
             dlogits_NB = dlogits_NB.to(weight_VD.dtype)
-            torch.mm(dlogits_NB.T, hidden_ND, out=dweight_VD[block])
-            _products.add_product(dhidden_ND, dlogits_NB, weight_VD[block], ctx.form)
+            dweight_VD[block] = _products.weight_gradient(dlogits_NB, hidden_ND)
+            _products.add_product(dhidden_ND, dlogits_NB, weight_VD[block])
             del logits_NB, dlogits_NB
         return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None
 
 
 def _by_tokens(form: str) -> bool:
-    return _products.own(form) in blocks.TOKEN_FORMS
+    return form in blocks.TOKEN_FORMS
 
 
 def _place(targets_N: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
@@ -123,22 +123,21 @@ def _differentiated(
     """The sum of the losses, each times its share, and its gradients by the first three arguments: block by block of
     tokens, from the exponentials of the block's logits."""
     total = hidden_ND.new_zeros(())
-    dhidden_ND, dweight_VD, dbias_V = (torch.empty_like(array) for array in (hidden_ND, weight_VD, bias_V))
-    width = blocks.of_tokens(len(hidden_ND), len(weight_VD), _products.own(form))
+    dhidden_ND, dweight_VD, dbias_V = (torch.zeros_like(array) for array in (hidden_ND, weight_VD, bias_V))
+    width = blocks.of_tokens(len(hidden_ND), len(weight_VD), form)
     for start in range(0, len(hidden_ND), width):
         hidden_BD, targets_B, share_B = (array[start : start + width] for array in (hidden_ND, targets_N, share_N))
-        logits_BV = _products.linear(hidden_BD, weight_VD, bias_V, form)
+        logits_BV = _products.linear(hidden_BD, weight_VD, bias_V)
         highest_B1 = logits_BV.amax(dim=1, keepdim=True)
         target_B = logits_BV.gather(1, targets_B[:, None])[:, 0]
         exp_BV = logits_BV.sub_(highest_B1).exp_()
         sum_B = exp_BV.sum(dim=1)
         total += torch.dot(highest_B1[:, 0] + sum_B.log() - target_B, share_B)
         scale_B1 = (share_B / sum_B)[:, None]
-        dexp_BD = _products.product(exp_BV, weight_VD, form)
+        dexp_BD = _products.product(exp_BV, weight_VD)
         dhidden_ND[start : start + width] = dexp_BD * scale_B1 - weight_VD[targets_B] * share_B[:, None]
-        later = float(start > 0)  # the first block writes what the others add to
-        torch.addmm(dweight_VD, exp_BV.T, hidden_BD * scale_B1, beta=later, out=dweight_VD)
-        dbias_V.addmv_(exp_BV.T, scale_B1[:, 0], beta=later)
+        _products.add_weight_gradient(dweight_VD, exp_BV, hidden_BD * scale_B1)
+        dbias_V.addmv_(exp_BV.T, scale_B1[:, 0])
         del logits_BV, exp_BV  # before the next is made, so that one is in memory at a time
     dweight_VD.index_add_(0, targets_N, hidden_ND * share_N[:, None], alpha=-1)
     dbias_V.index_add_(0, targets_N, share_N, alpha=-1)
@@ -180,8 +179,8 @@ class FusedSoftmax(FullSoftmax):
         dtype = TORCH_DTYPES[spec.dtype]
         kernels = (form + _BY_KERNELS for form in blocks.GPU_FORMS if _triton.known(spec.dim, dtype))
         # Blocks of tokens add up the gradient by words in its own dtype.
-        by_tokens = () if dtype == torch.bfloat16 else _products.forms(tuple(blocks.TOKEN_FORMS), dtype)
-        return (*by_tokens, *_products.forms(tuple(blocks.FORMS), dtype), *kernels)
+        by_tokens = () if dtype == torch.bfloat16 else blocks.TOKEN_FORMS
+        return (*by_tokens, *blocks.FORMS, *kernels)
 
     @property
     def form(self) -> str:
@@ -211,7 +210,7 @@ class FusedSoftmax(FullSoftmax):
         values_NK = log_sum_N.new_empty(len(cast_ND), 0)
         ids_NK = torch.empty(values_NK.shape, dtype=torch.int64, device=cast_ND.device)
         for block in _blocks(len(cast_ND), len(self.weight), self.form):
-            logits_NB = _logits(cast_ND, self.weight, self.bias, block, self.form)
+            logits_NB = _logits(cast_ND, self.weight, self.bias, block)
             values, ids = exact_topk(logits_NB, min(k, logits_NB.shape[1]))
             # Lower ids come first on either side, so a stable order keeps them first among equals.
             values_NK, order_NK = torch.cat([values_NK, values], dim=1).sort(dim=1, descending=True, stable=True)
@@ -225,9 +224,7 @@ class FusedSoftmax(FullSoftmax):
         """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
         cast_ND, uniforms_N = hidden_ND.to(self.weight.dtype), uniforms_NU[:, 0]
         ranges = list(_blocks(len(cast_ND), len(self.weight), self.form))
-        log_sum_NB = torch.stack(
-            [_log_sum(_logits(cast_ND, self.weight, self.bias, b, self.form)) for b in ranges], dim=1
-        )
+        log_sum_NB = torch.stack([_log_sum(_logits(cast_ND, self.weight, self.bias, b)) for b in ranges], dim=1)
         share_NB = log_sum_NB.softmax(dim=1)
         block_N = draw(share_NB, uniforms_N)
         before_N = (share_NB.cumsum(dim=1) - share_NB).gather(1, block_N[:, None])[:, 0]
@@ -235,7 +232,7 @@ class FusedSoftmax(FullSoftmax):
         word_N = torch.empty_like(block_N)
         for number, block in enumerate(ranges):
             rows_R = (block_N == number).nonzero()[:, 0]
-            logits_RB = _logits(cast_ND[rows_R], self.weight, self.bias, block, self.form)
+            logits_RB = _logits(cast_ND[rows_R], self.weight, self.bias, block)
             word_N[rows_R] = block.start + draw(logits_RB.softmax(dim=1), left_N[rows_R])
         return word_N
 

@@ -7,23 +7,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from impls.on_torch import _products
-from impls.on_torch._layer import TORCH_DTYPES
 from impls.on_torch.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
-
-_KEPT = "exponentials kept for the gradient, in the place of the logits"
 
 
 class _InplaceNll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, form: str) -> Tensor:  # type: ignore[override]
-        logits_NV = _products.linear(hidden_ND, weight_VD, bias_V, form)
+    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N) -> Tensor:  # type: ignore[override]
+        logits_NV = _products.linear(hidden_ND, weight_VD, bias_V)
         highest_N1 = logits_NV.amax(dim=1, keepdim=True)
         target_N1 = logits_NV.gather(1, targets_N[:, None])
         exp_NV = logits_NV.sub_(highest_N1).exp_()
         sum_N = exp_NV.sum(dim=1)
         ctx.save_for_backward(hidden_ND, weight_VD, targets_N, exp_NV, sum_N)
-        ctx.form = form
         return sum_N.log() + (highest_N1 - target_N1)[:, 0]
 
     @staticmethod
@@ -31,11 +26,12 @@ class _InplaceNll(torch.autograd.Function):
     def backward(ctx, dnll_N):  # type: ignore[override]
         hidden_ND, weight_VD, targets_N, exp_NV, sum_N = ctx.saved_tensors
         dnll_N1, scale_N1 = dnll_N[:, None], (dnll_N / sum_N)[:, None]
-        dhidden_ND = _products.product(exp_NV, weight_VD, ctx.form).mul_(scale_N1)
+        dhidden_ND = _products.product(exp_NV, weight_VD).mul_(scale_N1)
         dhidden_ND -= weight_VD[targets_N] * dnll_N1
-        dweight_VD = (exp_NV.T @ (hidden_ND * scale_N1)).index_add_(0, targets_N, hidden_ND * dnll_N1, alpha=-1)
+        dweight_VD = _products.weight_gradient(exp_NV, hidden_ND * scale_N1)
+        dweight_VD.index_add_(0, targets_N, hidden_ND * dnll_N1, alpha=-1)
         dbias_V = (scale_N1[:, 0] @ exp_NV).index_add_(0, targets_N, dnll_N, alpha=-1)
-        return dhidden_ND, dweight_VD, dbias_V, None, None
+        return dhidden_ND, dweight_VD, dbias_V, None
 
 
 class InplaceSoftmax(FullSoftmax):
@@ -45,16 +41,15 @@ class InplaceSoftmax(FullSoftmax):
     Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
     """
 
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return _products.forms([_KEPT], TORCH_DTYPES[spec.dtype])
-
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         half = self.weight.dtype not in (torch.float32, torch.float64)
         if half or torch.is_autocast_enabled(self.weight.device.type):
             return super().nll(hidden_ND, targets_N)
         hidden_ND = hidden_ND.to(self.weight.dtype)
-        return _InplaceNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]
+        return _InplaceNll.apply(hidden_ND, self.weight, self.bias, targets_N)  # type: ignore[return-value]
+
+    def formulation(self) -> str:
+        return "exponentials kept for the gradient, in the place of the logits"
 
 
 LAYER = InplaceSoftmax

@@ -48,7 +48,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.limits = sohsm.limits(spec.counts, spec.options)
         self.width = _slots(self.limits)
         self._last_rows: WordRows | None = None
-        self._in_slab = _products.own(spec.form) != _clusters.LOOP
+        self._in_slab = spec.form != _clusters.LOOP
         for name, shape in spec.parameter_shapes().items():
             size = self._shape(shape) if name in self._BY_ROW else shape
             self.register_parameter(name, nn.Parameter(torch.zeros(size, dtype=dtype)))
@@ -64,8 +64,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         dtype = TORCH_DTYPES[spec.dtype]
-        own = _clusters.forms(_slots(sohsm.limits(spec.counts, spec.options)), spec.dim, dtype)
-        return _products.forms(own, dtype, both=own.index(_clusters.TILES))
+        return _clusters.forms(_slots(sohsm.limits(spec.counts, spec.options)), spec.dim, dtype)
 
     @property
     def form(self) -> str:
@@ -97,8 +96,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _in_cluster_nll(self, hidden_ND: Tensor, targets_N: Tensor, cluster_N: Tensor) -> Tensor:
         target = cluster_N, self.slot[targets_N], self._rows
-        word_hidden_ND, form = self._project(hidden_ND, "word_projection"), _products.own(self.form)
-        return _clusters.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, *target, form)
+        word_hidden_ND = self._project(hidden_ND, "word_projection")
+        return _clusters.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, *target, self.form)
 
     def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
         """(N, C) log P(c | h)."""
@@ -107,7 +106,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         word_hidden_ND, rows = self._project(hidden_ND, "word_projection"), self._rows
-        scores_NF = at_least_float32(F.linear(word_hidden_ND, rows.flat(self.word_weight)))
+        scores_NF = at_least_float32(_products.linear(word_hidden_ND, rows.flat(self.word_weight)))
         if self._word_bias is not None:
             scores_NF = scores_NF + rows.flat(self._word_bias)
         scores_NCS = rows.by_slot(scores_NF).masked_fill(rows.empty_CS, -torch.inf)
@@ -149,7 +148,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     @property
     def _words(self) -> WordsByCluster:
-        form = _clusters.form_to_decode(_products.own(self.form), self.word_weight)
+        form = _clusters.form_to_decode(self.form, self.word_weight)
         return WordsByCluster(self.word_weight, self._word_bias, self.word, self._rows, form)
 
     def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
@@ -159,7 +158,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         weight_DD = getattr(self, name, None)
         if weight_DD is None:
             return hidden_ND
-        projected_ND = _products.differentiable_linear(hidden_ND, weight_DD, None, self.form)
+        projected_ND = _products.linear(hidden_ND, weight_DD)
         if self.spec.options["projection"] == "linear":
             return projected_ND
         rectified_ND = F.relu(projected_ND)
@@ -170,7 +169,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _cluster_logits(self, hidden_ND: Tensor) -> Tensor:
         projected_ND = self._project(hidden_ND, "cluster_projection")
         bias_C = getattr(self, "cluster_bias", None)
-        logits_NC = _products.differentiable_linear(projected_ND, self.cluster_weight, bias_C, self.form)
+        logits_NC = _products.linear(projected_ND, self.cluster_weight, bias_C)
         return at_least_float32(logits_NC)
 
     @property

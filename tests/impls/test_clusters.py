@@ -164,16 +164,26 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
 )
 @pytest.mark.parametrize("words_first", [False, True])
 @pytest.mark.parametrize(
-    ("large", "few_scores", "even"), [(0, np.inf, 1), (np.inf, np.inf, 1), (np.inf, 0, 0), (np.inf, 0, np.inf)]
-)
-def test_few_rows_in_pytorch_give_the_oracles_words(method, form, words_first, large, few_scores, even, monkeypatch):
+    ("large", "few_scores", "even", "onednn"),
+    [
+        (0, np.inf, 1, False), (np.inf, np.inf, 1, False), (np.inf, 0, 0, False), (np.inf, 0, np.inf, False),
+        (np.inf, np.inf, 1, True),
+    ],
+)  # fmt: skip
+def test_few_rows_in_pytorch_give_the_oracles_words(
+    method, form, words_first, large, few_scores, even, onednn, monkeypatch
+):
     """In either order of the products of few vectors, with empty slots read or left out or words end to end, by one
-    product, one for each cluster or one for some; rows that are flat, peaked or either side by side."""
+    product, one for each cluster or one for some, by either library; rows that are flat, peaked or either side by
+    side."""
     pytest.importorskip("torch")
     from impls.on_torch import _all_clusters, _expand, _products, _words_by_cluster
 
     monkeypatch.setattr(_expand, "_FEW_SLOTS", 0)
     monkeypatch.setattr(_products, "words_first", lambda: words_first)
+    monkeypatch.setattr(_products, "onednn_is_faster", lambda: onednn)
+    monkeypatch.setattr(_products, "_LARGE", 0)
+    monkeypatch.setattr(_all_clusters, "_MANY_ROWS", 13)
     for bound, value in (("_LARGE", large), ("_LARGE_EVEN", large), ("_EVEN", even)):
         monkeypatch.setattr(_words_by_cluster, bound, value)
     for bound, value in (

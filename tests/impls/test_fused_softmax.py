@@ -97,6 +97,8 @@ def test_one_block_is_in_memory_at_a_time(form, monkeypatch):
     logits, alive, linear = [], [], _products.linear
 
     def counted(*inputs):
+        if len(inputs) < 3:  # a product of gradients, which has no bias
+            return linear(*inputs)
         alive.append(sum(block() is not None for block in logits))
         logits_NB = linear(*inputs)
         logits.append(weakref.ref(logits_NB))
