@@ -59,7 +59,7 @@ def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
 def add_weight_gradient(total_VD: Tensor, dscores_NV: Tensor, hidden_ND: Tensor) -> None:
     """`weight_gradient` added to `total_VD` in place, with no further array of its size."""
     if not is_onednns(hidden_ND.T, dscores_NV.T):
-        total_VD.addmm_(dscores_NV.T, hidden_ND)
+        torch.addmm(total_VD, dscores_NV.T, hidden_ND, out=total_VD)
         return
     for total_SD, dscores_NS in zip(total_VD.split(_WORDS), dscores_NV.split(_WORDS, dim=1), strict=True):
         total_SD += _by_onednn(dscores_NS.contiguous().T, hidden_ND.T)
@@ -130,7 +130,7 @@ def of_few(hidden_MD: Tensor, words_SD: Tensor) -> Tensor:
 
 def columns_of(hidden_D: Tensor) -> Tensor:
     """(D, 1), or (D, 2) with the vector twice where MKL reads words at half the speed for one column."""
-    return hidden_D.repeat(2, 1).T if _words_first(hidden_D) else hidden_D[:, None]
+    return torch.cat([hidden_D, hidden_D]).view(2, -1).T if _words_first(hidden_D) else hidden_D[:, None]
 
 
 def _words_first(hidden: Tensor) -> bool:

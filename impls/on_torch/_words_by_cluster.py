@@ -65,16 +65,19 @@ class WordsByCluster:
         scores_PS += self.added_CS[batch.cluster_N]
         return _joint(scores_PS, log_cluster_RC[row_P, batch.cluster_N])
 
-    def joint_of_row(self, hidden_D: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
-        """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot."""
-        columns_DX = _products.columns_of(hidden_D)
-        scores_MSX = hidden_D.new_zeros(len(cluster_M), self.rows.slots, columns_DX.shape[1])
+    def joint_of_row(self, columns_DX: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
+        """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot.
+
+        Args:
+            columns_DX: `_products.columns_of` the row.
+        """
+        scores_MSX = columns_DX.new_full((len(cluster_M), self.rows.slots, columns_DX.shape[1]), -torch.inf)
         for scores_SX, cluster in zip(scores_MSX.unbind(), cluster_M.tolist(), strict=True):
             words_SD = self.rows.of_cluster(self.vectors, cluster)
             torch.mm(words_SD, columns_DX, out=scores_SX.narrow(0, 0, len(words_SD)))
-        scores_MS = at_least_float32(scores_MSX[:, :, 0]) + self.rows.blank_CS[cluster_M]
+        scores_MS = at_least_float32(scores_MSX[:, :, 0])
         if self.bias is not None:
-            scores_MS += self.rows.of_clusters(self.bias, cluster_M)
+            scores_MS = scores_MS + self.rows.of_clusters(self.bias, cluster_M)
         return _joint(scores_MS, log_cluster_M)
 
     def joint_of_all(self, hidden_RD: Tensor, log_cluster_RC: Tensor) -> Tensor:

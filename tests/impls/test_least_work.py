@@ -66,6 +66,10 @@ def counted():
     pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
+    from impls.on_torch import _products
+
+    _products.words_first(), _products.onednn_is_faster()  # whose trials are products too
+
     def count(layer, inputs):
         work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
         with FlopCounterMode(display=False) as counter:
