@@ -29,6 +29,7 @@ class Entry:
 
     Attributes:
         ratio: As a measurement's.
+        timing: Which definition a time was taken by (`harness.timing.DEFINITION`).
         runs: What was pooled; empty for a single run.
     """
 
@@ -40,6 +41,7 @@ class Entry:
     better: str
     samples: list[float]
     ratio: Mapping[str, Any]
+    timing: int = 1
     runs: tuple[Entry, ...] = ()
 
     @property
@@ -165,6 +167,7 @@ def entries(row: Row) -> Iterable[Entry]:
             better=each.get("better", LOWER),
             samples=[sample for sample in each.get("samples") or [] if sample is not None],
             ratio=each.get("ratio") or {},
+            timing=(each.get("detail") or {}).get("timing", 1),
         )
 
 

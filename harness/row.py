@@ -40,6 +40,7 @@ _DETAIL = record(
     {},
     {
         "formulation": maybe(text),
+        "timing": whole(1),
         "tried": named(either(number, text)),
         "split": text,
         "curve": each(_PLACED),

@@ -9,6 +9,10 @@ from statistics import fmean, median
 
 from harness.stats import Interval, location, paired_ratio
 
+# What a time stands for: rows keep it, and none is compared with one of another. In 3 the sides strictly alternate;
+# rows without it called short work many times in a row, at first single rows too.
+DEFINITION = 3
+
 Work = Callable[[], object]  # does one piece of work and returns when the device is done
 
 _SHORTEST_SAMPLE = 0.02  # seconds of calls; shorter work takes several turns within a round

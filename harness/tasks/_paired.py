@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.cells import Cell
 from harness.quantities import Measurement
-from harness.timing import Paired, Work, paired
+from harness.timing import DEFINITION, Paired, Work, paired
 from impls.contract import Layer
 
 BASELINE = "full_softmax"
@@ -38,7 +38,7 @@ def timed(
             "samples": result.ratios,
             "baseline_samples": result.baseline.samples,
         },
-        detail=detail | {"turns": result.other.turns},
+        detail=detail | {"turns": result.other.turns, "timing": DEFINITION},
     )
 
 

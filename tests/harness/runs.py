@@ -27,12 +27,12 @@ def row(of, *measurements, status="ok", agreement=None, machine=MACHINE, message
     }
 
 
-def timed(baseline, own, quantity="layer_seconds"):
+def timed(baseline, own, quantity="layer_seconds", detail=None):
     """What a task keeps of paired rounds."""
     centre = location(list(own))
     ratio, ratios = paired_ratio(list(baseline), list(own))
     found = {**dataclasses.asdict(ratio), "samples": ratios, "baseline_samples": list(baseline)}
-    return Measurement(quantity, centre.value, list(own), centre.low, centre.high, found)
+    return Measurement(quantity, centre.value, list(own), centre.low, centre.high, found, detail or {})
 
 
 def run(rng, factors, *, rounds=21, noise=0.015, drift=0.03, machine=1.0, framework="torch", vocab=1000, where=MACHINE):

@@ -71,6 +71,26 @@ def test_full_softmax_itself_is_judged_by_what_the_others_say():
     assert verdicts(gate.compare(after, before, LIMITS))["full_softmax", "layer_seconds"] == gate.BETTER
 
 
+def test_times_of_two_definitions_are_not_compared():
+    rng = np.random.default_rng(5)
+    times = {side: 0.1 * np.exp(rng.normal(0, 0.01, 21)) for side in ("baseline", "own")}
+
+    def rows(slower, detail):
+        measured = timed(times["baseline"], times["own"] * slower, detail=detail), Measurement("perplexity", 100.0)
+        return [row(cell(framework=framework), *measured) for framework in ("torch", "jax")]
+
+    before, after, other = rows(1.0, {}), rows(1.5, {"timing": 3}), rows(1.5, {"timing": 1})
+    found = gate.compare(before, after, LIMITS)
+    assert {each.verdict for each in found if each.quantity == "layer_seconds"} == {gate.NOT_COMPARABLE}
+    assert {each.verdict for each in found if each.quantity == "perplexity"} == {gate.SAME}
+    assert {each.verdict for each in gate.compare(before, other, LIMITS)} == {gate.WORSE, gate.SAME}
+    found = gate.between_frameworks(before, after, "jax", "torch", LIMITS)
+    assert {each.quantity: each.verdict for each in found} == {
+        "layer_seconds": gate.NOT_COMPARABLE,
+        "perplexity": gate.SAME,
+    }
+
+
 def test_absolute_times_of_two_machines_are_not_compared():
     rng = np.random.default_rng(4)
     other = run(rng, FACTORS, where=MACHINE | {"cpu": "Another CPU"})
