@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 FRAMEWORKS = ["torch", "tensorflow", "jax"]
 
 
