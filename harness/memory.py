@@ -19,7 +19,8 @@ _TRIM_THRESHOLD, _GLIBC_TRIM_THRESHOLD = -1, 128 * 1024
 _MMAP_MAX, _GLIBC_MMAP_MAX = -4, 65536
 _ARENA_MAX = -8
 
-_BALLAST_SIZES = (2**26, 2**23, 2**20)
+_SMALLEST_BALLAST, _FINER = 20, 3  # log2 of bytes, and of how many times smaller the next size is
+_SHARE = 8  # of the resident memory: a kept piece as large as that would hide a peak
 _MOST_BLOCKS = 2000
 
 
@@ -109,10 +110,15 @@ def peak_resident_bytes(run: Callable[[], object], allocate: Callable[[int], obj
 
 
 def _take_up_kept_memory(allocate: Callable[[int], object | None]) -> list[object]:
-    """Arrays of falling sizes, of each until two in a row had to come from the system."""
+    """Arrays of falling sizes, of each until two in a row had to come from the system.
+
+    From sizes near those of the arrays that the process has had: what is kept in one piece is not given away in small
+    ones, and would be there for a gradient as large as the weights.
+    """
     held: list[object] = []
-    for size in _BALLAST_SIZES:
-        grown = 0
+    largest = max(_SMALLEST_BALLAST, (psutil.Process().memory_info().rss // _SHARE).bit_length() - 1)
+    for exponent in range(largest, _SMALLEST_BALLAST - 1, -_FINER):
+        size, grown = 2**exponent, 0
         while grown < 2 and len(held) < _MOST_BLOCKS:
             before = psutil.Process().memory_info().rss
             block = allocate(size)
