@@ -20,7 +20,7 @@ _MMAP_MAX, _GLIBC_MMAP_MAX = -4, 65536
 _ARENA_MAX = -8
 
 _SMALLEST_BALLAST, _FINER = 20, 3  # log2 of bytes, and of how many times smaller the next size is
-_SHARE = 8  # of the resident memory: a kept piece as large as that would hide a peak
+_OF_RESIDENT, _OF_FREE = 4, 8  # shares of memory that the largest may take
 _MOST_BLOCKS = 2000
 
 
@@ -116,7 +116,8 @@ def _take_up_kept_memory(allocate: Callable[[int], object | None]) -> list[objec
     ones, and would be there for a gradient as large as the weights.
     """
     held: list[object] = []
-    largest = max(_SMALLEST_BALLAST, (psutil.Process().memory_info().rss // _SHARE).bit_length() - 1)
+    resident, free = psutil.Process().memory_info().rss, psutil.virtual_memory().available
+    largest = max(_SMALLEST_BALLAST, min(resident // _OF_RESIDENT, free // _OF_FREE).bit_length() - 1)
     for exponent in range(largest, _SMALLEST_BALLAST - 1, -_FINER):
         size, grown = 2**exponent, 0
         while grown < 2 and len(held) < _MOST_BLOCKS:
