@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from impls.errors import BadInput
 
 _MARKERS = {"torch": "o", "tensorflow": "s", "jax": "^", "numpy": "x"}
 _DASHES = {"torch": "-", "tensorflow": "--", "jax": ":", "numpy": "-."}
+_INSIDE = 6  # lines whose names have room within the axes
 _ENDINGS = (".svg", ".png", ".pdf")
 
 
@@ -43,7 +45,9 @@ def speed(records: Sequence[Record], path: Path) -> None:
             lines.setdefault(parts, []).append(record)
     if not lines:
         raise BadInput("nothing to plot: allowed: a run that timed a layer besides full softmax, and agrees")
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    below_plot = len(lines) > _INSIDE
+    height = 4.2 + 0.2 * math.ceil(len(lines) / 2) * below_plot
+    figure, axes = pyplot.subplots(figsize=(7, height), layout="constrained")
     methods = list(dict.fromkeys(parts[0] for parts in lines))
     for parts, found in lines.items():
         method, framework, *_ = parts
@@ -66,9 +70,12 @@ def speed(records: Sequence[Record], path: Path) -> None:
     sizes = sorted({record["vocab"] for record in timed})
     axes.set_xticks(sizes, [_svg.thousands(size) for size in sizes], minor=False)
     axes.minorticks_off()
-    ticks = [1, 2, 5, 10, 20, 50, 100, 200]
+    ticks = [0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200]
+    low, high = axes.get_ylim()
     axes.set_yticks(ticks, [str(tick) for tick in ticks])
-    axes.legend(fontsize="small", frameon=False, ncols=2)
+    axes.set_ylim(low, high)
+    where = {"loc": "outside lower center"} if below_plot else {}
+    (figure if below_plot else axes).legend(fontsize="small", frameon=False, ncols=2, **where)
     title = "Forward and backward of the output layer"
     axes.set_title(f"{title}, {conditions.pop()}" if len(conditions) == 1 else title, fontsize="medium")
     try:

@@ -248,12 +248,12 @@ def test_runs_of_two_seeds_are_models_of_their_own(rows):
 
 def test_the_command(tmp_path, capsys):
     out = tmp_path / "page.html"
-    files = [RESULTS / "quick.jsonl", RESULTS / "cpu-44k.jsonl"]
+    files = [RESULTS / "quick.jsonl", RESULTS / "cpu-epyc.jsonl"]
     runs = [argument for file in files for argument in ("--run", str(file))]
     assert main(["report", *runs, "--out", str(out)]) == 0
     rows = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
     assert f": {rows} rows" in capsys.readouterr().out
-    assert "<title>Vocabench: quick, cpu-44k</title>" in out.read_text(encoding="utf-8")
+    assert "<title>Vocabench: quick, cpu-epyc</title>" in out.read_text(encoding="utf-8")
     assert main(["report", "--run", str(tmp_path / "none.jsonl")]) == 2
     assert main(["report", *runs, "--out", str(tmp_path / "no" / "page.html")]) == 2
     (tmp_path / "empty.jsonl").write_text("")
