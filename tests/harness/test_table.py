@@ -10,7 +10,8 @@ from harness.report.rows import flatten
 from harness.store import read
 from impls.errors import BadInput
 
-ROWS = read(Path(__file__).parents[2] / "results" / "quick.jsonl")
+RESULTS = Path(__file__).parents[2] / "results"
+ROWS = read(RESULTS / "quick.jsonl")
 
 
 def test_latex_prints_the_best_of_each_column_bold():
@@ -112,6 +113,15 @@ def test_a_plot_says_which_line_was_measured_under_what(tmp_path):
         "N=7, D=256, float32, cpu",
     }
     assert {"500", "10k"} <= set(drawn)
+
+
+def test_the_names_of_many_lines_are_below_the_axes(tmp_path):
+    heights = []
+    for rows in (read(RESULTS / "cpu-epyc.jsonl"), ROWS):
+        plot.speed(flatten(rows), tmp_path / "plot.svg")
+        (height,) = re.search(r'height="([\d.]+)pt"', (tmp_path / "plot.svg").read_text()).groups()
+        heights.append(float(height))
+    assert heights[0] > heights[1] == pytest.approx(4.2 * 72)
 
 
 @pytest.mark.parametrize("name", ["plot", "plot.foo", "plot.jpg"])
