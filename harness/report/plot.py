@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.report import _svg
 from harness.report.rows import Record
@@ -74,8 +75,11 @@ def speed(records: Sequence[Record], path: Path) -> None:
     low, high = axes.get_ylim()
     axes.set_yticks(ticks, [str(tick) for tick in ticks])
     axes.set_ylim(low, high)
-    where = {"loc": "outside lower center"} if below_plot else {}
-    (figure if below_plot else axes).legend(fontsize="small", frameon=False, ncols=2, **where)
+    look: dict[str, Any] = {"fontsize": "small", "frameon": False, "ncols": 2}
+    if below_plot:
+        figure.legend(loc="outside lower center", **look)
+    else:
+        axes.legend(**look)
     title = "Forward and backward of the output layer"
     axes.set_title(f"{title}, {conditions.pop()}" if len(conditions) == 1 else title, fontsize="medium")
     try:
