@@ -117,15 +117,17 @@ def _take_up_kept_memory(allocate: Callable[[int], object | None]) -> list[objec
     """
     held: list[object] = []
     resident, free = psutil.Process().memory_info().rss, psutil.virtual_memory().available
+    room = min(resident, free // 4)  # what is kept is resident, and under pressure resident memory does not grow
     largest = max(_SMALLEST_BALLAST, min(resident // _OF_RESIDENT, free // _OF_FREE).bit_length() - 1)
     for exponent in range(largest, _SMALLEST_BALLAST - 1, -_FINER):
         size, grown = 2**exponent, 0
-        while grown < 2 and len(held) < _MOST_BLOCKS:
+        while grown < 2 and size <= room and len(held) < _MOST_BLOCKS:
             before = psutil.Process().memory_info().rss
             block = allocate(size)
             if block is None:
                 return []
             held.append(block)
+            room -= size
             grown = grown + 1 if psutil.Process().memory_info().rss - before > 0.9 * size else 0
     return held
 
