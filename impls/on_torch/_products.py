@@ -56,13 +56,15 @@ def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
     return dscores_NV.T @ hidden_ND
 
 
-def add_weight_gradient(total_VD: Tensor, dscores_NV: Tensor, hidden_ND: Tensor) -> None:
-    """`weight_gradient` added to `total_VD` in place, with no further array of its size."""
+def add_weight_gradient(total_VD: Tensor, dscores_NV: Tensor, hidden_ND: Tensor, *, first: bool) -> None:
+    """`weight_gradient` added to `total_VD` in place, or if it is the `first` written there, with no further array of
+    its size."""
     if not is_onednns(hidden_ND.T, dscores_NV.T):
-        torch.addmm(total_VD, dscores_NV.T, hidden_ND, out=total_VD)
+        torch.addmm(total_VD, dscores_NV.T, hidden_ND, beta=float(not first), out=total_VD)
         return
     for total_SD, dscores_NS in zip(total_VD.split(_WORDS), dscores_NV.split(_WORDS, dim=1), strict=True):
-        total_SD += _by_onednn(dscores_NS.contiguous().T, hidden_ND.T)
+        added_SD = _by_onednn(dscores_NS.contiguous().T, hidden_ND.T)
+        _ = total_SD.copy_(added_SD) if first else total_SD.add_(added_SD)
 
 
 class _Linear(torch.autograd.Function):

@@ -123,7 +123,7 @@ def _differentiated(
     """The sum of the losses, each times its share, and its gradients by the first three arguments: block by block of
     tokens, from the exponentials of the block's logits."""
     total = hidden_ND.new_zeros(())
-    dhidden_ND, dweight_VD, dbias_V = (torch.zeros_like(array) for array in (hidden_ND, weight_VD, bias_V))
+    dhidden_ND, dweight_VD, dbias_V = (torch.empty_like(array) for array in (hidden_ND, weight_VD, bias_V))
     width = blocks.of_tokens(len(hidden_ND), len(weight_VD), form)
     for start in range(0, len(hidden_ND), width):
         hidden_BD, targets_B, share_B = (array[start : start + width] for array in (hidden_ND, targets_N, share_N))
@@ -136,8 +136,9 @@ def _differentiated(
         scale_B1 = (share_B / sum_B)[:, None]
         dexp_BD = _products.product(exp_BV, weight_VD)
         dhidden_ND[start : start + width] = dexp_BD * scale_B1 - weight_VD[targets_B] * share_B[:, None]
-        _products.add_weight_gradient(dweight_VD, exp_BV, hidden_BD * scale_B1)
-        dbias_V.addmv_(exp_BV.T, scale_B1[:, 0])
+        first = start == 0
+        _products.add_weight_gradient(dweight_VD, exp_BV, hidden_BD * scale_B1, first=first)
+        dbias_V.addmv_(exp_BV.T, scale_B1[:, 0], beta=float(not first))
         del logits_BV, exp_BV  # before the next is made, so that one is in memory at a time
     dweight_VD.index_add_(0, targets_N, hidden_ND * share_N[:, None], alpha=-1)
     dbias_V.index_add_(0, targets_N, share_N, alpha=-1)

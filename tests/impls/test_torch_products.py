@@ -66,11 +66,14 @@ def test_what_is_added_in_place(calls):
     hidden_ND, weight_VD, _ = (array.detach() for array in inputs(words=9000))
     dscores_NV = torch.randn(17, 9000)
     total_VD, total_ND = torch.ones(9000, 9), torch.ones(17, 9)
-    _products.add_weight_gradient(total_VD, dscores_NV, hidden_ND)
+    _products.add_weight_gradient(total_VD, dscores_NV, hidden_ND, first=False)
     _products.add_product(total_ND, dscores_NV, weight_VD)
     torch.testing.assert_close(total_VD, 1 + dscores_NV.T @ hidden_ND, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(total_ND, 1 + dscores_NV @ weight_VD, rtol=1e-5, atol=1e-3)
     assert len(calls) == 4  # three pieces of the words, and the other product
+    total_VD.fill_(torch.nan)
+    _products.add_weight_gradient(total_VD, dscores_NV, hidden_ND, first=True)
+    torch.testing.assert_close(total_VD, dscores_NV.T @ hidden_ND, rtol=1e-5, atol=1e-4)
 
 
 def test_few_vectors_without_gradients_are_read_in_either_order(monkeypatch):
