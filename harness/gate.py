@@ -30,7 +30,7 @@ SAME_OR_BETTER = "same or better"
 RATIO = "x"  # the unit of speed-ups, and of one framework's figure over another's
 
 _MACHINE = (("machine", "cpu"), ("machine", "cores"), ("framework", "threads"), ("framework", "device_name"))
-_OTHERWISE_TIMED = "timed by another definition: see docs/measuring.md, timing"
+_OTHERWISE_DEFINED = "measured by another definition: see docs/measuring.md"
 _SEVERAL = 3  # runs of a side, from which on their own differences are the measure of what is usual
 _RUNS_LEVEL = 0.8  # of three runs a side the most extreme difference is left out
 _LARGEST = 700.0  # log of what a float still holds
@@ -166,8 +166,8 @@ def _quantity(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: flo
     if a.value is None or b.value is None:
         what = SAME if a.value == b.value else WORSE if b.value is None else BETTER
         return _finding(what, a, b, reason="not finite")
-    if a.timing != b.timing:
-        return _finding(NOT_COMPARABLE, a, b, reason=_OTHERWISE_TIMED)
+    if a.definition != b.definition:
+        return _finding(NOT_COMPARABLE, a, b, reason=_OTHERWISE_DEFINED)
     if _is_timed(a, b):
         alone = a.is_baseline or not (a.rounds and b.rounds)
         return (_alone if alone else _paired)(old, new, a, b, limits, level)
@@ -302,8 +302,8 @@ def _next_to(old: Run, new: Run, four: tuple[Entry, Entry, Entry, Entry], limits
     a1, a2, b1, b2 = four
     before, after = (first.value / second.value for first, second in ((a1, a2), (b1, b2)))  # type: ignore[operator]
     more: dict[str, Any] = {"reason": ""}
-    if len({each.timing for each in four}) > 1:
-        what, more["reason"] = NOT_COMPARABLE, _OTHERWISE_TIMED
+    if len({each.definition for each in four}) > 1:
+        what, more["reason"] = NOT_COMPARABLE, _OTHERWISE_DEFINED
     elif _is_timed(*four):
         was, now = shift(a2.logs, a1.logs, level), shift(b2.logs, b1.logs, level)
         slower = Interval(now.value - was.value, now.low - was.high, now.high - was.low)

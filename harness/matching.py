@@ -29,7 +29,7 @@ class Entry:
 
     Attributes:
         ratio: As a measurement's.
-        timing: Which definition a time was taken by (`harness.timing.DEFINITION`).
+        definition: Which a time or a peak was taken by (`harness.timing.DEFINITION`, `harness.memory.DEFINITION`).
         runs: What was pooled; empty for a single run.
     """
 
@@ -41,7 +41,7 @@ class Entry:
     better: str
     samples: list[float]
     ratio: Mapping[str, Any]
-    timing: int = 1
+    definition: int = 1
     runs: tuple[Entry, ...] = ()
 
     @property
@@ -167,7 +167,7 @@ def entries(row: Row) -> Iterable[Entry]:
             better=each.get("better", LOWER),
             samples=[sample for sample in each.get("samples") or [] if sample is not None],
             ratio=each.get("ratio") or {},
-            timing=(each.get("detail") or {}).get("timing", 1),
+            definition=(each.get("detail") or {}).get("timing" if each.get("unit") == "s" else "counting", 1),
         )
 
 

@@ -1,4 +1,4 @@
-"""Peak memory of a piece of work: on the CPU the process's high-water mark, reset before it; else a device's count."""
+"""Peak memory of a piece of work: by the framework's own count, or on a CPU the process's high-water mark."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import psutil
 
 from harness import registry
 
+# What a peak stands for: rows keep it, and none is compared with one of another. In 2 it is of a call that compiles
+# nothing, counted by TensorFlow itself, and no gap of the heap keeps the pages of what was freed.
+DEFINITION = 2
+
 # mallopt's parameters and glibc's own values of them.
 _TRIM_THRESHOLD, _GLIBC_TRIM_THRESHOLD = -1, 128 * 1024
 _MMAP_MAX, _GLIBC_MMAP_MAX = -4, 65536
+_MMAP_THRESHOLD, _LOG2_OF_ITS_BYTES = -3, 17
 _ARENA_MAX = -8
 
-_SMALLEST_BALLAST, _FINER = 20, 3  # log2 of bytes, and of how many times smaller the next size is
-_OF_RESIDENT, _OF_FREE = 4, 8  # shares of memory that the largest may take
-_MOST_BLOCKS = 2000
+_MOST_GAPS = 2000
+
+
+class _MallInfo(ctypes.Structure):
+    """What glibc's `mallinfo` returns; `hblks` are the blocks that each have a mapping of their own."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("arena", "ordblks", "smblks", "hblks")),
+        *((name, ctypes.c_int) for name in ("hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")),
+    ]
 
 
 class _Glibc:
@@ -42,7 +54,38 @@ class _Glibc:
             self.library.mallopt(_ARENA_MAX, 1)  # the arenas of other threads have no room for anything large
             self.library.mallopt(_TRIM_THRESHOLD, -1 if freed else _GLIBC_TRIM_THRESHOLD)
             self.library.mallopt(_MMAP_MAX, 0 if freed else _GLIBC_MMAP_MAX)
+            self.library.mallopt(_MMAP_THRESHOLD, 2**_LOG2_OF_ITS_BYTES)
             self.keeps_freed = freed
+
+    @contextmanager
+    def gaps_taken(self) -> Iterator[None]:
+        """What the heap has room for between what is in use is taken, and not written to, so that a large array gets a
+        mapping of its own, which goes back to the kernel with it.
+
+        The heap of a process that kept what it freed is nearly all gaps. An array that lies in one leaves its pages
+        behind when it is freed, and the next may lie in another.
+        """
+        if self.library is None:
+            yield
+            return
+        library, gaps = self.library, list[int]()
+        library.mallinfo.restype = _MallInfo
+        library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        library.free.argtypes = [ctypes.c_void_p]
+        size = 2 ** (psutil.virtual_memory().total.bit_length() - 1)
+        while size >= 2**_LOG2_OF_ITS_BYTES and len(gaps) < _MOST_GAPS:
+            mapped = library.mallinfo().hblks
+            block = library.malloc(size)
+            if block and library.mallinfo().hblks == mapped:
+                gaps.append(block)
+            else:
+                library.free(block)
+                size //= 2
+        try:
+            yield
+        finally:
+            for block in gaps:
+                library.free(block)
 
 
 _glibc = _Glibc()
@@ -64,7 +107,7 @@ def allocation() -> str:
 
 @contextmanager
 def freed_given_back() -> Iterator[None]:
-    """What was freed before goes back to the system, and within `keep_freed` is suspended.
+    """What was freed before goes back to the system, and within `keep_freed` is suspended: what is freed goes back too.
 
     A process that never asked for it keeps glibc's own thresholds, which move with what it frees until one is set.
     """
@@ -75,69 +118,40 @@ def freed_given_back() -> Iterator[None]:
     if _glibc.library is not None:
         _glibc.library.malloc_trim(0)
     try:
-        yield
+        with _glibc.gaps_taken() if kept else nullcontext():
+            yield
     finally:
         if kept:
             _glibc.keep(freed=True)
 
 
 def peak_bytes(framework: str, device: str, run: Callable[[], object]) -> int | None:
-    """Most memory of a device ("cpu", "cuda", ...) in use during `run` above what was in use before; None where the
-    device does not count it. `run` is called once."""
+    """Most memory of a device ("cpu", "cuda", ...) in use during `run` above what was in use before; None where neither
+    the framework nor the system counts it. `run` is called once.
+
+    A framework's own count comes first: what it keeps of freed memory hides the next peak from the system.
+    """
     adapter = registry.adapter(framework)
+    if adapter.counts_memory(device):
+        return adapter.peak_counted_bytes(device, run)
     if device == "cpu":
-        return peak_resident_bytes(run, adapter.ballast)
-    return adapter.peak_device_bytes(device, run)
+        return peak_resident_bytes(run)
+    run()
+    return None
 
 
-def peak_resident_bytes(run: Callable[[], object], allocate: Callable[[int], object | None] = lambda size: None) -> int:
+def peak_resident_bytes(run: Callable[[], object]) -> int:
     """Most resident memory during `run` above what was resident before it.
 
     On Linux the kernel keeps the high-water mark exactly. Elsewhere a thread samples every millisecond, and a shorter
-    peak may be missed. Freed memory is returned to the system first, or a peak could hide in it; a framework that keeps
-    what it has freed gives `allocate`, and what it keeps is taken up while `run` runs.
-
-    Args:
-        run: The work.
-        allocate: Makes an array of so many bytes and writes to it; None where freed memory goes back to the system.
+    peak may be missed. Freed memory is returned to the system first, or a peak could hide in it.
     """
-    held = _take_up_kept_memory(allocate)
-    try:
-        with freed_given_back():
-            return _peak(run)
-    finally:
-        del held
-
-
-def _take_up_kept_memory(allocate: Callable[[int], object | None]) -> list[object]:
-    """Arrays of falling sizes, of each until two in a row had to come from the system.
-
-    From sizes near those of the arrays that the process has had: what is kept in one piece is not given away in small
-    ones, and would be there for a gradient as large as the weights.
-    """
-    held: list[object] = []
-    resident, free = psutil.Process().memory_info().rss, psutil.virtual_memory().available
-    room = min(resident, free // 4)  # what is kept is resident, and under pressure resident memory does not grow
-    largest = max(_SMALLEST_BALLAST, min(resident // _OF_RESIDENT, free // _OF_FREE).bit_length() - 1)
-    for exponent in range(largest, _SMALLEST_BALLAST - 1, -_FINER):
-        size, grown = 2**exponent, 0
-        while grown < 2 and size <= room and len(held) < _MOST_BLOCKS:
-            before = psutil.Process().memory_info().rss
-            block = allocate(size)
-            if block is None:
-                return []
-            held.append(block)
-            room -= size
-            grown = grown + 1 if psutil.Process().memory_info().rss - before > 0.9 * size else 0
-    return held
-
-
-def _peak(run: Callable[[], object]) -> int:
-    if sys.platform == "linux" and _reset_high_water_mark():
+    with freed_given_back():
+        if sys.platform != "linux" or not _reset_high_water_mark():
+            return _sampled_peak(run)
         before = psutil.Process().memory_info().rss
         run()
         return max(0, _high_water_mark() - before)
-    return _sampled_peak(run)
 
 
 def _reset_high_water_mark() -> bool:

@@ -41,6 +41,7 @@ _DETAIL = record(
     {
         "formulation": maybe(text),
         "timing": whole(1),
+        "counting": whole(1),
         "tried": named(either(number, text)),
         "split": text,
         "curve": each(_PLACED),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.cells import Cell
-from harness.memory import peak_bytes
+from harness.memory import DEFINITION, peak_bytes
 from harness.quantities import Measurement
 from harness.tasks import _batches
 from harness.tasks._checkpoint import Checkpoint
@@ -167,7 +167,8 @@ class Training(ABC):
         ]
         if any(self.peak_bytes.values()):
             largest, peak = max(self.peak_bytes.items(), key=lambda item: item[1])
-            found.append(Measurement("step_peak_bytes", peak, [peak], detail={"batch": self.batch, "shape": largest}))
+            counted = {"batch": self.batch, "shape": largest, "counting": DEFINITION}
+            found.append(Measurement("step_peak_bytes", peak, [peak], detail=counted))
         if self.step_seconds:
             shapes = {"batch": self.batch, "shapes": sorted(self.shapes)}
             found.append(

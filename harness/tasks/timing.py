@@ -14,7 +14,7 @@ import numpy as np
 from harness import agreement, layers, registry, roofline
 from harness.cells import Cell, Names, Setting
 from harness.fastest_form import fastest_form
-from harness.memory import freed_given_back, peak_bytes
+from harness.memory import DEFINITION, freed_given_back, peak_bytes
 from harness.quantities import Measurement
 from harness.tasks._paired import BASELINE, DECODING, decoding, timed
 from harness.tasks._result import Result
@@ -180,9 +180,8 @@ def _peak_of_form(fields: dict[str, Any], form: str) -> tuple[list[Measurement],
 
 
 def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], float]:
-    """Of the very first call, which takes its memory from the system; later calls reuse what the framework kept. None
-    where the device does not count it. Also the seconds that this call takes longer than each of some
-    later ones which, like it, take their memory from the system.
+    """Of the second call; none where nothing counts it. Also the seconds that the first, which compiles, takes longer
+    than each of some later ones which, like it, take their memory from the system.
 
     A small layer of the same method goes first, so that what the framework loads and compiles with is in memory
     already.
@@ -193,12 +192,12 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], f
     small.prepare("layer", some.hidden_ND, some.targets_N)()
 
     work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
-    seconds: list[float] = []
     with freed_given_back():
+        seconds = [call_seconds(work)]
         value = peak_bytes(cell.framework, cell.device, lambda: seconds.append(call_seconds(work)))
         while len(seconds) < 1 + _CALLS and sum(seconds[1:]) < _BUDGET:
             seconds.append(call_seconds(work))
     compiling = max(0.0, seconds[0] - max(seconds[1:]))
     if value is None:
         return [], compiling
-    return [Measurement("peak_bytes", value, [value], detail={"device": cell.device != "cpu"})], compiling
+    return [Measurement("peak_bytes", value, [value], detail={"counting": DEFINITION})], compiling

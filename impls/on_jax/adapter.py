@@ -118,17 +118,17 @@ def prepare_add(size: int, device: str) -> Callable[[], object]:
     return run
 
 
-def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
+def counts_memory(device: str) -> bool:
+    """Whether JAX counts the memory that it takes there."""
+    return "peak_bytes_in_use" in (check_device(device).memory_stats() or {})
+
+
+def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
     """Most memory of a device in use so far, `run` included, above what is in use after it: JAX's counter of the peak
-    cannot be reset. None where the device has none."""
+    cannot be reset."""
     run()
-    stats = check_device(device).memory_stats() or {}
-    return int(stats["peak_bytes_in_use"] - stats["bytes_in_use"]) if "peak_bytes_in_use" in stats else None
-
-
-def ballast(size: int) -> object | None:
-    """None: what JAX frees on the host goes back to the system."""
-    return None
+    stats = check_device(device).memory_stats()
+    return int(stats["peak_bytes_in_use"] - stats["bytes_in_use"])
 
 
 def native(spec: LayerSpec) -> OutputLayer:

@@ -50,15 +50,9 @@ def prepare_add(size: int, device: str) -> Callable[[], object]:
     return lambda: np.add(total, other, out=total)
 
 
-def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
-    """None: there is no device but the host."""
-    run()
-    return None
-
-
-def ballast(size: int) -> object | None:
-    """None: what NumPy frees goes back to the system."""
-    return None
+def counts_memory(device: str) -> bool:
+    """No: the system does."""
+    return False
 
 
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:

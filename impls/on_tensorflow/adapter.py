@@ -122,19 +122,23 @@ def prepare_add(size: int, device: str) -> Callable[[], object]:
     return lambda: wait(total.assign_add(other, read_value=False))
 
 
-def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
+def counts_memory(device: str) -> bool:
+    """Whether TensorFlow counts the memory that it takes there: on a GPU, and on a CPU where its allocator keeps what
+    was freed, as it does with oneDNN."""
+    try:
+        tf.config.experimental.get_memory_info(check_device(device).removeprefix("/"))
+    except ValueError:
+        return False
+    return True
+
+
+def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
     """Most memory of a device in use during `run` above what was in use before."""
     name = check_device(device).removeprefix("/")
     tf.config.experimental.reset_memory_stats(name)
     before = tf.config.experimental.get_memory_info(name)["current"]
     run()
     return tf.config.experimental.get_memory_info(name)["peak"] - before
-
-
-def ballast(size: int) -> object | None:
-    """An array of `size` bytes on the host, written to: TensorFlow keeps what it has freed there."""
-    with tf.device("CPU:0"):
-        return tf.ones([size // 4])
 
 
 def native(spec: LayerSpec) -> OutputLayer:

@@ -195,7 +195,12 @@ def prepare_add(size: int, device: str) -> Callable[[], object]:
     return run
 
 
-def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
+def counts_memory(device: str) -> bool:
+    """Whether PyTorch counts the memory that it takes there: on a GPU."""
+    return device != "cpu"
+
+
+def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
     """Most memory of a device in use during `run` above what was in use before."""
     place = check_device(device)
     torch.cuda.synchronize(place)
@@ -204,11 +209,6 @@ def peak_device_bytes(device: str, run: Callable[[], object]) -> int | None:
     run()
     torch.cuda.synchronize(place)
     return torch.cuda.max_memory_allocated(place) - before
-
-
-def ballast(size: int) -> object | None:
-    """None: what PyTorch frees on the host goes back to the system."""
-    return None
 
 
 def ids_on(device: torch.device, ids: NDArray) -> Tensor:

@@ -91,6 +91,12 @@ def test_times_of_two_definitions_are_not_compared():
     }
 
 
+def test_peaks_of_two_definitions_are_not_compared():
+    before, after = ([row(cell(), Measurement("peak_bytes", 4e8, detail=detail))] for detail in ({}, {"counting": 2}))
+    assert [each.verdict for each in gate.compare(before, after, LIMITS)] == [gate.NOT_COMPARABLE]
+    assert [each.verdict for each in gate.compare(after, after, LIMITS)] == [gate.SAME]
+
+
 def test_absolute_times_of_two_machines_are_not_compared():
     rng = np.random.default_rng(4)
     other = run(rng, FACTORS, where=MACHINE | {"cpu": "Another CPU"})
