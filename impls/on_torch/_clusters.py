@@ -28,7 +28,7 @@ from impls.on_torch._word_rows import WordRows, empty_slots
 
 GROUPED, LOOP = "grouped_mm", "loop over clusters"
 _TILE = 32  # tokens
-_FEW = 4  # tokens
+_FEW = {True: 8, False: 4}  # tokens, where words go first in their products with few vectors and where vectors do
 _LARGE = 2**16  # numbers of a cluster's word vectors
 # Bytes of the chip's own memory that the kernels take for vectors of up to so many bytes, as Triton 3.6 compiles them
 # for NVIDIA's architectures 8.0, 8.9 and 9.0: they hold sixteen words and as many hidden vectors at once.
@@ -161,10 +161,11 @@ def scores(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
         return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
     scores_NS = hidden_ND.new_zeros(len(hidden_ND), batch.rows.slots)
     by_run = hidden_ND.split(batch.tokens), scores_NS.split(batch.tokens)
+    few = _FEW[_products.words_first()]
     for (cluster, tokens), hidden_MD, scores_MF in zip(batch.runs, *by_run, strict=True):
         words_SD = batch.rows.of_cluster(words, cluster)
         scores_MS = scores_MF.narrow(1, 0, len(words_SD))
-        if tokens > _FEW:
+        if tokens > few:
             torch.mm(hidden_MD, words_SD.t(), out=scores_MS)
         else:
             scores_MS.copy_(_products.of_few(hidden_MD, words_SD))

@@ -109,12 +109,10 @@ def _best_of_row(
             if not alone:
                 return None
             joint_MS = words.joint_of_all(hidden_D[None], log_cluster_C[None])[0]
-            word_MS = words.word_CS
-            wanted = clusters
+            order_C, wanted = torch.arange(clusters), clusters
         else:
             more_MS = words.joint_of_row(columns_DX, bound_C[done:wanted], order_C[done:wanted])
             joint_MS = torch.cat([joint_MS, more_MS]) if done else more_MS
-            word_MS = words.word_CS[order_C[:wanted]]
         values_M, column_M = _best_columns(joint_MS, min(k + 1, joint_MS.numel()))
         values = values_M.tolist()
         # At equality a word of lower id may still come: only a bound strictly below settles a row.
@@ -124,7 +122,7 @@ def _best_of_row(
     width = joint_MS.shape[1]
 
     def ids_of(column: Tensor) -> Tensor:
-        return word_MS[column // width, column % width]
+        return words.word_CS[order_C[column // width], column % width]
 
     if len(set(values)) == len(values):
         return values_M[None, :k], ids_of(column_M[:k])[None], wanted / clusters

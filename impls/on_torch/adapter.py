@@ -324,7 +324,7 @@ class TorchLayer(Switched, Layer):
         }
         if job.work in decode:
 
-            @torch.no_grad()
+            @torch.inference_mode()
             def run_decode() -> None:
                 with self.precision():
                     decode[job.work]()
