@@ -52,8 +52,9 @@ class LookUp:
     """One figure over framework and method.
 
     Attributes:
-        version: Raised with `harness.timing.DEFINITION`, which older commits lack: asv compares no figures of two. It
-            would otherwise hash these files, which say nothing about what is measured.
+        version: Raised with `harness.timing.DEFINITION` and, of memory, `harness.memory.DEFINITION`, which older
+            commits lack: asv compares no figures of two. It would otherwise hash these files, which say nothing about
+            what is measured.
     """
 
     figure: str

@@ -44,7 +44,7 @@ class RelativeTopK(_Timed):
 
 
 class Memory(_Timed):
-    figure, unit = "peak_bytes", "bytes"
+    figure, unit, version = "peak_bytes", "bytes", "counting 2"
     track_peak_bytes = LookUp.look_up
 
 

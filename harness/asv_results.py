@@ -25,7 +25,6 @@ from harness.store import Row
 from impls.errors import BadInput
 
 _RESULTS, _MACHINE = 2, 1  # versions of the format
-_VERSION = "1"  # of each benchmark: asv compares no figures of different ones
 _PARAMETERS = ("framework", "method", "cell")
 _PER_CELL = (
     "result", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25", "stats_q_75", "stats_number", "stats_repeat", "samples",
@@ -33,7 +32,7 @@ _PER_CELL = (
 _COLUMNS = ("params", "version", *_PER_CELL)
 
 Parameters = tuple[str, ...]  # of one figure, as Python writes them: asv's own form
-Columns = dict[str, dict[Parameters, dict[str, Any]]]  # by benchmark
+Columns = dict[str, dict[Parameters, dict[str, Any]]]  # by benchmark; "version" is the figure's definition, a number
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,9 @@ def name_of(cell: Cell) -> str:
 def write(folder: Path, found: Iterable[tuple[Origin, Row]]) -> list[Path]:
     """Every figure of the rows, next to what the files hold already; the same figure takes the old one's place.
 
+    The version of a benchmark is the newest definition that its figures were measured by. asv compares none of an
+    earlier version; where a file has both, the earlier are left out.
+
     Returns:
         The results files.
 
@@ -130,7 +132,10 @@ def write(folder: Path, found: Iterable[tuple[Origin, Row]]) -> list[Path]:
         cell = Cell.from_json(row["cell"])
         parameters = tuple(map(repr, (cell.framework, cell.method + cell.variant, name_of(cell))))
         for name, samples in history.figures(row).items():
-            files[path][1].setdefault(f"{cell.task}.{name}", {})[parameters] = _columns(samples)
+            cells = files[path][1].setdefault(f"{cell.task}.{name}", {})
+            columns = _columns(samples) | {"version": history.definition(row, name)}
+            if columns["version"] >= cells.get(parameters, columns)["version"]:
+                cells[parameters] = columns
     benchmarks = _benchmarks(folder / "benchmarks.json", [columns for _, columns in files.values()])
     for path, (source, columns) in files.items():
         _write(path, _results(source, columns), compact=True)
@@ -168,11 +173,17 @@ def _results(source: Origin, columns: Columns) -> dict[str, Any]:
 
 def _table(cells: Mapping[Parameters, dict[str, Any]]) -> list[Any]:
     """One benchmark's columns over the product of its parameters; null where there is no figure."""
+    version = _newest(cells)
+    cells = {point: cell for point, cell in cells.items() if cell["version"] == version}
     parameters = _axes(cells)
-    whole = {"params": parameters, "version": _VERSION}
+    whole = {"params": parameters, "version": str(version)}
     missing = {"result": np.nan}  # asv's "skipped"; null would be "failed"
     each = [cells.get(point, missing) for point in itertools.product(*parameters)]
     return [whole[name] if name in whole else [cell.get(name) for cell in each] for name in _COLUMNS]
+
+
+def _newest(cells: Mapping[Parameters, dict[str, Any]]) -> int:
+    return max(cell["version"] for cell in cells.values())
 
 
 def _axes(points: Iterable[Parameters]) -> list[list[str]]:
@@ -188,8 +199,8 @@ def _read(path: Path) -> Columns:
             for number, point in enumerate(itertools.product(*columns["params"])):
                 cell = {name: columns[name][number] for name in _PER_CELL if columns.get(name)}
                 if cell.get("samples"):
-                    found.setdefault(benchmark, {})[point] = cell
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+                    found.setdefault(benchmark, {})[point] = cell | {"version": int(columns["version"])}
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path}: no results of asv's: allowed: a file that asv or an export wrote") from error
     return found
 
@@ -199,15 +210,17 @@ def _benchmarks(path: Path, files: Iterable[Columns]) -> dict[str, Any]:
     known = _load(path)
     for columns in files:
         for name, cells in columns.items():
-            old = known.get(name, {}).get("params") or [[] for _ in _PARAMETERS]
+            before = known.get(name, {})
+            old = before.get("params") or [[] for _ in _PARAMETERS]
             new = _axes(cells)
+            version = max(int(before.get("version", 1)), _newest(cells))
             known[name] = {
                 "name": name,
                 "type": "track",
                 "unit": history.unit(name.partition(".")[2]),
                 "params": [sorted({*first, *second}) for first, second in zip(old, new, strict=True)],
                 "param_names": list(_PARAMETERS),
-                "version": _VERSION,
+                "version": str(version),
                 "timeout": 0,
                 "code": f"# {name} of rows made by 'vocabench run'",
             }

@@ -37,6 +37,12 @@ def figures(row: Row) -> dict[str, list[float]]:
     return found
 
 
+def definition(row: Row, figure: str) -> int:
+    """Which one of the names of `figures` was measured by; asv compares none of two."""
+    quantity = figure.removeprefix(_OPPOSITE).removeprefix(_RELATIVE)
+    return max(entry.definition for entry in entries(row) if entry.quantity == quantity)
+
+
 def unit(figure: str) -> str:
     """Of one of the names of `figures`, as asv calls it."""
     if figure.startswith(_RELATIVE):

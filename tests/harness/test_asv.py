@@ -217,6 +217,30 @@ def test_exports_add_up_and_the_same_again_changes_nothing(repository):
     assert path.read_text() == both
 
 
+def test_figures_of_two_definitions_are_two_versions(repository):
+    def version_of(path, benchmark="timing.peak_bytes"):
+        content = json.loads(path.read_text())
+        columns = content["results"][benchmark] if "results" in content else [None, content[benchmark]["version"]]
+        return columns[1]
+
+    old, new = (Measurement("peak_bytes", 10.0, detail=detail) for detail in ({}, {"counting": 2}))
+    assert export(row(LAYER, old, commit=repository[0])) == 0
+    (first,) = exported()
+    assert version_of(first) == version_of(Path("exported/benchmarks.json")) == "1"
+    assert export(row(new, commit=repository[1])) == 0
+    (second,) = (path for path in exported() if path != first)
+    assert (version_of(first), version_of(second)) == ("1", "2")
+    assert version_of(Path("exported/benchmarks.json")) == "2"
+    assert version_of(Path("exported/benchmarks.json"), "timing.layer_seconds") == "1"
+    # Both of one commit: the earlier goes, and comes into no other figure's version.
+    assert export(row(new, commit=repository[0], method="sohsm")) == 0
+    assert version_of(first) == "2"
+    assert Results.load(str(first)).get_result_params("timing.peak_bytes")[1] == ["'sohsm'"]
+    assert Results.load(str(first)).get_result_params("timing.layer_seconds")[1] == ["'huffman'"]
+    assert export(row(old, commit=repository[1])) == 0
+    assert version_of(second) == version_of(Path("exported/benchmarks.json")) == "2"
+
+
 def test_benchmarks_of_asv_itself_stay(repository):
     own = {"layers.Own.track_own": {"name": "layers.Own.track_own", "params": []}, "version": 2}
     Path("exported").mkdir()
