@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from impls.on_torch import _products
+from impls.on_torch import _pairs, _products
 from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._layer import at_least_float32
 
 NEAR_NODES = 512
-_PAIRS_AT_ONCE = 4096  # (row, node) pairs whose vectors are gathered at a time
 
 
 class TooMany(Exception):
@@ -43,7 +42,7 @@ def search(
     vocab = nodes + 1
     scores_NM = at_least_float32(_products.linear(hidden_ND, node_weight[first:]))
     left_NM = F.logsigmoid(scores_NM)
-    prefix_NF = torch.cat([left_NM, left_NM - scores_NM], dim=1) @ turns_2MF.to(left_NM.dtype)
+    prefix_NF = _products.product(torch.cat([left_NM, left_NM - scores_NM], dim=1), turns_2MF.to(left_NM.dtype))
     found_NA, bound_NB = prefix_NF[:, : len(words_A)], prefix_NF[:, len(words_A) :]
     values_NK, ids_NK = best(found_NA, min(k, len(words_A)), lambda rows_R, column_RM: words_A[column_RM])
     if len(subtrees_B) == 0:
@@ -59,10 +58,11 @@ def search(
     while len(row_P):
         if len(row_P) > rows * vocab / 16 + 64:
             raise TooMany
-        score_P = _scores(hidden_ND, node_weight, row_P, node_P)
+        score_P = _pairs.products(hidden_ND, node_weight, row_P, node_P)
         left_P = F.logsigmoid(score_P)
-        value_Q = torch.cat([value_P + left_P, value_P + (left_P - score_P)])
-        row_Q, child_Q = row_P.repeat(2), children[node_P].T.flatten()
+        # Both children of a node side by side: rows stay in order.
+        value_Q = (value_P + torch.stack([left_P, left_P - score_P])).T.flatten()
+        row_Q, child_Q = row_P.repeat_interleave(2), children[node_P].flatten()
         reaching = value_Q >= threshold_N[row_Q]
         is_word = child_Q < vocab
         kept = (reaching & is_word).nonzero()[:, 0]
@@ -85,7 +85,7 @@ def beam(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width
     while (inner_NW := (node_NW >= vocab) & value_NW.isfinite()).any():
         at_NW = (node_NW - vocab).masked_fill_(~inner_NW, 0)
         row_P = row_N1.expand_as(at_NW).flatten()
-        score_NW = _scores(hidden_ND, node_weight, row_P, at_NW.flatten()).view(rows, -1)
+        score_NW = _pairs.products(hidden_ND, node_weight, row_P, at_NW.flatten()).view(rows, -1)
         left_NW = F.logsigmoid(score_NW).masked_fill_(~inner_NW, -torch.inf)
         stay_NW = value_NW.masked_fill(inner_NW, -torch.inf)
         every_NX = torch.cat([stay_NW, value_NW + left_NW, value_NW + (left_NW - score_NW)], dim=1)
@@ -96,18 +96,12 @@ def beam(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width
 
 def sample(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, uniforms_NL: Tensor) -> Tensor:
     """(N,) words: from the root down, left where the uniform number lies below sigma(r.h)."""
-    vocab = len(node_weight) + 1
-    node_N = torch.full((len(hidden_ND),), 2 * vocab - 2, device=hidden_ND.device)
+    vocab, every_N = len(node_weight) + 1, torch.arange(len(hidden_ND), device=hidden_ND.device)
+    node_N = torch.full_like(every_N, 2 * vocab - 2)
     for uniform_N in uniforms_NL.unbind(dim=1):
         inner_N = node_N >= vocab
         at_N = (node_N - vocab).clamp_(min=0)
-        score_N = at_least_float32((node_weight[at_N] * hidden_ND).sum(dim=1))
+        score_N = _pairs.products(hidden_ND, node_weight, every_N, at_N)
         right_N = (uniform_N >= torch.sigmoid(score_N)).to(torch.int64)
         node_N = torch.where(inner_N, children[at_N, right_N], node_N)
     return node_N
-
-
-def _scores(hidden_ND: Tensor, node_weight: Tensor, row_P: Tensor, node_P: Tensor) -> Tensor:
-    """(P,) r.h of pairs, so many at a time that their vectors stay in cache."""
-    pieces = zip(row_P.split(_PAIRS_AT_ONCE), node_P.split(_PAIRS_AT_ONCE), strict=True)
-    return torch.cat([at_least_float32((node_weight[n] * hidden_ND[r]).sum(dim=1)) for r, n in pieces])

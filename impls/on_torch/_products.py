@@ -19,7 +19,7 @@ from torch.nn import functional as F
 FEW_VECTORS = 12  # up to which the order of their products with words, `words_first`, decides
 FEWEST = 4  # vectors up to which words are read at the speed of the memory by MKL too
 # Multiply-adds from which on oneDNN is taken: it compiles a program for each new size, in a millisecond, and keeps it.
-_LARGE = 2**26
+_LARGE = 2**25
 _WORDS = 4096  # whose gradients stay in cache until they are added
 _GAIN = 1.2  # how much faster it must be, so that no noise chooses
 
@@ -124,7 +124,7 @@ def of_few(hidden_MD: Tensor, words_SD: Tensor) -> Tensor:
     memory; no gradient is asked of them."""
     if len(hidden_MD) > FEWEST and is_onednns(hidden_MD, words_SD):
         return _by_onednn(hidden_MD, words_SD)
-    if not _words_first(hidden_MD):
+    if not _words_first(hidden_MD) or words_SD.stride(1) != 1:  # by columns they are read as fast as they lie
         return hidden_MD @ words_SD.T
     columns_DM = columns_of(hidden_MD[0]) if len(hidden_MD) == 1 else hidden_MD.T
     return (words_SD @ columns_DM).T[: len(hidden_MD)]

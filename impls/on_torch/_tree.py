@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.on_torch import _descend, _products, _triton
+from impls.on_torch import _descend, _pairs, _products, _triton
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._triton import KERNELS
 from impls.spec import LayerSpec
@@ -17,9 +17,12 @@ from impls.structures import huffman, trees
 # The inner nodes visited most, which most paths share, are scored for all tokens by one dense product; 128 of
 # Huffman's hold half of the expected path, and measured fastest among 64 to 1024 on two CPU cores at 10k and 44k words.
 _SHARED_NODES = 128
-# The rest of the paths are (token, node) pairs, of which the forms take so many at a time: of a few the vectors stay in
-# a processor's cache, a GPU wants them all. A further form, for GPUs, never makes them: that of `_tree_kernels.py`.
-_FORMS = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (512, 2**16)}
+# The rest of the paths are (token, node) pairs. On a CPU their vectors are read in place, or so many at a time are
+# gathered: those of a few stay in a processor's cache, a GPU wants them all. A further form, for GPUs, never makes
+# them: that of `_tree_kernels.py`.
+IN_PLACE = "pairs of a token and a node read in place"
+_GATHERED = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (512, 2**16)}
+_FORMS = {IN_PLACE: 0} | _GATHERED
 
 
 class _PathNll(torch.autograd.Function):
@@ -40,13 +43,7 @@ class _PathNll(torch.autograd.Function):
 
         token_P, step_P = (on_path_NL & ~near_NL).nonzero(as_tuple=True)
         node_P = index_NL[token_P, step_P]
-        scores_P = scores_NL.new_empty(len(node_P))
-        at_once = _FORMS[form]
-        for start in range(0, len(node_P), at_once):
-            piece = slice(start, start + at_once)
-            products = node_weight[node_P[piece]] * hidden_ND_cast[token_P[piece]]
-            scores_P[piece] = products.sum(dim=1, dtype=scores_P.dtype)
-        scores_NL[token_P, step_P] = scores_P
+        scores_NL[token_P, step_P] = _pairs.products(hidden_ND_cast, node_weight, token_P, node_P, _FORMS[form])
 
         sign_NL = sign_NL.to(scores_NL.dtype)
         turns_NL = sign_NL * scores_NL
@@ -197,9 +194,10 @@ class TreeSoftmax(OutputLayer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        width = spec.dim + int("node_bias" in spec.parameter_shapes())
-        kernels = _triton.known(width, TORCH_DTYPES[spec.dtype])
-        return (*_FORMS, *((KERNELS,) if kernels else ()))
+        width, dtype = spec.dim + int("node_bias" in spec.parameter_shapes()), TORCH_DTYPES[spec.dtype]
+        in_place = _pairs.are_read_in_place(torch.empty(0, dtype=dtype))
+        kernels = _triton.known(width, dtype)
+        return (*(_FORMS if in_place else _GATHERED), *((KERNELS,) if kernels else ()))
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if self._single:
@@ -224,8 +222,10 @@ class TreeSoftmax(OutputLayer):
 
     @property
     def _form_taken(self) -> str:
-        """The kernels write dense gradients alone: how many rows a sparse one has, the host must know."""
-        return next(reversed(_FORMS)) if self.row_sparse and self.form == KERNELS else self.form
+        """The kernels write dense gradients alone: how many rows a sparse one has, the host must know. In place a CPU
+        alone reads."""
+        elsewhere = self.row_sparse if self.form == KERNELS else self.form == IN_PLACE and self.node_weight.is_cuda
+        return next(reversed(_FORMS)) if elsewhere else self.form
 
     def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
         nodes = len(self.node_weight)

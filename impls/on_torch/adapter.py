@@ -17,7 +17,7 @@ from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, Layer
 from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_torch import _capture, _clusters, _optimizers, _products, _triton
+from impls.on_torch import _capture, _clusters, _optimizers, _products, _tree, _triton
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._row_sparse import RowSparse
 from impls.precision import Precise
@@ -127,8 +127,9 @@ def _fits_cpu(form: str) -> bool:
 
 
 def _fits_gpu(form: str) -> bool:
-    """Blocks of tokens are the CPU's, and a loop over clusters waits for the device to count the tokens of each."""
-    return form not in (_clusters.LOOP, *blocks.TOKEN_FORMS)
+    """Blocks of tokens and pairs read in place are the CPU's, and a loop over clusters waits for the device to count
+    the tokens of each."""
+    return form not in (_clusters.LOOP, _tree.IN_PLACE, *blocks.TOKEN_FORMS)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
