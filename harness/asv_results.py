@@ -213,7 +213,10 @@ def _benchmarks(path: Path, files: Iterable[Columns]) -> dict[str, Any]:
             before = known.get(name, {})
             old = before.get("params") or [[] for _ in _PARAMETERS]
             new = _axes(cells)
-            version = max(int(before.get("version", 1)), _newest(cells))
+            try:
+                version = max(int(before.get("version", 1)), _newest(cells))
+            except ValueError as error:
+                raise BadInput(f"{path}: version of {name}: {error}: allowed: a whole number") from error
             known[name] = {
                 "name": name,
                 "type": "track",

@@ -124,7 +124,7 @@ def of_few(hidden_MD: Tensor, words_SD: Tensor) -> Tensor:
     memory; no gradient is asked of them."""
     if len(hidden_MD) > FEWEST and is_onednns(hidden_MD, words_SD):
         return _by_onednn(hidden_MD, words_SD)
-    if not _words_first(hidden_MD) or words_SD.stride(1) != 1:  # by columns they are read as fast as they lie
+    if not _words_first(hidden_MD) or words_SD.stride(1) != 1:  # words that lie by columns go slower first
         return hidden_MD @ words_SD.T
     columns_DM = columns_of(hidden_MD[0]) if len(hidden_MD) == 1 else hidden_MD.T
     return (words_SD @ columns_DM).T[: len(hidden_MD)]
