@@ -6,8 +6,9 @@ through a slab's slots that hold no word as well. A loop over the clusters leave
 the same arrays: more calls, and on a CPU the faster where clusters are large and differ in size, as learned ones do;
 its words may lie end to end. A third form cuts the tokens into tiles of one cluster each and copies the cluster's
 matrix for every tile: more memory, but three batched products in all and nothing that waits for the device, which suits
-a GPU. The gradient is written out: with the log-sum-exp of the forward pass, d loss / d logits is one exponential, and
-neither pass keeps more than one (N, S) array. A fourth form, for GPUs, are the kernels of `_cluster_kernels.py`.
+a GPU. The gradient is written out: d loss / d logits is made of the exponentials of the forward pass, and neither pass
+keeps more than one (N, S) array. The fastest forms are kernels of our own: on a GPU those of
+`_cluster_kernels.py`, on a CPU, where there is a compiler, those of `_cpp.py`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.on_torch import _products, _triton
+from impls.on_torch import _cpp, _products, _triton
+from impls.on_torch._cpp import CPP
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._triton import KERNELS
 from impls.on_torch._word_rows import WordRows, empty_slots
 
 GROUPED, LOOP = "grouped_mm", "loop over clusters"
+END_TO_END = CPP, LOOP  # forms for which words need not lie in a slab
 _TILE = 32  # tokens
 _FEW = {True: 8, False: 4}  # tokens, where words go first in their products with few vectors and where vectors do
 _LARGE = 2**16  # numbers of a cluster's word vectors
@@ -37,8 +40,9 @@ TILES = f"tiles of {_TILE} tokens"
 
 
 def forms(slots: int, dim: int, dtype: torch.dtype) -> tuple[str, ...]:
-    """The forms for word vectors (D,) of `dtype`: `F.grouped_mm` takes float32 and half precision, rows of whole 16
-    bytes, and comes first where clusters are small, the fastest there on CPUs.
+    """The forms for word vectors (D,) of `dtype`, the fastest on a CPU first: kernels of our own where there are any.
+    `F.grouped_mm` takes float32 and half precision, rows of whole 16 bytes, and is faster than a loop where clusters
+    are small.
 
     Args:
         slots: Of a cluster; 0 where their numbers differ.
@@ -47,6 +51,8 @@ def forms(slots: int, dim: int, dtype: torch.dtype) -> tuple[str, ...]:
     own = (LOOP, TILES)
     if known and dim * dtype.itemsize % 16 == 0:
         own = (LOOP, GROUPED, TILES) if _prefers_loop(slots * dim, dtype) else (GROUPED, LOOP, TILES)
+    if _cpp.known(dim, dtype):
+        own = (CPP, *own)
     kernels = _triton.known(dim, dtype) and dim * dtype.itemsize <= max(_SHARED)
     return (*own, KERNELS) if kernels else own
 
@@ -60,11 +66,13 @@ def form_of(asked: str, known: Sequence[str], slab_CSD: Tensor) -> str:
     """The form asked for; else, of those known, the first, and on a GPU the kernels where it has room for them.
 
     Args:
-        slab_CSD: The words; end to end where the form asked for is the loop.
+        slab_CSD: The words; end to end where the form asked for is one of `END_TO_END`.
     """
-    if asked or not slab_CSD.is_cuda:
-        return asked or known[0]
-    return KERNELS if KERNELS in known and _kernels_fit(slab_CSD) else _without_kernels(slab_CSD)
+    if asked:
+        return asked
+    if slab_CSD.is_cuda:
+        return KERNELS if KERNELS in known and _kernels_fit(slab_CSD) else _without_kernels(slab_CSD)
+    return next(form for form in known if form != CPP or _cpp.runs_on(slab_CSD))  # others run anywhere
 
 
 def _kernels_fit(slab_CSD: Tensor) -> bool:
@@ -153,6 +161,8 @@ def scores(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
         words: (C, S, D) or (V, D) word vectors, as `batch.rows` has it.
         batch: Of these tokens.
     """
+    if batch.form == CPP:
+        return _cpp.scores(hidden_ND, words, batch.ends_C, batch.rows)
     if batch.form == GROUPED:
         return F.grouped_mm(hidden_ND, words.transpose(1, 2), offs=batch.ends_C)
     if batch.form == TILES:
@@ -174,6 +184,8 @@ def scores(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
 
 def _back(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
     """Gradients by the sorted hidden vectors (N, D) and by the words, in the shape of these."""
+    if batch.form == CPP:
+        return _cpp.gradients(dscores_NS, hidden_ND, words, batch.ends_C, batch.rows)
     if batch.form == GROUPED:
         dhidden_ND = F.grouped_mm(dscores_NS, words, offs=batch.ends_C)
         return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
@@ -220,22 +232,24 @@ class _InClusterNll(torch.autograd.Function):
         scores_NS = scores_NS.masked_fill_(
             empty_slots(batch.rows.size_C[batch.cluster_N], batch.rows.slots), -torch.inf
         )
-        log_sum_N = torch.logsumexp(scores_NS, dim=1)
-        target_N = scores_NS.gather(1, batch.slot_N[:, None])[:, 0]
-        ctx.save_for_backward(hidden_sorted_ND, words, bias, scores_NS, log_sum_N)
+        below_NS = scores_NS.sub_(scores_NS.amax(dim=1, keepdim=True))
+        target_N = below_NS.gather(1, batch.slot_N[:, None])[:, 0]
+        exp_NS = below_NS.exp_()
+        sum_N = exp_NS.sum(dim=1)
+        ctx.save_for_backward(hidden_sorted_ND, words, bias, exp_NS, sum_N)
         ctx.batch, ctx.hidden_dtype = batch, hidden_ND.dtype
-        nll_N = torch.empty_like(log_sum_N)
-        nll_N[batch.order_N] = log_sum_N - target_N
+        nll_N = torch.empty_like(sum_N)
+        nll_N[batch.order_N] = sum_N.log() - target_N
         return nll_N
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dnll_N):  # type: ignore[override]
-        hidden_ND, words, bias, scores_NS, log_sum_N = ctx.saved_tensors
+        hidden_ND, words, bias, exp_NS, sum_N = ctx.saved_tensors
         batch: ByCluster = ctx.batch
-        dscores_NS = torch.exp(scores_NS - log_sum_N[:, None])
-        dscores_NS.scatter_add_(1, batch.slot_N[:, None], dscores_NS.new_full((len(dscores_NS), 1), -1.0))
-        dscores_NS *= dnll_N[batch.order_N][:, None]
+        dsorted_N = dnll_N[batch.order_N]
+        dscores_NS = exp_NS * (dsorted_N / sum_N)[:, None]
+        dscores_NS.scatter_add_(1, batch.slot_N[:, None], -dsorted_N[:, None])
         dbias = None
         if bias is not None:
             dbias_CS = dscores_NS.new_zeros(len(batch.ends_C), batch.rows.slots)
@@ -260,7 +274,7 @@ def in_cluster_nll(
 
     Args:
         hidden_ND: (N, D).
-        words: (C, S, D) or (V, D) word vectors, as `rows` has it; for all forms but the loop in a slab.
+        words: (C, S, D) or (V, D) word vectors, as `rows` has it; for all forms but `END_TO_END` in a slab.
         bias: (C, S) or (V,) word biases, or None.
         cluster_N, slot_N: Where the target words stand.
         rows: Of the words.

@@ -127,9 +127,9 @@ def _fits_cpu(form: str) -> bool:
 
 
 def _fits_gpu(form: str) -> bool:
-    """Blocks of tokens and pairs read in place are the CPU's, and a loop over clusters waits for the device to count
-    the tokens of each."""
-    return form not in (_clusters.LOOP, _tree.IN_PLACE, *blocks.TOKEN_FORMS)
+    """Kernels in C++, blocks of tokens and pairs read in place are the CPU's, and a loop over clusters waits for the
+    device to count the tokens of each."""
+    return form not in (*_clusters.END_TO_END, _tree.IN_PLACE, *blocks.TOKEN_FORMS)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:

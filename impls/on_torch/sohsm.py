@@ -26,7 +26,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     Parameters: `cluster_projection`, `word_projection` (D, D), as `projection` has them; `cluster_weight` (C, D);
     `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over, or (V, D), words by cluster
-    end to end, where the form asked for is the loop over clusters; with `bias` also `cluster_bias` (C,) and
+    end to end, where the form asked for is one of `_clusters.END_TO_END`; with `bias` also `cluster_bias` (C,) and
     `word_bias` (C, S) or (V,). Buffers: `cluster`, `slot` (V,) of each word, `word` (C, S) of each slot; and made from
     those, `size` (C,) words of each cluster.
 
@@ -48,7 +48,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.limits = sohsm.limits(spec.counts, spec.options)
         self.width = _slots(self.limits)
         self._last_rows: WordRows | None = None
-        self._in_slab = spec.form != _clusters.LOOP
+        self._in_slab = spec.form not in _clusters.END_TO_END
         for name, shape in spec.parameter_shapes().items():
             size = self._shape(shape) if name in self._BY_ROW else shape
             self.register_parameter(name, nn.Parameter(torch.zeros(size, dtype=dtype)))
