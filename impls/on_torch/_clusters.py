@@ -47,14 +47,18 @@ def forms(slots: int, dim: int, dtype: torch.dtype) -> tuple[str, ...]:
     Args:
         slots: Of a cluster; 0 where their numbers differ.
     """
-    known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
     own = (LOOP, TILES)
-    if known and dim * dtype.itemsize % 16 == 0:
+    if _grouped_takes(dim, dtype):
         own = (LOOP, GROUPED, TILES) if _prefers_loop(slots * dim, dtype) else (GROUPED, LOOP, TILES)
-    if _cpp.known(dim, dtype):
+    if _cpp.known(dtype):
         own = (CPP, *own)
     kernels = _triton.known(dim, dtype) and dim * dtype.itemsize <= max(_SHARED)
     return (*own, KERNELS) if kernels else own
+
+
+def _grouped_takes(dim: int, dtype: torch.dtype) -> bool:
+    known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return known and dim * dtype.itemsize % 16 == 0
 
 
 def _prefers_loop(numbers: int, dtype: torch.dtype) -> bool:
@@ -72,7 +76,14 @@ def form_of(asked: str, known: Sequence[str], slab_CSD: Tensor) -> str:
         return asked
     if slab_CSD.is_cuda:
         return KERNELS if KERNELS in known and _kernels_fit(slab_CSD) else _without_kernels(slab_CSD)
-    return next(form for form in known if form != CPP or _cpp.runs_on(slab_CSD))  # others run anywhere
+    return next(form for form in known if _takes(form, slab_CSD))
+
+
+def _takes(form: str, slab_CSD: Tensor) -> bool:
+    """Whether a form is one for these words, which may have been moved since the forms for them were asked for."""
+    if form == CPP:
+        return _cpp.runs_on(slab_CSD)
+    return form != GROUPED or _grouped_takes(slab_CSD.shape[-1], slab_CSD.dtype)
 
 
 def _kernels_fit(slab_CSD: Tensor) -> bool:
@@ -153,16 +164,27 @@ class ByCluster:
         return token_MT.where(token_MT < ends_C[cluster_M][:, None], tokens), cluster_M
 
 
-def scores(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
-    """(N, S) products of each sorted token with the words of its cluster.
+def scores(hidden_RD: Tensor, row_N: Tensor, words: Tensor, bias: Tensor | None, batch: ByCluster) -> Tensor:
+    """(N, S) of each sorted token with the words of its cluster, in float32 at least; -inf in an empty slot.
 
     Args:
-        hidden_ND: Sorted.
+        hidden_RD: Vectors in the words' dtype.
+        row_N: Which of them is each sorted token's.
         words: (C, S, D) or (V, D) word vectors, as `batch.rows` has it.
+        bias: (C, S) or (V,) word biases, or None.
         batch: Of these tokens.
     """
+    rows = batch.rows
     if batch.form == CPP:
-        return _cpp.scores(hidden_ND, words, batch.ends_C, batch.rows)
+        return _cpp.scores(hidden_RD, row_N, words, bias, batch.ends_C, rows)
+    scores_NS = at_least_float32(_products_of(hidden_RD[row_N], words, batch))
+    if bias is not None:
+        scores_NS = scores_NS + rows.by_slot(rows.flat(bias))[batch.cluster_N]
+    return scores_NS.masked_fill_(empty_slots(rows.size_C[batch.cluster_N], rows.slots), -torch.inf)
+
+
+def _products_of(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
+    """(N, S) of sorted tokens with the words of their clusters."""
     if batch.form == GROUPED:
         return F.grouped_mm(hidden_ND, words.transpose(1, 2), offs=batch.ends_C)
     if batch.form == TILES:
@@ -183,9 +205,18 @@ def scores(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
 
 
 def _back(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
-    """Gradients by the sorted hidden vectors (N, D) and by the words, in the shape of these."""
+    """Gradients by the hidden vectors (N, D), in the order of the batch as those are, and by the words, in the shape of
+    these."""
     if batch.form == CPP:
-        return _cpp.gradients(dscores_NS, hidden_ND, words, batch.ends_C, batch.rows)
+        return _cpp.gradients(dscores_NS, hidden_ND, batch.order_N, words, batch.ends_C, batch.rows)
+    dsorted_ND, dwords = _back_sorted(dscores_NS, hidden_ND[batch.order_N], words, batch)
+    dhidden_ND = torch.empty_like(dsorted_ND)
+    dhidden_ND[batch.order_N] = dsorted_ND
+    return dhidden_ND, dwords
+
+
+def _back_sorted(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
+    """As `_back`, of sorted hidden vectors."""
     if batch.form == GROUPED:
         dhidden_ND = F.grouped_mm(dscores_NS, words, offs=batch.ends_C)
         return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
@@ -225,18 +256,13 @@ def _from_tiles(rows_MTX: Tensor, token_MT: Tensor, tokens: int) -> Tensor:
 class _InClusterNll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_ND, words, bias, batch: ByCluster) -> Tensor:  # type: ignore[override]
-        hidden_sorted_ND = hidden_ND[batch.order_N].to(words.dtype)
-        scores_NS = at_least_float32(scores(hidden_sorted_ND, words, batch))
-        if bias is not None:
-            scores_NS = scores_NS + batch.rows.by_slot(batch.rows.flat(bias))[batch.cluster_N]
-        scores_NS = scores_NS.masked_fill_(
-            empty_slots(batch.rows.size_C[batch.cluster_N], batch.rows.slots), -torch.inf
-        )
+        cast_ND = hidden_ND.to(words.dtype)
+        scores_NS = scores(cast_ND, batch.order_N, words, bias, batch)
         below_NS = scores_NS.sub_(scores_NS.amax(dim=1, keepdim=True))
         target_N = below_NS.gather(1, batch.slot_N[:, None])[:, 0]
         exp_NS = below_NS.exp_()
         sum_N = exp_NS.sum(dim=1)
-        ctx.save_for_backward(hidden_sorted_ND, words, bias, exp_NS, sum_N)
+        ctx.save_for_backward(cast_ND, words, bias, exp_NS, sum_N)
         ctx.batch, ctx.hidden_dtype = batch, hidden_ND.dtype
         nll_N = torch.empty_like(sum_N)
         nll_N[batch.order_N] = sum_N.log() - target_N
@@ -255,9 +281,7 @@ class _InClusterNll(torch.autograd.Function):
             dbias_CS = dscores_NS.new_zeros(len(batch.ends_C), batch.rows.slots)
             dbias_CS.index_add_(0, batch.cluster_N, dscores_NS)
             dbias = batch.rows.from_slots(dbias_CS).to(bias.dtype)
-        dsorted_ND, dwords = _back(dscores_NS.to(words.dtype), hidden_ND, words, batch)
-        dhidden_ND = torch.empty_like(dsorted_ND)
-        dhidden_ND[batch.order_N] = dsorted_ND
+        dhidden_ND, dwords = _back(dscores_NS.to(words.dtype), hidden_ND, words, batch)
         return dhidden_ND.to(ctx.hidden_dtype), dwords, dbias, None
 
 

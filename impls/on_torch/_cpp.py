@@ -23,16 +23,18 @@ from impls.errors import Unsupported
 from impls.on_torch._word_rows import WordRows
 
 CPP = "C++ kernels"
-_LANES = 16  # numbers at a time, of which vectors must have a multiple
 _SOURCE = Path(__file__).with_name("cluster_products.cpp")
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-c")
 _SECONDS = 60
 
+# Vectors, the row of each token, words, and of each cluster its first row, its size and one past its last token.
+Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
-def known(dim: int, dtype: torch.dtype) -> bool:
-    """Whether there are kernels for vectors (D,) of `dtype`: on Linux, on an x86 processor with AVX2, where there is a
+
+def known(dtype: torch.dtype) -> bool:
+    """Whether there are kernels for vectors of `dtype`: on Linux, on an x86 processor with AVX2, where there is a
     compiler, `CXX` or else g++."""
-    if dtype != torch.float32 or dim % _LANES or sys.platform != "linux":
+    if dtype != torch.float32 or sys.platform != "linux":
         return False
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and _library() is not None
 
@@ -42,50 +44,57 @@ def runs_on(words: Tensor) -> bool:
     return words.device.type == "cpu" and words.dtype == torch.float32 and words.is_contiguous()
 
 
-def scores(hidden_ND: Tensor, words: Tensor, ends_C: Tensor, rows: WordRows) -> Tensor:
-    """(N, S) products of each token, sorted by cluster, with the words of its cluster; zero in empty slots.
+def scores(
+    hidden_RD: Tensor, row_N: Tensor, words: Tensor, bias: Tensor | None, ends_C: Tensor, rows: WordRows
+) -> Tensor:
+    """(N, S) of each token, sorted by cluster, with the words of its cluster; -inf in empty slots.
 
     Args:
-        hidden_ND: Sorted.
+        hidden_RD: Vectors in float32.
+        row_N: That of each token.
         words: (C, S, D) or (V, D) word vectors, as `rows` has it.
+        bias: (C, S) or (V,) word biases, or None.
         ends_C: (C,) int32: one past the last token of each cluster.
     """
-    hidden_ND = hidden_ND.contiguous()
-    scores_NS = hidden_ND.new_zeros(len(hidden_ND), rows.slots)
-    _compiled(words).cluster_scores(
-        torch.get_num_threads(), *_at(hidden_ND, words, rows.start_C, rows.size_C, ends_C), *_sizes(words, rows),
-        *_at(scores_NS),
-    )  # fmt: skip
+    scores_NS = hidden_RD.new_empty(len(row_N), rows.slots)
+    given = hidden_RD.contiguous(), row_N.contiguous(), words, rows.start_C, rows.size_C, ends_C
+    _call("cluster_scores", given, rows.slots, bias, scores_NS)
     return scores_NS
 
 
+def scores_of_row(hidden_D: Tensor, words: Tensor, bias: Tensor | None, cluster_M: Tensor, rows: WordRows) -> Tensor:
+    """(M, S) of one vector with the words of some clusters; -inf in empty slots."""
+    scores_MS = hidden_D.new_empty(len(cluster_M), rows.slots)
+    ends_M = torch.arange(1, len(cluster_M) + 1, dtype=torch.int32)
+    clusters = rows.start_C[cluster_M], rows.size_C[cluster_M], ends_M
+    given = hidden_D.contiguous(), torch.zeros_like(cluster_M), words, *clusters
+    _call("cluster_scores", given, rows.slots, bias, scores_MS)
+    return scores_MS
+
+
 def gradients(
-    dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, ends_C: Tensor, rows: WordRows
+    dscores_NS: Tensor, hidden_ND: Tensor, row_N: Tensor, words: Tensor, ends_C: Tensor, rows: WordRows
 ) -> tuple[Tensor, Tensor]:
-    """Those of `scores` by the hidden vectors (N, D) and by the words, in the shape of these."""
-    dscores_NS, hidden_ND = dscores_NS.contiguous(), hidden_ND.contiguous()
-    dhidden_ND = torch.empty_like(hidden_ND)
+    """Those of `scores` by the hidden vectors (N, D), each of which is one token's, and by the words, in the shape of
+    these."""
+    dhidden_ND = torch.empty_like(hidden_ND, memory_format=torch.contiguous_format)
     dwords = torch.zeros_like(words) if rows.in_slab else torch.empty_like(words)
-    _compiled(words).cluster_gradients(
-        torch.get_num_threads(), *_at(dscores_NS, hidden_ND, words, rows.start_C, rows.size_C, ends_C),
-        *_sizes(words, rows), *_at(dhidden_ND, dwords),
-    )  # fmt: skip
+    given = hidden_ND.contiguous(), row_N.contiguous(), words, rows.start_C, rows.size_C, ends_C
+    _call("cluster_gradients", given, rows.slots, dscores_NS.contiguous(), dhidden_ND, dwords)
     return dhidden_ND, dwords
 
 
-def _at(*tensors: Tensor) -> list[ctypes.c_void_p]:
-    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-
-
-def _sizes(words: Tensor, rows: WordRows) -> list[ctypes.c_int64]:
-    return [ctypes.c_int64(size) for size in (len(rows.size_C), words.shape[-1], rows.slots)]
-
-
-def _compiled(words: Tensor) -> ctypes.CDLL:
-    library = _library()
+def _call(name: str, given: Given, slots: int, *further: Tensor | None) -> None:
+    library, (_, _, words, start_C, _, _) = _library(), given
     if library is None or not runs_on(words):
         raise Unsupported(f"{CPP} for {words.dtype} on {words.device}: allowed: torch.float32 on a CPU with a compiler")
-    return library
+    sizes = len(start_C), words.shape[-1], slots
+    threads = ctypes.c_int(torch.get_num_threads())
+    getattr(library, name)(threads, *map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, further))
+
+
+def _at(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
 @cache

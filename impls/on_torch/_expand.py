@@ -14,7 +14,7 @@ from bisect import bisect_right
 import torch
 from torch import Tensor
 
-from impls.on_torch import _all_clusters, _clusters, _products
+from impls.on_torch import _all_clusters, _clusters
 from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._words_by_cluster import WordsByCluster
 
@@ -96,7 +96,6 @@ def _best_of_row(
 ) -> tuple[Tensor, Tensor, float] | None:
     """Values and ids (1, K) of one row, its clusters expanded by falling probability; and their share. None where it
     wants all of them and is not alone."""
-    columns_DX = _products.columns_of(hidden_D)
     bound_C, order_C = log_cluster_C.sort(descending=True)
     bounds, clusters = bound_C.tolist(), len(bound_C)
     joint_MS = log_cluster_C.new_empty(0, words.rows.slots)
@@ -111,7 +110,7 @@ def _best_of_row(
             joint_MS = words.joint_of_all(hidden_D[None], log_cluster_C[None])[0]
             order_C, wanted = torch.arange(clusters), clusters
         else:
-            more_MS = words.joint_of_row(columns_DX, bound_C[done:wanted], order_C[done:wanted])
+            more_MS = words.joint_of_row(hidden_D, bound_C[done:wanted], order_C[done:wanted])
             joint_MS = torch.cat([joint_MS, more_MS]) if done else more_MS
         values_M, column_M = _best_columns(joint_MS, min(k + 1, joint_MS.numel()))
         values = values_M.tolist()

@@ -12,7 +12,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from impls.on_torch import _clusters, _products, _triton
+from impls.on_torch import _clusters, _cpp, _products, _triton
+from impls.on_torch._cpp import CPP
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._word_rows import WordRows
 
@@ -61,24 +62,25 @@ class WordsByCluster:
 
     def joint(self, hidden_RD: Tensor, log_cluster_RC: Tensor, row_P: Tensor, batch: _clusters.ByCluster) -> Tensor:
         """(P, S) log P(c, w | h) of the words of (row, cluster) pairs, sorted by cluster; -inf in an empty slot."""
-        scores_PS = at_least_float32(_clusters.scores(hidden_RD[row_P], self.vectors, batch))
-        scores_PS += self.added_CS[batch.cluster_N]
+        scores_PS = _clusters.scores(hidden_RD, row_P, self.vectors, self.bias, batch)
         return _joint(scores_PS, log_cluster_RC[row_P, batch.cluster_N])
 
-    def joint_of_row(self, columns_DX: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
-        """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot.
+    def joint_of_row(self, hidden_D: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
+        """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot."""
+        if self.form == CPP:
+            scores_MS = _cpp.scores_of_row(hidden_D, self.vectors, self.bias, cluster_M, self.rows)
+        else:
+            scores_MS = self._scores_of_row(hidden_D, cluster_M)
+        return _joint(scores_MS, log_cluster_M)
 
-        Args:
-            columns_DX: `_products.columns_of` the row.
-        """
+    def _scores_of_row(self, hidden_D: Tensor, cluster_M: Tensor) -> Tensor:
+        columns_DX = _products.columns_of(hidden_D)
         scores_MSX = columns_DX.new_full((len(cluster_M), self.rows.slots, columns_DX.shape[1]), -torch.inf)
         for scores_SX, cluster in zip(scores_MSX.unbind(), cluster_M.tolist(), strict=True):
             words_SD = self.rows.of_cluster(self.vectors, cluster)
             torch.mm(words_SD, columns_DX, out=scores_SX.narrow(0, 0, len(words_SD)))
         scores_MS = at_least_float32(scores_MSX[:, :, 0])
-        if self.bias is not None:
-            scores_MS = scores_MS + self.rows.of_clusters(self.bias, cluster_M)
-        return _joint(scores_MS, log_cluster_M)
+        return scores_MS if self.bias is None else scores_MS + self.rows.of_clusters(self.bias, cluster_M)
 
     def joint_of_all(self, hidden_RD: Tensor, log_cluster_RC: Tensor) -> Tensor:
         """(R, C, S) log P(c, w | h) of all words; -inf in an empty slot."""

@@ -2,11 +2,12 @@
 //
 // A library's product of a few vectors with some hundred words takes longer than reading the words, as it copies them
 // first into an order of its own. Here each is read where it lies, once a block of tokens, into tiles of sums that stay
-// in registers. All arrays are float32 and dense; dim is a multiple of LANES.
+// in registers. All arrays are float32 and dense.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -40,6 +41,25 @@ float sum(const Vector &vector) {
     }
 }
 
+// Vectors one after the other.
+template <class Number>
+struct Dense {
+    Number *first;
+    int64_t dim;
+    Number *operator[](int64_t number) const { return first + number * dim; }
+    Dense from(int64_t number) const { return {first + number * dim, dim}; }
+};
+
+// Vectors in an order of their own.
+template <class Number>
+struct Picked {
+    Number *first;
+    int64_t dim;
+    const int64_t *place;
+    Number *operator[](int64_t number) const { return first + place[number] * dim; }
+    Picked from(int64_t number) const { return {first, dim, place + number}; }
+};
+
 // work(constant) with the constant of 1 to MOST that `number` is.
 template <int MOST, class Work>
 void with_constant(int64_t number, Work work) {
@@ -57,30 +77,46 @@ void by_pieces(int64_t count, Work work) {
         with_constant<MOST>(std::min<int64_t>(MOST, count - first), [&](auto piece) { work(first, piece); });
 }
 
-// scores (T, S), rows `stride` apart, of vectors (T, dim) with words (S, dim).
+// The same for pieces of MOST, and of one where fewer are left: half the programs to compile.
+template <int MOST, class Work>
+void by_pieces_or_singly(int64_t count, Work work) {
+    int64_t first = 0;
+    for (; first + MOST <= count; first += MOST) work(first, std::integral_constant<int, MOST>{});
+    for (; first < count; ++first) work(first, std::integral_constant<int, 1>{});
+}
+
+// scores (T, S), `slots` apart, of T vectors with S words.
 template <int T, int S>
-void dot_tile(const float *vectors, const float *words, int64_t dim, float *scores, int64_t stride) {
+void dot_tile(Picked<const float> vectors, Dense<const float> words, float *scores, int64_t slots) {
+    const float *own[T], *word[S], *next[S];
+    for (int t = 0; t < T; ++t) own[t] = vectors[t];
+    for (int s = 0; s < S; ++s) word[s] = words[s], next[s] = words[S + s];
     Vector sums[T][S] = {};
-    for (int64_t d = 0; d < dim; d += LANES) {
+    int64_t d = 0;
+    for (; d + LANES <= words.dim; d += LANES) {
         Vector read[S];
         for (int s = 0; s < S; ++s) {
-            read[s] = at(words + s * dim + d);
-            __builtin_prefetch(words + (s + S) * dim + d);
+            read[s] = at(word[s] + d);
+            __builtin_prefetch(next[s] + d);
         }
         for (int t = 0; t < T; ++t) {
-            const Vector own = at(vectors + t * dim + d);
-            for (int s = 0; s < S; ++s) sums[t][s] += own * read[s];
+            const Vector vector = at(own[t] + d);
+            for (int s = 0; s < S; ++s) sums[t][s] += vector * read[s];
         }
     }
     for (int t = 0; t < T; ++t)
-        for (int s = 0; s < S; ++s) scores[t * stride + s] = sum(sums[t][s]);
+        for (int s = 0; s < S; ++s) {
+            float total = sum(sums[t][s]);
+            for (int64_t rest = d; rest < words.dim; ++rest) total += own[t][rest] * word[s][rest];
+            scores[t * slots + s] = total;
+        }
 }
 
-void dots(const float *vectors, int64_t tokens, const float *words, int64_t size, int64_t dim, float *scores,
-          int64_t stride) {
-    by_pieces<DOT_WORDS>(size, [&](int64_t s, auto some_words) {
+void dots(Picked<const float> vectors, int64_t tokens, Dense<const float> words, int64_t size, float *scores,
+          int64_t slots) {
+    by_pieces_or_singly<DOT_WORDS>(size, [&](int64_t s, auto some_words) {
         by_pieces<DOT_TOKENS>(tokens, [&](int64_t t, auto some_tokens) {
-            dot_tile<some_tokens(), some_words()>(vectors + t * dim, words + s * dim, dim, scores + t * stride + s, stride);
+            dot_tile<some_tokens(), some_words()>(vectors.from(t), words.from(s), scores + t * slots + s, slots);
         });
     });
 }
@@ -88,17 +124,17 @@ void dots(const float *vectors, int64_t tokens, const float *words, int64_t size
 // What becomes of sums: out =, out +=, or out = in memory without a place in any cache.
 enum class To { SET, ADD, MEMORY };
 
-// out (R, V vectors) becomes weights (R, count) of rows (count, V vectors); those of out and of rows are `dim` apart.
-template <int R, int V, To TO>
-void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t count, const float *rows, int64_t dim,
-              float *out) {
+// V vectors' worth of numbers from d on, of each of R out, become weights (R, count) of those of `count` rows.
+template <int R, int V, To TO, class Out, class Rows>
+void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t count, Rows rows, int64_t d, Out out) {
     Vector sums[R][V] = {};
     if constexpr (TO == To::ADD)
         for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) sums[r][v] = at(out + r * dim + v * LANES);
+            for (int v = 0; v < V; ++v) sums[r][v] = at(out[r] + d + v * LANES);
     for (int64_t k = 0; k < count; ++k) {
+        const float *row = rows[k] + d;
         Vector read[V];
-        for (int v = 0; v < V; ++v) read[v] = at(rows + k * dim + v * LANES);
+        for (int v = 0; v < V; ++v) read[v] = at(row + v * LANES);
         for (int r = 0; r < R; ++r) {
             const float weight = weights[r * by_out + k * by_row];
             for (int v = 0; v < V; ++v) sums[r][v] += weight * read[v];
@@ -106,7 +142,7 @@ void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t coun
     }
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) {
-            float *place = out + r * dim + v * LANES;
+            float *place = out[r] + d + v * LANES;
             if constexpr (TO == To::MEMORY)
                 STORE_PAST_CACHE(place, sums[r][v]);
             else
@@ -114,18 +150,22 @@ void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t coun
         }
 }
 
-// out (outs, dim) becomes weights (outs, count) of rows (count, dim).
+// `outs` out become weights (outs, count) of `count` rows.
 // weights: that of out o and row k is at `o * by_out + k * by_row`.
-template <To TO>
-void weighted_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, const float *rows,
-                   int64_t dim, float *out) {
+template <To TO, class Out, class Rows>
+void weighted_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows, Out out) {
     by_pieces<SUM_ROWS>(outs, [&](int64_t o, auto some_outs) {
-        by_pieces<SUM_VECTORS>(dim / LANES, [&](int64_t v, auto some_vectors) {
-            const int64_t d = v * LANES;
-            sum_tile<some_outs(), some_vectors(), TO>(weights + o * by_out, by_out, by_row, count, rows + d, dim,
-                                                      out + o * dim + d);
+        by_pieces_or_singly<SUM_VECTORS>(rows.dim / LANES, [&](int64_t v, auto some_vectors) {
+            sum_tile<some_outs(), some_vectors(), TO>(weights + o * by_out, by_out, by_row, count, rows, v * LANES,
+                                                      out.from(o));
         });
     });
+    for (int64_t o = 0; o < outs; ++o)
+        for (int64_t d = rows.dim / LANES * LANES; d < rows.dim; ++d) {
+            float total = TO == To::ADD ? out[o][d] : 0;
+            for (int64_t k = 0; k < count; ++k) total += weights[o * by_out + k * by_row] * rows[k][d];
+            out[o][d] = total;
+        }
 }
 
 struct Piece {
@@ -152,42 +192,60 @@ std::vector<Piece> pieces_of_words(const int64_t *size, int64_t clusters) {
 
 extern "C" {
 
-// scores (N, slots) of tokens' vectors (N, dim), sorted by cluster, with the words of their clusters.
-// words (F, dim): a cluster's are `size` rows from `start` on. end: one past each cluster's last token.
-// What lies beyond a cluster's size is left as it is.
-void cluster_scores(int threads, const float *vectors, const float *words, const int64_t *start, const int64_t *size,
-                    const int32_t *end, int64_t clusters, int64_t dim, int64_t slots, float *scores) {
+// scores (N, slots) of N tokens, sorted by cluster, with the words of their clusters; -inf beyond a cluster's size.
+// vectors (_, dim): a token's is the one of its `row`. words (F, dim): a cluster's are `size` from `start` on.
+// end: one past each cluster's last token. bias (F,): what a word's score gets on top, or null.
+void cluster_scores(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
+                    const int64_t *size, const int32_t *end, int64_t clusters, int64_t dim, int64_t slots,
+                    const float *bias, float *scores) {
     const std::vector<Piece> pieces = pieces_of_tokens(end, clusters);
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (size_t p = 0; p < pieces.size(); ++p) {
         const auto [cluster, first, count] = pieces[p];
-        dots(vectors + first * dim, count, words + start[cluster] * dim, size[cluster], dim, scores + first * slots, slots);
+        float *own = scores + first * slots;
+        dots({vectors, dim, row + first}, count, {words + start[cluster] * dim, dim}, size[cluster], own, slots);
+        for (int64_t t = 0; t < count; ++t, own += slots) {
+            if (bias)
+                for (int64_t s = 0; s < size[cluster]; ++s) own[s] += bias[start[cluster] + s];
+            std::fill(own + size[cluster], own + slots, -std::numeric_limits<float>::infinity());
+        }
     }
 }
 
-// dvectors (N, dim) and dwords (F, dim), the gradients of `cluster_scores` by its vectors and words, from dscores
-// (N, slots). Rows of dwords, which begins at a multiple of 64 bytes, that are no cluster's are left as they are.
-void cluster_gradients(int threads, const float *dscores, const float *vectors, const float *words,
-                       const int64_t *start, const int64_t *size, const int32_t *end, int64_t clusters, int64_t dim,
-                       int64_t slots, float *dvectors, float *dwords) {
+// dvectors (_, dim) and dwords (F, dim), the gradients of `cluster_scores` by its vectors, each of which is one token's
+// at most, and by its words, from dscores (N, slots). What is no token's or no cluster's is left as it is.
+// dwords begins at a multiple of 64 bytes.
+void cluster_gradients(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
+                       const int64_t *size, const int32_t *end, int64_t clusters, int64_t dim, int64_t slots,
+                       const float *dscores, float *dvectors, float *dwords) {
     const std::vector<Piece> of_tokens = pieces_of_tokens(end, clusters), of_words = pieces_of_words(size, clusters);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(dynamic) nowait
         for (size_t p = 0; p < of_tokens.size(); ++p) {
             const auto [cluster, first, count] = of_tokens[p];
-            const float *weights = dscores + first * slots, *rows = words + start[cluster] * dim;
+            const float *weights = dscores + first * slots;
+            const Dense<const float> own{words + start[cluster] * dim, dim};
+            const Picked<float> out{dvectors, dim, row + first};
             for (int64_t s = 0; s < size[cluster]; s += WORDS) {
-                const auto sums = s ? weighted_sums<To::ADD> : weighted_sums<To::SET>;
-                sums(weights + s, slots, 1, count, std::min(WORDS, size[cluster] - s), rows + s * dim, dim, dvectors + first * dim);
+                const int64_t some = std::min(WORDS, size[cluster] - s);
+                if (s == 0)
+                    weighted_sums<To::SET>(weights, slots, 1, count, some, own, out);
+                else
+                    weighted_sums<To::ADD>(weights + s, slots, 1, count, some, own.from(s), out);
             }
         }
 #pragma omp for schedule(dynamic) nowait
         for (size_t p = 0; p < of_words.size(); ++p) {
             const auto [cluster, first, count] = of_words[p];
             const int64_t token = cluster ? end[cluster - 1] : 0, tokens = end[cluster] - token;  // none: sums of nothing
-            weighted_sums<To::MEMORY>(dscores + token * slots + first, 1, slots, count, tokens, vectors + token * dim, dim,
-                                      dwords + (start[cluster] + first) * dim);
+            const float *weights = dscores + token * slots + first;
+            const Picked<const float> own{vectors, dim, row + token};
+            const Dense<float> out{dwords + (start[cluster] + first) * dim, dim};
+            if (dim % LANES)
+                weighted_sums<To::SET>(weights, 1, slots, count, tokens, own, out);
+            else
+                weighted_sums<To::MEMORY>(weights, 1, slots, count, tokens, own, out);
         }
         __builtin_ia32_sfence();  // what went past the caches is there before the threads meet
     }

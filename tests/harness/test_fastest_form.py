@@ -49,7 +49,7 @@ def test_large_clusters_of_torch_are_decoded_by_the_loop(method, monkeypatch):
 
     taken = []
     scores = _clusters.scores
-    monkeypatch.setattr(_clusters, "scores", lambda *given: taken.append(given[2].form) or scores(*given))
+    monkeypatch.setattr(_clusters, "scores", lambda *given: taken.append(given[-1].form) or scores(*given))
     spec = dataclasses.replace(layers.spec(method, counts=zipf_counts(2000), dim=1536), form=_clusters.GROUPED)
     layer, inputs = layers.from_spec("torch", spec), batch(spec.counts, tokens=12, dim=1536, seed=0)
     found = agreement.check_layer(layer, inputs, k=10, whole_vocabulary=False)

@@ -347,12 +347,14 @@ def test_words_lie_by_cluster_in_a_slab_or_end_to_end(in_slab):
     assert rows.empty_CS.sum() == 6
 
 
-def test_the_loop_of_pytorch_keeps_no_empty_slots():
-    """In a layer made for it, as the contract makes one for large clusters on a CPU."""
+@pytest.mark.parametrize("form", ["loop over clusters", "C++ kernels"])
+def test_forms_of_pytorch_that_need_no_slab_keep_no_empty_slots(form):
     pytest.importorskip("torch")
     spec = layers.spec("sohsm", counts=zipf_counts(2000), dim=1536, bias=True)
-    layer = layers.from_spec("torch", spec)
-    assert layer.formulation() == "loop over clusters"
+    if form not in layers.forms("torch", spec):
+        pytest.skip("needs a C++ compiler")
+    layer = layers.from_spec("torch", dataclasses.replace(spec, form=form))
+    assert layer.formulation() == form
     assert layer.native.word_weight.shape == (2000, 1536)
     assert layer.native.word_bias.shape == (2000,)
     slab = layers.from_spec("torch", dataclasses.replace(spec, form="grouped_mm"))

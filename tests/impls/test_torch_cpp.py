@@ -1,0 +1,153 @@
+"""The C++ kernels of PyTorch's two-level layers: products of tokens with the words of their clusters, for any sizes."""
+
+import dataclasses
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import layers
+from harness.workload import batch, zipf_counts
+from impls.errors import Unsupported
+
+torch = pytest.importorskip("torch")
+
+from impls.on_torch import _clusters, _cpp  # noqa: E402
+from impls.on_torch._cpp import CPP  # noqa: E402
+from impls.on_torch._word_rows import WordRows  # noqa: E402
+
+if not _cpp.known(torch.float32):
+    pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
+
+
+@pytest.fixture
+def compiled_anew():
+    """What a test compiles, or cannot, is its own."""
+    _cpp._library.cache_clear()
+    yield
+    _cpp._library.cache_clear()
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(0, 110)), min_size=1, max_size=6)  # words, tokens
+
+
+def _check(sizes, dim, in_slab, biased, seed):
+    """Values and gradients next to those of float64."""
+    words_C, tokens_C = (torch.tensor(column) for column in zip(*sizes, strict=True))
+    slots, tokens = int(words_C.max()) + 3, int(tokens_C.sum())
+    rows = WordRows.of(words_C, slots, in_slab=in_slab)
+    generator = torch.Generator().manual_seed(seed)
+    of_rows = (len(sizes), slots) if in_slab else (int(words_C.sum()),)
+    words, bias = torch.randn(*of_rows, dim, generator=generator), torch.randn(of_rows, generator=generator)
+    hidden_ND, row_N = torch.randn(tokens, dim, generator=generator), torch.randperm(tokens, generator=generator)
+    dscores_NS = torch.randn(tokens, slots, generator=generator)
+    ends_C = tokens_C.cumsum(0).to(torch.int32)
+
+    scores_NS = _cpp.scores(hidden_ND, row_N, words, bias if biased else None, ends_C, rows)
+    dhidden_ND, dwords = _cpp.gradients(dscores_NS, hidden_ND, row_N, words, ends_C, rows)
+
+    expected_NS = torch.full((tokens, slots), -torch.inf, dtype=torch.float64)
+    expected_ND = torch.zeros(tokens, dim, dtype=torch.float64)
+    expected_FD = torch.zeros_like(rows.flat(words), dtype=torch.float64)
+    for cluster, (size, own) in enumerate(zip(rows.sizes, tokens_C.tolist(), strict=True)):
+        some, first = slice(int(ends_C[cluster]) - own, int(ends_C[cluster])), rows.starts[cluster]
+        own_SD, own_TD = rows.flat(words)[first : first + size].double(), hidden_ND[row_N[some]].double()
+        expected_NS[some, :size] = own_TD @ own_SD.T
+        if biased:
+            expected_NS[some, :size] += rows.flat(bias)[first : first + size].double()
+        expected_ND[row_N[some]] = dscores_NS[some, :size].double() @ own_SD
+        expected_FD[first : first + size] = dscores_NS[some, :size].double().T @ own_TD
+    # Sums of up to 110 products of numbers of size 1.
+    for found, expected in (
+        (scores_NS, expected_NS),
+        (dhidden_ND, expected_ND),
+        (dwords, expected_FD.view(words.shape)),
+    ):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIZES, st.integers(1, 90), st.booleans(), st.booleans(), st.integers(0, 9))
+def test_any_sizes(sizes, dim, in_slab, biased, seed):
+    _check(sizes, dim, in_slab, biased, seed)
+
+
+@pytest.mark.parametrize("dim", [512, 40, 7])
+@pytest.mark.parametrize("processor", ["native", "haswell"])
+def test_of_either_width(monkeypatch, compiled_anew, processor, dim):
+    """Whole tiles and what is left over of them, on the processor at hand, and on any with AVX2 and 16 registers."""
+    assert "-march=native" in _cpp._COMPILE
+    monkeypatch.setattr(_cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in _cpp._COMPILE))
+    assert _cpp.known(torch.float32)
+    _check([(64, 55), (13, 1), (70, 0), (6, 4), (1, 3)], dim, in_slab=False, biased=True, seed=1)
+
+
+def test_one_row_with_some_of_the_clusters():
+    rows = WordRows.of(torch.tensor([3, 1, 2]), 5, in_slab=False)
+    words_VD, bias_V = torch.randn(6, 10), torch.randn(6)
+    hidden_D = torch.randn(10)
+    scores_MS = _cpp.scores_of_row(hidden_D, words_VD, bias_V, torch.tensor([2, 0]), rows)
+    expected_V = words_VD @ hidden_D + bias_V
+    torch.testing.assert_close(scores_MS[0, :2], expected_V[4:])
+    torch.testing.assert_close(scores_MS[1, :3], expected_V[:3])
+    assert scores_MS[0, 2:].tolist() == [-np.inf] * 3
+    assert scores_MS[1, 3:].tolist() == [-np.inf] * 2
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads(threads):
+    spec = dataclasses.replace(layers.spec("sohsm", counts=zipf_counts(500), dim=48), form=CPP)
+    inputs = batch(spec.counts, tokens=200, dim=48, seed=0)
+    before = torch.get_num_threads()
+    expected = layers.from_spec("torch", spec).loss_and_grads(inputs.hidden_ND, inputs.targets_N)
+    try:
+        torch.set_num_threads(threads)
+        found = layers.from_spec("torch", spec).loss_and_grads(inputs.hidden_ND, inputs.targets_N)
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    np.testing.assert_array_equal(found[2]["word_weight"], expected[2]["word_weight"])
+
+
+def test_a_layer_that_was_moved_is_not_read_as_what_it_was():
+    spec = layers.spec("sohsm", counts=zipf_counts(500), dim=48)
+    hidden_ND, targets_N = torch.randn(9, 48, dtype=torch.float64), torch.arange(9)
+    asked = layers.from_spec("torch", dataclasses.replace(spec, form=CPP)).native.double()
+    with pytest.raises(Unsupported, match=r"C\+\+ kernels for torch.float64 on cpu: allowed: torch.float32 on a CPU"):
+        asked.nll(hidden_ND, targets_N)
+    from impls.on_torch import adapter
+
+    free = adapter.native(spec)
+    assert free.form == CPP
+    assert free.double().form != CPP
+    assert torch.isfinite(free.nll(hidden_ND, targets_N)).all()
+
+
+def test_without_a_compiler_layers_take_another_form(monkeypatch, compiled_anew):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    known = _clusters.forms(320, 512, torch.float32)
+    assert CPP not in known
+    assert known[0] == _clusters.LOOP
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (
+            subprocess.CalledProcessError(1, ["g++"], stderr="kernels.cpp:3: error: no such thing\nmore"),
+            "error: no such",
+        ),
+        (subprocess.TimeoutExpired(["g++"], 60), "timed out"),
+        (OSError("cannot be run"), "cannot be run"),
+    ],
+)
+def test_what_cannot_be_compiled_is_told_and_done_without(monkeypatch, compiled_anew, failure, said):
+    def run(*command):
+        raise failure
+
+    monkeypatch.setattr(_cpp, "_run", run)
+    with pytest.warns(UserWarning, match=rf"no C\+\+ kernels, layers take PyTorch's products: .*{said}"):
+        assert not _cpp.known(torch.float32)
+    assert not _cpp.known(torch.float32)  # and once only
