@@ -5,6 +5,8 @@ slab as it lies, which XLA runs on all cores; the tokens that full clusters have
 one cluster each, and a loop visits those that hold tokens, a few at a time. There are at most N / T + min(C, N) of them
 whatever the clusters are, so that shapes are static. The gradient is written out; d loss / d logits is made in the
 forward pass, where the exponentials are at hand, so that the slab is read once in each direction.
+
+On a CPU, where there is a compiler, the products are kernels of our own (`_cpp.py`), which need no tiles.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from impls.cpp import CPP
+from impls.on_jax import _cpp
 from impls.on_jax._layer import Array, wide
 
 _FURTHER = 32  # tokens of a further tile
@@ -42,6 +46,13 @@ FORMS = {
 }
 # Where a GPU comes to a loop, the host waits for it to learn whether there is another turn.
 GPU_FORMS = {"a batched product over the slab with 4 times the room, one of all further tiles": _Layout(0, room=4)}
+
+
+def forms(dtype: str) -> tuple[str, ...]:
+    """The forms for word vectors of a spec's `dtype`, the fastest on a CPU first."""
+    return (*((CPP,) if _cpp.known(dtype) else ()), *FORMS, *GPU_FORMS)
+
+
 # Pairs of a row and a cluster in a tile, when decoding: one takes 45 us to read its cluster, and 2.5 us more for each
 # of its places (two CPU cores, 512 numbers a word, 320 words a cluster).
 _LARGE, _SMALL = 32, 8
@@ -155,10 +166,13 @@ def in_cluster_nll(
         bias_CS: Word biases, or None.
         word_CS: The word in each slot; a number that is negative where the slot is empty.
         cluster_N, slot_N: Where the target words stand; cluster C where the target is in none of them.
-        form: One of `FORMS` or `GPU_FORMS`.
+        form: One of `forms`.
         share: Of the tokens that is expected in these clusters, for which the layout is made.
     """
-    return _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, (FORMS | GPU_FORMS)[form], share)
+    further = slab_CSD, bias_CS, word_CS, cluster_N, slot_N
+    if form == CPP:
+        return _nll_by_kernels(hidden_ND.astype(slab_CSD.dtype), *further)
+    return _in_cluster_nll(hidden_ND, *further, (FORMS | GPU_FORMS)[form], share)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7))
@@ -166,8 +180,22 @@ def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, la
     return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, layout, share)[0]
 
 
-def pair_scores(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Array) -> Array:
-    """(P, S) products of rows with the words of clusters, for pairs of both; 0 for a cluster beyond the last."""
+def pair_scores(
+    hidden_ND: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, row_P: Array, cluster_P: Array, form: str
+) -> Array:
+    """(P, S) scores of rows with the words of clusters, for pairs of both, -inf in an empty slot; for a cluster beyond
+    the last, of no meaning."""
+    if form == CPP:
+        batch = _Sorted.of(cluster_P, len(slab_CSD))
+        row_sorted_P = row_P[batch.order_N]
+        sorted_PS = _cpp.scores(hidden_ND, row_sorted_P, slab_CSD, bias_CS, _sizes(word_CS), batch.end_C)
+        return jnp.zeros_like(sorted_PS).at[batch.order_N].set(sorted_PS, unique_indices=True)
+    added_CS = added_scores(bias_CS, word_CS, wide(slab_CSD.dtype))
+    return _pair_products(hidden_ND, slab_CSD, row_P, cluster_P) + added_CS[cluster_P]
+
+
+def _pair_products(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Array) -> Array:
+    """(P, S) products of pairs; 0 for a cluster beyond the last."""
     rows, pairs, width, kind = len(hidden_ND), len(row_P), slab_CSD.shape[1], wide(slab_CSD.dtype)
     cast_ND, batch = hidden_ND.astype(slab_CSD.dtype), _Sorted.of(cluster_P, len(slab_CSD))
     # A visit reads so many clusters even where fewer pairs are left; those of one row are all of different clusters.
@@ -277,3 +305,42 @@ def _backward(layout, share, kept, dnll_N):  # type: ignore[no-untyped-def]
 
 
 _in_cluster_nll.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def _nll_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
+    return _forward_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N)[0]
+
+
+def _forward_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
+    batch, size_C = _Sorted.of(cluster_N, len(slab_CSD)), _sizes(word_CS)
+    scores_NS = _cpp.scores(hidden_ND, batch.order_N, slab_CSD, bias_CS, size_C, batch.end_C)
+    highest_N1 = scores_NS.max(axis=1, keepdims=True)
+    exp_NS = jnp.exp(scores_NS - highest_N1)
+    sum_N1 = exp_NS.sum(axis=1, keepdims=True)
+    target_N1 = jnp.take_along_axis(scores_NS, slot_N[batch.order_N][:, None], axis=1)
+    own_N1 = jnp.arange(len(slot_N))[:, None] < batch.end_C[-1]
+    nll_N1 = jnp.where(own_N1, highest_N1 + jnp.log(sum_N1) - target_N1, 0)
+    nll_N = jnp.zeros_like(nll_N1[:, 0]).at[batch.order_N].set(nll_N1[:, 0], unique_indices=True)
+    scale_N1 = jnp.where(own_N1, 1 / sum_N1, 0)
+    return nll_N, (hidden_ND, slab_CSD, bias_CS, cluster_N, slot_N, batch, size_C, exp_NS, scale_N1)
+
+
+def _backward_by_kernels(kept, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, slab_CSD, bias_CS, cluster_N, slot_N, batch, size_C, exp_NS, scale_N1 = kept
+    dsorted_N1, slot_N1 = dnll_N[batch.order_N][:, None], slot_N[batch.order_N][:, None]
+    is_target_NS = lax.broadcasted_iota(jnp.int32, exp_NS.shape, 1) == slot_N1
+    dscores_NS = (exp_NS * scale_N1 - jnp.where(scale_N1 > 0, is_target_NS, 0)) * dsorted_N1
+    dhidden_ND, dslab_CSD = _cpp.gradients(dscores_NS, hidden_ND, batch.order_N, slab_CSD, size_C, batch.end_C)
+    dbias_CS = None
+    if bias_CS is not None:
+        dbias_CS = jnp.zeros_like(bias_CS).at[cluster_N[batch.order_N]].add(dscores_NS, mode="drop")
+    return dhidden_ND, dslab_CSD, dbias_CS, None, None, None
+
+
+_nll_by_kernels.defvjp(_forward_by_kernels, _backward_by_kernels)
+
+
+def _sizes(word_CS: Array) -> Array:
+    """(C,) words of each cluster."""
+    return (word_CS >= 0).sum(axis=1, dtype=jnp.int32)

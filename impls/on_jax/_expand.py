@@ -41,11 +41,13 @@ class WordsByCluster(NamedTuple):
         slab_CSD: Word vectors by cluster and slot.
         bias_CS: Word biases, or None.
         word_CS: The word in each slot, -1 where it is empty.
+        form: Of products with the words, as in `_clusters.forms`.
     """
 
     slab_CSD: Array
     bias_CS: Array | None
     word_CS: Array
+    form: str
 
     @property
     def added_CS(self) -> Array:
@@ -73,8 +75,8 @@ class WordsByCluster(NamedTuple):
 
     def in_cluster(self, hidden_ND: Array, row_P: Array, cluster_P: Array) -> Array:
         """(P, S) log P(w | c, h) of pairs of a row and a cluster; for a cluster beyond the last, of no meaning."""
-        scores_PS = _clusters.pair_scores(hidden_ND, self.slab_CSD, row_P, cluster_P)
-        return jax.nn.log_softmax(scores_PS + self.added_CS[cluster_P], axis=1)
+        scores_PS = _clusters.pair_scores(hidden_ND, *self[:3], row_P, cluster_P, self.form)
+        return jax.nn.log_softmax(scores_PS, axis=1)
 
     def joint(self, hidden_ND: Array, log_cluster_NC: Array, cluster_NM: Array) -> tuple[Array, Array]:
         """(N, M S) log P(c, w | h) of the words of some clusters of each row, and the words; -inf beyond the last."""

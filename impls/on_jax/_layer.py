@@ -52,7 +52,7 @@ class OutputLayer(ABC):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        """`FORMS`, or those of them that a layer of this spec has."""
+        """`FORMS`, or those that a layer of this spec has."""
         return cls.FORMS
 
     def structure(self) -> Tree:

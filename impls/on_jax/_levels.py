@@ -25,7 +25,7 @@ class Level:
     """
 
     def __init__(self, name: str, shelves: Shelves, form: str) -> None:
-        self.form = form  # of `_clusters.FORMS`
+        self.form = form  # of `_clusters.forms`
         self.name, self._shelves, self.shelves = name, shelves, shelves.shelves
 
     def structure(self) -> Tree:
@@ -135,7 +135,7 @@ class Level:
     def _words(self, params: Tree, structure: Tree, number: int) -> _expand.WordsByCluster:
         slab_GSD, bias_GS = params[f"{self.name}_weight{number}"], params[f"{self.name}_bias{number}"]
         member_GS = structure[f"{self.name}_member{number}"]
-        return _expand.WordsByCluster(slab_GSD, bias_GS, member_GS)
+        return _expand.WordsByCluster(slab_GSD, bias_GS, member_GS, self.form)
 
 
 def followed(log_group_NC: Array, width: int) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,11 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from impls import cpp
 from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, Layer
+from impls.cpp import CPP
 from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_jax import _clusters, _optimizers, _rows
+from impls.on_jax import _clusters, _cpp, _optimizers, _rows
 from impls.on_jax._layer import OutputLayer, Reach, Tree, put, wide
 from impls.optimizers import Optimizer
 from impls.recognizer import Recognizer, RecognizerConfig
@@ -53,8 +54,8 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
     """Versions and settings that a row of that precision keeps as provenance."""
     facts = {"jax": jax.__version__, "jaxlib": importlib.import_module("jaxlib").__version__}
     if not device.startswith("cuda"):
-        threads = os.environ.get("NPROC") or os.cpu_count()  # as XLA sizes its pools
-        return facts | {"threads": str(threads), "device_name": platform.processor() or platform.machine()}
+        facts |= {"threads": str(_cpp.threads()), "device_name": platform.processor() or platform.machine()}
+        return facts | {"compiler": cpp.version()}
     found = check_device(device)
     with precision(dtype):
         return facts | {
@@ -139,7 +140,7 @@ def native(spec: LayerSpec) -> OutputLayer:
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
     every: tuple[str, ...] = importlib.import_module(f"impls.on_jax.{spec.method}").LAYER.forms(spec)
-    others = blocks.GPU_FORMS | _clusters.GPU_FORMS if device == "cpu" else blocks.TOKEN_FORMS
+    others = blocks.GPU_FORMS | _clusters.GPU_FORMS if device == "cpu" else {CPP, *blocks.TOKEN_FORMS}
     return tuple(form for form in every if form not in others)
 
 

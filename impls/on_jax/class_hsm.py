@@ -20,14 +20,16 @@ class ClassHierarchicalSoftmax(OutputLayer):
     `Level` has.
     """
 
-    FORMS = (*_clusters.FORMS, *_clusters.GPU_FORMS)
-
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         (self._top, _), *below = class_hsm.names(spec)
         self.levels = [
             Level(name, each, self.form) for (name, _), each in zip(below, class_hsm.shelves(spec), strict=True)
         ]
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms(spec.dtype)
 
     def structure(self) -> Tree:
         return {key: array for level in self.levels for key, array in level.structure().items()}

@@ -28,12 +28,14 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     parameters and optimizer slots with `moved`.
     """
 
-    FORMS = (*_clusters.FORMS, *_clusters.GPU_FORMS)
-
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.limits = sohsm.limits(spec.counts, spec.options)
         self.width = -(-self.limits.words // 8) * 8
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms(spec.dtype)
 
     def structure(self) -> Tree:
         return self._structure_of(self.spec.structure["cluster"])
@@ -106,7 +108,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return (
             word_hidden_ND,
             self.cluster_log_probs(params, hidden_ND),
-            _expand.WordsByCluster(slab_CSD, params.get("word_bias"), word_CS),
+            _expand.WordsByCluster(slab_CSD, params.get("word_bias"), word_CS, self.form),
         )
 
     def _project(self, params: Tree, hidden_ND: Array, name: str) -> Array:

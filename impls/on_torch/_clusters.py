@@ -8,7 +8,7 @@ its words may lie end to end. A third form cuts the tokens into tiles of one clu
 matrix for every tile: more memory, but three batched products in all and nothing that waits for the device, which suits
 a GPU. The gradient is written out: d loss / d logits is made of the exponentials of the forward pass, and neither pass
 keeps more than one (N, S) array. The fastest forms are kernels of our own: on a GPU those of
-`_cluster_kernels.py`, on a CPU, where there is a compiler, those of `_cpp.py`.
+`_cluster_kernels.py`, on a CPU, where there is a compiler, those of `impls/cpp`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from impls.cpp import CPP
 from impls.on_torch import _cpp, _products, _triton
-from impls.on_torch._cpp import CPP
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._triton import KERNELS
 from impls.on_torch._word_rows import WordRows, empty_slots

@@ -1,42 +1,25 @@
-"""Kernels of ours in C++ for CPUs, `cluster_products.cpp`: compiled for the processor at hand, once a process.
-
-There is no more to it than a C++ compiler and a second: the source includes nothing of PyTorch's, its threads are those
-of PyTorch's own OpenMP, and what is compiled is gone with the process.
-"""
+"""Products of tokens with the words of their clusters by our kernels in C++ (`impls/cpp`), in the threads of PyTorch's
+own OpenMP."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import warnings
-from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from impls import cpp
+from impls.cpp import CPP
 from impls.errors import Unsupported
 from impls.on_torch._word_rows import WordRows
-
-CPP = "C++ kernels"
-_SOURCE = Path(__file__).with_name("cluster_products.cpp")
-_COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-c")
-_SECONDS = 60
 
 # Vectors, the row of each token, words, and of each cluster its first row, its size and one past its last token.
 Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def known(dtype: torch.dtype) -> bool:
-    """Whether there are kernels for vectors of `dtype`: on Linux, on an x86 processor with AVX2, where there is a
-    compiler, `CXX` or else g++."""
-    if dtype != torch.float32 or sys.platform != "linux":
-        return False
-    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and _library() is not None
+    """Whether there are kernels for vectors of `dtype` on this machine's CPU."""
+    return dtype == torch.float32 and _library() is not None
 
 
 def runs_on(words: Tensor) -> bool:
@@ -58,7 +41,7 @@ def scores(
     """
     scores_NS = hidden_RD.new_empty(len(row_N), rows.slots)
     given = hidden_RD.contiguous(), row_N.contiguous(), words, rows.start_C, rows.size_C, ends_C
-    _call("cluster_scores", given, rows.slots, bias, scores_NS)
+    _call("scores_of_pointers", given, rows.slots, bias, scores_NS)
     return scores_NS
 
 
@@ -68,7 +51,7 @@ def scores_of_row(hidden_D: Tensor, words: Tensor, bias: Tensor | None, cluster_
     ends_M = torch.arange(1, len(cluster_M) + 1, dtype=torch.int32)
     clusters = rows.start_C[cluster_M], rows.size_C[cluster_M], ends_M
     given = hidden_D.contiguous(), torch.zeros_like(cluster_M), words, *clusters
-    _call("cluster_scores", given, rows.slots, bias, scores_MS)
+    _call("scores_of_pointers", given, rows.slots, bias, scores_MS)
     return scores_MS
 
 
@@ -80,7 +63,7 @@ def gradients(
     dhidden_ND = torch.empty_like(hidden_ND, memory_format=torch.contiguous_format)
     dwords = torch.zeros_like(words) if rows.in_slab else torch.empty_like(words)
     given = hidden_ND.contiguous(), row_N.contiguous(), words, rows.start_C, rows.size_C, ends_C
-    _call("cluster_gradients", given, rows.slots, dscores_NS.contiguous(), dhidden_ND, dwords)
+    _call("gradients_of_pointers", given, rows.slots, dscores_NS.contiguous(), dhidden_ND, dwords)
     return dhidden_ND, dwords
 
 
@@ -97,23 +80,5 @@ def _at(tensor: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
-@cache
 def _library() -> ctypes.CDLL | None:
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None:
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        compiled, linked = f"{folder}/kernels.o", f"{folder}/kernels.so"
-        try:
-            _run(compiler, *_COMPILE, str(_SOURCE), "-o", compiled)
-            # Without OpenMP's library: the one that PyTorch has loaded is to be found, and its threads shared.
-            _run(compiler, "-shared", compiled, "-o", linked)
-            return ctypes.CDLL(linked)
-        except (OSError, subprocess.SubprocessError) as error:
-            said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
-            warnings.warn(f"no C++ kernels, layers take PyTorch's products: {compiler}: {said}", stacklevel=2)
-            return None
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+    return cpp.library("for_ctypes", ("-fopenmp",))

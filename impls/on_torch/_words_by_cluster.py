@@ -12,8 +12,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from impls.cpp import CPP
 from impls.on_torch import _clusters, _cpp, _products, _triton
-from impls.on_torch._cpp import CPP
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._word_rows import WordRows
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from impls import cpp
 from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, Layer
 from impls.errors import unknown
@@ -54,7 +55,8 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
         few = "words first" if _products.words_first() else "vectors first"
         library = "oneDNN" if _products.onednn_is_faster() else "MKL"
         name = platform.processor() or platform.machine()
-        return facts | {"device_name": name, "products_of_few": few, "products": library}
+        own = {"products_of_few": few, "products": library, "compiler": cpp.version()}
+        return facts | {"device_name": name} | own
     with precision(dtype, check_device(device)):
         return facts | {
             "device_name": torch.cuda.get_device_name(device),

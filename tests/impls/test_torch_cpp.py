@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from harness import layers
 from harness.workload import batch, zipf_counts
+from impls import cpp
+from impls.cpp import CPP
 from impls.errors import Unsupported
 
 torch = pytest.importorskip("torch")
 
 from impls.on_torch import _clusters, _cpp  # noqa: E402
-from impls.on_torch._cpp import CPP  # noqa: E402
 from impls.on_torch._word_rows import WordRows  # noqa: E402
 
 if not _cpp.known(torch.float32):
@@ -25,9 +26,9 @@ if not _cpp.known(torch.float32):
 @pytest.fixture
 def compiled_anew():
     """What a test compiles, or cannot, is its own."""
-    _cpp._library.cache_clear()
+    cpp.library.cache_clear()
     yield
-    _cpp._library.cache_clear()
+    cpp.library.cache_clear()
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(0, 110)), min_size=1, max_size=6)  # words, tokens
@@ -78,8 +79,8 @@ def test_any_sizes(sizes, dim, in_slab, biased, seed):
 @pytest.mark.parametrize("processor", ["native", "haswell"])
 def test_of_either_width(monkeypatch, compiled_anew, processor, dim):
     """Whole tiles and what is left over of them, on the processor at hand, and on any with AVX2 and 16 registers."""
-    assert "-march=native" in _cpp._COMPILE
-    monkeypatch.setattr(_cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in _cpp._COMPILE))
+    assert "-march=native" in cpp._COMPILE
+    monkeypatch.setattr(cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in cpp._COMPILE))
     assert _cpp.known(torch.float32)
     _check([(64, 55), (13, 1), (70, 0), (6, 4), (1, 3)], dim, in_slab=False, biased=True, seed=1)
 
@@ -126,7 +127,9 @@ def test_a_layer_that_was_moved_is_not_read_as_what_it_was():
 
 
 def test_without_a_compiler_layers_take_another_form(monkeypatch, compiled_anew):
+    assert cpp.version().split()[0] == cpp.compiler().rpartition("/")[2]
     monkeypatch.setenv("CXX", "no-such-compiler")
+    assert cpp.version() == "none"
     known = _clusters.forms(320, 512, torch.float32)
     assert CPP not in known
     assert known[0] == _clusters.LOOP
@@ -147,7 +150,7 @@ def test_what_cannot_be_compiled_is_told_and_done_without(monkeypatch, compiled_
     def run(*command):
         raise failure
 
-    monkeypatch.setattr(_cpp, "_run", run)
-    with pytest.warns(UserWarning, match=rf"no C\+\+ kernels, layers take PyTorch's products: .*{said}"):
+    monkeypatch.setattr(cpp, "_run", run)
+    with pytest.warns(UserWarning, match=rf"no C\+\+ kernels, layers take their framework's products: .*{said}"):
         assert not _cpp.known(torch.float32)
     assert not _cpp.known(torch.float32)  # and once only

@@ -1,13 +1,16 @@
-// Products of tokens with the words of their clusters, and the gradients of these. See `_cpp.py`.
+// Products of tokens with the words of their clusters, and the gradients of these. See `cluster_products.h`.
 //
 // A library's product of a few vectors with some hundred words takes longer than reading the words, as it copies them
 // first into an order of its own. Here each is read where it lies, once a block of tokens, into tiles of sums that stay
-// in registers. All arrays are float32 and dense.
+// in registers.
+
+#include "cluster_products.h"
 
 #include <algorithm>
-#include <cstdint>
+#include <atomic>
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -172,82 +175,95 @@ struct Piece {
     int64_t cluster, first, count;  // tokens or rows of words
 };
 
-std::vector<Piece> pieces_of_tokens(const int32_t *end, int64_t clusters) {
+std::vector<Piece> pieces_of_tokens(const Clusters &clusters) {
     std::vector<Piece> pieces;
-    for (int64_t cluster = 0, first = 0; cluster < clusters; ++cluster)
-        for (; first < end[cluster]; first += pieces.back().count)
-            pieces.push_back({cluster, first, std::min<int64_t>(TOKENS, end[cluster] - first)});
+    for (int64_t cluster = 0, first = 0; cluster < clusters.count; ++cluster)
+        for (; first < clusters.end[cluster]; first += pieces.back().count)
+            pieces.push_back({cluster, first, std::min<int64_t>(TOKENS, clusters.end[cluster] - first)});
     return pieces;
 }
 
-std::vector<Piece> pieces_of_words(const int64_t *size, int64_t clusters) {
+std::vector<Piece> pieces_of_words(const Clusters &clusters) {
     std::vector<Piece> pieces;
-    for (int64_t cluster = 0; cluster < clusters; ++cluster)
-        for (int64_t first = 0; first < size[cluster]; first += 2 * WORDS)
-            pieces.push_back({cluster, first, std::min<int64_t>(2 * WORDS, size[cluster] - first)});
+    for (int64_t cluster = 0; cluster < clusters.count; ++cluster)
+        for (int64_t first = 0, size = clusters.size[cluster]; first < size; first += 2 * WORDS)
+            pieces.push_back({cluster, first, std::min<int64_t>(2 * WORDS, size - first)});
     return pieces;
+}
+
+// work(number) for each number below `count`, by so many threads: OpenMP's, which a framework has already, or new ones.
+template <class Work>
+void share(int threads, int64_t count, Work work) {
+    std::atomic<int64_t> next{0};
+    const auto some = [&] {
+        for (int64_t number; (number = next++) < count;) work(number);
+        __builtin_ia32_sfence();  // what went past the caches is there before the threads meet
+    };
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads)
+    some();
+#else
+    std::vector<std::thread> others;
+    for (int64_t other = 1; other < std::min<int64_t>(threads, count); ++other) others.emplace_back(some);
+    some();
+    for (std::thread &other : others) other.join();
+#endif
 }
 
 }  // namespace
 
-extern "C" {
-
-// scores (N, slots) of N tokens, sorted by cluster, with the words of their clusters; -inf beyond a cluster's size.
-// vectors (_, dim): a token's is the one of its `row`. words (F, dim): a cluster's are `size` from `start` on.
-// end: one past each cluster's last token. bias (F,): what a word's score gets on top, or null.
-void cluster_scores(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
-                    const int64_t *size, const int32_t *end, int64_t clusters, int64_t dim, int64_t slots,
+void cluster_scores(int threads, const float *vectors, const int64_t *row, const float *words, const Clusters &clusters,
                     const float *bias, float *scores) {
-    const std::vector<Piece> pieces = pieces_of_tokens(end, clusters);
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (size_t p = 0; p < pieces.size(); ++p) {
-        const auto [cluster, first, count] = pieces[p];
+    const std::vector<Piece> pieces = pieces_of_tokens(clusters);
+    const int64_t dim = clusters.dim, slots = clusters.slots;
+    share(threads, pieces.size(), [&](int64_t number) {
+        const auto [cluster, first, count] = pieces[number];
+        const int64_t start = clusters.start[cluster], size = clusters.size[cluster];
         float *own = scores + first * slots;
-        dots({vectors, dim, row + first}, count, {words + start[cluster] * dim, dim}, size[cluster], own, slots);
+        dots({vectors, dim, row + first}, count, {words + start * dim, dim}, size, own, slots);
         for (int64_t t = 0; t < count; ++t, own += slots) {
             if (bias)
-                for (int64_t s = 0; s < size[cluster]; ++s) own[s] += bias[start[cluster] + s];
-            std::fill(own + size[cluster], own + slots, -std::numeric_limits<float>::infinity());
+                for (int64_t s = 0; s < size; ++s) own[s] += bias[start + s];
+            std::fill(own + size, own + slots, -std::numeric_limits<float>::infinity());
         }
-    }
+    });
 }
 
-// dvectors (_, dim) and dwords (F, dim), the gradients of `cluster_scores` by its vectors, each of which is one token's
-// at most, and by its words, from dscores (N, slots). What is no token's or no cluster's is left as it is.
-// dwords begins at a multiple of 64 bytes.
-void cluster_gradients(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
-                       const int64_t *size, const int32_t *end, int64_t clusters, int64_t dim, int64_t slots,
-                       const float *dscores, float *dvectors, float *dwords) {
-    const std::vector<Piece> of_tokens = pieces_of_tokens(end, clusters), of_words = pieces_of_words(size, clusters);
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(dynamic) nowait
-        for (size_t p = 0; p < of_tokens.size(); ++p) {
-            const auto [cluster, first, count] = of_tokens[p];
-            const float *weights = dscores + first * slots;
-            const Dense<const float> own{words + start[cluster] * dim, dim};
-            const Picked<float> out{dvectors, dim, row + first};
-            for (int64_t s = 0; s < size[cluster]; s += WORDS) {
-                const int64_t some = std::min(WORDS, size[cluster] - s);
-                if (s == 0)
-                    weighted_sums<To::SET>(weights, slots, 1, count, some, own, out);
-                else
-                    weighted_sums<To::ADD>(weights + s, slots, 1, count, some, own.from(s), out);
-            }
-        }
-#pragma omp for schedule(dynamic) nowait
-        for (size_t p = 0; p < of_words.size(); ++p) {
-            const auto [cluster, first, count] = of_words[p];
-            const int64_t token = cluster ? end[cluster - 1] : 0, tokens = end[cluster] - token;  // none: sums of nothing
-            const float *weights = dscores + token * slots + first;
-            const Picked<const float> own{vectors, dim, row + token};
-            const Dense<float> out{dwords + (start[cluster] + first) * dim, dim};
-            if (dim % LANES)
-                weighted_sums<To::SET>(weights, 1, slots, count, tokens, own, out);
+void cluster_gradients(int threads, const float *vectors, const int64_t *row, const float *words,
+                       const Clusters &clusters, const float *dscores, float *dvectors, float *dwords) {
+    const std::vector<Piece> of_tokens = pieces_of_tokens(clusters), of_words = pieces_of_words(clusters);
+    const int64_t dim = clusters.dim, slots = clusters.slots, first_of_words = of_tokens.size();
+    const bool aligned = (reinterpret_cast<uintptr_t>(dwords) | dim * sizeof(float)) % sizeof(Vector) == 0;
+
+    const auto by_vectors = [&](const Piece &piece) {
+        const auto [cluster, first, count] = piece;
+        const int64_t size = clusters.size[cluster];
+        const float *weights = dscores + first * slots;
+        const Dense<const float> own{words + clusters.start[cluster] * dim, dim};
+        const Picked<float> out{dvectors, dim, row + first};
+        for (int64_t s = 0; s < size; s += WORDS) {
+            const int64_t some = std::min(WORDS, size - s);
+            if (s == 0)
+                weighted_sums<To::SET>(weights, slots, 1, count, some, own, out);
             else
-                weighted_sums<To::MEMORY>(weights, 1, slots, count, tokens, own, out);
+                weighted_sums<To::ADD>(weights + s, slots, 1, count, some, own.from(s), out);
         }
-        __builtin_ia32_sfence();  // what went past the caches is there before the threads meet
-    }
-}
+    };
+    const auto by_words = [&](const Piece &piece) {
+        const auto [cluster, first, count] = piece;
+        const int64_t token = cluster ? clusters.end[cluster - 1] : 0, tokens = clusters.end[cluster] - token;
+        const float *weights = dscores + token * slots + first;
+        const Picked<const float> own{vectors, dim, row + token};  // none: sums of nothing
+        const Dense<float> out{dwords + (clusters.start[cluster] + first) * dim, dim};
+        if (aligned)
+            weighted_sums<To::MEMORY>(weights, 1, slots, count, tokens, own, out);
+        else
+            weighted_sums<To::SET>(weights, 1, slots, count, tokens, own, out);
+    };
+    share(threads, of_tokens.size() + of_words.size(), [&](int64_t number) {
+        if (number < first_of_words)
+            by_vectors(of_tokens[number]);
+        else
+            by_words(of_words[number - first_of_words]);
+    });
 }

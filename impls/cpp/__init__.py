@@ -1,0 +1,80 @@
+"""Kernels of ours in C++ for CPUs: compiled for the processor at hand, where there is a compiler, once a process.
+
+It takes a second, and what is compiled is gone with the process: nothing is kept that another processor or another
+version could find.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+CPP = "C++ kernels"  # what forms of layers are called that take them
+_HERE = Path(__file__).parent
+_COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
+_SECONDS = 120
+
+
+def compiler() -> str | None:
+    """The C++ compiler that is taken, `CXX` or else g++; None where it is not there, or the processor is none that the
+    kernels are for: x86 with AVX2, under Linux."""
+    return shutil.which(os.environ.get("CXX", "g++")) if _on_avx2() else None
+
+
+def version() -> str:
+    """Of the compiler, as rows keep it as provenance; "none" without one."""
+    found = compiler()
+    if found is None:
+        return "none"
+    try:
+        return f"{Path(found).name} {_run(found, '-dumpfullversion', '-dumpversion').strip()}"
+    except (OSError, subprocess.SubprocessError):
+        return Path(found).name
+
+
+@cache
+def library(interface: str, flags: Sequence[str] = ()) -> ctypes.CDLL | None:
+    """The kernels behind an interface, a source next to this file; None where there is no compiler, or with a warning
+    where it fails.
+
+    Args:
+        interface: The name of the source.
+        flags: What compiling takes beside the optimizations; hashable.
+    """
+    found = compiler()
+    if found is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        objects = [f"{folder}/{name}.o" for name in ("cluster_products", interface)]
+        try:
+            for compiled in objects:
+                source = _HERE / Path(compiled).with_suffix(".cpp").name
+                _run(found, *_COMPILE, *flags, str(source), "-o", compiled)
+            # Without OpenMP's library: where that of a framework is taken, its threads are shared.
+            _run(found, "-shared", "-pthread", *objects, "-o", f"{folder}/kernels.so")
+            return ctypes.CDLL(f"{folder}/kernels.so")
+        except (OSError, subprocess.SubprocessError) as error:
+            said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
+            warnings.warn(f"no {CPP}, layers take their framework's products: {found}: {said}", stacklevel=2)
+            return None
+
+
+@cache
+def _on_avx2() -> bool:
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    return any("avx2" in line.split() for line in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in line)
+
+
+def _run(*command: str) -> str:
+    run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+    return run.stdout
