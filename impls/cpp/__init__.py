@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 CPP = "C++ kernels"  # what forms of layers are called that take them
 _HERE = Path(__file__).parent
@@ -42,13 +43,16 @@ def version() -> str:
 
 
 @cache
-def library(interface: str, flags: Sequence[str] = ()) -> ctypes.CDLL | None:
+def library(
+    interface: str, flags: tuple[str, ...] = (), links: tuple[str, ...] = (), load: Callable[[str], Any] = ctypes.CDLL
+) -> Any:
     """The kernels behind an interface, a source next to this file; None where there is no compiler, or with a warning
     where it fails.
 
     Args:
         interface: The name of the source.
-        flags: What compiling takes beside the optimizations; hashable.
+        flags, links: What compiling and linking take further.
+        load: What makes of a file that which is returned.
     """
     found = compiler()
     if found is None:
@@ -60,8 +64,8 @@ def library(interface: str, flags: Sequence[str] = ()) -> ctypes.CDLL | None:
                 source = _HERE / Path(compiled).with_suffix(".cpp").name
                 _run(found, *_COMPILE, *flags, str(source), "-o", compiled)
             # Without OpenMP's library: where that of a framework is taken, its threads are shared.
-            _run(found, "-shared", "-pthread", *objects, "-o", f"{folder}/kernels.so")
-            return ctypes.CDLL(f"{folder}/kernels.so")
+            _run(found, "-shared", "-pthread", *objects, *links, "-o", f"{folder}/kernels.so")
+            return load(f"{folder}/kernels.so")
         except (OSError, subprocess.SubprocessError) as error:
             said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
             warnings.warn(f"no {CPP}, layers take their framework's products: {found}: {said}", stacklevel=2)

@@ -5,6 +5,8 @@ that one batched product takes the slab as it lies, and writes its gradient as i
 Tokens beyond the T-th, which frequent words bring to a few clusters, go into further tiles; these alone gather their
 cluster's matrix, and their gradients are added to it. The gradient is written out, from the exponentials of the forward
 pass.
+
+On a CPU, where there is a compiler, the products are kernels of our own (`_cpp.py`), which need no tiles.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impls.cpp import CPP
+from impls.on_tensorflow import _cpp
 from impls.on_tensorflow._layer import Tensor, add_rows, at_least_float32, product, traced
 
 # Tokens of a further tile. Measured on two CPU cores with 32, 64 and 128 of them, which came out alike.
@@ -25,7 +29,14 @@ _PAIRS = 32
 # The bias of an empty slot: its exponential is zero, and finite so that a cluster without any word has no NaN either.
 _CLOSED = -1e30
 
+TILES = "a batched product over all clusters, further tiles for full ones"
+
 _product_of_row = traced(product, jit_compile=True)  # XLA reads the words a third faster than TensorFlow's own kernel
+
+
+def forms(dtype: str) -> tuple[str, ...]:
+    """The forms for word vectors of a spec's `dtype`, the fastest on a CPU first."""
+    return (CPP, TILES) if _cpp.known(dtype) else (TILES,)
 
 
 def in_cluster_nll(
@@ -35,6 +46,7 @@ def in_cluster_nll(
     word_CS: Tensor,
     cluster_N: Tensor,
     slot_N: Tensor,
+    form: str,
     tokens: float | Tensor | None = None,
 ) -> Tensor:
     """(N,) negative log-likelihood of each target among the words of its cluster, in nats.
@@ -45,8 +57,11 @@ def in_cluster_nll(
         bias_CS: Word biases, or None.
         word_CS: The word in each slot; negative where the slot is empty.
         cluster_N, slot_N: int32: where the target words stand.
+        form: One of `forms`.
         tokens: How many are expected, for which the layout is made; N where left out.
     """
+    if form == CPP:
+        return _nll_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N)
     clusters, width = word_CS.shape
     expected = count(cluster_N) if tokens is None else tokens
     first, further, place_N = _cut(cluster_N, clusters, _first_places(expected, clusters), _FURTHER)
@@ -88,6 +103,40 @@ def in_cluster_nll(
         return tf.gather(tf.concat([nll_P, nll_Q], axis=0), place_N), gradient
 
     return nll(hidden_ND, tf.convert_to_tensor(slab_CSD), _closing(bias_CS, word_CS, slab_CSD.dtype))
+
+
+def _nll_by_kernels(
+    hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, cluster_N: Tensor, slot_N: Tensor
+) -> Tensor:
+    order_N, cluster_sorted_N, end_C = _sorted(cluster_N, word_CS.shape[0])
+    slot_sorted_N, place_N, size_C = tf.gather(slot_N, order_N), tf.math.invert_permutation(order_N), sizes(word_CS)
+
+    @tf.custom_gradient
+    def nll(hidden_ND: Tensor, slab_CSD: Tensor, *bias_CS: Tensor) -> tuple[Tensor, object]:
+        scores_NS = _cpp.scores(hidden_ND, order_N, slab_CSD, bias_CS[0] if bias_CS else None, size_C, end_C)
+        nll_sorted_N, excess_NS = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+            features=scores_NS, labels=slot_sorted_N
+        )  # P - one-hot
+
+        def gradient(dnll_N: Tensor) -> tuple[Tensor, ...]:
+            dscores_NS = excess_NS * tf.gather(dnll_N, order_N)[:, None]
+            found = _cpp.gradients(dscores_NS, hidden_ND, order_N, slab_CSD, size_C, end_C)
+            sums = (tf.math.unsorted_segment_sum(dscores_NS, cluster_sorted_N, word_CS.shape[0]) for _ in bias_CS)
+            return *found, *sums
+
+        return tf.gather(nll_sorted_N, place_N), gradient
+
+    words = (tf.convert_to_tensor(array) for array in (slab_CSD, bias_CS) if array is not None)
+    return nll(tf.cast(hidden_ND, slab_CSD.dtype), *words)
+
+
+def log_by_kernels(
+    hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, row_P: Tensor, cluster_P: Tensor
+) -> Tensor:
+    """(P, S) log P(w | c, h) for pairs of a row and a cluster; -inf in an empty slot."""
+    order_P, _, end_C = _sorted(cluster_P, word_CS.shape[0])
+    scores_PS = _cpp.scores(hidden_ND, tf.gather(row_P, order_P), slab_CSD, bias_CS, sizes(word_CS), end_C)
+    return tf.gather(tf.nn.log_softmax(scores_PS), tf.math.invert_permutation(order_P))
 
 
 def pair_scores(
@@ -226,10 +275,8 @@ class _Tiles(NamedTuple):
 def _cut(cluster_N: Tensor, clusters: int, first: int | Tensor, further: int) -> tuple[_Tiles, _Tiles, Tensor]:
     """A tile of `first` places for each cluster, tiles of `further` places for what is left, and (N,) the place of each
     token in both laid end to end."""
-    order_N = tf.argsort(cluster_N, stable=True)
-    cluster_sorted_N = tf.gather(cluster_N, order_N)
+    order_N, cluster_sorted_N, end_C = _sorted(cluster_N, clusters)
     every_C = tf.range(clusters)
-    end_C = tf.searchsorted(cluster_sorted_N, every_C, side="right")
     begin_C = tf.concat([[0], end_C[:-1]], axis=0)
     further_C = (tf.maximum(end_C - begin_C - first, 0) + further - 1) // further
     last_C = tf.cumsum(further_C)
@@ -247,6 +294,13 @@ def _cut(cluster_N: Tensor, clusters: int, first: int | Tensor, further: int) ->
     place_sorted_N = tf.where(rank_N < first, cluster_sorted_N * first + rank_N, beyond_N)
     place_N = tf.gather(place_sorted_N, tf.math.invert_permutation(order_N))
     return tiles(begin_C, every_C, first), tiles(start_M, cluster_M, further), place_N
+
+
+def _sorted(cluster_N: Tensor, clusters: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(N,) the tokens in order of their clusters, (N,) these clusters, and (C,) one past the last token of each."""
+    order_N = tf.argsort(cluster_N, stable=True)
+    cluster_sorted_N = tf.gather(cluster_N, order_N)
+    return order_N, cluster_sorted_N, tf.searchsorted(cluster_sorted_N, tf.range(clusters), side="right")
 
 
 def count(array_N: Tensor) -> float | Tensor:

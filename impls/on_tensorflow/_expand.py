@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from impls.cpp import CPP
 from impls.on_tensorflow import _clusters
 from impls.on_tensorflow._layer import Tensor, at_least_float32, best_by_id, draw, product, traced
 
@@ -41,21 +42,26 @@ class WordsByCluster(NamedTuple):
         slab_CSD: Word vectors by cluster and slot.
         bias_CS: Word biases, or None.
         word_CS: int32, the word in each slot, -1 where it is empty.
+        form: Of products with the words, as in `_clusters.forms`.
     """
 
     slab_CSD: Tensor
     bias_CS: Tensor | None
     word_CS: Tensor
+    form: str
 
     def in_cluster(self, hidden_ND: Tensor, row_P: Tensor, cluster_P: Tensor) -> Tensor:
         """(P, S) log P(w | c, h) for pairs of a row and a cluster; hugely negative in an empty slot."""
+        words = self[:3]
+        if self.form == CPP:
+            return _clusters.log_by_kernels(hidden_ND, *words, row_P, cluster_P)
         if _on_gpu():
-            return tf.nn.log_softmax(_clusters.pair_scores(hidden_ND, *self, row_P, cluster_P))
+            return tf.nn.log_softmax(_clusters.pair_scores(hidden_ND, *words, row_P, cluster_P))
         order_P = tf.argsort(cluster_P, stable=True)
         cluster_U, _, count_U = tf.unique_with_counts(tf.gather(cluster_P, order_P))
         end_U = tf.cumsum(count_U)
         hidden_PD = tf.gather(hidden_ND, tf.gather(row_P, order_P))
-        sorted_PS = _clusters.log_in_runs(hidden_PD, *self, cluster_U, end_U - count_U, end_U)
+        sorted_PS = _clusters.log_in_runs(hidden_PD, *words, cluster_U, end_U - count_U, end_U)
         return tf.gather(sorted_PS, tf.math.invert_permutation(order_P))
 
     def scores_of_one(self, hidden_1D: Tensor, cluster: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +89,7 @@ class WordsByCluster(NamedTuple):
         clusters, width = self.word_CS.shape
 
         def at_once() -> Scored:
-            in_cluster_NCS = tf.nn.log_softmax(_clusters.all_scores(hidden_ND, *self))
+            in_cluster_NCS = tf.nn.log_softmax(_clusters.all_scores(hidden_ND, *self[:3]))
             every_C = tf.range(clusters, dtype=tf.int64)
             of_row_C = tf.fill([clusters], tf.constant(clusters * width, tf.int64))
             highest_NC = tf.reduce_max(in_cluster_NCS, axis=2)
@@ -93,7 +99,7 @@ class WordsByCluster(NamedTuple):
             return at_once()
         products = tf.cast(tf.size(hidden_ND), tf.float32) * clusters * width
         few = _FEW_OF_LARGE if self.slab_CSD.shape[2] * width >= _LARGE else _FEW_PRODUCTS
-        return Scored(*tf.cond(products > few, lambda: Scored(*_clusters.log_of_all(hidden_ND, *self)), at_once))
+        return Scored(*tf.cond(products > few, lambda: Scored(*_clusters.log_of_all(hidden_ND, *self[:3])), at_once))
 
 
 class Scored(NamedTuple):

@@ -25,9 +25,11 @@ class Level:
         name: Of the level.
         shelves: How its members lie.
         value_of: From the name of a weight to its value.
+        form: Of products with the members, as in `_clusters.forms`.
     """
 
-    def __init__(self, name: str, shelves: Shelves, value_of: Callable[[str], Tensor]) -> None:
+    def __init__(self, name: str, shelves: Shelves, value_of: Callable[[str], Tensor], form: str) -> None:
+        self._form = form
         self.name, self.shelves, self._value_of = name, shelves.shelves, value_of
         self.group, self._shelf, self._row, self._slot = (
             tf.constant(array, tf.int32) for array in (shelves.group_M, shelves.shelf_M, shelves.row_M, shelves.slot_M)
@@ -61,7 +63,9 @@ class Level:
         member_GS = self._members[number]
 
         def nll() -> Tensor:
-            return _clusters.in_cluster_nll(hidden_RD, weight_GSD, bias_GS, member_GS, row_R, slot_R, tokens)
+            return _clusters.in_cluster_nll(
+                hidden_RD, weight_GSD, bias_GS, member_GS, row_R, slot_R, self._form, tokens
+            )
 
         # Tiles of no token at all would read one.
         return tf.cond(tf.size(row_R) > 0, nll, lambda: tf.reduce_sum(at_least_float32(hidden_RD), axis=1))
@@ -70,7 +74,7 @@ class Level:
         """(N, M) log P(member | its group, h)."""
         parts = []
         for number, shelf in enumerate(self.shelves):
-            scores_NGS = _clusters.all_scores(hidden_ND, *self._words(number))
+            scores_NGS = _clusters.all_scores(hidden_ND, *self._words(number)[:3])
             parts.append(tf.reshape(tf.nn.log_softmax(scores_NGS), [-1, shelf.member_GS.size]))
         return tf.gather(tf.concat(parts, axis=1), self._place_M, axis=1)
 
@@ -139,7 +143,7 @@ class Level:
 
     def _words(self, number: int) -> _expand.WordsByCluster:
         weight_GSD = tf.convert_to_tensor(self._of(number, "weight"))
-        return _expand.WordsByCluster(weight_GSD, self._of(number, "bias"), self._members[number])
+        return _expand.WordsByCluster(weight_GSD, self._of(number, "bias"), self._members[number], self._form)
 
 
 def followed(log_group_NC: Tensor, width: int) -> Tensor:

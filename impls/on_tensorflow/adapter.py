@@ -19,11 +19,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from impls import cpp
 from impls.bag_model import BagModel, BagModelConfig
 from impls.contract import Job, Layer
+from impls.cpp import CPP
 from impls.errors import BadInput, unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_tensorflow import _optimizers
+from impls.on_tensorflow import _cpp, _optimizers
 from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors, traced
 from impls.optimizers import Optimizer
 from impls.precision import Precise
@@ -55,9 +57,8 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
     """Versions and settings that a row of that precision keeps as provenance."""
     facts = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if not device.startswith("cuda"):
-        chosen = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
-        threads = chosen or os.cpu_count()
-        return facts | {"threads": str(threads), "device_name": platform.processor() or platform.machine()}
+        facts |= {"threads": str(_cpp.threads()), "device_name": platform.processor() or platform.machine()}
+        return facts | {"compiler": cpp.version()}
     build = tf.sysconfig.get_build_info()
     with precision(dtype, check_device(device)):
         return facts | {
@@ -150,7 +151,8 @@ def native(spec: LayerSpec) -> OutputLayer:
 
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
-    return importlib.import_module(f"impls.on_tensorflow.{spec.method}").LAYER.forms(spec)
+    every: tuple[str, ...] = importlib.import_module(f"impls.on_tensorflow.{spec.method}").LAYER.forms(spec)
+    return tuple(form for form in every if device == "cpu" or form != CPP)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from impls.on_numpy import class_hsm
+from impls.on_tensorflow import _clusters
 from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, at_least_float32, cross_entropy, draw, product
 from impls.on_tensorflow._levels import Level, followed
 from impls.spec import LayerSpec, Shapes
@@ -22,8 +23,9 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         (top, _), *below = class_hsm.names(spec)
+        form = spec.form_of(self.forms(spec))
         levels = [
-            Level(name, shelves, self.value_of)
+            Level(name, shelves, self.value_of, form)
             for (name, _), shelves in zip(below, class_hsm.shelves(spec), strict=True)
         ]
         canonical = spec.parameter_shapes()
@@ -32,6 +34,10 @@ class ClassHierarchicalSoftmax(OutputLayer):
             self._inner_shapes |= level.inner_shapes(spec.dim)
         super().__init__(spec, **keyword)
         self._top, self.levels = top, levels
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms(spec.dtype)
 
     def inner_shapes(self) -> Shapes:
         return self._inner_shapes
@@ -76,7 +82,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return log_NM
 
     def formulation(self) -> str:
-        return f"a batched product on each of {len(self.levels[-1].shelves)} slabs of classes of about one size"
+        return f"{self.form}, on {len(self.levels[-1].shelves)} slabs of classes of about one size"
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
         found = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}

@@ -49,6 +49,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         )  # fmt: skip
         self._place(spec.structure["cluster"])
 
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return _clusters.forms(spec.dtype)
+
     def inner_shapes(self) -> Shapes:
         shapes = self.spec.parameter_shapes()
         shapes["word_weight"] = (self.limits.clusters, self.width, self.spec.dim)
@@ -71,6 +75,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             self.word,
             cluster_N,
             slot_N,
+            self.form,
         )
         return cross_entropy(logits_NC, cluster_N), word_nll_N, logits_NC
 
@@ -108,7 +113,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor, _expand.WordsByCluster]:
         """What decoding reads: hidden vectors for words, (N, C) log P(c | h), the words of the clusters."""
         words = _expand.WordsByCluster(
-            tf.convert_to_tensor(self.value_of("word_weight")), self.value_of("word_bias"), self.word
+            tf.convert_to_tensor(self.value_of("word_weight")), self.value_of("word_bias"), self.word, self.form
         )
         return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND), words
 
@@ -130,9 +135,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         if self.value_of("cluster_bias") is not None:
             logits_NC += self.value_of("cluster_bias")
         return at_least_float32(logits_NC)
-
-    def formulation(self) -> str:
-        return "a batched product over all clusters, further tiles for full ones"
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = ("word_weight", "word_bias")

@@ -1,6 +1,7 @@
 """The C++ kernels of JAX's two-level layers: the same numbers as its own products, under every transformation."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def test_sohsm_agrees_with_its_definition(dim, bias):
     assert found
 
 
-def _given(clusters=4, slots=6, dim=10, tokens=15, bias=True):
+def _given(clusters=4, slots=6, dim=10, tokens=15, bias=True) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     size_C = np.array([6, 1, 3, 2])
     word_CS = np.where(np.arange(slots) < size_C[:, None], 1, -1)
@@ -52,7 +53,7 @@ def test_targets_of_no_cluster_count_for_nothing(bias):
     weight_N = jnp.linspace(0.5, 2, len(fixed[1]))
 
     def loss(trained, form):
-        return (weight_N * _clusters.in_cluster_nll(*trained, *fixed, form)).sum()
+        return (weight_N * _clusters.in_cluster_nll(*trained, *fixed, form=form)).sum()
 
     found, expected = (
         jax.jit(jax.value_and_grad(lambda t, form=form: loss(t, form)))(trained) for form in (CPP, TILES)
@@ -65,10 +66,10 @@ def test_targets_of_no_cluster_count_for_nothing(bias):
 
 
 def test_under_vmap_and_in_a_loop():
-    (hidden_ND, *words), fixed = _given()
+    (hidden_ND, slab_CSD, bias_CS), fixed = _given()
 
     def total(hidden_ND, form):
-        return _clusters.in_cluster_nll(hidden_ND, *words, *fixed, form).sum()
+        return _clusters.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, *fixed, form=form).sum()
 
     several_BND = jnp.stack([hidden_ND, -hidden_ND, 2 * hidden_ND])
     expected_B = jax.vmap(lambda h: total(h, TILES))(several_BND)

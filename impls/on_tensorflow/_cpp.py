@@ -1,0 +1,65 @@
+"""Products of tokens with the words of their clusters by our kernels in C++ (`impls/cpp`), as operations of
+TensorFlow's."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+
+from impls import cpp
+from impls.on_tensorflow._layer import Tensor
+
+
+def known(dtype: str) -> bool:
+    """Whether there are kernels for vectors of a spec's `dtype` where TensorFlow places them by itself: on a CPU."""
+    return dtype == "float32" and not tf.config.list_logical_devices("GPU") and _operations() is not None
+
+
+def threads() -> int:
+    """As many as TensorFlow has for one operation."""
+    chosen = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
+    return int(chosen or os.cpu_count() or 1)
+
+
+def scores(
+    hidden_ND: Tensor, row_P: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, size_C: Tensor, end_C: Tensor
+) -> Tensor:
+    """(P, S) of each token, sorted by cluster, with the words of its cluster; -inf in empty slots.
+
+    Args:
+        hidden_ND: Vectors in float32.
+        row_P: int32: that of each token.
+        slab_CSD: Word vectors by cluster and slot.
+        bias_CS: Word biases, or None.
+        size_C: int32: words of each cluster.
+        end_C: int32: one past the last token of each cluster.
+    """
+    bias = tf.zeros([0]) if bias_CS is None else bias_CS
+    given = hidden_ND, row_P, slab_CSD, size_C, end_C
+    scores_PS = _operations().vocabench_cluster_scores(*given, bias, threads=threads())
+    return tf.ensure_shape(scores_PS, [row_P.shape[0], slab_CSD.shape[1]])
+
+
+def gradients(
+    dscores_NS: Tensor, hidden_ND: Tensor, row_N: Tensor, slab_CSD: Tensor, size_C: Tensor, end_C: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Those of `scores` by the hidden vectors (N, D), each of which is one token's, and by the words (C, S, D)."""
+    given = hidden_ND, row_N, slab_CSD, size_C, end_C
+    found = _operations().vocabench_cluster_gradients(*given, dscores_NS, threads=threads())
+    return tf.ensure_shape(found.dvectors, hidden_ND.shape), tf.ensure_shape(found.dslab, slab_CSD.shape)
+
+
+@cache
+def _operations() -> Any:
+    headers = "-isystem", tf.sysconfig.get_include()
+    return cpp.library("for_tensorflow", headers, tuple(tf.sysconfig.get_link_flags()), _load)
+
+
+def _load(path: str) -> Any:
+    try:
+        return tf.load_op_library(path)
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from None
