@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstring>
 #include <limits>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -204,7 +205,10 @@ void share(int threads, int64_t count, Work work) {
     some();
 #else
     std::vector<std::thread> others;
-    for (int64_t other = 1; other < std::min<int64_t>(threads, count); ++other) others.emplace_back(some);
+    try {
+        for (int64_t other = 1; other < std::min<int64_t>(threads, count); ++other) others.emplace_back(some);
+    } catch (const std::system_error &) {  // the system has no more of them: those that there are do it
+    }
     some();
     for (std::thread &other : others) other.join();
 #endif
@@ -253,7 +257,7 @@ void cluster_gradients(int threads, const float *vectors, const int64_t *row, co
         const auto [cluster, first, count] = piece;
         const int64_t token = cluster ? clusters.end[cluster - 1] : 0, tokens = clusters.end[cluster] - token;
         const float *weights = dscores + token * slots + first;
-        const Picked<const float> own{vectors, dim, row + token};  // none: sums of nothing
+        const Picked<const float> own{vectors, dim, row + token};  // where there is none, sums of nothing are zeros
         const Dense<float> out{dwords + (clusters.start[cluster] + first) * dim, dim};
         if (aligned)
             weighted_sums<To::MEMORY>(weights, 1, slots, count, tokens, own, out);
