@@ -15,12 +15,14 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 CPP = "C++ kernels"  # what forms of layers are called that take them
 _HERE = Path(__file__).parent
+_SOURCES = "cluster_products", "cluster_search"  # which every interface is in front of
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
 
@@ -58,11 +60,11 @@ def library(
     if found is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
-        objects = [f"{folder}/{name}.o" for name in ("cluster_products", interface)]
+        objects = {f"{folder}/{name}.o": _HERE / f"{name}.cpp" for name in (*_SOURCES, interface)}
         try:
-            for compiled in objects:
-                source = _HERE / Path(compiled).with_suffix(".cpp").name
-                _run(found, *_COMPILE, *flags, str(source), "-o", compiled)
+            with ThreadPoolExecutor() as several:
+                for _ in several.map(lambda o: _run(found, *_COMPILE, *flags, str(objects[o]), "-o", o), objects):
+                    pass
             # Without OpenMP's library: where that of a framework is taken, its threads are shared.
             _run(found, "-shared", "-pthread", *objects, *links, "-o", f"{folder}/kernels.so")
             return load(f"{folder}/kernels.so")

@@ -1,6 +1,7 @@
-// `cluster_products.h` for callers that have pointers and numbers.
+// `cluster_products.h` and `cluster_search.h` for callers that have pointers and numbers.
 
 #include "cluster_products.h"
+#include "cluster_search.h"
 
 extern "C" {
 
@@ -14,5 +15,13 @@ void gradients_of_pointers(int threads, const float *vectors, const int64_t *row
                            const int64_t *start, const int64_t *size, const int32_t *end, int64_t count, int64_t dim,
                            int64_t slots, const float *dscores, float *dvectors, float *dwords) {
     cluster_gradients(threads, vectors, row, words, {count, start, size, end, dim, slots}, dscores, dvectors, dwords);
+}
+
+void likeliest_of_pointers(int threads, const float *vectors, const float *log_cluster, const float *words,
+                           const float *bias, const int64_t *ids_of, const int64_t *start, const int64_t *size,
+                           int64_t rows, int64_t count, int64_t dim, int64_t slots, int64_t k, int64_t most,
+                           float *values, int64_t *ids, int64_t *expanded) {
+    likeliest_words(threads, {rows, vectors, log_cluster}, words, bias, ids_of,
+                    {count, start, size, nullptr, dim, slots}, k, most, values, ids, expanded);
 }
 }

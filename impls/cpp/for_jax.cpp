@@ -7,37 +7,52 @@ namespace ffi = xla::ffi;
 using Floats = ffi::Buffer<ffi::F32>;
 using Integers = ffi::Buffer<ffi::S32>;
 using FloatsOut = ffi::Result<Floats>;
+using IntegersOut = ffi::Result<Integers>;
 
 namespace {
 
-SlabProducts products(int threads, Floats &vectors, Integers &row, Floats &slab, Integers &size, Integers &end) {
+SlabProducts products(int threads, Floats &slab, Integers &size) {
     const auto shape = slab.dimensions();
-    return {threads,
-            {vectors.typed_data(), row.typed_data(), static_cast<int64_t>(row.element_count()), slab.typed_data(),
-             size.typed_data(), end.typed_data(), shape[0], shape[1], shape[2]}};
+    return {threads, {slab.typed_data(), size.typed_data(), shape[0], shape[1], shape[2]}};
 }
 
-ffi::Error scores(int32_t threads, Floats vectors, Integers row, Floats slab, Integers size, Integers end, Floats bias,
+Tokens tokens(Floats &vectors, Integers &row, Integers &end) {
+    return {vectors.typed_data(), row.typed_data(), static_cast<int64_t>(row.element_count()), end.typed_data()};
+}
+
+const float *or_null(Floats &bias) { return bias.element_count() ? bias.typed_data() : nullptr; }
+
+ffi::Error scores(int32_t threads, Floats slab, Integers size, Floats vectors, Integers row, Integers end, Floats bias,
                   FloatsOut scores) {
-    products(threads, vectors, row, slab, size, end)
-        .scores(bias.element_count() ? bias.typed_data() : nullptr, scores->typed_data());
+    products(threads, slab, size).scores(tokens(vectors, row, end), or_null(bias), scores->typed_data());
     return ffi::Error::Success();
 }
 
-ffi::Error gradients(int32_t threads, Floats vectors, Integers row, Floats slab, Integers size, Integers end,
+ffi::Error gradients(int32_t threads, Floats slab, Integers size, Floats vectors, Integers row, Integers end,
                      Floats dscores, FloatsOut dvectors, FloatsOut dslab) {
-    products(threads, vectors, row, slab, size, end)
-        .gradients(dscores.typed_data(), dvectors->typed_data(), dslab->typed_data());
+    products(threads, slab, size)
+        .gradients(tokens(vectors, row, end), dscores.typed_data(), dvectors->typed_data(), dslab->typed_data());
     return ffi::Error::Success();
 }
 
-auto given() {
-    return ffi::Ffi::Bind().Attr<int32_t>("threads").Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>()
-        .Arg<Integers>();
+ffi::Error likeliest(int32_t threads, int32_t most, Floats slab, Integers size, Floats vectors, Floats log_cluster,
+                     Floats bias, Integers ids_of, FloatsOut values, IntegersOut ids, IntegersOut expanded) {
+    const Searched searched{vectors.dimensions()[0], vectors.typed_data(), log_cluster.typed_data()};
+    products(threads, slab, size)
+        .likeliest(searched, or_null(bias), ids_of.typed_data(), values->dimensions()[1], most, values->typed_data(),
+                   ids->typed_data(), expanded->typed_data());
+    return ffi::Error::Success();
+}
+
+auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }
+auto of_tokens() {
+    return bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Floats>();
 }
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_scores_of_xla, scores, given().Arg<Floats>().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_gradients_of_xla, gradients,
-                              given().Arg<Floats>().Ret<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_scores_of_xla, scores, of_tokens().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_gradients_of_xla, gradients, of_tokens().Ret<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_words_of_xla, likeliest,
+                              bound().Attr<int32_t>("most").Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Floats>()
+                                  .Arg<Floats>().Arg<Integers>().Ret<Floats>().Ret<Integers>().Ret<Integers>());

@@ -1,7 +1,8 @@
-// `slab_products.h` as operations of TensorFlow, which are there once this is loaded. They take float32 vectors, int32
-// row, float32 slab, int32 size and end, and bias, which may be empty, or dscores.
+// `slab_products.h` as operations of TensorFlow, which are there once this is loaded.
 
 #include <memory>
+#include <type_traits>
+#include <utility>
 
 #include "slab_products.h"
 #include "tensorflow/c/kernels.h"
@@ -36,74 +37,106 @@ class Run {
     int64_t size(int input, int axis) const { return TF_Dim(inputs_[input].get(), axis); }
 
     // Null, and the run has failed, where there is no memory for it.
-    float *output(int number, std::initializer_list<int64_t> shape) {
-        size_t bytes = sizeof(float);
+    template <class Number>
+    Number *output(int number, std::initializer_list<int64_t> shape) {
+        static_assert(sizeof(Number) == 4);
+        size_t bytes = sizeof(Number);
         for (int64_t size : shape) bytes *= size;
+        const TF_DataType type = std::is_same_v<Number, float> ? TF_FLOAT : TF_INT32;
         outputs_[number].reset(
-            TF_AllocateOutput(context_, number, TF_FLOAT, shape.begin(), shape.size(), bytes, status_.get()));
-        if (TF_GetCode(status_.get()) == TF_OK) return static_cast<float *>(TF_TensorData(outputs_[number].get()));
+            TF_AllocateOutput(context_, number, type, shape.begin(), shape.size(), bytes, status_.get()));
+        if (TF_GetCode(status_.get()) == TF_OK) return static_cast<Number *>(TF_TensorData(outputs_[number].get()));
         TF_OpKernelContext_Failure(context_, status_.get());
         return nullptr;
     }
 
+    // The first two inputs are the slab and the words of each cluster, of all operations.
     SlabProducts products(int threads) const {
-        return {threads,
-                {data<float>(0), data<int32_t>(1), size(1, 0), data<float>(2), data<int32_t>(3), data<int32_t>(4),
-                 size(2, 0), size(2, 1), size(2, 2)}};
+        return {threads, {data<float>(0), data<int32_t>(1), size(0, 0), size(0, 1), size(0, 2)}};
     }
 
-    // The last input; null where it is empty.
-    const float *last() const { return TF_TensorElementCount(inputs_[5].get()) ? data<float>(5) : nullptr; }
+    // The next three of those with tokens.
+    Tokens tokens() const { return {data<float>(2), data<int32_t>(3), size(3, 0), data<int32_t>(4)}; }
+
+    const float *or_null(int input) const {
+        return TF_TensorElementCount(inputs_[input].get()) ? data<float>(input) : nullptr;
+    }
 
   private:
     TF_OpKernelContext *context_;
     Status status_;
-    Tensor inputs_[6], outputs_[2];
+    Tensor inputs_[6], outputs_[3];
 };
 
-void *threads_of(TF_OpKernelConstruction *construction) {
-    const Status status(TF_NewStatus());
-    auto threads = std::make_unique<int32_t>(1);
-    TF_OpKernelConstruction_GetAttrInt32(construction, "threads", threads.get(), status.get());
-    return threads.release();
+struct Attributes {
+    int32_t threads = 1, k = 0, most = 0;
+};
+
+void *attributes_of(TF_OpKernelConstruction *construction) {
+    auto found = std::make_unique<Attributes>();
+    for (const auto &[name, place] : {std::pair{"threads", &found->threads}, {"k", &found->k}, {"most", &found->most}}) {
+        const Status status(TF_NewStatus());  // an operation has no others than its own
+        TF_OpKernelConstruction_GetAttrInt32(construction, name, place, status.get());
+    }
+    return found.release();
 }
 
-void forget(void *threads) { delete static_cast<int32_t *>(threads); }
+void forget(void *attributes) { delete static_cast<Attributes *>(attributes); }
 
-void scores(void *threads, TF_OpKernelContext *context) {
+void scores(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    if (float *scores = run.output(0, {run.size(1, 0), run.size(2, 1)}))
-        run.products(*static_cast<int32_t *>(threads)).scores(run.last(), scores);
+    if (float *scores = run.output<float>(0, {run.size(3, 0), run.size(0, 1)}))
+        run.products(static_cast<Attributes *>(attributes)->threads).scores(run.tokens(), run.or_null(5), scores);
 }
 
-void gradients(void *threads, TF_OpKernelContext *context) {
+void gradients(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    float *dvectors = run.output(0, {run.size(0, 0), run.size(0, 1)});
-    float *dslab = dvectors ? run.output(1, {run.size(2, 0), run.size(2, 1), run.size(2, 2)}) : nullptr;
-    if (dslab) run.products(*static_cast<int32_t *>(threads)).gradients(run.last(), dvectors, dslab);
+    float *dvectors = run.output<float>(0, {run.size(2, 0), run.size(2, 1)});
+    float *dslab = dvectors ? run.output<float>(1, {run.size(0, 0), run.size(0, 1), run.size(0, 2)}) : nullptr;
+    if (dslab)
+        run.products(static_cast<Attributes *>(attributes)->threads)
+            .gradients(run.tokens(), run.data<float>(5), dvectors, dslab);
+}
+
+void likeliest(void *attributes, TF_OpKernelContext *context) {
+    Run run(context);
+    const auto [threads, k, most] = *static_cast<Attributes *>(attributes);
+    const int64_t rows = run.size(2, 0);
+    float *values = run.output<float>(0, {rows, k});
+    int32_t *ids = values ? run.output<int32_t>(1, {rows, k}) : nullptr;
+    int32_t *expanded = ids ? run.output<int32_t>(2, {rows}) : nullptr;
+    if (expanded)
+        run.products(threads).likeliest({rows, run.data<float>(2), run.data<float>(3)}, run.or_null(4),
+                                        run.data<int32_t>(5), k, most, values, ids, expanded);
 }
 
 void any_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
     TF_ShapeInferenceContextSetUnknownShape(context, status);
 }
 
-void add(const char *name, std::initializer_list<const char *> last, std::initializer_list<const char *> outputs,
-         void (*compute)(void *, TF_OpKernelContext *)) {
+using Names = std::initializer_list<const char *>;
+
+void add(const char *name, Names attributes, Names inputs, Names outputs, void (*compute)(void *, TF_OpKernelContext *)) {
     const Status status(TF_NewStatus());
     TF_OpDefinitionBuilder *operation = TF_NewOpDefinitionBuilder(name);
-    TF_OpDefinitionBuilderAddAttr(operation, "threads: int");
-    for (const char *input : {"vectors: float", "row: int32", "slab: float", "size: int32", "end: int32"})
-        TF_OpDefinitionBuilderAddInput(operation, input);
-    for (const char *input : last) TF_OpDefinitionBuilderAddInput(operation, input);
+    for (const char *attribute : attributes) TF_OpDefinitionBuilderAddAttr(operation, attribute);
+    for (const char *input : inputs) TF_OpDefinitionBuilderAddInput(operation, input);
     for (const char *output : outputs) TF_OpDefinitionBuilderAddOutput(operation, output);
     TF_OpDefinitionBuilderSetShapeInferenceFunction(operation, any_shape);
     TF_RegisterOpDefinition(operation, status.get());
-    TF_RegisterKernelBuilder(name, TF_NewKernelBuilder(name, "CPU", threads_of, compute, forget), status.get());
+    TF_RegisterKernelBuilder(name, TF_NewKernelBuilder(name, "CPU", attributes_of, compute, forget), status.get());
 }
 
 const bool added = [] {
-    add("VocabenchClusterScores", {"bias: float"}, {"scores: float"}, scores);
-    add("VocabenchClusterGradients", {"dscores: float"}, {"dvectors: float", "dslab: float"}, gradients);
+    add("VocabenchClusterScores", {"threads: int"},
+        {"slab: float", "size: int32", "vectors: float", "row: int32", "end: int32", "bias: float"}, {"scores: float"},
+        scores);
+    add("VocabenchClusterGradients", {"threads: int"},
+        {"slab: float", "size: int32", "vectors: float", "row: int32", "end: int32", "dscores: float"},
+        {"dvectors: float", "dslab: float"}, gradients);
+    add("VocabenchLikeliestWords", {"threads: int", "k: int", "most: int"},
+        {"slab: float", "size: int32", "vectors: float", "log_cluster: float", "bias: float", "ids_of: int32"},
+        {"values: float", "ids: int32", "expanded: int32"}, likeliest);
     return true;
 }();
 

@@ -1,5 +1,5 @@
-// `cluster_products.h` for words in a slab (clusters, slots, dim), as frameworks with shapes that stand still have them,
-// and whole numbers of 32 bits.
+// `cluster_products.h` and `cluster_search.h` for words in a slab (clusters, slots, dim), as frameworks with shapes that
+// stand still have them, and whole numbers of 32 bits.
 
 #pragma once
 
@@ -7,51 +7,65 @@
 #include <vector>
 
 #include "cluster_products.h"
+#include "cluster_search.h"
 
-// What the products are given: of N tokens, sorted by cluster, the vectors (N, dim) of their rows, and the slab.
-struct SlabTokens {
-    const float *vectors;
-    const int32_t *row;  // (N,)
-    int64_t count;       // N; tokens beyond the last cluster's end are no cluster's
-    const float *slab;
-    const int32_t *size, *end;  // of each cluster
+// Words by cluster and slot; of each cluster the words that it has.
+struct Slab {
+    const float *words;
+    const int32_t *size;  // (clusters,)
     int64_t clusters, slots, dim;
+};
+
+// Tokens, sorted by cluster, and their vectors.
+struct Tokens {
+    const float *vectors;
+    const int32_t *row;  // (count,) the vector of each
+    int64_t count;
+    const int32_t *end;  // (clusters,) one past each cluster's last; tokens beyond the last one's are no cluster's
 };
 
 class SlabProducts {
   public:
-    SlabProducts(int threads, const SlabTokens &given)
-        : threads_(threads),
-          given_(given),
-          row_(given.row, given.row + given.count),
-          start_(given.clusters),
-          size_(given.size, given.size + given.clusters),
-          clusters_{given.clusters, start_.data(), size_.data(), given.end, given.dim, given.slots},
-          tokens_(given.end[given.clusters - 1]) {
-        for (int64_t cluster = 0; cluster < given.clusters; ++cluster) start_[cluster] = cluster * given.slots;
+    SlabProducts(int threads, const Slab &slab)
+        : threads_(threads), slab_(slab), start_(slab.clusters), size_(slab.size, slab.size + slab.clusters) {
+        for (int64_t cluster = 0; cluster < slab.clusters; ++cluster) start_[cluster] = cluster * slab.slots;
     }
 
-    // scores (N, slots), 0 of tokens that are no cluster's. bias (clusters, slots) or null.
-    void scores(const float *bias, float *scores) const {
-        cluster_scores(threads_, given_.vectors, row_.data(), given_.slab, clusters_, bias, scores);
-        std::fill(scores + tokens_ * given_.slots, scores + given_.count * given_.slots, 0.0f);
+    // scores (count, slots), 0 of tokens that are no cluster's. bias (clusters, slots) or null.
+    void scores(const Tokens &tokens, const float *bias, float *scores) const {
+        const std::vector<int64_t> row = rows(tokens);
+        cluster_scores(threads_, tokens.vectors, row.data(), slab_.words, clusters(tokens.end), bias, scores);
+        std::fill(scores + clustered(tokens) * slab_.slots, scores + tokens.count * slab_.slots, 0.0f);
     }
 
-    // dvectors (N, dim) and dslab, 0 of tokens that are no cluster's and of slots that hold no word.
-    void gradients(const float *dscores, float *dvectors, float *dslab) const {
-        for (int64_t token = tokens_; token < given_.count; ++token)
-            std::fill_n(dvectors + row_[token] * given_.dim, given_.dim, 0.0f);
-        for (int64_t cluster = 0; cluster < given_.clusters; ++cluster) {
-            const int64_t first = start_[cluster] + size_[cluster], last = start_[cluster] + given_.slots;
-            std::fill(dslab + first * given_.dim, dslab + last * given_.dim, 0.0f);
+    // dvectors (count, dim) and dslab, 0 of tokens that are no cluster's and of slots that hold no word.
+    void gradients(const Tokens &tokens, const float *dscores, float *dvectors, float *dslab) const {
+        const std::vector<int64_t> row = rows(tokens);
+        for (int64_t token = clustered(tokens); token < tokens.count; ++token)
+            std::fill_n(dvectors + row[token] * slab_.dim, slab_.dim, 0.0f);
+        for (int64_t cluster = 0; cluster < slab_.clusters; ++cluster) {
+            const int64_t first = start_[cluster] + size_[cluster], last = start_[cluster] + slab_.slots;
+            std::fill(dslab + first * slab_.dim, dslab + last * slab_.dim, 0.0f);
         }
-        cluster_gradients(threads_, given_.vectors, row_.data(), given_.slab, clusters_, dscores, dvectors, dslab);
+        cluster_gradients(threads_, tokens.vectors, row.data(), slab_.words, clusters(tokens.end), dscores, dvectors,
+                          dslab);
+    }
+
+    // As `likeliest_words`.
+    void likeliest(const Searched &searched, const float *bias, const int32_t *ids_of, int64_t k, int64_t most,
+                   float *values, int32_t *ids, int32_t *expanded) const {
+        likeliest_words(threads_, searched, slab_.words, bias, ids_of, clusters(nullptr), k, most, values, ids,
+                        expanded);
     }
 
   private:
+    Clusters clusters(const int32_t *end) const {
+        return {slab_.clusters, start_.data(), size_.data(), end, slab_.dim, slab_.slots};
+    }
+    int64_t clustered(const Tokens &tokens) const { return tokens.end[slab_.clusters - 1]; }
+    static std::vector<int64_t> rows(const Tokens &tokens) { return {tokens.row, tokens.row + tokens.count}; }
+
     int threads_;
-    SlabTokens given_;
-    std::vector<int64_t> row_, start_, size_;
-    Clusters clusters_;
-    int64_t tokens_;
+    Slab slab_;
+    std::vector<int64_t> start_, size_;
 };

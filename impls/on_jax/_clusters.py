@@ -188,7 +188,7 @@ def pair_scores(
     if form == CPP:
         batch = _Sorted.of(cluster_P, len(slab_CSD))
         row_sorted_P = row_P[batch.order_N]
-        sorted_PS = _cpp.scores(hidden_ND, row_sorted_P, slab_CSD, bias_CS, _sizes(word_CS), batch.end_C)
+        sorted_PS = _cpp.scores(hidden_ND, row_sorted_P, slab_CSD, bias_CS, sizes(word_CS), batch.end_C)
         return jnp.zeros_like(sorted_PS).at[batch.order_N].set(sorted_PS, unique_indices=True)
     added_CS = added_scores(bias_CS, word_CS, wide(slab_CSD.dtype))
     return _pair_products(hidden_ND, slab_CSD, row_P, cluster_P) + added_CS[cluster_P]
@@ -313,7 +313,7 @@ def _nll_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  
 
 
 def _forward_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
-    batch, size_C = _Sorted.of(cluster_N, len(slab_CSD)), _sizes(word_CS)
+    batch, size_C = _Sorted.of(cluster_N, len(slab_CSD)), sizes(word_CS)
     scores_NS = _cpp.scores(hidden_ND, batch.order_N, slab_CSD, bias_CS, size_C, batch.end_C)
     highest_N1 = scores_NS.max(axis=1, keepdims=True)
     exp_NS = jnp.exp(scores_NS - highest_N1)
@@ -341,6 +341,6 @@ def _backward_by_kernels(kept, dnll_N):  # type: ignore[no-untyped-def]
 _nll_by_kernels.defvjp(_forward_by_kernels, _backward_by_kernels)
 
 
-def _sizes(word_CS: Array) -> Array:
+def sizes(word_CS: Array) -> Array:
     """(C,) words of each cluster."""
     return (word_CS >= 0).sum(axis=1, dtype=jnp.int32)

@@ -12,7 +12,7 @@ import numpy as np
 from impls import cpp
 from impls.on_jax._layer import Array
 
-_TARGETS = "cluster_scores_of_xla", "cluster_gradients_of_xla"
+_SCORES, _GRADIENTS, _LIKELIEST = "cluster_scores_of_xla", "cluster_gradients_of_xla", "likeliest_words_of_xla"
 
 
 def known(dtype: str) -> bool:
@@ -35,8 +35,7 @@ def scores(
         end_C: int32: one past the last token of each cluster.
     """
     out = jax.ShapeDtypeStruct((len(row_N), slab_CSD.shape[1]), jnp.float32)
-    bias = jnp.zeros(0, jnp.float32) if bias_CS is None else bias_CS
-    return _call(_TARGETS[0], out)(hidden_ND, row_N, slab_CSD, size_C, end_C, bias)
+    return _call(_SCORES, out)(slab_CSD, size_C, hidden_ND, row_N, end_C, _or_none(bias_CS))
 
 
 def gradients(
@@ -44,7 +43,23 @@ def gradients(
 ) -> tuple[Array, Array]:
     """Those of `scores` by the hidden vectors (N, D), each of which is one token's, and by the words (C, S, D)."""
     out = tuple(jax.ShapeDtypeStruct(array.shape, jnp.float32) for array in (hidden_ND, slab_CSD))
-    return _call(_TARGETS[1], out)(hidden_ND, row_N, slab_CSD, size_C, end_C, dscores_NS)
+    return _call(_GRADIENTS, out)(slab_CSD, size_C, hidden_ND, row_N, end_C, dscores_NS)
+
+
+def likeliest(
+    hidden_ND: Array, log_cluster_NC: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, size_C: Array,
+    k: int, most: int,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) how many clusters were
+    looked through for them: 0 where it had been more than `most`, and there are neither values nor ids."""
+    rows = len(hidden_ND)
+    shapes = ((rows, k), jnp.float32), ((rows, k), jnp.int32), ((rows,), jnp.int32)
+    call = _call(_LIKELIEST, tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+    return call(slab_CSD, size_C, hidden_ND, log_cluster_NC, _or_none(bias_CS), word_CS, most=np.int32(most))
+
+
+def _or_none(bias_CS: Array | None) -> Array:
+    return jnp.zeros(0, jnp.float32) if bias_CS is None else bias_CS
 
 
 def threads() -> int:
@@ -61,6 +76,6 @@ def _registered() -> bool:
     library = cpp.library("for_jax", ("-isystem", jax.ffi.include_dir()))
     if library is None:
         return False
-    for target in _TARGETS:
+    for target in (_SCORES, _GRADIENTS, _LIKELIEST):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return True

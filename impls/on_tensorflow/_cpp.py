@@ -37,9 +37,8 @@ def scores(
         size_C: int32: words of each cluster.
         end_C: int32: one past the last token of each cluster.
     """
-    bias = tf.zeros([0]) if bias_CS is None else bias_CS
-    given = hidden_ND, row_P, slab_CSD, size_C, end_C
-    scores_PS = _operations().vocabench_cluster_scores(*given, bias, threads=threads())
+    given = slab_CSD, size_C, hidden_ND, row_P, end_C, _or_none(bias_CS)
+    scores_PS = _operations().vocabench_cluster_scores(*given, threads=threads())
     return tf.ensure_shape(scores_PS, [row_P.shape[0], slab_CSD.shape[1]])
 
 
@@ -47,9 +46,26 @@ def gradients(
     dscores_NS: Tensor, hidden_ND: Tensor, row_N: Tensor, slab_CSD: Tensor, size_C: Tensor, end_C: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Those of `scores` by the hidden vectors (N, D), each of which is one token's, and by the words (C, S, D)."""
-    given = hidden_ND, row_N, slab_CSD, size_C, end_C
-    found = _operations().vocabench_cluster_gradients(*given, dscores_NS, threads=threads())
+    given = slab_CSD, size_C, hidden_ND, row_N, end_C, dscores_NS
+    found = _operations().vocabench_cluster_gradients(*given, threads=threads())
     return tf.ensure_shape(found.dvectors, hidden_ND.shape), tf.ensure_shape(found.dslab, slab_CSD.shape)
+
+
+def likeliest(
+    hidden_ND: Tensor, log_cluster_NC: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor,
+    size_C: Tensor, k: int, most: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) how many clusters were
+    looked through for them: 0 where it had been more than `most`, and there are neither values nor ids."""
+    given = slab_CSD, size_C, hidden_ND, log_cluster_NC, _or_none(bias_CS), word_CS
+    found = _operations().vocabench_likeliest_words(*given, threads=threads(), k=k, most=most)
+    rows = hidden_ND.shape[0]
+    values_NK, ids_NK = (tf.ensure_shape(array, [rows, k]) for array in (found.values, found.ids))
+    return values_NK, ids_NK, tf.ensure_shape(found.expanded, [rows])
+
+
+def _or_none(bias_CS: Tensor | None) -> Tensor:
+    return tf.zeros([0]) if bias_CS is None else bias_CS
 
 
 @cache

@@ -4,6 +4,8 @@ own OpenMP."""
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,16 +47,6 @@ def scores(
     return scores_NS
 
 
-def scores_of_row(hidden_D: Tensor, words: Tensor, bias: Tensor | None, cluster_M: Tensor, rows: WordRows) -> Tensor:
-    """(M, S) of one vector with the words of some clusters; -inf in empty slots."""
-    scores_MS = hidden_D.new_empty(len(cluster_M), rows.slots)
-    ends_M = torch.arange(1, len(cluster_M) + 1, dtype=torch.int32)
-    clusters = rows.start_C[cluster_M], rows.size_C[cluster_M], ends_M
-    given = hidden_D.contiguous(), torch.zeros_like(cluster_M), words, *clusters
-    _call("scores_of_pointers", given, rows.slots, bias, scores_MS)
-    return scores_MS
-
-
 def gradients(
     dscores_NS: Tensor, hidden_ND: Tensor, row_N: Tensor, words: Tensor, ends_C: Tensor, rows: WordRows
 ) -> tuple[Tensor, Tensor]:
@@ -67,13 +59,32 @@ def gradients(
     return dhidden_ND, dwords
 
 
+def likeliest(
+    hidden_RD: Tensor, log_cluster_RC: Tensor, words: Tensor, bias: Tensor | None, word_CS: Tensor, rows: WordRows,
+    k: int, most: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Values and ids (R, K) of the k likeliest words, best first, equals by their ids, and (R,) how many clusters were
+    looked through for them: 0 where it had been more than `most`, and there are neither values nor ids."""
+    values_RK, ids_RK = hidden_RD.new_empty(len(hidden_RD), k), word_CS.new_empty(len(hidden_RD), k)
+    expanded_R = word_CS.new_empty(len(hidden_RD))
+    given = hidden_RD.contiguous(), log_cluster_RC.contiguous(), words, bias, word_CS, rows.start_C, rows.size_C
+    sizes = len(hidden_RD), len(rows.size_C), words.shape[-1], rows.slots, k, most
+    found = values_RK, ids_RK, expanded_R
+    _kernel("likeliest_of_pointers", words)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
+    return found
+
+
 def _call(name: str, given: Given, slots: int, *further: Tensor | None) -> None:
-    library, (_, _, words, start_C, _, _) = _library(), given
+    _, _, words, start_C, _, _ = given
+    sizes = len(start_C), words.shape[-1], slots
+    _kernel(name, words)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, further))
+
+
+def _kernel(name: str, words: Tensor) -> Callable[..., object]:
+    library = _library()
     if library is None or not runs_on(words):
         raise Unsupported(f"{CPP} for {words.dtype} on {words.device}: allowed: torch.float32 on a CPU with a compiler")
-    sizes = len(start_C), words.shape[-1], slots
-    threads = ctypes.c_int(torch.get_num_threads())
-    getattr(library, name)(threads, *map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, further))
+    return partial(getattr(library, name), ctypes.c_int(torch.get_num_threads()))
 
 
 def _at(tensor: Tensor | None) -> ctypes.c_void_p:

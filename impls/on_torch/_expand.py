@@ -14,7 +14,8 @@ from bisect import bisect_right
 import torch
 from torch import Tensor
 
-from impls.on_torch import _all_clusters, _clusters
+from impls.cpp import CPP
+from impls.on_torch import _all_clusters, _clusters, _cpp
 from impls.on_torch._best import best, best_of_pairs
 from impls.on_torch._words_by_cluster import WordsByCluster
 
@@ -48,6 +49,8 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         return *_all_clusters.best_of_joint(hidden_ND, log_cluster_NC, words, k), all_N
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
     few = len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu"
+    if few and words.form == CPP:
+        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k, clusters)
     if few and len(hidden_ND) == 1:  # which looks by itself whether it is flat
         return _best_of_rows(hidden_ND, log_cluster_NC, words, k, first)
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
@@ -164,8 +167,21 @@ def _best_of_expanded(
     return best(joint_NF, k, ids_of)
 
 
+def _best_by_kernels(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, most: int) -> Found:
+    """As `search`, but rows that want more than `most` clusters are scored whole."""
+    given = hidden_ND, log_cluster_NC, words.vectors, words.bias, words.word_CS, words.rows
+    values_NK, ids_NK, expanded_N = _cpp.likeliest(*given, k, most)
+    share_N = expanded_N / log_cluster_NC.shape[1]
+    if len(flat_R := (expanded_N == 0).nonzero()[:, 0]):
+        found = _all_clusters.best_of_all(hidden_ND[flat_R], log_cluster_NC[flat_R], words, k)
+        values_NK[flat_R], ids_NK[flat_R], share_N[flat_R] = *found, 1.0
+    return values_NK, ids_NK, share_N
+
+
 def _best_by_bounds(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int) -> Found:
     rows, clusters = log_cluster_NC.shape
+    if words.form == CPP:
+        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k, int(_OPEN_SHARE * clusters))
     falling_NM, chosen_NM = torch.topk(log_cluster_NC, min(first + 1, clusters), dim=1)
     chosen_NM = chosen_NM[:, :first]
     values_NK, ids_NK = _best_of_expanded(hidden_ND, log_cluster_NC, words, chosen_NM, k)

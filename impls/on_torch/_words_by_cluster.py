@@ -12,8 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from impls.cpp import CPP
-from impls.on_torch import _clusters, _cpp, _products, _triton
+from impls.on_torch import _clusters, _products, _triton
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._word_rows import WordRows
 
@@ -67,20 +66,15 @@ class WordsByCluster:
 
     def joint_of_row(self, hidden_D: Tensor, log_cluster_M: Tensor, cluster_M: Tensor) -> Tensor:
         """(M, S) log P(c, w | h) of the words of some clusters of one row; -inf in an empty slot."""
-        if self.form == CPP:
-            scores_MS = _cpp.scores_of_row(hidden_D, self.vectors, self.bias, cluster_M, self.rows)
-        else:
-            scores_MS = self._scores_of_row(hidden_D, cluster_M)
-        return _joint(scores_MS, log_cluster_M)
-
-    def _scores_of_row(self, hidden_D: Tensor, cluster_M: Tensor) -> Tensor:
         columns_DX = _products.columns_of(hidden_D)
         scores_MSX = columns_DX.new_full((len(cluster_M), self.rows.slots, columns_DX.shape[1]), -torch.inf)
         for scores_SX, cluster in zip(scores_MSX.unbind(), cluster_M.tolist(), strict=True):
             words_SD = self.rows.of_cluster(self.vectors, cluster)
             torch.mm(words_SD, columns_DX, out=scores_SX.narrow(0, 0, len(words_SD)))
         scores_MS = at_least_float32(scores_MSX[:, :, 0])
-        return scores_MS if self.bias is None else scores_MS + self.rows.of_clusters(self.bias, cluster_M)
+        if self.bias is not None:
+            scores_MS = scores_MS + self.rows.of_clusters(self.bias, cluster_M)
+        return _joint(scores_MS, log_cluster_M)
 
     def joint_of_all(self, hidden_RD: Tensor, log_cluster_RC: Tensor) -> Tensor:
         """(R, C, S) log P(c, w | h) of all words; -inf in an empty slot."""

@@ -85,16 +85,70 @@ def test_of_either_width(monkeypatch, compiled_anew, processor, dim):
     _check([(64, 55), (13, 1), (70, 0), (6, 4), (1, 3)], dim, in_slab=False, biased=True, seed=1)
 
 
-def test_one_row_with_some_of_the_clusters():
-    rows = WordRows.of(torch.tensor([3, 1, 2]), 5, in_slab=False)
-    words_VD, bias_V = torch.randn(6, 10), torch.randn(6)
-    hidden_D = torch.randn(10)
-    scores_MS = _cpp.scores_of_row(hidden_D, words_VD, bias_V, torch.tensor([2, 0]), rows)
-    expected_V = words_VD @ hidden_D + bias_V
-    torch.testing.assert_close(scores_MS[0, :2], expected_V[4:])
-    torch.testing.assert_close(scores_MS[1, :3], expected_V[:3])
-    assert scores_MS[0, 2:].tolist() == [-np.inf] * 3
-    assert scores_MS[1, 3:].tolist() == [-np.inf] * 2
+def _searched(sizes, rows, dim, sharpness, seed):
+    """Vectors, log P(cluster), words, biases, the word in each slot, where they lie; and log P of every word."""
+    generator = torch.Generator().manual_seed(seed)
+    words_C, vocab = torch.tensor(sizes), sum(sizes)
+    where = WordRows.of(words_C, max(sizes) + 2, in_slab=False)
+    words_VD, bias_V = torch.randn(vocab, dim, generator=generator), torch.randn(vocab, generator=generator)
+    hidden_RD = torch.randn(rows, dim, generator=generator)
+    log_RC = (sharpness * torch.randn(rows, len(sizes), generator=generator)).log_softmax(dim=1)
+    word_V = torch.randperm(vocab, generator=generator)  # of each row of words
+    word_CS = torch.full((len(sizes), where.slots), vocab)
+    word_CS[~where.empty_CS] = word_V
+    scores = (hidden_RD.double() @ words_VD.double().T + bias_V.double()).split(sizes, dim=1)
+    joint = [own_RS.log_softmax(dim=1) + log_RC[:, [c]].double() for c, own_RS in enumerate(scores)]
+    joint_RV = torch.empty(rows, vocab, dtype=torch.float64)
+    joint_RV[:, word_V] = torch.cat(joint, dim=1)
+    return (hidden_RD, log_RC, words_VD, bias_V, word_CS, where), joint_RV
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 60), st.integers(1, 40),
+    st.sampled_from([0.0, 1.0, 5.0]), st.integers(1, 70), st.integers(0, 9),
+)  # fmt: skip
+def test_the_likeliest_words(sizes, rows, dim, sharpness, k, seed):
+    """Of sharp and of flat distributions, for as many words as there are too."""
+    given, joint_RV = _searched(sizes, rows, dim, sharpness, seed)
+    k = min(k, sum(sizes))
+    values_RK, ids_RK, expanded_R = _cpp.likeliest(*given, k, most=len(sizes))
+    assert ((expanded_R >= 1) & (expanded_R <= len(sizes))).all()
+    expected_RK = joint_RV.sort(dim=1, descending=True).values[:, :k]
+    torch.testing.assert_close(values_RK.double(), expected_RK, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(joint_RV.gather(1, ids_RK), expected_RK, rtol=1e-5, atol=1e-5)
+    assert all(len(set(row)) == k for row in ids_RK.tolist())
+
+
+def test_equally_likely_words_come_by_their_number():
+    """In one cluster, and in two that are equally likely."""
+    words_VD, hidden_1D = torch.ones(6, 4), torch.ones(1, 4)
+    log_12 = torch.full((1, 2), 0.5).log()
+    word_23 = torch.tensor([[5, 0, 3], [2, 4, 1]])
+    where = WordRows.of(torch.tensor([3, 3]), 3, in_slab=False)
+    values_1K, ids_1K, expanded_1 = _cpp.likeliest(hidden_1D, log_12, words_VD, None, word_23, where, 4, most=2)
+    assert ids_1K.tolist() == [[0, 1, 2, 3]]
+    assert expanded_1.tolist() == [2]
+    torch.testing.assert_close(values_1K, torch.full((1, 4), 1 / 6).log())
+
+
+def test_few_clusters_are_looked_through_and_no_more_than_asked():
+    given, _ = _searched([20] * 30, 3, 8, 20.0, 0)
+    *_, expanded_R = _cpp.likeliest(*given, 5, most=30)
+    assert expanded_R.max() < 15
+    *_, expanded_R = _cpp.likeliest(*given, 5, most=3)
+    assert expanded_R.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_what_is_not_a_number_is_not_searched(where):
+    given, joint_RV = _searched([5, 9], 2, 8, 1.0, 0)
+    given[where][1] = torch.nan
+    values_RK, _, expanded_R = _cpp.likeliest(*given, 4, most=2)
+    assert expanded_R.tolist() == [2, 0]
+    torch.testing.assert_close(
+        values_RK[0].double(), joint_RV[0].sort(descending=True).values[:4], rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -1,0 +1,158 @@
+// Products of vectors with the words of a cluster, each read where it lies, in tiles of sums that stay in registers; and
+// how threads share the work.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "cluster_products.h"
+
+namespace {
+
+#ifdef __AVX512F__  // 32 registers: the sums of a tile, and what a step reads
+constexpr int LANES = 16, DOT_TOKENS = 4, DOT_WORDS = 6;
+#else  // 16 registers
+constexpr int LANES = 8, DOT_TOKENS = 3, DOT_WORDS = 4;
+#endif
+constexpr int64_t TOKENS = 48;  // whose vectors stay in the cache next to a core while a cluster's words go by
+
+using Vector = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+Vector &at(float *place) { return *reinterpret_cast<Vector *>(place); }
+const Vector &at(const float *place) { return *reinterpret_cast<const Vector *>(place); }
+
+float sum(const Vector &vector) {
+    if constexpr (LANES == 16) {
+        using Half = float __attribute__((vector_size(32)));
+        Half low, high;
+        std::memcpy(&low, &vector, sizeof low);
+        std::memcpy(&high, reinterpret_cast<const float *>(&vector) + 8, sizeof high);
+        low += high;
+        return ((low[0] + low[4]) + (low[1] + low[5])) + ((low[2] + low[6]) + (low[3] + low[7]));
+    } else {
+        return ((vector[0] + vector[4]) + (vector[1] + vector[5])) + ((vector[2] + vector[6]) + (vector[3] + vector[7]));
+    }
+}
+
+// Vectors one after the other.
+template <class Number>
+struct Dense {
+    Number *first;
+    int64_t dim;
+    Number *operator[](int64_t number) const { return first + number * dim; }
+    Dense from(int64_t number) const { return {first + number * dim, dim}; }
+};
+
+// Vectors in an order of their own.
+template <class Number>
+struct Picked {
+    Number *first;
+    int64_t dim;
+    const int64_t *place;
+    Number *operator[](int64_t number) const { return first + place[number] * dim; }
+    Picked from(int64_t number) const { return {first, dim, place + number}; }
+};
+
+// work(constant) with the constant of 1 to MOST that `number` is.
+template <int MOST, class Work>
+void with_constant(int64_t number, Work work) {
+    if (number == MOST) {
+        work(std::integral_constant<int, MOST>{});
+    } else if constexpr (MOST > 1) {
+        with_constant<MOST - 1>(number, work);
+    }
+}
+
+// work(first, constant) for pieces of at most MOST of `count`.
+template <int MOST, class Work>
+void by_pieces(int64_t count, Work work) {
+    for (int64_t first = 0; first < count; first += MOST)
+        with_constant<MOST>(std::min<int64_t>(MOST, count - first), [&](auto piece) { work(first, piece); });
+}
+
+// The same for pieces of MOST, and of one where fewer are left: half the programs to compile.
+template <int MOST, class Work>
+void by_pieces_or_singly(int64_t count, Work work) {
+    int64_t first = 0;
+    for (; first + MOST <= count; first += MOST) work(first, std::integral_constant<int, MOST>{});
+    for (; first < count; ++first) work(first, std::integral_constant<int, 1>{});
+}
+
+// scores (T, S), `slots` apart, of T vectors with S words.
+template <int T, int S>
+void dot_tile(Picked<const float> vectors, Dense<const float> words, float *scores, int64_t slots) {
+    const float *own[T], *word[S], *next[S];
+    for (int t = 0; t < T; ++t) own[t] = vectors[t];
+    for (int s = 0; s < S; ++s) word[s] = words[s], next[s] = words[S + s];
+    Vector sums[T][S] = {};
+    int64_t d = 0;
+    for (; d + LANES <= words.dim; d += LANES) {
+        Vector read[S];
+        for (int s = 0; s < S; ++s) {
+            read[s] = at(word[s] + d);
+            __builtin_prefetch(next[s] + d);
+        }
+        for (int t = 0; t < T; ++t) {
+            const Vector vector = at(own[t] + d);
+            for (int s = 0; s < S; ++s) sums[t][s] += vector * read[s];
+        }
+    }
+    for (int t = 0; t < T; ++t)
+        for (int s = 0; s < S; ++s) {
+            float total = sum(sums[t][s]);
+            for (int64_t rest = d; rest < words.dim; ++rest) total += own[t][rest] * word[s][rest];
+            scores[t * slots + s] = total;
+        }
+}
+
+void dots(Picked<const float> vectors, int64_t tokens, Dense<const float> words, int64_t size, float *scores,
+          int64_t slots) {
+    by_pieces_or_singly<DOT_WORDS>(size, [&](int64_t s, auto some_words) {
+        by_pieces<DOT_TOKENS>(tokens, [&](int64_t t, auto some_tokens) {
+            dot_tile<some_tokens(), some_words()>(vectors.from(t), words.from(s), scores + t * slots + s, slots);
+        });
+    });
+}
+
+struct Piece {
+    int64_t cluster, first, count;  // tokens or rows of words
+};
+
+std::vector<Piece> pieces_of_tokens(const Clusters &clusters) {
+    std::vector<Piece> pieces;
+    for (int64_t cluster = 0, first = 0; cluster < clusters.count; ++cluster)
+        for (; first < clusters.end[cluster]; first += pieces.back().count)
+            pieces.push_back({cluster, first, std::min<int64_t>(TOKENS, clusters.end[cluster] - first)});
+    return pieces;
+}
+
+// work(number) for each number below `count`, by so many threads: OpenMP's, which a framework has already, or new ones.
+template <class Work>
+void share(int threads, int64_t count, Work work) {
+    std::atomic<int64_t> next{0};
+    const auto some = [&] {
+        for (int64_t number; (number = next++) < count;) work(number);
+        __builtin_ia32_sfence();  // what went past the caches is there before the threads meet
+    };
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads)
+    some();
+#else
+    std::vector<std::thread> others;
+    try {
+        for (int64_t other = 1; other < std::min<int64_t>(threads, count); ++other) others.emplace_back(some);
+    } catch (const std::system_error &) {  // the system has no more of them: those that there are do it
+    }
+    some();
+    for (std::thread &other : others) other.join();
+#endif
+}
+
+}  // namespace
