@@ -25,6 +25,9 @@ _HERE = Path(__file__).parent
 _SOURCES = "cluster_products", "cluster_search"  # which every interface is in front of
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
+# Rows for which a search reads no more than one product with all words would, however many clusters they want; and the
+# share of the clusters that it looks through at most of others.
+_FEW_ROWS, _MOST = 4, 0.4
 
 
 def compiler() -> str | None:
@@ -42,6 +45,12 @@ def version() -> str:
         return f"{Path(found).name} {_run(found, '-dumpfullversion', '-dumpversion').strip()}"
     except (OSError, subprocess.SubprocessError):
         return Path(found).name
+
+
+def most_clusters(rows: int | None, clusters: int) -> int:
+    """How many clusters the search for the likeliest words may look through of each of so many rows; None for any
+    number of them. Rows that want more are faster scored whole."""
+    return clusters if rows is not None and rows <= _FEW_ROWS else int(_MOST * clusters)
 
 
 @cache

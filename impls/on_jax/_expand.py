@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from impls import cpp
 from impls.cpp import CPP
 from impls.on_jax import _clusters, _cpp
 from impls.on_jax._best import best_by_id, top_k
@@ -29,8 +30,6 @@ _LEAST_ROOM = 32  # pairs: so few are cheaper than all words even where they are
 _FEW_NUMBERS = 2**23  # of a slab, which so small is read at once
 _PIECE, _SLOTS = 16, 4096  # slots of a piece of a slab, and of those read at a time
 _PAIRS = 512  # of a row and a cluster, expanded at a time beyond the first clusters
-_FEW_ROWS = 4  # for which our kernels read no more than one product for all would, however many clusters they want
-_KERNELS_SHARE = 0.4  # of the clusters: more of them our kernels do not look through, of more rows
 _SIZES = 8  # how many there are of what is read of a single cluster
 _IN_TURN_SHARE = 0.4  # of the clusters: of a single row's so many are expanded one by one, or scored at once if more
 
@@ -131,16 +130,15 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
         share_1 = (number / clusters).astype(jnp.float32)[None]
         return lax.cond(settled, lambda: (*best_by_id(*candidates, k), share_1), whole)
 
-    def by_kernels(most: int) -> tuple[Found, Array]:
-        given = hidden_ND.astype(words.slab_CSD.dtype), log_cluster_NC, *words[:3]
-        values_NK, ids_NK, number_N = _cpp.likeliest(*given, _clusters.sizes(words.word_CS), k, most)
-        return (values_NK, ids_NK, (number_N / clusters).astype(jnp.float32)), (number_N > 0).all()
-
     if words.form == CPP:
-        if rows <= _FEW_ROWS:
-            found, settled = by_kernels(clusters)
-        else:
-            found, settled = lax.cond(flat, not_tried, lambda: by_kernels(int(_KERNELS_SHARE * clusters)))
+        most = cpp.most_clusters(rows, clusters)
+
+        def by_kernels() -> tuple[Found, Array]:
+            given = hidden_ND.astype(words.slab_CSD.dtype), log_cluster_NC, *words[:3]
+            values_NK, ids_NK, number_N = _cpp.likeliest(*given, _clusters.sizes(words.word_CS), k, most)
+            return (values_NK, ids_NK, (number_N / clusters).astype(jnp.float32)), (number_N > 0).all()
+
+        found, settled = by_kernels() if most == clusters else lax.cond(flat, not_tried, by_kernels)
         return lax.cond(settled, lambda: found, whole)
     if rows == 1 and first == min(clusters, _FIRST_CLUSTERS):
         # On a GPU the host would wait for each turn of the loop.

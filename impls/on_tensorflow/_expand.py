@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from impls import cpp
 from impls.cpp import CPP
 from impls.on_tensorflow import _clusters, _cpp
 from impls.on_tensorflow._layer import Tensor, at_least_float32, best_by_id, draw, product, traced
@@ -30,8 +31,6 @@ _FLAT_SHARE, _OPEN_SHARE = 0.15, 0.3
 _FEW_PRODUCTS, _FEW_OF_LARGE, _LARGE = 3 * 2**28, 2**27, 3 * 2**15
 # Of the clusters of a single row, expanded one by one: so many, or this share; if more, all are scored.
 _LEAST_IN_TURN, _IN_TURN_SHARE = 32, 0.4
-_FEW_ROWS = 4  # for which our kernels read no more than one product for all would, however many clusters they want
-_KERNELS_SHARE = 0.4  # of the clusters: more of them our kernels do not look through, of more rows
 _SIZES = 8  # how many there are of what is read of a single cluster
 
 Found = tuple[Tensor, Tensor, Tensor]  # values and ids (N, K), and (N,) the share of clusters expanded
@@ -153,15 +152,14 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
     flat = _exceeds(reaching, _FLAT_SHARE, log_cluster_NC) & (k > first)
     if words.form == CPP:
-        few = hidden_ND.shape[0] is not None and hidden_ND.shape[0] <= _FEW_ROWS
-        most = clusters if few else int(_KERNELS_SHARE * clusters)
+        most = cpp.most_clusters(hidden_ND.shape[0], clusters)
 
         def by_kernels() -> tuple[Tensor, ...]:
             given = tf.cast(hidden_ND, words.slab_CSD.dtype), log_cluster_NC, *words[:3]
             values_NK, ids_NK, number_N = _cpp.likeliest(*given, _clusters.sizes(words.word_CS), k, most)
             return values_NK, ids_NK, tf.cast(number_N, tf.float32) / clusters, tf.reduce_all(number_N > 0)
 
-        *found, settled = by_kernels() if few else tf.cond(flat, not_tried, by_kernels)
+        *found, settled = by_kernels() if most == clusters else tf.cond(flat, not_tried, by_kernels)
         return tf.cond(settled, lambda: tuple(found), whole)
     if hidden_ND.shape[0] == 1 and first == min(clusters, _FIRST_CLUSTERS) and not _on_gpu():
         number, settled, candidates = _expanded_in_turn(hidden_ND, log_cluster_NC, words, k, flat)

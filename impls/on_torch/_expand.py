@@ -14,6 +14,7 @@ from bisect import bisect_right
 import torch
 from torch import Tensor
 
+from impls import cpp
 from impls.cpp import CPP
 from impls.on_torch import _all_clusters, _clusters, _cpp
 from impls.on_torch._best import best, best_of_pairs
@@ -50,7 +51,7 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
     few = len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu"
     if few and words.form == CPP:
-        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k, clusters)
+        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k)
     if few and len(hidden_ND) == 1:  # which looks by itself whether it is flat
         return _best_of_rows(hidden_ND, log_cluster_NC, words, k, first)
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest
@@ -167,11 +168,12 @@ def _best_of_expanded(
     return best(joint_NF, k, ids_of)
 
 
-def _best_by_kernels(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, most: int) -> Found:
-    """As `search`, but rows that want more than `most` clusters are scored whole."""
+def _best_by_kernels(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> Found:
+    """As `search`: rows that want too many clusters are scored whole."""
+    rows, clusters = log_cluster_NC.shape
     given = hidden_ND, log_cluster_NC, words.vectors, words.bias, words.word_CS, words.rows
-    values_NK, ids_NK, expanded_N = _cpp.likeliest(*given, k, most)
-    share_N = expanded_N / log_cluster_NC.shape[1]
+    values_NK, ids_NK, expanded_N = _cpp.likeliest(*given, k, cpp.most_clusters(rows, clusters))
+    share_N = expanded_N / clusters
     if len(flat_R := (expanded_N == 0).nonzero()[:, 0]):
         found = _all_clusters.best_of_all(hidden_ND[flat_R], log_cluster_NC[flat_R], words, k)
         values_NK[flat_R], ids_NK[flat_R], share_N[flat_R] = *found, 1.0
@@ -181,7 +183,7 @@ def _best_by_kernels(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCl
 def _best_by_bounds(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int) -> Found:
     rows, clusters = log_cluster_NC.shape
     if words.form == CPP:
-        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k, int(_OPEN_SHARE * clusters))
+        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k)
     falling_NM, chosen_NM = torch.topk(log_cluster_NC, min(first + 1, clusters), dim=1)
     chosen_NM = chosen_NM[:, :first]
     values_NK, ids_NK = _best_of_expanded(hidden_ND, log_cluster_NC, words, chosen_NM, k)
