@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import median
 
 from harness import layers
-from harness.timing import call_seconds
+from harness.timing import Steady
 from harness.workload import Batch
 from impls.errors import BadInput
 from impls.spec import LayerSpec
@@ -60,7 +60,7 @@ def _reason(error: Exception) -> str:
 def _seconds(framework: str, spec: LayerSpec, inputs: Batch, device: str) -> float:
     work = layers.from_spec(framework, spec, device).prepare("layer", inputs.hidden_ND, inputs.targets_N)
     work()
-    found = [call_seconds(work)]
-    while len(found) < _CALLS and sum(found) < _BUDGET:
-        found.append(call_seconds(work))
+    steady, found = Steady(), list[float]()
+    while not found or (len(found) < _CALLS and sum(found) < _BUDGET):
+        found += steady.seconds([work])
     return median(found)

@@ -109,6 +109,15 @@ def allocation() -> str:
     return "kept" if _glibc.keeps_freed else "left to the C library"
 
 
+def fresh_pages() -> int:
+    """How many pages of memory the process has been given so far, each cleared first; 0 where nothing counts them."""
+    if sys.platform == "win32":
+        return 0
+    import resource  # which Windows does not have
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 @contextmanager
 def freed_given_back() -> Iterator[None]:
     """What was freed before goes back to the system, and within `keep_freed` is suspended: what is freed goes back too.

@@ -7,7 +7,7 @@ import numpy as np
 
 from harness.cells import Cell
 from harness.tasks import timing
-from harness.timing import paired
+from harness.timing import _TRIES, Steady, paired
 from impls.contract import Layer
 
 
@@ -118,3 +118,39 @@ def test_a_device_that_counts_no_memory_has_no_peak(monkeypatch):
     found = {m.quantity for m in timing.run(small_cell("layer_seconds", "peak_bytes"), lambda text: None).measurements}
     assert "peak_bytes" not in found
     assert {"layer_seconds", "compile_seconds"} <= found
+
+
+class Allocator:
+    """Pages given so far; each call takes what is next in the list."""
+
+    def __init__(self, monkeypatch, *pages):
+        self.given, self.pages, self.calls = 0, list(pages), 0
+        monkeypatch.setattr("harness.timing.fresh_pages", lambda: self.given)
+
+    def work(self):
+        self.calls += 1
+        self.given += self.pages.pop(0) if self.pages else 0
+
+
+def test_calls_to_which_memory_was_given_are_repeated(monkeypatch):
+    memory = Allocator(monkeypatch, 10, 50_000, 0, 20)
+    steady = Steady()
+    for calls in (1, 3, 4):
+        assert len(steady.seconds([memory.work])) == 1
+        assert memory.calls == calls
+
+
+def test_a_turn_is_repeated_as_a_whole(monkeypatch):
+    memory = Allocator(monkeypatch, 50_000, 0)
+    order = []
+    works = [lambda: order.append("one"), lambda: (order.append("other"), memory.work())]
+    assert len(Steady().seconds(works)) == 2
+    assert order == ["one", "other"] * 2
+
+
+def test_where_memory_is_given_to_each_call_none_is_repeated_for_long(monkeypatch):
+    memory = Allocator(monkeypatch, *[5000] * 100)
+    steady = Steady()
+    for _ in range(10):
+        steady.seconds([memory.work])
+    assert memory.calls == _TRIES + 9
