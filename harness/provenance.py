@@ -16,15 +16,22 @@ import psutil
 
 _ROOT = Path(__file__).resolve().parent.parent
 _LIBRARIES = ("numpy", "scipy", "pandas")
+_SOURCES = (".py", ".toml", ".cpp", ".h")
+_CPUINFO, _WHICH = Path("/proc/cpuinfo"), {"family": "cpu family", "model": "model"}
 
 
 @cache
 def code_fingerprint() -> str:
+    """`fingerprint` of this code."""
+    return fingerprint(_ROOT)
+
+
+def fingerprint(root: Path) -> str:
     """Twelve hexadecimal digits over every source and suite file of harness and impls: changes when the code does."""
     digest = hashlib.sha256()
-    files = [p for folder in ("harness", "impls") for p in (_ROOT / folder).rglob("*") if p.suffix in (".py", ".toml")]
+    files = [p for folder in ("harness", "impls") for p in (root / folder).rglob("*") if p.suffix in _SOURCES]
     for path in sorted(files):
-        digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 
@@ -74,13 +81,15 @@ def _has(distribution: str) -> bool:
 
 
 def _cpu_name() -> str:
+    """With family and model, as virtual machines name processors of several generations alike."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        lines = [line.partition(":") for line in _CPUINFO.read_text().splitlines()]
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        lines = []
+    found = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    if "model name" not in found:
+        return platform.processor() or platform.machine()
+    return ", ".join([found["model name"], *(f"{name} {found[key]}" for name, key in _WHICH.items() if key in found)])
 
 
 def of_run() -> dict[str, Any]:

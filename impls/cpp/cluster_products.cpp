@@ -13,13 +13,22 @@ namespace {
 
 #ifdef __AVX512F__
 constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
-#define STORE_PAST_CACHE __builtin_ia32_movntps512
 #else
 constexpr int SUM_ROWS = 3, SUM_VECTORS = 4;
-#define STORE_PAST_CACHE __builtin_ia32_movntps256
 #endif
 // Words whose vectors stay in the cache next to a core while the tokens go by; of a gradient's piece twice as many.
 constexpr int64_t WORDS = 32;
+
+// place: of whole vectors' bytes.
+void store_past_caches(float *place, const Vector &vector) {
+#if __has_builtin(__builtin_nontemporal_store)
+    __builtin_nontemporal_store(vector, reinterpret_cast<Vector *>(place));
+#elif defined(__AVX512F__)
+    __builtin_ia32_movntps512(place, vector);
+#else
+    __builtin_ia32_movntps256(place, vector);
+#endif
+}
 
 // What becomes of sums: out =, out +=, or out = in memory without a place in any cache.
 enum class To { SET, ADD, MEMORY };
@@ -30,11 +39,11 @@ void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t coun
     Vector sums[R][V] = {};
     if constexpr (TO == To::ADD)
         for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) sums[r][v] = at(out[r] + d + v * LANES);
+            for (int v = 0; v < V; ++v) sums[r][v] = load(out[r] + d + v * LANES);
     for (int64_t k = 0; k < count; ++k) {
         const float *row = rows[k] + d;
         Vector read[V];
-        for (int v = 0; v < V; ++v) read[v] = at(row + v * LANES);
+        for (int v = 0; v < V; ++v) read[v] = load(row + v * LANES);
         for (int r = 0; r < R; ++r) {
             const float weight = weights[r * by_out + k * by_row];
             for (int v = 0; v < V; ++v) sums[r][v] += weight * read[v];
@@ -44,9 +53,9 @@ void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t coun
         for (int v = 0; v < V; ++v) {
             float *place = out[r] + d + v * LANES;
             if constexpr (TO == To::MEMORY)
-                STORE_PAST_CACHE(place, sums[r][v]);
+                store_past_caches(place, sums[r][v]);
             else
-                at(place) = sums[r][v];
+                store(place, sums[r][v]);
         }
 }
 

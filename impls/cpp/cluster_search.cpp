@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t FIRST = 6;  // clusters of each vector that are looked through first
 constexpr int64_t NEXT = 4;   // times as many as before are next at most: the k-th best so far is far too low
 
-using Integers = int32_t __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+using Integers = int32_t __attribute__((vector_size(4 * LANES)));
 
 // e to the x, for x <= 0, to a rounding or two: 2 to the nearest whole number of x / log 2, by a polynomial for the rest.
 Vector exp(Vector x) {
@@ -75,7 +75,7 @@ void to_log_probabilities(float *scores, int64_t size, float added) {
     for (int64_t s = 1; s < size; ++s) highest = std::max(highest, scores[s]);
     Vector sums = {};
     int64_t s = 0;
-    for (; s + LANES <= size; s += LANES) sums += exp(at(scores + s) - highest);
+    for (; s + LANES <= size; s += LANES) sums += exp(load(scores + s) - highest);
     float total = sum(sums);
     for (; s < size; ++s) total += std::exp(scores[s] - highest);
     const float shift = added - highest - std::log(total);

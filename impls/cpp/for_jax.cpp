@@ -11,9 +11,9 @@ using IntegersOut = ffi::Result<Integers>;
 
 namespace {
 
-SlabProducts products(int threads, Floats &slab, Integers &size) {
+SlabProducts products(int threads, Floats &slab, Integers &ids_of) {
     const auto shape = slab.dimensions();
-    return {threads, {slab.typed_data(), size.typed_data(), shape[0], shape[1], shape[2]}};
+    return {threads, {slab.typed_data(), ids_of.typed_data(), shape[0], shape[1], shape[2]}};
 }
 
 Tokens tokens(Floats &vectors, Integers &row, Integers &end) {
@@ -22,25 +22,25 @@ Tokens tokens(Floats &vectors, Integers &row, Integers &end) {
 
 const float *or_null(Floats &bias) { return bias.element_count() ? bias.typed_data() : nullptr; }
 
-ffi::Error scores(int32_t threads, Floats slab, Integers size, Floats vectors, Integers row, Integers end, Floats bias,
+ffi::Error scores(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end, Floats bias,
                   FloatsOut scores) {
-    products(threads, slab, size).scores(tokens(vectors, row, end), or_null(bias), scores->typed_data());
+    products(threads, slab, ids_of).scores(tokens(vectors, row, end), or_null(bias), scores->typed_data());
     return ffi::Error::Success();
 }
 
-ffi::Error gradients(int32_t threads, Floats slab, Integers size, Floats vectors, Integers row, Integers end,
+ffi::Error gradients(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end,
                      Floats dscores, FloatsOut dvectors, FloatsOut dslab) {
-    products(threads, slab, size)
+    products(threads, slab, ids_of)
         .gradients(tokens(vectors, row, end), dscores.typed_data(), dvectors->typed_data(), dslab->typed_data());
     return ffi::Error::Success();
 }
 
-ffi::Error likeliest(int32_t threads, int32_t most, Floats slab, Integers size, Floats vectors, Floats log_cluster,
-                     Floats bias, Integers ids_of, FloatsOut values, IntegersOut ids, IntegersOut expanded) {
+ffi::Error likeliest(int32_t threads, int32_t most, Floats slab, Integers ids_of, Floats vectors, Floats log_cluster,
+                     Floats bias, FloatsOut values, IntegersOut ids, IntegersOut expanded) {
     const Searched searched{vectors.dimensions()[0], vectors.typed_data(), log_cluster.typed_data()};
-    products(threads, slab, size)
-        .likeliest(searched, or_null(bias), ids_of.typed_data(), values->dimensions()[1], most, values->typed_data(),
-                   ids->typed_data(), expanded->typed_data());
+    products(threads, slab, ids_of)
+        .likeliest(searched, or_null(bias), values->dimensions()[1], most, values->typed_data(), ids->typed_data(),
+                   expanded->typed_data());
     return ffi::Error::Success();
 }
 
@@ -55,4 +55,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_scores_of_xla, scores, of_tokens().Ret<Flo
 XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_gradients_of_xla, gradients, of_tokens().Ret<Floats>().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_words_of_xla, likeliest,
                               bound().Attr<int32_t>("most").Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Floats>()
-                                  .Arg<Floats>().Arg<Integers>().Ret<Floats>().Ret<Integers>().Ret<Integers>());
+                                  .Arg<Floats>().Ret<Floats>().Ret<Integers>().Ret<Integers>());

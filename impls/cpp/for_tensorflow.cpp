@@ -22,7 +22,7 @@ using Tensor = std::unique_ptr<TF_Tensor, Free<TF_Tensor, TF_DeleteTensor>>;
 class Run {
   public:
     explicit Run(TF_OpKernelContext *context) : context_(context), status_(TF_NewStatus()) {
-        for (int number = 0; number < 6; ++number) {
+        for (int number = 0; number < TF_NumInputs(context); ++number) {
             TF_Tensor *input = nullptr;
             TF_GetInput(context, number, &input, status_.get());
             inputs_[number].reset(input);
@@ -50,7 +50,7 @@ class Run {
         return nullptr;
     }
 
-    // The first two inputs are the slab and the words of each cluster, of all operations.
+    // The first two inputs are the slab and the number of the word in each slot, of all operations.
     SlabProducts products(int threads) const {
         return {threads, {data<float>(0), data<int32_t>(1), size(0, 0), size(0, 1), size(0, 2)}};
     }
@@ -106,8 +106,8 @@ void likeliest(void *attributes, TF_OpKernelContext *context) {
     int32_t *ids = values ? run.output<int32_t>(1, {rows, k}) : nullptr;
     int32_t *expanded = ids ? run.output<int32_t>(2, {rows}) : nullptr;
     if (expanded)
-        run.products(threads).likeliest({rows, run.data<float>(2), run.data<float>(3)}, run.or_null(4),
-                                        run.data<int32_t>(5), k, most, values, ids, expanded);
+        run.products(threads).likeliest({rows, run.data<float>(2), run.data<float>(3)}, run.or_null(4), k, most, values,
+                                        ids, expanded);
 }
 
 void any_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
@@ -129,13 +129,13 @@ void add(const char *name, Names attributes, Names inputs, Names outputs, void (
 
 const bool added = [] {
     add("VocabenchClusterScores", {"threads: int"},
-        {"slab: float", "size: int32", "vectors: float", "row: int32", "end: int32", "bias: float"}, {"scores: float"},
+        {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "bias: float"}, {"scores: float"},
         scores);
     add("VocabenchClusterGradients", {"threads: int"},
-        {"slab: float", "size: int32", "vectors: float", "row: int32", "end: int32", "dscores: float"},
+        {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "dscores: float"},
         {"dvectors: float", "dslab: float"}, gradients);
     add("VocabenchLikeliestWords", {"threads: int", "k: int", "most: int"},
-        {"slab: float", "size: int32", "vectors: float", "log_cluster: float", "bias: float", "ids_of: int32"},
+        {"slab: float", "ids_of: int32", "vectors: float", "log_cluster: float", "bias: float"},
         {"values: float", "ids: int32", "expanded: int32"}, likeliest);
     return true;
 }();

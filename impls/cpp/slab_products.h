@@ -9,11 +9,16 @@
 #include "cluster_products.h"
 #include "cluster_search.h"
 
-// Words by cluster and slot; of each cluster the words that it has.
+// Words by cluster and slot.
 struct Slab {
     const float *words;
-    const int32_t *size;  // (clusters,)
+    const int32_t *ids;  // (clusters, slots) of the words; negative in empty slots, which come last
     int64_t clusters, slots, dim;
+
+    int64_t size(int64_t cluster) const {
+        const int32_t *first = ids + cluster * slots;
+        return std::partition_point(first, first + slots, [](int32_t id) { return id >= 0; }) - first;
+    }
 };
 
 // Tokens, sorted by cluster, and their vectors.
@@ -27,8 +32,11 @@ struct Tokens {
 class SlabProducts {
   public:
     SlabProducts(int threads, const Slab &slab)
-        : threads_(threads), slab_(slab), start_(slab.clusters), size_(slab.size, slab.size + slab.clusters) {
-        for (int64_t cluster = 0; cluster < slab.clusters; ++cluster) start_[cluster] = cluster * slab.slots;
+        : threads_(threads), slab_(slab), start_(slab.clusters), size_(slab.clusters) {
+        for (int64_t cluster = 0; cluster < slab.clusters; ++cluster) {
+            start_[cluster] = cluster * slab.slots;
+            size_[cluster] = slab.size(cluster);
+        }
     }
 
     // scores (count, slots), 0 of tokens that are no cluster's. bias (clusters, slots) or null.
@@ -52,9 +60,9 @@ class SlabProducts {
     }
 
     // As `likeliest_words`.
-    void likeliest(const Searched &searched, const float *bias, const int32_t *ids_of, int64_t k, int64_t most,
-                   float *values, int32_t *ids, int32_t *expanded) const {
-        likeliest_words(threads_, searched, slab_.words, bias, ids_of, clusters(nullptr), k, most, values, ids,
+    void likeliest(const Searched &searched, const float *bias, int64_t k, int64_t most, float *values, int32_t *ids,
+                   int32_t *expanded) const {
+        likeliest_words(threads_, searched, slab_.words, bias, slab_.ids, clusters(nullptr), k, most, values, ids,
                         expanded);
     }
 

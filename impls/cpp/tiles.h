@@ -14,6 +14,12 @@
 
 #include "cluster_products.h"
 
+#ifdef THREADS_OF_OPENMP
+// What GCC makes of `#pragma omp parallel`. Called by its name, any compiler shares the threads of the OpenMP that the
+// framework has loaded, where each would want its own.
+extern "C" void GOMP_parallel(void (*work)(void *), void *own, unsigned threads, unsigned flags);
+#endif
+
 namespace {
 
 #ifdef __AVX512F__  // 32 registers: the sums of a tile, and what a step reads
@@ -23,10 +29,15 @@ constexpr int LANES = 8, DOT_TOKENS = 3, DOT_WORDS = 4;
 #endif
 constexpr int64_t TOKENS = 48;  // whose vectors stay in the cache next to a core while a cluster's words go by
 
-using Vector = float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+using Vector = float __attribute__((vector_size(4 * LANES)));
 
-Vector &at(float *place) { return *reinterpret_cast<Vector *>(place); }
-const Vector &at(const float *place) { return *reinterpret_cast<const Vector *>(place); }
+// From and to memory that may lie anyhow.
+Vector load(const float *place) {
+    Vector vector;
+    std::memcpy(&vector, place, sizeof vector);
+    return vector;
+}
+void store(float *place, const Vector &vector) { std::memcpy(place, &vector, sizeof vector); }
 
 float sum(const Vector &vector) {
     if constexpr (LANES == 16) {
@@ -96,11 +107,11 @@ void dot_tile(Picked<const float> vectors, Dense<const float> words, float *scor
     for (; d + LANES <= words.dim; d += LANES) {
         Vector read[S];
         for (int s = 0; s < S; ++s) {
-            read[s] = at(word[s] + d);
+            read[s] = load(word[s] + d);
             __builtin_prefetch(next[s] + d);
         }
         for (int t = 0; t < T; ++t) {
-            const Vector vector = at(own[t] + d);
+            const Vector vector = load(own[t] + d);
             for (int s = 0; s < S; ++s) sums[t][s] += vector * read[s];
         }
     }
@@ -141,9 +152,10 @@ void share(int threads, int64_t count, Work work) {
         for (int64_t number; (number = next++) < count;) work(number);
         __builtin_ia32_sfence();  // what went past the caches is there before the threads meet
     };
-#ifdef _OPENMP
-#pragma omp parallel num_threads(threads)
-    some();
+#ifdef THREADS_OF_OPENMP
+    using Some = decltype(some);
+    GOMP_parallel([](void *own) { (*static_cast<Some *>(own))(); }, const_cast<void *>(static_cast<const void *>(&some)),
+                  threads, 0);
 #else
     std::vector<std::thread> others;
     try {

@@ -188,7 +188,7 @@ def pair_scores(
     if form == CPP:
         batch = _Sorted.of(cluster_P, len(slab_CSD))
         row_sorted_P = row_P[batch.order_N]
-        sorted_PS = _cpp.scores(hidden_ND, row_sorted_P, slab_CSD, bias_CS, sizes(word_CS), batch.end_C)
+        sorted_PS = _cpp.scores(hidden_ND, row_sorted_P, slab_CSD, bias_CS, word_CS, batch.end_C)
         return jnp.zeros_like(sorted_PS).at[batch.order_N].set(sorted_PS, unique_indices=True)
     added_CS = added_scores(bias_CS, word_CS, wide(slab_CSD.dtype))
     return _pair_products(hidden_ND, slab_CSD, row_P, cluster_P) + added_CS[cluster_P]
@@ -313,8 +313,8 @@ def _nll_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  
 
 
 def _forward_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
-    batch, size_C = _Sorted.of(cluster_N, len(slab_CSD)), sizes(word_CS)
-    scores_NS = _cpp.scores(hidden_ND, batch.order_N, slab_CSD, bias_CS, size_C, batch.end_C)
+    batch = _Sorted.of(cluster_N, len(slab_CSD))
+    scores_NS = _cpp.scores(hidden_ND, batch.order_N, slab_CSD, bias_CS, word_CS, batch.end_C)
     highest_N1 = scores_NS.max(axis=1, keepdims=True)
     exp_NS = jnp.exp(scores_NS - highest_N1)
     sum_N1 = exp_NS.sum(axis=1, keepdims=True)
@@ -323,15 +323,15 @@ def _forward_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N
     nll_N1 = jnp.where(own_N1, highest_N1 + jnp.log(sum_N1) - target_N1, 0)
     nll_N = jnp.zeros_like(nll_N1[:, 0]).at[batch.order_N].set(nll_N1[:, 0], unique_indices=True)
     scale_N1 = jnp.where(own_N1, 1 / sum_N1, 0)
-    return nll_N, (hidden_ND, slab_CSD, bias_CS, cluster_N, slot_N, batch, size_C, exp_NS, scale_N1)
+    return nll_N, (hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, batch, exp_NS, scale_N1)
 
 
 def _backward_by_kernels(kept, dnll_N):  # type: ignore[no-untyped-def]
-    hidden_ND, slab_CSD, bias_CS, cluster_N, slot_N, batch, size_C, exp_NS, scale_N1 = kept
+    hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, batch, exp_NS, scale_N1 = kept
     dsorted_N1, slot_N1 = dnll_N[batch.order_N][:, None], slot_N[batch.order_N][:, None]
     is_target_NS = lax.broadcasted_iota(jnp.int32, exp_NS.shape, 1) == slot_N1
     dscores_NS = (exp_NS * scale_N1 - jnp.where(scale_N1 > 0, is_target_NS, 0)) * dsorted_N1
-    dhidden_ND, dslab_CSD = _cpp.gradients(dscores_NS, hidden_ND, batch.order_N, slab_CSD, size_C, batch.end_C)
+    dhidden_ND, dslab_CSD = _cpp.gradients(dscores_NS, hidden_ND, batch.order_N, slab_CSD, word_CS, batch.end_C)
     dbias_CS = None
     if bias_CS is not None:
         dbias_CS = jnp.zeros_like(bias_CS).at[cluster_N[batch.order_N]].add(dscores_NS, mode="drop")
@@ -339,8 +339,3 @@ def _backward_by_kernels(kept, dnll_N):  # type: ignore[no-untyped-def]
 
 
 _nll_by_kernels.defvjp(_forward_by_kernels, _backward_by_kernels)
-
-
-def sizes(word_CS: Array) -> Array:
-    """(C,) words of each cluster."""
-    return (word_CS >= 0).sum(axis=1, dtype=jnp.int32)

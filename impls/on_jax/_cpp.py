@@ -21,7 +21,7 @@ def known(dtype: str) -> bool:
 
 
 def scores(
-    hidden_ND: Array, row_N: Array, slab_CSD: Array, bias_CS: Array | None, size_C: Array, end_C: Array
+    hidden_ND: Array, row_N: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, end_C: Array
 ) -> Array:
     """(N, S) of each token, sorted by cluster, with the words of its cluster; -inf in empty slots. 0 of tokens beyond
     the last cluster's.
@@ -31,31 +31,31 @@ def scores(
         row_N: int32: that of each token.
         slab_CSD: Word vectors by cluster and slot.
         bias_CS: Word biases, or None.
-        size_C: int32: words of each cluster.
+        word_CS: int32: the word in each slot; negative in empty slots, which come last.
         end_C: int32: one past the last token of each cluster.
     """
     out = jax.ShapeDtypeStruct((len(row_N), slab_CSD.shape[1]), jnp.float32)
-    return _call(_SCORES, out)(slab_CSD, size_C, hidden_ND, row_N, end_C, _or_none(bias_CS))
+    return _call(_SCORES, out)(slab_CSD, word_CS, hidden_ND, row_N, end_C, _or_none(bias_CS))
 
 
 def gradients(
-    dscores_NS: Array, hidden_ND: Array, row_N: Array, slab_CSD: Array, size_C: Array, end_C: Array
+    dscores_NS: Array, hidden_ND: Array, row_N: Array, slab_CSD: Array, word_CS: Array, end_C: Array
 ) -> tuple[Array, Array]:
     """Those of `scores` by the hidden vectors (N, D), each of which is one token's, and by the words (C, S, D)."""
     out = tuple(jax.ShapeDtypeStruct(array.shape, jnp.float32) for array in (hidden_ND, slab_CSD))
-    return _call(_GRADIENTS, out)(slab_CSD, size_C, hidden_ND, row_N, end_C, dscores_NS)
+    return _call(_GRADIENTS, out)(slab_CSD, word_CS, hidden_ND, row_N, end_C, dscores_NS)
 
 
 def likeliest(
-    hidden_ND: Array, log_cluster_NC: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, size_C: Array,
-    k: int, most: int,
+    hidden_ND: Array, log_cluster_NC: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, k: int,
+    most: int,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) how many clusters were
     looked through for them: 0 where it had been more than `most`, and there are neither values nor ids."""
     rows = len(hidden_ND)
     shapes = ((rows, k), jnp.float32), ((rows, k), jnp.int32), ((rows,), jnp.int32)
     call = _call(_LIKELIEST, tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes))
-    return call(slab_CSD, size_C, hidden_ND, log_cluster_NC, _or_none(bias_CS), word_CS, most=np.int32(most))
+    return call(slab_CSD, word_CS, hidden_ND, log_cluster_NC, _or_none(bias_CS), most=np.int32(most))
 
 
 def _or_none(bias_CS: Array | None) -> Array:

@@ -135,7 +135,7 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
 
         def by_kernels() -> tuple[Found, Array]:
             given = hidden_ND.astype(words.slab_CSD.dtype), log_cluster_NC, *words[:3]
-            values_NK, ids_NK, number_N = _cpp.likeliest(*given, _clusters.sizes(words.word_CS), k, most)
+            values_NK, ids_NK, number_N = _cpp.likeliest(*given, k, most)
             return (values_NK, ids_NK, (number_N / clusters).astype(jnp.float32)), (number_N > 0).all()
 
         found, settled = by_kernels() if most == clusters else lax.cond(flat, not_tried, by_kernels)

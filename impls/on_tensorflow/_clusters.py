@@ -109,18 +109,19 @@ def _nll_by_kernels(
     hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, cluster_N: Tensor, slot_N: Tensor
 ) -> Tensor:
     order_N, cluster_sorted_N, end_C = _sorted(cluster_N, word_CS.shape[0])
-    slot_sorted_N, place_N, size_C = tf.gather(slot_N, order_N), tf.math.invert_permutation(order_N), sizes(word_CS)
+    slot_sorted_N, place_N = tf.gather(slot_N, order_N), tf.math.invert_permutation(order_N)
+    word_CS = tf.identity(word_CS)  # within a branch a gradient cannot read a constant from outside
 
     @tf.custom_gradient
     def nll(hidden_ND: Tensor, slab_CSD: Tensor, *bias_CS: Tensor) -> tuple[Tensor, object]:
-        scores_NS = _cpp.scores(hidden_ND, order_N, slab_CSD, bias_CS[0] if bias_CS else None, size_C, end_C)
+        scores_NS = _cpp.scores(hidden_ND, order_N, slab_CSD, bias_CS[0] if bias_CS else None, word_CS, end_C)
         nll_sorted_N, excess_NS = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
             features=scores_NS, labels=slot_sorted_N
         )  # P - one-hot
 
         def gradient(dnll_N: Tensor) -> tuple[Tensor, ...]:
             dscores_NS = excess_NS * tf.gather(dnll_N, order_N)[:, None]
-            found = _cpp.gradients(dscores_NS, hidden_ND, order_N, slab_CSD, size_C, end_C)
+            found = _cpp.gradients(dscores_NS, hidden_ND, order_N, slab_CSD, word_CS, end_C)
             sums = (tf.math.unsorted_segment_sum(dscores_NS, cluster_sorted_N, word_CS.shape[0]) for _ in bias_CS)
             return *found, *sums
 
@@ -135,7 +136,7 @@ def log_by_kernels(
 ) -> Tensor:
     """(P, S) log P(w | c, h) for pairs of a row and a cluster; -inf in an empty slot."""
     order_P, _, end_C = _sorted(cluster_P, word_CS.shape[0])
-    scores_PS = _cpp.scores(hidden_ND, tf.gather(row_P, order_P), slab_CSD, bias_CS, sizes(word_CS), end_C)
+    scores_PS = _cpp.scores(hidden_ND, tf.gather(row_P, order_P), slab_CSD, bias_CS, word_CS, end_C)
     return tf.gather(tf.nn.log_softmax(scores_PS), tf.math.invert_permutation(order_P))
 
 

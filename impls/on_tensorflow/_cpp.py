@@ -25,7 +25,7 @@ def threads() -> int:
 
 
 def scores(
-    hidden_ND: Tensor, row_P: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, size_C: Tensor, end_C: Tensor
+    hidden_ND: Tensor, row_P: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, end_C: Tensor
 ) -> Tensor:
     """(P, S) of each token, sorted by cluster, with the words of its cluster; -inf in empty slots.
 
@@ -34,30 +34,30 @@ def scores(
         row_P: int32: that of each token.
         slab_CSD: Word vectors by cluster and slot.
         bias_CS: Word biases, or None.
-        size_C: int32: words of each cluster.
+        word_CS: int32: the word in each slot; negative in empty slots, which come last.
         end_C: int32: one past the last token of each cluster.
     """
-    given = slab_CSD, size_C, hidden_ND, row_P, end_C, _or_none(bias_CS)
+    given = slab_CSD, word_CS, hidden_ND, row_P, end_C, _or_none(bias_CS)
     scores_PS = _operations().vocabench_cluster_scores(*given, threads=threads())
     return tf.ensure_shape(scores_PS, [row_P.shape[0], slab_CSD.shape[1]])
 
 
 def gradients(
-    dscores_NS: Tensor, hidden_ND: Tensor, row_N: Tensor, slab_CSD: Tensor, size_C: Tensor, end_C: Tensor
+    dscores_NS: Tensor, hidden_ND: Tensor, row_N: Tensor, slab_CSD: Tensor, word_CS: Tensor, end_C: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Those of `scores` by the hidden vectors (N, D), each of which is one token's, and by the words (C, S, D)."""
-    given = slab_CSD, size_C, hidden_ND, row_N, end_C, dscores_NS
+    given = slab_CSD, word_CS, hidden_ND, row_N, end_C, dscores_NS
     found = _operations().vocabench_cluster_gradients(*given, threads=threads())
     return tf.ensure_shape(found.dvectors, hidden_ND.shape), tf.ensure_shape(found.dslab, slab_CSD.shape)
 
 
 def likeliest(
-    hidden_ND: Tensor, log_cluster_NC: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor,
-    size_C: Tensor, k: int, most: int,
+    hidden_ND: Tensor, log_cluster_NC: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, k: int,
+    most: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) how many clusters were
     looked through for them: 0 where it had been more than `most`, and there are neither values nor ids."""
-    given = slab_CSD, size_C, hidden_ND, log_cluster_NC, _or_none(bias_CS), word_CS
+    given = slab_CSD, word_CS, hidden_ND, log_cluster_NC, _or_none(bias_CS)
     found = _operations().vocabench_likeliest_words(*given, threads=threads(), k=k, most=most)
     rows = hidden_ND.shape[0]
     values_NK, ids_NK = (tf.ensure_shape(array, [rows, k]) for array in (found.values, found.ids))

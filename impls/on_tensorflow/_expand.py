@@ -156,7 +156,7 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
 
         def by_kernels() -> tuple[Tensor, ...]:
             given = tf.cast(hidden_ND, words.slab_CSD.dtype), log_cluster_NC, *words[:3]
-            values_NK, ids_NK, number_N = _cpp.likeliest(*given, _clusters.sizes(words.word_CS), k, most)
+            values_NK, ids_NK, number_N = _cpp.likeliest(*given, k, most)
             return values_NK, ids_NK, tf.cast(number_N, tf.float32) / clusters, tf.reduce_all(number_N > 0)
 
         *found, settled = by_kernels() if most == clusters else tf.cond(flat, not_tried, by_kernels)

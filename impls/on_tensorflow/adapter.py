@@ -229,7 +229,6 @@ class TensorFlowLayer(Switched, Layer):
         self._grads_of = traced(self._gradients, **compiled)
         self._log_probs_of = traced(layer.log_probs, **compiled)
         self._target_log_probs_of = traced(layer.target_log_probs, **compiled)
-        self._topk_of = traced(layer.topk)
         self._search_of = traced(layer.search)
         self._beam_of = traced(layer.beam)
         self._sample_of = traced(layer.sample)
@@ -306,10 +305,14 @@ class TensorFlowLayer(Switched, Layer):
         uniforms, extra = self._uniforms(job.uniforms_NU), extra_on(self.device, job.extra)
         if job.work == "layer_step":
             return self._prepare_step(hidden, targets, extra, job.optimizer)
+        layer = self.native
+        # Of tensors alone: TensorFlow takes longer to bind a number of Python's than a layer takes for a row.
+        topk_of = traced(lambda hidden: layer.topk(hidden, job.k))
+        beam_of = traced(lambda hidden: layer.beam(hidden, job.k, job.width))
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets, extra),
-            "topk": lambda: self._topk_of(hidden, job.k),
-            "beam": lambda: self._beam_of(hidden, job.k, job.width),
+            "topk": lambda: topk_of(hidden),
+            "beam": lambda: beam_of(hidden),
             "sample": lambda: self._sample_of(hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(hidden),
         }

@@ -92,4 +92,4 @@ def _at(tensor: Tensor | None) -> ctypes.c_void_p:
 
 
 def _library() -> ctypes.CDLL | None:
-    return cpp.library("for_ctypes", ("-fopenmp",))
+    return cpp.library("for_ctypes", ("-DTHREADS_OF_OPENMP",))
