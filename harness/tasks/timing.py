@@ -50,7 +50,7 @@ SETTINGS: dict[str, Setting] = {
 }
 
 _CALLS, _BUDGET = 3, 10.0  # after the first, which compiles; seconds after which there is no further one
-_SMALL_VOCAB = 512
+_SMALL_VOCAB, _SMALL_DIM = 512, 16  # which every form takes
 _STEPS_BT = 20  # time steps of the whole model's batch
 
 
@@ -187,9 +187,11 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], f
     A small layer of the same method goes first, so that what the framework loads and compiles with is in memory
     already.
     """
-    spec = layers.spec(cell.method, counts=zipf_counts(_SMALL_VOCAB), dim=8, dtype=cell.precision, **cell.options)
+    spec = layers.spec(
+        cell.method, counts=zipf_counts(_SMALL_VOCAB), dim=_SMALL_DIM, dtype=cell.precision, **cell.options
+    )
     small = _layer(cell, replace(spec, form=layer.spec.form))
-    some = batch(spec.counts, tokens=32, dim=8, seed=cell.seed)
+    some = batch(spec.counts, tokens=32, dim=_SMALL_DIM, seed=cell.seed)
     small.prepare("layer", some.hidden_ND, some.targets_N)()
 
     work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 CPP = "C++ kernels"  # what forms of layers are called that take them
+VECTOR = 16  # numbers that registers hold at once, or a multiple of these
 _HERE = Path(__file__).parent
-_SOURCES = "cluster_products", "cluster_search"  # which every interface is in front of
+_SOURCES = "cluster_products", "cluster_search", "fused_softmax"  # which every interface is in front of
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
 # Rows for which a search reads no more than one product with all words would, however many clusters they want; and the

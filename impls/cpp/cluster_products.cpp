@@ -7,75 +7,13 @@
 
 #include <limits>
 
+#include "sums.h"
 #include "tiles.h"
 
 namespace {
 
-#ifdef __AVX512F__
-constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
-#else
-constexpr int SUM_ROWS = 3, SUM_VECTORS = 4;
-#endif
 // Words whose vectors stay in the cache next to a core while the tokens go by; of a gradient's piece twice as many.
 constexpr int64_t WORDS = 32;
-
-// place: of whole vectors' bytes.
-void store_past_caches(float *place, const Vector &vector) {
-#if __has_builtin(__builtin_nontemporal_store)
-    __builtin_nontemporal_store(vector, reinterpret_cast<Vector *>(place));
-#elif defined(__AVX512F__)
-    __builtin_ia32_movntps512(place, vector);
-#else
-    __builtin_ia32_movntps256(place, vector);
-#endif
-}
-
-// What becomes of sums: out =, out +=, or out = in memory without a place in any cache.
-enum class To { SET, ADD, MEMORY };
-
-// V vectors' worth of numbers from d on, of each of R out, become weights (R, count) of those of `count` rows.
-template <int R, int V, To TO, class Out, class Rows>
-void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t count, Rows rows, int64_t d, Out out) {
-    Vector sums[R][V] = {};
-    if constexpr (TO == To::ADD)
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) sums[r][v] = load(out[r] + d + v * LANES);
-    for (int64_t k = 0; k < count; ++k) {
-        const float *row = rows[k] + d;
-        Vector read[V];
-        for (int v = 0; v < V; ++v) read[v] = load(row + v * LANES);
-        for (int r = 0; r < R; ++r) {
-            const float weight = weights[r * by_out + k * by_row];
-            for (int v = 0; v < V; ++v) sums[r][v] += weight * read[v];
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) {
-            float *place = out[r] + d + v * LANES;
-            if constexpr (TO == To::MEMORY)
-                store_past_caches(place, sums[r][v]);
-            else
-                store(place, sums[r][v]);
-        }
-}
-
-// `outs` out become weights (outs, count) of `count` rows.
-// weights: that of out o and row k is at `o * by_out + k * by_row`.
-template <To TO, class Out, class Rows>
-void weighted_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows, Out out) {
-    by_pieces<SUM_ROWS>(outs, [&](int64_t o, auto some_outs) {
-        by_pieces_or_singly<SUM_VECTORS>(rows.dim / LANES, [&](int64_t v, auto some_vectors) {
-            sum_tile<some_outs(), some_vectors(), TO>(weights + o * by_out, by_out, by_row, count, rows, v * LANES,
-                                                      out.from(o));
-        });
-    });
-    for (int64_t o = 0; o < outs; ++o)
-        for (int64_t d = rows.dim / LANES * LANES; d < rows.dim; ++d) {
-            float total = TO == To::ADD ? out[o][d] : 0;
-            for (int64_t k = 0; k < count; ++k) total += weights[o * by_out + k * by_row] * rows[k][d];
-            out[o][d] = total;
-        }
-}
 
 std::vector<Piece> pieces_of_words(const Clusters &clusters) {
     std::vector<Piece> pieces;
@@ -91,11 +29,11 @@ void cluster_scores(int threads, const float *vectors, const int64_t *row, const
                     const float *bias, float *scores) {
     const std::vector<Piece> pieces = pieces_of_tokens(clusters);
     const int64_t dim = clusters.dim, slots = clusters.slots;
-    share(threads, pieces.size(), [&](int64_t number) {
+    share_work(threads, pieces.size(), [&](int64_t number) {
         const auto [cluster, first, count] = pieces[number];
         const int64_t start = clusters.start[cluster], size = clusters.size[cluster];
         float *own = scores + first * slots;
-        dots({vectors, dim, row + first}, count, {words + start * dim, dim}, size, own, slots);
+        dots(Picked<const float>{vectors, dim, row + first}, count, {words + start * dim, dim}, size, own, slots);
         for (int64_t t = 0; t < count; ++t, own += slots) {
             if (bias)
                 for (int64_t s = 0; s < size; ++s) own[s] += bias[start + s];
@@ -135,7 +73,7 @@ void cluster_gradients(int threads, const float *vectors, const int64_t *row, co
         else
             weighted_sums<To::SET>(weights, 1, slots, count, tokens, own, out);
     };
-    share(threads, of_tokens.size() + of_words.size(), [&](int64_t number) {
+    share_work(threads, of_tokens.size() + of_words.size(), [&](int64_t number) {
         if (number < first_of_words)
             by_vectors(of_tokens[number]);
         else

@@ -15,24 +15,6 @@ namespace {
 constexpr int64_t FIRST = 6;  // clusters of each vector that are looked through first
 constexpr int64_t NEXT = 4;   // times as many as before are next at most: the k-th best so far is far too low
 
-using Integers = int32_t __attribute__((vector_size(4 * LANES)));
-
-// e to the x, for x <= 0, to a rounding or two: 2 to the nearest whole number of x / log 2, by a polynomial for the rest.
-Vector exp(Vector x) {
-    const Vector lowest = x - x - 87.0f;  // below it float32 has no normal numbers
-    x = x < lowest ? lowest : x;
-    const float magic = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
-    const Vector shifted = x * 1.44269504f + magic, whole = shifted - magic;
-    const Vector rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    Vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-    sum = sum * rest + 8.3334519073e-3f;
-    sum = sum * rest + 4.1665795894e-2f;
-    sum = sum * rest + 1.6666665459e-1f;
-    sum = sum * rest + 5.0000001201e-1f;
-    sum = sum * rest * rest + rest + 1.0f;
-    return (Vector)((Integers)sum + ((Integers)shifted << 23));
-}
-
 struct Word {
     float value;
     int64_t id;
@@ -110,7 +92,7 @@ void likeliest_words(int threads, const Searched &searched, const float *words, 
 
     while (true) {
         std::vector<char> goes_on(open.size());
-        share(threads, open.size(), [&](int64_t number) {
+        share_work(threads, open.size(), [&](int64_t number) {
             State &state = states[open[number]];
             const bool few = choose(state, searched.log_cluster + open[number] * clusters.count, clusters.count, most);
             if (!few) state.expanded = 0;
@@ -136,11 +118,11 @@ void likeliest_words(int threads, const Searched &searched, const float *words, 
         wanted.end = end.data();
         const std::vector<Piece> pieces = pieces_of_tokens(wanted);
         std::vector<Best> found(row_of.size(), Best(k));
-        share(threads, pieces.size(), [&](int64_t number) {
+        share_work(threads, pieces.size(), [&](int64_t number) {
             const auto [cluster, first, count] = pieces[number];
             const int64_t start = clusters.start[cluster], size = clusters.size[cluster];
             std::vector<float> scores(count * slots);
-            dots({searched.vectors, dim, row_of.data() + first}, count, {words + start * dim, dim}, size, scores.data(),
+            dots(Picked<const float>{searched.vectors, dim, row_of.data() + first}, count, {words + start * dim, dim}, size, scores.data(),
                  slots);
             for (int64_t pair = 0; pair < count; ++pair) {
                 float *own = scores.data() + pair * slots;
@@ -157,7 +139,7 @@ void likeliest_words(int threads, const Searched &searched, const float *words, 
 
         std::vector<std::vector<int64_t>> pairs_of(rows);
         for (size_t pair = 0; pair < row_of.size(); ++pair) pairs_of[row_of[pair]].push_back(pair);
-        share(threads, open.size(), [&](int64_t number) {
+        share_work(threads, open.size(), [&](int64_t number) {
             State &state = states[open[number]];
             for (int64_t pair : pairs_of[open[number]])
                 for (const Word &word : found[pair].words()) state.best.put(word);

@@ -1,7 +1,8 @@
-// `cluster_products.h` and `cluster_search.h` for callers that have pointers and numbers.
+// `cluster_products.h`, `cluster_search.h` and `fused_softmax.h` for callers that have pointers and numbers.
 
 #include "cluster_products.h"
 #include "cluster_search.h"
+#include "fused_softmax.h"
 
 extern "C" {
 
@@ -23,5 +24,12 @@ void likeliest_of_pointers(int threads, const float *vectors, const float *log_c
                            float *values, int64_t *ids, int64_t *expanded) {
     likeliest_words(threads, {rows, vectors, log_cluster}, words, bias, ids_of,
                     {count, start, size, nullptr, dim, slots}, k, most, values, ids, expanded);
+}
+
+void fused_softmax_of_pointers(int threads, const float *vectors, const float *words, const float *bias,
+                               const int64_t *target, const float *share, int64_t count, int64_t vocab, int64_t dim,
+                               int64_t most, float *total, float *dvectors, float *dwords, float *dbias) {
+    const Examples examples{count, dim, vectors, target, share};
+    *total = fused_softmax(threads, examples, vocab, most, words, bias, dvectors, dwords, dbias);
 }
 }

@@ -1,5 +1,6 @@
-// `slab_products.h` as operations of XLA.
+// `slab_products.h` and `fused_softmax.h` as operations of XLA.
 
+#include "fused_softmax.h"
 #include "slab_products.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -44,6 +45,17 @@ ffi::Error likeliest(int32_t threads, int32_t most, Floats slab, Integers ids_of
     return ffi::Error::Success();
 }
 
+ffi::Error fused(int32_t threads, int32_t most, Floats vectors, Floats words, Floats bias, Integers target,
+                 Floats share, FloatsOut total, FloatsOut dvectors, FloatsOut dwords, FloatsOut dbias) {
+    const auto shape = vectors.dimensions();
+    const std::vector<int64_t> words_of(target.typed_data(), target.typed_data() + shape[0]);
+    const Examples examples{shape[0], shape[1], vectors.typed_data(), words_of.data(), share.typed_data()};
+    *total->typed_data() = fused_softmax(threads, examples, words.dimensions()[0], most, words.typed_data(),
+                                         bias.typed_data(), dvectors->typed_data(), dwords->typed_data(),
+                                         dbias->typed_data());
+    return ffi::Error::Success();
+}
+
 auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }
 auto of_tokens() {
     return bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Floats>();
@@ -56,3 +68,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_gradients_of_xla, gradients, of_tokens().R
 XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_words_of_xla, likeliest,
                               bound().Attr<int32_t>("most").Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Floats>()
                                   .Arg<Floats>().Ret<Floats>().Ret<Integers>().Ret<Integers>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, fused,
+                              bound().Attr<int32_t>("most").Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Integers>()
+                                  .Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());

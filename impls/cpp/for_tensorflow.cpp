@@ -1,9 +1,10 @@
-// `slab_products.h` as operations of TensorFlow, which are there once this is loaded.
+// `slab_products.h` and `fused_softmax.h` as operations of TensorFlow, which are there once this is loaded.
 
 #include <memory>
 #include <type_traits>
 #include <utility>
 
+#include "fused_softmax.h"
 #include "slab_products.h"
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/ops.h"
@@ -50,7 +51,7 @@ class Run {
         return nullptr;
     }
 
-    // The first two inputs are the slab and the number of the word in each slot, of all operations.
+    // The first two inputs are the slab and the number of the word in each slot, of all operations on a slab.
     SlabProducts products(int threads) const {
         return {threads, {data<float>(0), data<int32_t>(1), size(0, 0), size(0, 1), size(0, 2)}};
     }
@@ -65,7 +66,7 @@ class Run {
   private:
     TF_OpKernelContext *context_;
     Status status_;
-    Tensor inputs_[6], outputs_[3];
+    Tensor inputs_[6], outputs_[4];
 };
 
 struct Attributes {
@@ -110,6 +111,21 @@ void likeliest(void *attributes, TF_OpKernelContext *context) {
                                         ids, expanded);
 }
 
+void fused(void *attributes, TF_OpKernelContext *context) {
+    Run run(context);
+    const auto [threads, k, most] = *static_cast<Attributes *>(attributes);
+    const int64_t count = run.size(0, 0), vocab = run.size(1, 0);
+    const std::vector<int64_t> words_of(run.data<int32_t>(3), run.data<int32_t>(3) + count);
+    const Examples examples{count, run.size(0, 1), run.data<float>(0), words_of.data(), run.data<float>(4)};
+    float *total = run.output<float>(0, {});
+    float *dvectors = total ? run.output<float>(1, {count, examples.dim}) : nullptr;
+    float *dwords = dvectors ? run.output<float>(2, {vocab, examples.dim}) : nullptr;
+    float *dbias = dwords ? run.output<float>(3, {vocab}) : nullptr;
+    if (dbias)
+        *total = fused_softmax(threads, examples, vocab, most, run.data<float>(1), run.data<float>(2), dvectors, dwords,
+                               dbias);
+}
+
 void any_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
     TF_ShapeInferenceContextSetUnknownShape(context, status);
 }
@@ -137,6 +153,9 @@ const bool added = [] {
     add("VocabenchLikeliestWords", {"threads: int", "k: int", "most: int"},
         {"slab: float", "ids_of: int32", "vectors: float", "log_cluster: float", "bias: float"},
         {"values: float", "ids: int32", "expanded: int32"}, likeliest);
+    add("VocabenchFusedSoftmax", {"threads: int", "most: int"},
+        {"vectors: float", "words: float", "bias: float", "target: int32", "share: float"},
+        {"total: float", "dvectors: float", "dwords: float", "dbias: float"}, fused);
     return true;
 }();
 

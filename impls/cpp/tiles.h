@@ -52,6 +52,24 @@ float sum(const Vector &vector) {
     }
 }
 
+using Integers = int32_t __attribute__((vector_size(4 * LANES)));
+
+// e to the x, for x <= 0, to a rounding or two: 2 to the nearest whole number of x / log 2, by a polynomial for the rest.
+Vector exp(Vector x) {
+    const Vector lowest = Vector{} - 87.0f;  // below it float32 has no normal numbers
+    x = x < lowest ? lowest : x;
+    const float magic = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+    const Vector shifted = x * 1.44269504f + magic, whole = shifted - magic;
+    const Vector rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    Vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * rest * rest + rest + 1.0f;
+    return (Vector)((Integers)sum + ((Integers)shifted << 23));
+}
+
 // Vectors one after the other.
 template <class Number>
 struct Dense {
@@ -88,7 +106,14 @@ void by_pieces(int64_t count, Work work) {
         with_constant<MOST>(std::min<int64_t>(MOST, count - first), [&](auto piece) { work(first, piece); });
 }
 
-// The same for pieces of MOST, and of one where fewer are left: half the programs to compile.
+// The same for pieces of MOST, then of half as many, and so on: half the programs to compile.
+template <int MOST, class Work>
+void by_halves(int64_t count, Work work, int64_t first = 0) {
+    for (; first + MOST <= count; first += MOST) work(first, std::integral_constant<int, MOST>{});
+    if constexpr (MOST > 1) by_halves<MOST / 2>(count, work, first);
+}
+
+// The same for pieces of MOST, and of one where fewer are left.
 template <int MOST, class Work>
 void by_pieces_or_singly(int64_t count, Work work) {
     int64_t first = 0;
@@ -96,9 +121,8 @@ void by_pieces_or_singly(int64_t count, Work work) {
     for (; first < count; ++first) work(first, std::integral_constant<int, 1>{});
 }
 
-// scores (T, S), `slots` apart, of T vectors with S words.
-template <int T, int S>
-void dot_tile(Picked<const float> vectors, Dense<const float> words, float *scores, int64_t slots) {
+template <int T, int S, class Vectors>
+void dot_tile(Vectors vectors, Dense<const float> words, float *scores, int64_t slots) {
     const float *own[T], *word[S], *next[S];
     for (int t = 0; t < T; ++t) own[t] = vectors[t];
     for (int s = 0; s < S; ++s) word[s] = words[s], next[s] = words[S + s];
@@ -123,8 +147,9 @@ void dot_tile(Picked<const float> vectors, Dense<const float> words, float *scor
         }
 }
 
-void dots(Picked<const float> vectors, int64_t tokens, Dense<const float> words, int64_t size, float *scores,
-          int64_t slots) {
+// scores (tokens, size), `slots` apart, of vectors with words.
+template <class Vectors>
+void dots(Vectors vectors, int64_t tokens, Dense<const float> words, int64_t size, float *scores, int64_t slots) {
     by_pieces_or_singly<DOT_WORDS>(size, [&](int64_t s, auto some_words) {
         by_pieces<DOT_TOKENS>(tokens, [&](int64_t t, auto some_tokens) {
             dot_tile<some_tokens(), some_words()>(vectors.from(t), words.from(s), scores + t * slots + s, slots);
@@ -146,7 +171,7 @@ std::vector<Piece> pieces_of_tokens(const Clusters &clusters) {
 
 // work(number) for each number below `count`, by so many threads: OpenMP's, which a framework has already, or new ones.
 template <class Work>
-void share(int threads, int64_t count, Work work) {
+void share_work(int threads, int64_t count, Work work) {
     std::atomic<int64_t> next{0};
     const auto some = [&] {
         for (int64_t number; (number = next++) < count;) work(number);

@@ -1,4 +1,5 @@
-"""Products of tokens with the words of their clusters by our kernels in C++ (`impls/cpp`), as operations of XLA's."""
+"""Our kernels in C++ (`impls/cpp`), as operations of XLA's: products of tokens with the words of their clusters, and
+fused softmax."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from impls import cpp
 from impls.on_jax._layer import Array
 
 _SCORES, _GRADIENTS, _LIKELIEST = "cluster_scores_of_xla", "cluster_gradients_of_xla", "likeliest_words_of_xla"
+_FUSED = "fused_softmax_of_xla"
 
 
 def known(dtype: str) -> bool:
@@ -58,6 +60,22 @@ def likeliest(
     return call(slab_CSD, word_CS, hidden_ND, log_cluster_NC, _or_none(bias_CS), most=np.int32(most))
 
 
+def fused_softmax(
+    hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, most: int
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    """The sum of the losses, each times its share, and its gradients by the first three arguments.
+
+    Args:
+        hidden_ND: Of whole `cpp.VECTOR`s.
+        targets_N: int32.
+        most: Tokens of which the logits are in memory at a time.
+    """
+    shapes = (), hidden_ND.shape, weight_VD.shape, bias_V.shape
+    call = _call(_FUSED, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, most=np.int32(most))
+    return total, tuple(gradients)
+
+
 def _or_none(bias_CS: Array | None) -> Array:
     return jnp.zeros(0, jnp.float32) if bias_CS is None else bias_CS
 
@@ -76,6 +94,6 @@ def _registered() -> bool:
     library = cpp.library("for_jax", ("-isystem", jax.ffi.include_dir()))
     if library is None:
         return False
-    for target in (_SCORES, _GRADIENTS, _LIKELIEST):
+    for target in (_SCORES, _GRADIENTS, _LIKELIEST, _FUSED):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return True

@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from impls import cpp
+from impls.cpp import CPP
+from impls.on_jax import _cpp
 from impls.on_jax._best import top_k
 from impls.on_jax._layer import Array, Tree, draw, pick, product, wide
 from impls.on_jax.full_softmax import FullSoftmax
@@ -111,6 +114,9 @@ def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # 
     """`fused_total`, and its gradients by the first three arguments: block by block of tokens, from the exponentials of
     the block's logits."""
     tokens, vocab = len(hidden_ND), len(weight_VD)
+    if form == CPP:
+        most = blocks.most_tokens(vocab, form)
+        return _cpp.fused_softmax(hidden_ND, weight_VD, bias_V, targets_N.astype(jnp.int32), share_N, most)
     width = blocks.of_tokens(tokens, vocab, form)
     words = _Blocks(min(vocab, _WORDS), -(-vocab // _WORDS))
 
@@ -184,8 +190,9 @@ class FusedSoftmax(FullSoftmax):
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
         # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
-        by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
-        return (*blocks.FORMS, *blocks.GPU_FORMS, *by_tokens)
+        by_tokens = [] if spec.dtype == "bfloat16" else [form for form in blocks.TOKEN_FORMS if form != CPP]
+        own = [CPP] if _cpp.known(spec.dtype) and spec.dim % cpp.VECTOR == 0 else []
+        return (*own, *blocks.FORMS, *blocks.GPU_FORMS, *by_tokens)
 
     def reduced(
         self,

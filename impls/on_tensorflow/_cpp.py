@@ -1,5 +1,5 @@
-"""Products of tokens with the words of their clusters by our kernels in C++ (`impls/cpp`), as operations of
-TensorFlow's."""
+"""Our kernels in C++ (`impls/cpp`), as operations of TensorFlow's: products of tokens with the words of their clusters,
+and fused softmax."""
 
 from __future__ import annotations
 
@@ -62,6 +62,22 @@ def likeliest(
     rows = hidden_ND.shape[0]
     values_NK, ids_NK = (tf.ensure_shape(array, [rows, k]) for array in (found.values, found.ids))
     return values_NK, ids_NK, tf.ensure_shape(found.expanded, [rows])
+
+
+def fused_softmax(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, most: int
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The sum of the losses, each times its share, and its gradients by the first three arguments.
+
+    Args:
+        hidden_ND: Of whole `cpp.VECTOR`s.
+        targets_N: int32.
+        most: Tokens of which the logits are in memory at a time.
+    """
+    given = hidden_ND, weight_VD, bias_V, targets_N, share_N
+    found = _operations().vocabench_fused_softmax(*given, threads=threads(), most=most)
+    gradients = zip((found.dvectors, found.dwords, found.dbias), given[:3], strict=True)
+    return tf.ensure_shape(found.total, []), tuple(tf.ensure_shape(array, like.shape) for array, like in gradients)
 
 
 def _or_none(bias_CS: Tensor | None) -> Tensor:

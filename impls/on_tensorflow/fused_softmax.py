@@ -8,6 +8,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
+from impls import cpp
+from impls.cpp import CPP
+from impls.on_tensorflow import _cpp
 from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product, traced
 from impls.on_tensorflow.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
@@ -181,17 +184,19 @@ class FusedSoftmax(FullSoftmax):
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
         # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
-        by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
-        return (*blocks.FORMS, *by_tokens)
+        by_tokens = [] if spec.dtype == "bfloat16" else [form for form in blocks.TOKEN_FORMS if form != CPP]
+        own = [CPP] if _cpp.known(spec.dtype) and spec.dim % cpp.VECTOR == 0 else []
+        return (*own, *blocks.FORMS, *by_tokens)
 
     @property
     def jit_compile(self) -> bool:
-        return True
+        return self.form != CPP
 
     def reduced(
         self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, count: Tensor | int, **extra: Tensor
     ) -> Tensor:
-        if self.form not in blocks.TOKEN_FORMS or hidden_ND.shape[0] is None:  # they are cut while tracing
+        cut = self.form == CPP or (self.form in blocks.TOKEN_FORMS and hidden_ND.shape[0] is not None)  # when traced
+        if not cut:
             return super().reduced(hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = self._weights()
         kind, targets_N = weight_VD.dtype, tf.cast(targets_N, tf.int32)
@@ -200,8 +205,12 @@ class FusedSoftmax(FullSoftmax):
         @tf.custom_gradient
         def by_tokens(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
             untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
-            found = _differentiated(untaped[0], untaped[1], untaped[2], targets_N, share_N, self.form)
-            return found[0], lambda dtotal: tuple(gradient * dtotal for gradient in found[1:])
+            given = untaped[0], untaped[1], untaped[2], targets_N, share_N
+            if self.form == CPP:
+                total, gradients = _cpp.fused_softmax(*given, blocks.most_tokens(self.spec.vocab, self.form))
+            else:
+                total, *gradients = _differentiated(*given, self.form)
+            return total, lambda dtotal: tuple(gradient * dtotal for gradient in gradients)
 
         return by_tokens(tf.cast(hidden_ND, kind), weight_VD, bias_V)
 
@@ -288,7 +297,7 @@ class FusedSoftmax(FullSoftmax):
         return tf.convert_to_tensor(self.value_of("weight")), tf.convert_to_tensor(self.value_of("bias"))
 
     def formulation(self) -> str:
-        return f"{self.form}; XLA"
+        return f"{self.form}; XLA" if self.jit_compile else self.form
 
 
 LAYER = FusedSoftmax

@@ -1,5 +1,5 @@
-"""Products of tokens with the words of their clusters by our kernels in C++ (`impls/cpp`), in the threads of PyTorch's
-own OpenMP."""
+"""Our kernels in C++ (`impls/cpp`), in the threads of PyTorch's own OpenMP: products of tokens with the words of their
+clusters, and fused softmax."""
 
 from __future__ import annotations
 
@@ -72,6 +72,24 @@ def likeliest(
     found = values_RK, ids_RK, expanded_R
     _kernel("likeliest_of_pointers", words)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
     return found
+
+
+def fused_softmax(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, most: int
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The sum of the losses, each times its share, and its gradients by the first three arguments.
+
+    Args:
+        hidden_ND: Of whole `cpp.VECTOR`s.
+        targets_N: int64.
+        most: Tokens of which the logits are in memory at a time.
+    """
+    given = hidden_ND.contiguous(), weight_VD, bias_V.contiguous(), targets_N.contiguous(), share_N.contiguous()
+    gradients = torch.empty_like(given[0]), torch.empty_like(weight_VD), torch.empty_like(given[2])
+    total, sizes = hidden_ND.new_empty(()), (len(hidden_ND), *weight_VD.shape, most)
+    found = _kernel("fused_softmax_of_pointers", weight_VD)
+    found(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, (total, *gradients)))
+    return total, gradients
 
 
 def _call(name: str, given: Given, slots: int, *further: Tensor | None) -> None:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from impls.on_torch import _products, _triton
+from impls import cpp
+from impls.cpp import CPP
+from impls.on_torch import _cpp, _products, _triton
 from impls.on_torch._best import exact_topk
 from impls.on_torch._layer import TORCH_DTYPES, at_least_float32, draw
 from impls.on_torch.full_softmax import FullSoftmax
@@ -122,6 +124,9 @@ def _differentiated(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """The sum of the losses, each times its share, and its gradients by the first three arguments: block by block of
     tokens, from the exponentials of the block's logits."""
+    if form == CPP:
+        most = blocks.most_tokens(len(weight_VD), form)
+        return _cpp.fused_softmax(hidden_ND, weight_VD, bias_V, targets_N, share_N, most)
     total = hidden_ND.new_zeros(())
     dhidden_ND, dweight_VD, dbias_V = (torch.empty_like(array) for array in (hidden_ND, weight_VD, bias_V))
     width = blocks.of_tokens(len(hidden_ND), len(weight_VD), form)
@@ -180,14 +185,18 @@ class FusedSoftmax(FullSoftmax):
         dtype = TORCH_DTYPES[spec.dtype]
         kernels = (form + _BY_KERNELS for form in blocks.GPU_FORMS if _triton.known(spec.dim, dtype))
         # Blocks of tokens add up the gradient by words in its own dtype.
-        by_tokens = () if dtype == torch.bfloat16 else blocks.TOKEN_FORMS
-        return (*by_tokens, *blocks.FORMS, *kernels)
+        by_tokens = [] if dtype == torch.bfloat16 else [form for form in blocks.TOKEN_FORMS if form != CPP]
+        own = [CPP] if _cpp.known(dtype) and spec.dim % cpp.VECTOR == 0 else []
+        return (*own, *by_tokens, *blocks.FORMS, *kernels)
 
     @property
     def form(self) -> str:
-        if self.spec.form or not self.weight.is_cuda:
-            return super().form
-        return _triton.form_of("", [form for form in self._forms if not _by_tokens(form)], self.weight)
+        forms = self._forms
+        if self.weight.is_cuda:
+            forms = [form for form in forms if not _by_tokens(form)]
+        elif not _cpp.runs_on(self.weight):  # as after `layer.double()`
+            forms = [form for form in forms if form != CPP]
+        return _triton.form_of(self.spec.form, forms, self.weight)
 
     def reduced(
         self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, count: Tensor | int, **extra: Tensor

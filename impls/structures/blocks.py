@@ -8,6 +8,8 @@ known then, as in a mean, and the gradient by the words is kept from the forward
 
 from __future__ import annotations
 
+from impls.cpp import CPP
+
 
 def _named(*sizes: int) -> dict[str, int]:
     return {f"blocks of {at_once:,} logits, made once forward and once backward": at_once for at_once in sizes}
@@ -19,7 +21,11 @@ FORMS = _named(2**21, 2**23)
 GPU_FORMS = _named(2**24, 2**26)  # 32 MiB in half precision, which stay in a GPU's cache; and fewer, larger products
 # Blocks of tokens, on a CPU: 64 MiB of float32. Each block adds to the gradient by all words, whose memory is read and
 # written for it, so that they should be few; half as large again they would be a tenth faster at 128,000 words.
-TOKEN_FORMS = {f"blocks of {2**24:,} logits by tokens, gradients made in the forward pass": 2**24}
+# Kernels of our own, which take the less time the more tokens read the words together, have that half more.
+TOKEN_FORMS = {
+    f"blocks of {2**24:,} logits by tokens, gradients made in the forward pass": 2**24,
+    CPP: 3 * 2**23,
+}
 _ALIGNED = 64
 
 
@@ -35,5 +41,9 @@ def width(tokens: int, vocab: int, form: str) -> int:
 def of_tokens(tokens: int, vocab: int, form: str) -> int:
     """Tokens B of a block, of nearly the same number in each, so that its (B, V) logits are about as many as the form
     says."""
-    most = max(1, TOKEN_FORMS[form] // vocab)
-    return -(-tokens // -(-tokens // most))
+    return -(-tokens // -(-tokens // most_tokens(vocab, form)))
+
+
+def most_tokens(vocab: int, form: str) -> int:
+    """Tokens of a block at most."""
+    return max(1, TOKEN_FORMS[form] // vocab)

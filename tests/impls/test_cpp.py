@@ -1,4 +1,4 @@
-"""The C++ kernels of two-level layers: every framework's agree, and what cannot be compiled is done without."""
+"""The C++ kernels: every framework's agree, by every compiler, and what cannot be compiled is done without."""
 
 import dataclasses
 import subprocess

@@ -8,17 +8,21 @@ import pytest
 
 from harness import agreement, layers, registry
 from harness.workload import batch, zipf_counts
+from impls.cpp import CPP
 from impls.structures import blocks
 
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy" and "fused_softmax" in registry.methods(f)]
 
 
-@pytest.fixture(params=["words", "tokens"])
+@pytest.fixture(params=["words", "tokens", CPP])
 def form(request, monkeypatch):
-    """A form by blocks of words and one by blocks of tokens, of 300 logits, and of few words in what blocks of tokens
-    do by blocks of words."""
-    forms = {"words": blocks.FORMS, "tokens": blocks.TOKEN_FORMS}[request.param]
-    found = next(iter(forms))
+    """A form by blocks of words, one by blocks of tokens, and our kernels, of 300 logits, and of few words in what
+    blocks of tokens do by blocks of words."""
+    if request.param == CPP:
+        forms, found = blocks.TOKEN_FORMS, CPP
+    else:
+        forms = {"words": blocks.FORMS, "tokens": blocks.TOKEN_FORMS}[request.param]
+        found = next(iter(forms))
     monkeypatch.setitem(forms, found, 300)
     monkeypatch.setitem(blocks.FORMS, next(iter(blocks.FORMS)), 300)
     for framework in {"tensorflow", "jax"} & set(FRAMEWORKS):
@@ -27,7 +31,10 @@ def form(request, monkeypatch):
 
 
 def made(framework, form, **given):
-    return layers.from_spec(framework, dataclasses.replace(layers.spec("fused_softmax", **given), form=form))
+    spec = layers.spec("fused_softmax", **given)
+    if form == CPP and form not in layers.forms(framework, spec):
+        pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler")
+    return layers.from_spec(framework, dataclasses.replace(spec, form=form))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -36,9 +43,13 @@ def test_many_blocks_agree_with_the_definition(framework, vocab, form):
     assert blocks.width(41, vocab, form) == 7
     by_tokens = form in blocks.TOKEN_FORMS
     assert not by_tokens or blocks.of_tokens(41, vocab, form) == 3
-    for dtype in ("float32", "float64") if by_tokens else ("float32", "float64", "bfloat16"):
-        layer = made(framework, form, counts=zipf_counts(vocab), dim=11, seed=3, dtype=dtype)
-        inputs = batch(layer.spec.counts, tokens=41, dim=11, seed=3)
+    dtypes = (
+        ("float32",) if form == CPP else ("float32", "float64") if by_tokens else ("float32", "float64", "bfloat16")
+    )
+    dim = 48 if form == CPP else 11
+    for dtype in dtypes:
+        layer = made(framework, form, counts=zipf_counts(vocab), dim=dim, seed=3, dtype=dtype)
+        inputs = batch(layer.spec.counts, tokens=41, dim=dim, seed=3)
         found = [*agreement.check_layer(layer, inputs, k=20), agreement.check_ties(layer, inputs, k=20)]
         assert [str(c) for c in found if not c.agrees] == []
 
@@ -46,11 +57,11 @@ def test_many_blocks_agree_with_the_definition(framework, vocab, form):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_logits_far_apart_across_blocks(framework, form):
     """The running maximum moves from block to block by more than an exponential can hold."""
-    layer = made(framework, form, counts=zipf_counts(60), dim=5, seed=1)
-    layer.load(
-        {"weight": np.zeros((60, 5)), "bias": np.linspace(-500, 500, 60)[np.random.default_rng(0).permutation(60)]}
-    )
-    inputs = batch(layer.spec.counts, tokens=23, dim=5, seed=1)
+    vocab, dim = (200, 16) if form == CPP else (60, 5)
+    layer = made(framework, form, counts=zipf_counts(vocab), dim=dim, seed=1)
+    bias_V = np.linspace(-500, 500, vocab)[np.random.default_rng(0).permutation(vocab)]
+    layer.load({"weight": np.zeros((vocab, dim)), "bias": bias_V})
+    inputs = batch(layer.spec.counts, tokens=23, dim=dim, seed=1)
     assert [str(c) for c in agreement.check_layer(layer, inputs, k=9) if not c.agrees] == []
 
 

@@ -1,6 +1,9 @@
-"""The C++ kernels of PyTorch's two-level layers: products of tokens with the words of their clusters, for any sizes."""
+"""The C++ kernels as PyTorch calls them, for any sizes: products of tokens with the words of their clusters, and fused
+softmax."""
 
 import dataclasses
+import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -28,6 +31,18 @@ def compiled_anew():
     cpp.library.cache_clear()
     yield
     cpp.library.cache_clear()
+
+
+@pytest.fixture(params=itertools.product(("g++", "clang++"), ("native", "haswell")), ids="-".join)
+def compiled_otherwise(request, monkeypatch, compiled_anew):
+    """By either compiler, for the processor at hand, and for any with AVX2 and 16 registers."""
+    compiler, processor = request.param
+    if shutil.which(compiler) is None:
+        pytest.skip(f"needs {compiler}")
+    assert "-march=native" in cpp._COMPILE
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setattr(cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in cpp._COMPILE))
+    assert _cpp.known(torch.float32)
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(0, 110)), min_size=1, max_size=6)  # words, tokens
@@ -74,13 +89,45 @@ def test_any_sizes(sizes, dim, in_slab, biased, seed):
     _check(sizes, dim, in_slab, biased, seed)
 
 
+def _check_fused(tokens, vocab, dim, most, seed):
+    """The loss and its gradients next to those of float64."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden_ND, weight_VD = torch.randn(tokens, dim, generator=generator), torch.randn(vocab, dim, generator=generator)
+    bias_V, share_N = torch.randn(vocab, generator=generator), torch.rand(tokens, generator=generator)
+    targets_N = torch.randint(vocab, (tokens,), generator=generator)
+    given = hidden_ND, weight_VD / dim**0.5, bias_V
+    total, gradients = _cpp.fused_softmax(*given, targets_N, share_N, most)
+
+    exact = [array.double().requires_grad_() for array in given]
+    losses_N = torch.nn.functional.cross_entropy(exact[0] @ exact[1].T + exact[2], targets_N, reduction="none")
+    expected = losses_N @ share_N.double()
+    torch.testing.assert_close(total.double(), expected.detach(), rtol=1e-5, atol=1e-4)
+    for found, wanted in zip(gradients, torch.autograd.grad(expected, exact), strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 70), st.integers(1, 200), st.integers(1, 12), st.integers(1, 80), st.integers(0, 9))
+def test_fused_softmax_of_any_sizes(tokens, vocab, sixteens, most, seed):
+    _check_fused(tokens, vocab, 16 * sixteens, most, seed)
+
+
+@pytest.mark.parametrize("dim", [512, 48])
+def test_fused_softmax_of_either_width(compiled_otherwise, dim):
+    _check_fused(131, 333, dim, 50, 1)
+
+
+def test_a_layer_that_has_been_widened_takes_another_form():
+    from impls.on_torch import adapter
+
+    layer = adapter.native(layers.spec("fused_softmax", counts=zipf_counts(90), dim=16))
+    assert layer.form == CPP
+    assert layer.double().form != CPP
+
+
 @pytest.mark.parametrize("dim", [512, 40, 7])
-@pytest.mark.parametrize("processor", ["native", "haswell"])
-def test_of_either_width(monkeypatch, compiled_anew, processor, dim):
-    """Whole tiles and what is left over of them, on the processor at hand, and on any with AVX2 and 16 registers."""
-    assert "-march=native" in cpp._COMPILE
-    monkeypatch.setattr(cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in cpp._COMPILE))
-    assert _cpp.known(torch.float32)
+def test_of_either_width(compiled_otherwise, dim):
+    """Whole tiles and what is left over of them."""
     _check([(64, 55), (13, 1), (70, 0), (6, 4), (1, 3)], dim, in_slab=False, biased=True, seed=1)
 
 
