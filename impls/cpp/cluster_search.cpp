@@ -122,8 +122,8 @@ void likeliest_words(int threads, const Searched &searched, const float *words, 
             const auto [cluster, first, count] = pieces[number];
             const int64_t start = clusters.start[cluster], size = clusters.size[cluster];
             std::vector<float> scores(count * slots);
-            dots(Picked<const float>{searched.vectors, dim, row_of.data() + first}, count, {words + start * dim, dim}, size, scores.data(),
-                 slots);
+            const Picked<const float> vectors{searched.vectors, dim, row_of.data() + first};
+            dots(vectors, count, {words + start * dim, dim}, size, scores.data(), slots);
             for (int64_t pair = 0; pair < count; ++pair) {
                 float *own = scores.data() + pair * slots;
                 if (bias)

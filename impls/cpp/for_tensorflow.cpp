@@ -145,8 +145,8 @@ void add(const char *name, Names attributes, Names inputs, Names outputs, void (
 
 const bool added = [] {
     add("VocabenchClusterScores", {"threads: int"},
-        {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "bias: float"}, {"scores: float"},
-        scores);
+        {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "bias: float"},
+        {"scores: float"}, scores);
     add("VocabenchClusterGradients", {"threads: int"},
         {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "dscores: float"},
         {"dvectors: float", "dslab: float"}, gradients);

@@ -1,8 +1,8 @@
 // See `fused_softmax.h`.
 //
-// By blocks of tokens, of whose exponentials the gradients are made: so each logit is made once, three products in place
-// of the four of a block of words, which does not know its sums yet. Within a block by tiles of words, whose vectors and
-// gradients stay in the cache next to a core; their exponentials are relative to the highest logit of a token there.
+// By blocks of tokens, of whose exponentials the gradients are made: so each logit is made once, three products in
+// place of the four of a block of words, which does not know its sums yet. Within a block by tiles of words, whose
+// vectors and gradients stay in the cache next to a core; exponentials are relative to a token's highest logit there.
 
 #include "fused_softmax.h"
 
@@ -17,9 +17,10 @@ namespace {
 
 constexpr int64_t WORDS = 64;   // of a tile
 constexpr int64_t DEPTH = 128;  // numbers of a vector whose strip stays in the nearest cache
+constexpr int64_t MOST = 512;   // tokens whose logits of a tile stay in the cache next to a core
 
-// Rows of whole vectors in strips, one after the other, which a tile of sums reads row by row: in the rows themselves, a
-// power of two apart, a strip would crowd a few places of a cache.
+// Rows of whole vectors in strips, one after the other, which a tile of sums reads row by row: in the rows themselves,
+// a power of two apart, a strip would crowd a few places of a cache.
 class Strips {
   public:
     Strips(int64_t rows, int64_t dim) : rows_(rows), dim_(dim), numbers_(new float[rows * dim]) {}
@@ -58,18 +59,18 @@ struct Softmax {
 
 // Some tokens and what is known of them: with zeros for those that there is room for.
 struct Block {
-    int64_t tokens = 0, places;  // places: in whole vectors
-    Strips vectors;                           // (tokens, dim)
-    Strips across;                            // (dim, places)
-    std::unique_ptr<float[]> exponentials;    // (tiles, WORDS, places)
-    std::vector<float> highest;               // (tiles, places): the highest logit, then what exponentials are times to be P
-    std::vector<float> sum;                   // (tiles, places) of exponentials
-    std::vector<float> share;                 // (places,)
+    int64_t tokens = 0, places;             // places: in whole vectors
+    Strips vectors;                         // (tokens, dim)
+    Strips across;                          // (dim, places)
+    std::unique_ptr<float[]> exponentials;  // (tiles, WORDS, places)
+    std::vector<float> highest;             // (tiles, places) logits, then what exponentials are times to be P
+    std::vector<float> sum;                 // (tiles, places) of exponentials
+    std::vector<float> share;               // (places,)
 
     Block(int64_t most, const Softmax &softmax)
-        : places((most + LANES - 1) / LANES * LANES), vectors(most, softmax.dim),
-          across(softmax.dim, places), exponentials(new float[softmax.tiles() * WORDS * places]),
-          highest(softmax.tiles() * places), sum(softmax.tiles() * places), share(places) {}
+        : places((most + LANES - 1) / LANES * LANES), vectors(most, softmax.dim), across(softmax.dim, places),
+          exponentials(new float[softmax.tiles() * WORDS * places]), highest(softmax.tiles() * places),
+          sum(softmax.tiles() * places), share(places) {}
 
     void read(Dense<const float> from, const float *shares, int64_t count) {
         tokens = count;
@@ -141,7 +142,7 @@ void normalise(int64_t tiles, int64_t token, Block &block, float *log_sum) {
 
 // What one thread has of its own.
 struct Own {
-    Strips words, dvectors;    // (WORDS, dim), (tokens, dim)
+    Strips words, dvectors;      // (WORDS, dim), (tokens, dim)
     std::vector<float> dlogits;  // (WORDS, places)
     Own(const Block &block, int64_t most, int64_t dim)
         : words(WORDS, dim), dvectors(most, dim), dlogits(WORDS * block.places) {}
@@ -187,6 +188,7 @@ double fused_softmax(int threads, const Examples &examples, int64_t vocab, int64
         return 0;
     }
     const Softmax softmax{vocab, dim, words, bias, dwords, dbias};
+    most = std::min(most, MOST);
     const int64_t tiles = softmax.tiles(), blocks = (count + most - 1) / most, width = (count + blocks - 1) / blocks;
     Block block(width, softmax);
     std::vector<Own> of_threads;
@@ -208,10 +210,10 @@ double fused_softmax(int threads, const Examples &examples, int64_t vocab, int64
             total += block.share[token] * (log_sum[token] - own - bias[target[token]]);
         }
 
-        std::atomic<int64_t> next{0};
+        // Each thread the same tiles in every run, so that sums are the same to the last bit.
         share_work(threads, threads, [&](int64_t thread) {
             of_threads[thread].dvectors.clear();
-            for (int64_t tile; (tile = next++) < tiles;) {
+            for (int64_t tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; ++tile) {
                 if (start == 0)
                     differentiate<To::SET>(softmax, tile, target, block, of_threads[thread]);
                 else

@@ -70,7 +70,8 @@ void by_strips(int64_t vectors, Work work) {
 
 // As `strip_sums`, of all numbers.
 template <To TO, class Out, class Rows>
-void weighted_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows, Out out) {
+void weighted_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows,
+                   Out out) {
     by_strips(rows.dim / LANES, [&](int64_t v, auto some) {
         strip_sums<some(), TO>(weights, by_out, by_row, outs, count, rows, v * LANES, out);
     });
