@@ -17,9 +17,8 @@ DEFINITION = 3
 Work = Callable[[], object]  # does one piece of work and returns when the device is done
 
 _FRESH = 1024  # pages given to calls that count as having been given memory anew: 4 MiB
-_TRIES = (
-    4  # to find calls that were not; where all fail, memory is given to each call, and none is repeated from then on
-)
+# To find calls that were not. Where all fail, memory is given to each call, and none is repeated from then on.
+_TRIES = 4
 
 _SHORTEST_SAMPLE = 0.02  # seconds of calls; shorter work takes several turns within a round
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 CPP = "C++ kernels"  # what forms of layers are called that take them
-VECTOR = 16  # numbers that registers hold at once, or a multiple of these
 _HERE = Path(__file__).parent
 _SOURCES = "cluster_products", "cluster_search", "fused_softmax"  # which every interface is in front of
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
+_WIDEST = 16  # numbers that registers hold at once, at most
 # Rows for which a search reads no more than one product with all words would, however many clusters they want; and the
 # share of the clusters that it looks through at most of others.
 _FEW_ROWS, _MOST = 4, 0.4
@@ -34,7 +34,7 @@ _FEW_ROWS, _MOST = 4, 0.4
 def compiler() -> str | None:
     """The C++ compiler that is taken, `CXX` or else g++; None where it is not there, or the processor is none that the
     kernels are for: x86 with AVX2, under Linux."""
-    return shutil.which(os.environ.get("CXX", "g++")) if _on_avx2() else None
+    return shutil.which(os.environ.get("CXX", "g++")) if _has("avx2") else None
 
 
 def version() -> str:
@@ -46,6 +46,14 @@ def version() -> str:
         return f"{Path(found).name} {_run(found, '-dumpfullversion', '-dumpversion').strip()}"
     except (OSError, subprocess.SubprocessError):
         return Path(found).name
+
+
+def with_fused_softmax(forms: tuple[str, ...], dim: int) -> tuple[str, ...]:
+    """A layer's forms, the fastest first, with the kernel of fused softmax where it takes vectors (dim,): first; last
+    with AVX-512, where it has not been timed yet."""
+    if dim % _WIDEST:
+        return forms
+    return (*forms, CPP) if _has("avx512f") else (CPP, *forms)
 
 
 def most_clusters(rows: int | None, clusters: int) -> int:
@@ -85,10 +93,11 @@ def library(
 
 
 @cache
-def _on_avx2() -> bool:
+def _has(feature: str) -> bool:
+    """Whether the processor is x86, under Linux, and has it."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    return any("avx2" in line.split() for line in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in line)
+    return any(feature in line.split() for line in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in line)
 
 
 def _run(*command: str) -> str:

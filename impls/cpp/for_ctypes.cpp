@@ -26,10 +26,10 @@ void likeliest_of_pointers(int threads, const float *vectors, const float *log_c
                     {count, start, size, nullptr, dim, slots}, k, most, values, ids, expanded);
 }
 
-void fused_softmax_of_pointers(int threads, const float *vectors, const float *words, const float *bias,
-                               const int64_t *target, const float *share, int64_t count, int64_t vocab, int64_t dim,
-                               int64_t most, float *total, float *dvectors, float *dwords, float *dbias) {
+int fused_softmax_of_pointers(int threads, const float *vectors, const float *words, const float *bias,
+                              const int64_t *target, const float *share, int64_t count, int64_t vocab, int64_t dim,
+                              int64_t most, float *total, float *dvectors, float *dwords, float *dbias) {
     const Examples examples{count, dim, vectors, target, share};
-    *total = fused_softmax(threads, examples, vocab, most, words, bias, dvectors, dwords, dbias);
+    return fused_softmax(threads, examples, vocab, most, words, bias, total, dvectors, dwords, dbias);
 }
 }

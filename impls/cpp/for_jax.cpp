@@ -50,10 +50,10 @@ ffi::Error fused(int32_t threads, int32_t most, Floats vectors, Floats words, Fl
     const auto shape = vectors.dimensions();
     const std::vector<int64_t> words_of(target.typed_data(), target.typed_data() + shape[0]);
     const Examples examples{shape[0], shape[1], vectors.typed_data(), words_of.data(), share.typed_data()};
-    *total->typed_data() = fused_softmax(threads, examples, words.dimensions()[0], most, words.typed_data(),
-                                         bias.typed_data(), dvectors->typed_data(), dwords->typed_data(),
-                                         dbias->typed_data());
-    return ffi::Error::Success();
+    const bool done = fused_softmax(threads, examples, words.dimensions()[0], most, words.typed_data(),
+                                    bias.typed_data(), total->typed_data(), dvectors->typed_data(),
+                                    dwords->typed_data(), dbias->typed_data());
+    return done ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kOutOfRange, "a target is none of the words");
 }
 
 auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }

@@ -51,6 +51,11 @@ class Run {
         return nullptr;
     }
 
+    void fail(TF_Code code, const char *why) {
+        TF_SetStatus(status_.get(), code, why);
+        TF_OpKernelContext_Failure(context_, status_.get());
+    }
+
     // The first two inputs are the slab and the number of the word in each slot, of all operations on a slab.
     SlabProducts products(int threads) const {
         return {threads, {data<float>(0), data<int32_t>(1), size(0, 0), size(0, 1), size(0, 2)}};
@@ -121,9 +126,9 @@ void fused(void *attributes, TF_OpKernelContext *context) {
     float *dvectors = total ? run.output<float>(1, {count, examples.dim}) : nullptr;
     float *dwords = dvectors ? run.output<float>(2, {vocab, examples.dim}) : nullptr;
     float *dbias = dwords ? run.output<float>(3, {vocab}) : nullptr;
-    if (dbias)
-        *total = fused_softmax(threads, examples, vocab, most, run.data<float>(1), run.data<float>(2), dvectors, dwords,
-                               dbias);
+    if (dbias && !fused_softmax(threads, examples, vocab, most, run.data<float>(1), run.data<float>(2), total, dvectors,
+                                dwords, dbias))
+        run.fail(TF_OUT_OF_RANGE, "a target is none of the words");
 }
 
 void any_shape(TF_ShapeInferenceContext *context, TF_Status *status) {

@@ -101,7 +101,7 @@ void score(const Softmax &softmax, int64_t tile, Block &block) {
         }
     });
     for (int64_t token = 0; token < block.places; token += LANES) {
-        Vector highest = Vector{} - std::numeric_limits<float>::infinity(), sum = {};
+        Vector highest = Vector{} + std::numeric_limits<float>::lowest(), sum = {};  // of logits of -inf too
         for (int64_t w = 0; w < size; ++w) {
             const Vector logit = load(own[w] + token) + bias[w];
             highest = logit > highest ? logit : highest;
@@ -179,13 +179,16 @@ void differentiate(const Softmax &softmax, int64_t tile, const int64_t *target, 
 
 }  // namespace
 
-double fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, const float *words,
-                     const float *bias, float *dvectors, float *dwords, float *dbias) {
+bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, const float *words,
+                   const float *bias, float *total, float *dvectors, float *dwords, float *dbias) {
     const int64_t count = examples.count, dim = examples.dim;
+    if (std::any_of(examples.target, examples.target + count, [=](int64_t word) { return word < 0 || word >= vocab; }))
+        return false;
     if (count == 0) {
         std::fill_n(dwords, vocab * dim, 0.0f);
         std::fill_n(dbias, vocab, 0.0f);
-        return 0;
+        *total = 0;
+        return true;
     }
     const Softmax softmax{vocab, dim, words, bias, dwords, dbias};
     most = std::min(most, MOST);
@@ -193,7 +196,7 @@ double fused_softmax(int threads, const Examples &examples, int64_t vocab, int64
     Block block(width, softmax);
     std::vector<Own> of_threads;
     for (int thread = 0; thread < threads; ++thread) of_threads.emplace_back(block, width, dim);
-    double total = 0;
+    double sum = 0;
     for (int64_t start = 0; start < count; start += width) {
         const Dense<const float> vectors{examples.vectors + start * dim, dim};
         const int64_t *target = examples.target + start;
@@ -207,7 +210,7 @@ double fused_softmax(int threads, const Examples &examples, int64_t vocab, int64
         for (int64_t token = 0; token < block.tokens; ++token) {
             float own;
             dots(vectors.from(token), 1, Dense<const float>{words + target[token] * dim, dim}, 1, &own, 1);
-            total += block.share[token] * (log_sum[token] - own - bias[target[token]]);
+            sum += block.share[token] * (log_sum[token] - own - bias[target[token]]);
         }
 
         // Each thread the same tiles in every run, so that sums are the same to the last bit.
@@ -227,5 +230,6 @@ double fused_softmax(int threads, const Examples &examples, int64_t vocab, int64
                     for (int64_t d = 0; d < numbers; ++d) dvectors[(start + token) * dim + first + d] += strip[token][d];
             });
     }
-    return total;
+    *total = sum;
+    return true;
 }

@@ -12,9 +12,11 @@ struct Examples {
     const float *share;
 };
 
-// The sum of the negative log-likelihoods in nats, each times its share, and its gradients by the vectors (N, dim), the
-// words (V, dim) and their bias (V,). dim: a multiple of the numbers of a register, 16 at most.
+// total: the sum of the negative log-likelihoods in nats, each times its share; and its gradients by the vectors
+// (N, dim), the words (V, dim) and their bias (V,). dim: a multiple of the numbers of a register, 16 at most.
+//
+// False, and nothing of these, where a target is none of the words.
 //
 // most: examples whose numbers for all words are in memory at a time.
-double fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, const float *words,
-                     const float *bias, float *dvectors, float *dwords, float *dbias);
+bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, const float *words,
+                   const float *bias, float *total, float *dvectors, float *dwords, float *dbias);

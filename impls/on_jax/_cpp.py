@@ -63,13 +63,7 @@ def likeliest(
 def fused_softmax(
     hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, most: int
 ) -> tuple[Array, tuple[Array, Array, Array]]:
-    """The sum of the losses, each times its share, and its gradients by the first three arguments.
-
-    Args:
-        hidden_ND: Of whole `cpp.VECTOR`s.
-        targets_N: int32.
-        most: Tokens of which the logits are in memory at a time.
-    """
+    """Total and gradients as `impls/cpp/fused_softmax.h` has them; targets in int32."""
     shapes = (), hidden_ND.shape, weight_VD.shape, bias_V.shape
     call = _call(_FUSED, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
     total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, most=np.int32(most))

@@ -105,7 +105,7 @@ fused_nll.defvjp(_forward, _backward)
 def fused_total(
     hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, form: str
 ) -> Array:
-    """The sum of the negative log-likelihoods, each times its share; `form` is one of `blocks.TOKEN_FORMS`."""
+    """The sum of the negative log-likelihoods, each times its share; `form` is one of `blocks.BY_TOKENS`."""
     nll_N: Array = fused_nll(hidden_ND, weight_VD, bias_V, targets_N, form)
     return nll_N @ share_N
 
@@ -190,9 +190,9 @@ class FusedSoftmax(FullSoftmax):
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
         # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
-        by_tokens = [] if spec.dtype == "bfloat16" else [form for form in blocks.TOKEN_FORMS if form != CPP]
-        own = [CPP] if _cpp.known(spec.dtype) and spec.dim % cpp.VECTOR == 0 else []
-        return (*own, *blocks.FORMS, *blocks.GPU_FORMS, *by_tokens)
+        by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
+        own = (*blocks.FORMS, *blocks.GPU_FORMS, *by_tokens)
+        return cpp.with_fused_softmax(own, spec.dim) if _cpp.known(spec.dtype) else own
 
     def reduced(
         self,
@@ -204,7 +204,7 @@ class FusedSoftmax(FullSoftmax):
         count: Array | int,
         **extra: Array,
     ) -> Array:
-        if self.form not in blocks.TOKEN_FORMS:
+        if self.form not in blocks.BY_TOKENS:
             return super().reduced(params, structure, hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = params["weight"], params["bias"]
         kind = weight_VD.dtype

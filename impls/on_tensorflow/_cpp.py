@@ -67,13 +67,7 @@ def likeliest(
 def fused_softmax(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, most: int
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """The sum of the losses, each times its share, and its gradients by the first three arguments.
-
-    Args:
-        hidden_ND: Of whole `cpp.VECTOR`s.
-        targets_N: int32.
-        most: Tokens of which the logits are in memory at a time.
-    """
+    """Total and gradients as `impls/cpp/fused_softmax.h` has them; targets in int32."""
     given = hidden_ND, weight_VD, bias_V, targets_N, share_N
     found = _operations().vocabench_fused_softmax(*given, threads=threads(), most=most)
     gradients = zip((found.dvectors, found.dwords, found.dbias), given[:3], strict=True)

@@ -184,9 +184,9 @@ class FusedSoftmax(FullSoftmax):
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
         # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
-        by_tokens = [] if spec.dtype == "bfloat16" else [form for form in blocks.TOKEN_FORMS if form != CPP]
-        own = [CPP] if _cpp.known(spec.dtype) and spec.dim % cpp.VECTOR == 0 else []
-        return (*own, *blocks.FORMS, *by_tokens)
+        by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
+        own = (*blocks.FORMS, *by_tokens)
+        return cpp.with_fused_softmax(own, spec.dim) if _cpp.known(spec.dtype) else own
 
     @property
     def jit_compile(self) -> bool:
@@ -195,8 +195,8 @@ class FusedSoftmax(FullSoftmax):
     def reduced(
         self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, count: Tensor | int, **extra: Tensor
     ) -> Tensor:
-        cut = self.form == CPP or (self.form in blocks.TOKEN_FORMS and hidden_ND.shape[0] is not None)  # when traced
-        if not cut:
+        cut_when_traced = self.form in blocks.TOKEN_FORMS
+        if self.form not in blocks.BY_TOKENS or (cut_when_traced and hidden_ND.shape[0] is None):
             return super().reduced(hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = self._weights()
         kind, targets_N = weight_VD.dtype, tf.cast(targets_N, tf.int32)

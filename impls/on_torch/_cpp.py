@@ -77,18 +77,17 @@ def likeliest(
 def fused_softmax(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, most: int
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """The sum of the losses, each times its share, and its gradients by the first three arguments.
+    """Total and gradients as `impls/cpp/fused_softmax.h` has them; targets in int64.
 
-    Args:
-        hidden_ND: Of whole `cpp.VECTOR`s.
-        targets_N: int64.
-        most: Tokens of which the logits are in memory at a time.
+    Raises:
+        IndexError: A target is none of the words.
     """
     given = hidden_ND.contiguous(), weight_VD, bias_V.contiguous(), targets_N.contiguous(), share_N.contiguous()
     gradients = torch.empty_like(given[0]), torch.empty_like(weight_VD), torch.empty_like(given[2])
     total, sizes = hidden_ND.new_empty(()), (len(hidden_ND), *weight_VD.shape, most)
-    found = _kernel("fused_softmax_of_pointers", weight_VD)
-    found(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, (total, *gradients)))
+    kernel = _kernel("fused_softmax_of_pointers", weight_VD)
+    if not kernel(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, (total, *gradients))):
+        raise IndexError(f"a target is none of the {len(weight_VD)} words")
     return total, gradients
 
 

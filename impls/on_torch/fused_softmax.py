@@ -109,7 +109,7 @@ class _FusedNll(torch.autograd.Function):
 
 
 def _by_tokens(form: str) -> bool:
-    return form in blocks.TOKEN_FORMS
+    return form in blocks.BY_TOKENS
 
 
 def _place(targets_N: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
@@ -185,9 +185,9 @@ class FusedSoftmax(FullSoftmax):
         dtype = TORCH_DTYPES[spec.dtype]
         kernels = (form + _BY_KERNELS for form in blocks.GPU_FORMS if _triton.known(spec.dim, dtype))
         # Blocks of tokens add up the gradient by words in its own dtype.
-        by_tokens = [] if dtype == torch.bfloat16 else [form for form in blocks.TOKEN_FORMS if form != CPP]
-        own = [CPP] if _cpp.known(dtype) and spec.dim % cpp.VECTOR == 0 else []
-        return (*own, *by_tokens, *blocks.FORMS, *kernels)
+        by_tokens = () if dtype == torch.bfloat16 else blocks.TOKEN_FORMS
+        own = (*by_tokens, *blocks.FORMS)
+        return (*(cpp.with_fused_softmax(own, spec.dim) if _cpp.known(dtype) else own), *kernels)
 
     @property
     def form(self) -> str:

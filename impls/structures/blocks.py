@@ -21,11 +21,9 @@ FORMS = _named(2**21, 2**23)
 GPU_FORMS = _named(2**24, 2**26)  # 32 MiB in half precision, which stay in a GPU's cache; and fewer, larger products
 # Blocks of tokens, on a CPU: 64 MiB of float32. Each block adds to the gradient by all words, whose memory is read and
 # written for it, so that they should be few; half as large again they would be a tenth faster at 128,000 words.
-# Kernels of our own, which take the less time the more tokens read the words together, have that half more.
-TOKEN_FORMS = {
-    f"blocks of {2**24:,} logits by tokens, gradients made in the forward pass": 2**24,
-    CPP: 3 * 2**23,
-}
+TOKEN_FORMS = {f"blocks of {2**24:,} logits by tokens, gradients made in the forward pass": 2**24}
+# With a kernel of our own, which takes the less time the more tokens read the words together, of that half more.
+BY_TOKENS = TOKEN_FORMS | {CPP: 3 * 2**23}
 _ALIGNED = 64
 
 
@@ -46,4 +44,4 @@ def of_tokens(tokens: int, vocab: int, form: str) -> int:
 
 def most_tokens(vocab: int, form: str) -> int:
     """Tokens of a block at most."""
-    return max(1, TOKEN_FORMS[form] // vocab)
+    return max(1, BY_TOKENS[form] // vocab)

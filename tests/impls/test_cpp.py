@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 
+import numpy as np
 import pytest
 
 from harness import agreement, layers, registry
@@ -12,6 +13,29 @@ from impls.cpp import CPP
 
 if cpp.compiler() is None:
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
+
+
+def _of_torch(layer, hidden_ND, targets_N):
+    import torch
+
+    layer(torch.from_numpy(hidden_ND).requires_grad_(), torch.from_numpy(targets_N))
+
+
+def _of_tensorflow(layer, hidden_ND, targets_N):
+    layer(hidden_ND, targets_N)
+
+
+def _of_jax(layer, hidden_ND, targets_N):
+    import jax
+
+    structure = layer.structure()
+    params = layer.from_canonical(
+        structure, {n: v.astype(np.float32) for n, v in layer.spec.initial_parameters().items()}
+    )
+    jax.block_until_ready(jax.grad(layer.loss)(params, structure, hidden_ND, targets_N))
+
+
+LOSSES = {"torch": _of_torch, "tensorflow": _of_tensorflow, "jax": _of_jax}
 
 
 @pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
@@ -27,6 +51,26 @@ def test_layers_agree_with_their_definition(framework, method, dim):
     found = agreement.check_layer(layer, batch(spec.counts, tokens=160, dim=dim, seed=2), k=12)
     assert [str(check) for check in found if not check.agrees] == []
     assert found
+
+
+@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
+def test_a_target_that_is_no_word_is_refused_by_fused_softmax(framework):
+    """Next to the layer, which the contract keeps from such targets: in a model of one's own."""
+    adapter = registry.adapter(framework)
+    spec = dataclasses.replace(layers.spec("fused_softmax", counts=zipf_counts(90), dim=16), form=CPP)
+    layer, inputs = adapter.native(spec), batch(spec.counts, tokens=4, dim=16, seed=2)
+    for outside in (90, -1):
+        targets_N = np.array([1, outside, 2, 3])
+        with pytest.raises(Exception, match="a target is none of the") as refused:
+            LOSSES[framework](layer, inputs.hidden_ND.astype(np.float32), targets_N)
+        assert not isinstance(refused.value, AssertionError)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_fused_softmax_is_first_where_it_was_timed_and_takes_whole_vectors(monkeypatch, wide):
+    monkeypatch.setattr(cpp, "_has", lambda feature: wide or feature == "avx2")
+    assert cpp.with_fused_softmax(("a", "b"), 48) == (("a", "b", CPP) if wide else (CPP, "a", "b"))
+    assert cpp.with_fused_softmax(("a", "b"), 40) == ("a", "b")
 
 
 def test_few_rows_are_searched_whatever_they_want():

@@ -18,12 +18,8 @@ FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy" and "fu
 def form(request, monkeypatch):
     """A form by blocks of words, one by blocks of tokens, and our kernels, of 300 logits, and of few words in what
     blocks of tokens do by blocks of words."""
-    if request.param == CPP:
-        forms, found = blocks.TOKEN_FORMS, CPP
-    else:
-        forms = {"words": blocks.FORMS, "tokens": blocks.TOKEN_FORMS}[request.param]
-        found = next(iter(forms))
-    monkeypatch.setitem(forms, found, 300)
+    found = {"words": next(iter(blocks.FORMS)), "tokens": next(iter(blocks.TOKEN_FORMS)), CPP: CPP}[request.param]
+    monkeypatch.setitem(blocks.FORMS if request.param == "words" else blocks.BY_TOKENS, found, 300)
     monkeypatch.setitem(blocks.FORMS, next(iter(blocks.FORMS)), 300)
     for framework in {"tensorflow", "jax"} & set(FRAMEWORKS):
         monkeypatch.setattr(f"impls.on_{framework}.fused_softmax._WORDS", 16)
@@ -41,7 +37,7 @@ def made(framework, form, **given):
 @pytest.mark.parametrize("vocab", [91, 97])  # a multiple of the width, and not
 def test_many_blocks_agree_with_the_definition(framework, vocab, form):
     assert blocks.width(41, vocab, form) == 7
-    by_tokens = form in blocks.TOKEN_FORMS
+    by_tokens = form in blocks.BY_TOKENS
     assert not by_tokens or blocks.of_tokens(41, vocab, form) == 3
     dtypes = (
         ("float32",) if form == CPP else ("float32", "float64") if by_tokens else ("float32", "float64", "bfloat16")
@@ -83,7 +79,7 @@ def test_gradients_made_in_the_forward_pass_of_any_loss_of_it_and_again(monkeypa
     from impls.on_torch import adapter
 
     form = next(iter(blocks.TOKEN_FORMS))
-    monkeypatch.setitem(blocks.TOKEN_FORMS, form, 300)
+    monkeypatch.setitem(blocks.BY_TOKENS, form, 300)
     spec = layers.spec("fused_softmax", counts=zipf_counts(97), dim=11, seed=3, dtype="float64")
     by_tokens, by_words = (
         adapter.native(dataclasses.replace(spec, form=each)) for each in (form, next(iter(blocks.FORMS)))
@@ -119,4 +115,4 @@ def test_one_block_is_in_memory_at_a_time(form, monkeypatch):
     layer = made("torch", form, counts=zipf_counts(97), dim=11, seed=3)
     inputs = batch(layer.spec.counts, tokens=41, dim=11, seed=3)
     layer.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
-    assert alive == [0] * (14 if form in blocks.TOKEN_FORMS else 2 * 14)  # forward, and backward
+    assert alive == [0] * (14 if form in blocks.BY_TOKENS else 2 * 14)  # forward, and backward

@@ -117,9 +117,10 @@ def test_fused_softmax_of_either_width(compiled_otherwise, dim):
     _check_fused(131, 333, dim, 50, 1)
 
 
-def test_a_layer_that_has_been_widened_takes_another_form():
+def test_a_layer_that_has_been_widened_takes_another_form(monkeypatch):
     from impls.on_torch import adapter
 
+    monkeypatch.setattr(cpp, "_has", lambda feature: feature == "avx2")
     layer = adapter.native(layers.spec("fused_softmax", counts=zipf_counts(90), dim=16))
     assert layer.form == CPP
     assert layer.double().form != CPP
