@@ -117,6 +117,20 @@ def test_fused_softmax_of_either_width(compiled_otherwise, dim):
     _check_fused(131, 333, dim, 50, 1)
 
 
+def test_fused_softmax_of_words_that_are_ruled_out():
+    """Whole tiles of words whose bias is -inf: the loss is that over the others, as full softmax has it."""
+    generator = torch.Generator().manual_seed(3)
+    hidden_ND, weight_VD = torch.randn(20, 16, generator=generator), torch.randn(300, 16, generator=generator)
+    bias_V = torch.zeros(300).index_fill_(0, torch.arange(50, 250), -torch.inf)
+    targets_N, share_N = torch.arange(20), torch.full((20,), 1 / 20)
+    total, (dhidden_ND, dweight_VD, _) = _cpp.fused_softmax(hidden_ND, weight_VD, bias_V, targets_N, share_N, 7)
+    given = [array.double().requires_grad_() for array in (hidden_ND, weight_VD)]
+    expected = torch.nn.functional.cross_entropy(given[0] @ given[1].T + bias_V, targets_N)
+    torch.testing.assert_close(total.double(), expected.detach(), rtol=1e-5, atol=1e-5)
+    for found, wanted in zip((dhidden_ND, dweight_VD), torch.autograd.grad(expected, given), strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_a_layer_that_has_been_widened_takes_another_form(monkeypatch):
     from impls.on_torch import adapter
 
