@@ -55,11 +55,12 @@ void cluster_gradients(int threads, const float *vectors, const int64_t *row, co
         const Dense<const float> own{words + clusters.start[cluster] * dim, dim};
         const Picked<float> out{dvectors, dim, row + first};
         for (int64_t s = 0; s < size; s += WORDS) {
-            const int64_t some = std::min(WORDS, size - s);
+            const int64_t some = std::min(WORDS, size - s), ahead = std::min(WORDS, size - s - some);
+            const Dense<const float> these = own.from(s), next = own.from(s + some);
             if (s == 0)
-                weighted_sums<To::SET>(weights, slots, 1, count, some, own, out);
+                weighted_sums<To::SET>(weights, slots, 1, count, some, these, out, next, ahead);
             else
-                weighted_sums<To::ADD>(weights + s, slots, 1, count, some, own.from(s), out);
+                weighted_sums<To::ADD>(weights + s, slots, 1, count, some, these, out, next, ahead);
         }
     };
     const auto by_words = [&](const Piece &piece) {
@@ -69,9 +70,9 @@ void cluster_gradients(int threads, const float *vectors, const int64_t *row, co
         const Picked<const float> own{vectors, dim, row + token};  // where there is none, sums of nothing are zeros
         const Dense<float> out{dwords + (clusters.start[cluster] + first) * dim, dim};
         if (aligned)
-            weighted_sums<To::MEMORY>(weights, 1, slots, count, tokens, own, out);
+            weighted_sums_in_order<To::MEMORY>(weights, 1, slots, count, tokens, own, out);
         else
-            weighted_sums<To::SET>(weights, 1, slots, count, tokens, own, out);
+            weighted_sums_in_order<To::SET>(weights, 1, slots, count, tokens, own, out);
     };
     share_work(threads, of_tokens.size() + of_words.size(), [&](int64_t number) {
         if (number < first_of_words)

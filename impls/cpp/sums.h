@@ -12,6 +12,8 @@ constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
 constexpr int SUM_ROWS = 6, SUM_VECTORS = 2;
 #endif
 
+constexpr int LINE = 16;  // numbers that a cache fetches together
+
 // place: of whole vectors' bytes.
 void store_past_caches(float *place, const Vector &vector) {
 #if __has_builtin(__builtin_nontemporal_store)
@@ -68,19 +70,41 @@ void by_strips(int64_t vectors, Work work) {
     by_pieces_or_singly<SUM_VECTORS>(vectors, work);
 }
 
-// As `strip_sums`, of all numbers.
+// The numbers from d on, which are too few for a vector.
+template <To TO, class Out, class Rows>
+void rest_of_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows,
+                  int64_t d, Out out) {
+    for (int64_t o = 0; o < outs; ++o)
+        for (int64_t rest = d; rest < rows.dim; ++rest) {
+            float total = TO == To::ADD ? out[o][rest] : 0;
+            for (int64_t k = 0; k < count; ++k) total += weights[o * by_out + k * by_row] * rows[k][rest];
+            out[o][rest] = total;
+        }
+}
+
+// As `strip_sums`, of all numbers: strip by strip, which stays in the nearest cache while all out go by. `next` (ahead,
+// dim) are rows that are wanted after these, and fetched in the meantime.
 template <To TO, class Out, class Rows>
 void weighted_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows,
-                   Out out) {
+                   Out out, Rows next, int64_t ahead) {
     by_strips(rows.dim / LANES, [&](int64_t v, auto some) {
+        for (int64_t k = 0; k < ahead; ++k)
+            for (int place = 0; place < some() * LANES; place += LINE) __builtin_prefetch(next[k] + v * LANES + place);
         strip_sums<some(), TO>(weights, by_out, by_row, outs, count, rows, v * LANES, out);
     });
-    for (int64_t o = 0; o < outs; ++o)
-        for (int64_t d = rows.dim / LANES * LANES; d < rows.dim; ++d) {
-            float total = TO == To::ADD ? out[o][d] : 0;
-            for (int64_t k = 0; k < count; ++k) total += weights[o * by_out + k * by_row] * rows[k][d];
-            out[o][d] = total;
-        }
+    rest_of_sums<TO>(weights, by_out, by_row, outs, count, rows, rows.dim / LANES * LANES, out);
+}
+
+// As `strip_sums`, of all numbers: out by out, as memory takes them; strip by strip, it takes twice as long.
+template <To TO, class Out, class Rows>
+void weighted_sums_in_order(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count,
+                            Rows rows, Out out) {
+    by_halves<SUM_ROWS>(outs, [&](int64_t o, auto some_outs) {
+        by_strips(rows.dim / LANES, [&](int64_t v, auto some) {
+            sum_tile<some_outs(), some(), TO>(weights + o * by_out, by_out, by_row, count, rows, v * LANES, out.from(o));
+        });
+    });
+    rest_of_sums<TO>(weights, by_out, by_row, outs, count, rows, rows.dim / LANES * LANES, out);
 }
 
 }  // namespace
