@@ -26,8 +26,8 @@ _SOURCES = "cluster_products", "cluster_search", "fused_softmax"  # which every 
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
 _WIDEST = 16  # numbers that registers hold at once, at most
-# Rows for which a search reads no more than one product with all words would, however many clusters they want; and the
-# share of the clusters that it looks through at most of others.
+# With AVX-512, where frameworks' products are the faster: rows for which a search reads no more than a product with all
+# words would, however many clusters they want; and the share of the clusters that it looks through at most of others.
 _FEW_ROWS, _MOST = 4, 0.4
 
 
@@ -59,7 +59,8 @@ def with_fused_softmax(forms: tuple[str, ...], dim: int) -> tuple[str, ...]:
 def most_clusters(rows: int | None, clusters: int) -> int:
     """How many clusters the search for the likeliest words may look through of each of so many rows; None for any
     number of them. Rows that want more are faster scored whole."""
-    return clusters if rows is not None and rows <= _FEW_ROWS else int(_MOST * clusters)
+    every = not _has("avx512f") or (rows is not None and rows <= _FEW_ROWS)
+    return clusters if every else int(_MOST * clusters)
 
 
 @cache

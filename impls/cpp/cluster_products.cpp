@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "sums.h"
+#include "threads.h"
 #include "tiles.h"
 
 namespace {

@@ -1,19 +1,25 @@
 // See `cluster_search.h`.
 //
 // No word is likelier than its cluster. So the likeliest few clusters of each vector are looked through, then those that
-// are as likely as the k-th best word found, until there are none: all vectors together, each cluster read once a round.
+// are as likely as the k-th best word found, the likeliest of them first: all vectors together, each cluster read once a
+// round, in three rounds at most.
 
 #include "cluster_search.h"
 
 #include <cmath>
 #include <limits>
 
+#include "strips.h"
+#include "threads.h"
 #include "tiles.h"
 
 namespace {
 
-constexpr int64_t FIRST = 6;  // clusters of each vector that are looked through first
-constexpr int64_t NEXT = 4;   // times as many as before are next at most: the k-th best so far is far too low
+constexpr int64_t FIRST = 6;        // clusters of each vector that are looked through first
+constexpr int64_t NEXT = 24;        // that are next at most: the k-th best of so few words is far too low
+constexpr int64_t LAID = 12;        // vectors of a cluster that are laid side by side at least
+constexpr int64_t WORDS = 64;       // whose vectors stay in the cache next to a core while strips of vectors go by
+constexpr int64_t TOGETHER = 1024;  // vectors at most: what is kept of each and each cluster takes memory
 
 struct Word {
     float value;
@@ -64,6 +70,73 @@ void to_log_probabilities(float *scores, int64_t size, float added) {
     for (s = 0; s < size; ++s) scores[s] += shift;
 }
 
+// Some vectors, and the words of a cluster that is to be looked through for them.
+template <class Id>
+struct Visit {
+    Picked<const float> vectors;
+    int64_t count;
+    Dense<const float> words;
+    int64_t size;
+    const float *bias;         // (size,) or null
+    const Id *ids;             // (size,)
+    const float *log_cluster;  // (count,) log P(cluster)
+    const float *least;        // (count,) values that are lower are not wanted
+    Best *best;                // (count,) where words go
+};
+
+// Vector by vector: of few.
+template <class Id>
+void by_vector(const Visit<Id> &visit) {
+    std::vector<float> scores(visit.count * visit.size);
+    dots(visit.vectors, visit.count, visit.words, visit.size, scores.data(), visit.size);
+    for (int64_t vector = 0; vector < visit.count; ++vector) {
+        float *own = scores.data() + vector * visit.size;
+        if (visit.bias)
+            for (int64_t s = 0; s < visit.size; ++s) own[s] += visit.bias[s];
+        to_log_probabilities(own, visit.size, visit.log_cluster[vector]);
+        Best &best = visit.best[vector];
+        const float least = visit.least[vector];
+        for (int64_t s = 0; s < visit.size; ++s)
+            if (own[s] >= least && own[s] >= best.least()) best.put({own[s], visit.ids[s]});
+    }
+}
+
+// Side by side, a vector a lane: no sum across lanes, and each cluster's words in strips that stay in the nearest cache.
+template <class Id>
+void side_by_side(const Visit<Id> &visit) {
+    const int64_t places = (visit.count + LANES - 1) / LANES * LANES;
+    Strips across(visit.words.dim, places);
+    across.copy_across(visit.vectors, visit.count);
+    std::vector<float> scores(visit.size * places);
+    for (int64_t s = 0; s < visit.size; s += WORDS)
+        products(visit.words.from(s), std::min(WORDS, visit.size - s), across, {scores.data() + s * places, places});
+    for (int64_t first = 0; first < visit.count; first += LANES) {
+        const int lanes = std::min<int64_t>(LANES, visit.count - first);
+        const auto at = [&](int64_t s) { return scores.data() + s * places + first; };
+        Vector highest = Vector{} + std::numeric_limits<float>::lowest();
+        for (int64_t s = 0; s < visit.size; ++s) {
+            const Vector score = visit.bias ? load(at(s)) + visit.bias[s] : load(at(s));
+            highest = score > highest ? score : highest;
+            store(at(s), score);
+        }
+        Vector total = {}, shift = {}, least = Vector{} + std::numeric_limits<float>::infinity();
+        for (int64_t s = 0; s < visit.size; ++s) total += exp(load(at(s)) - highest);
+        for (int lane = 0; lane < lanes; ++lane) {
+            shift[lane] = visit.log_cluster[first + lane] - highest[lane] - std::log(total[lane]);
+            least[lane] = visit.least[first + lane];
+        }
+        for (int64_t s = 0; s < visit.size; ++s) {
+            const Vector value = load(at(s)) + shift;
+            for (unsigned wanted = where_at_least(value, least); wanted; wanted &= wanted - 1) {
+                const int lane = __builtin_ctz(wanted);
+                Best &best = visit.best[first + lane];
+                best.put({value[lane], visit.ids[s]});
+                least[lane] = std::max(least[lane], best.least());
+            }
+        }
+    }
+}
+
 // The clusters that a vector wants next, of those not looked through; false where these are too many.
 bool choose(State &state, const float *log_cluster, int64_t count, int64_t most) {
     std::vector<int32_t> &next = state.next;
@@ -71,7 +144,7 @@ bool choose(State &state, const float *log_cluster, int64_t count, int64_t most)
     const float least = state.best.least();  // at equality a word of lower number may still come
     for (int64_t cluster = 0; cluster < count; ++cluster)
         if (log_cluster[cluster] >= least && !state.done[cluster]) next.push_back(cluster);
-    const int64_t room = state.expanded ? NEXT * state.expanded : FIRST;
+    const int64_t room = !state.expanded ? FIRST : state.expanded <= FIRST ? NEXT : count;
     if (static_cast<int64_t>(next.size()) > room) {
         const auto likelier = [&](int32_t one, int32_t other) { return log_cluster[one] > log_cluster[other]; };
         std::nth_element(next.begin(), next.begin() + room, next.end(), likelier);
@@ -80,11 +153,10 @@ bool choose(State &state, const float *log_cluster, int64_t count, int64_t most)
     return state.expanded + static_cast<int64_t>(next.size()) <= most;
 }
 
-}  // namespace
-
+// As `likeliest_words`, of vectors that are few enough.
 template <class Id>
-void likeliest_words(int threads, const Searched &searched, const float *words, const float *bias, const Id *ids_of,
-                     const Clusters &clusters, int64_t k, int64_t most, float *values, Id *ids, Id *expanded) {
+void likeliest_of_few(int threads, const Searched &searched, const float *words, const float *bias, const Id *ids_of,
+                      const Clusters &clusters, int64_t k, int64_t most, float *values, Id *ids, Id *expanded) {
     const int64_t rows = searched.count, dim = clusters.dim, slots = clusters.slots;
     std::vector<State> states(rows, State(k));
     std::vector<int64_t> open(rows);
@@ -120,21 +192,22 @@ void likeliest_words(int threads, const Searched &searched, const float *words, 
         std::vector<Best> found(row_of.size(), Best(k));
         share_work(threads, pieces.size(), [&](int64_t number) {
             const auto [cluster, first, count] = pieces[number];
-            const int64_t start = clusters.start[cluster], size = clusters.size[cluster];
-            std::vector<float> scores(count * slots);
-            const Picked<const float> vectors{searched.vectors, dim, row_of.data() + first};
-            dots(vectors, count, {words + start * dim, dim}, size, scores.data(), slots);
+            const int64_t start = clusters.start[cluster];
+            if (!clusters.size[cluster]) return;  // no word of it is found
+            std::vector<float> log_cluster(count), least(count);
             for (int64_t pair = 0; pair < count; ++pair) {
-                float *own = scores.data() + pair * slots;
-                if (bias)
-                    for (int64_t s = 0; s < size; ++s) own[s] += bias[start + s];
                 const int64_t row = row_of[first + pair];
-                to_log_probabilities(own, size, searched.log_cluster[row * clusters.count + cluster]);
-                Best &best = found[first + pair];
-                const float least = states[row].best.least();
-                for (int64_t s = 0; s < size; ++s)
-                    if (own[s] >= least && own[s] >= best.least()) best.put({own[s], ids_of[cluster * slots + s]});
+                log_cluster[pair] = searched.log_cluster[row * clusters.count + cluster];
+                least[pair] = states[row].best.least();
             }
+            const Picked<const float> vectors{searched.vectors, dim, row_of.data() + first};
+            const Visit<Id> visit{vectors, count, {words + start * dim, dim}, clusters.size[cluster],
+                                  bias ? bias + start : nullptr, ids_of + cluster * slots,
+                                  log_cluster.data(), least.data(), &found[first]};
+            if (count >= LAID)
+                side_by_side(visit);
+            else
+                by_vector(visit);
         });
 
         std::vector<std::vector<int64_t>> pairs_of(rows);
@@ -155,6 +228,19 @@ void likeliest_words(int threads, const Searched &searched, const float *words, 
             values[row * k + place] = states[row].best.words()[place].value;
             ids[row * k + place] = states[row].best.words()[place].id;
         }
+    }
+}
+
+}  // namespace
+
+template <class Id>
+void likeliest_words(int threads, const Searched &searched, const float *words, const float *bias, const Id *ids_of,
+                     const Clusters &clusters, int64_t k, int64_t most, float *values, Id *ids, Id *expanded) {
+    for (int64_t first = 0; first < searched.count; first += TOGETHER) {
+        const Searched some{std::min(TOGETHER, searched.count - first), searched.vectors + first * clusters.dim,
+                            searched.log_cluster + first * clusters.count};
+        likeliest_of_few(threads, some, words, bias, ids_of, clusters, k, most, values + first * k, ids + first * k,
+                         expanded + first);
     }
 }
 

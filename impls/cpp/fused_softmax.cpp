@@ -10,41 +10,14 @@
 #include <limits>
 #include <memory>
 
-#include "sums.h"
+#include "strips.h"
+#include "threads.h"
 #include "tiles.h"
 
 namespace {
 
 constexpr int64_t WORDS = 64;   // of a tile
-constexpr int64_t DEPTH = 128;  // numbers of a vector whose strip stays in the nearest cache
 constexpr int64_t MOST = 512;   // tokens whose logits of a tile stay in the cache next to a core
-
-// Rows of whole vectors in strips, one after the other, which a tile of sums reads row by row: in the rows themselves,
-// a power of two apart, a strip would crowd a few places of a cache.
-class Strips {
-  public:
-    Strips(int64_t rows, int64_t dim) : rows_(rows), dim_(dim), numbers_(new float[rows * dim]) {}
-
-    template <int VECTORS>
-    Dense<float> at(int64_t vector) {
-        return {numbers_.get() + vector * LANES * rows_, VECTORS * LANES};
-    }
-    // work(strip, first number, how many) of each.
-    template <class Work>
-    void each(Work work) {
-        by_strips(dim_ / LANES, [&](int64_t v, auto some) { work(at<some()>(v), v * LANES, some() * LANES); });
-    }
-    void copy(Dense<const float> from, int64_t rows) {
-        each([&](Dense<float> strip, int64_t first, int64_t count) {
-            for (int64_t row = 0; row < rows; ++row) std::copy_n(from[row] + first, count, strip[row]);
-        });
-    }
-    void clear() { std::fill_n(numbers_.get(), rows_ * dim_, 0.0f); }
-
-  private:
-    int64_t rows_, dim_;
-    std::unique_ptr<float[]> numbers_;
-};
 
 struct Softmax {
     int64_t vocab, dim;
@@ -75,31 +48,18 @@ struct Block {
     void read(Dense<const float> from, const float *shares, int64_t count) {
         tokens = count;
         vectors.copy(from, tokens);
-        across.each([&](Dense<float> strip, int64_t first, int64_t count) {
-            for (int64_t d = 0; d < from.dim; ++d)
-                for (int64_t token = first; token < first + count; ++token)
-                    strip[d][token - first] = token < tokens ? from[token][d] : 0;
-        });
+        across.copy_across(from, tokens);
         std::fill(std::copy_n(shares, tokens, share.begin()), share.end(), 0.0f);
     }
     Dense<float> of_tile(int64_t tile) { return {exponentials.get() + tile * WORDS * places, places}; }
 };
 
 void score(const Softmax &softmax, int64_t tile, Block &block) {
-    const int64_t size = softmax.size(tile), dim = softmax.dim;
+    const int64_t size = softmax.size(tile);
     const Dense<const float> words = softmax.words_of(tile);
     const Dense<float> own = block.of_tile(tile);
     const float *bias = softmax.bias + tile * WORDS;
-    by_strips(block.places / LANES, [&](int64_t v, auto some) {
-        const Dense<float> across = block.across.at<some()>(v), out{own.first + v * LANES, own.dim};
-        for (int64_t d = 0; d < dim; d += DEPTH) {
-            const int64_t depth = std::min(DEPTH, dim - d);
-            if (d == 0)
-                strip_sums<some(), To::SET>(words.first, dim, 1, size, depth, across, 0, out);
-            else
-                strip_sums<some(), To::ADD>(words.first + d, dim, 1, size, depth, across.from(d), 0, out);
-        }
-    });
+    products(words, size, block.across, own);
     for (int64_t token = 0; token < block.places; token += LANES) {
         Vector highest = Vector{} + std::numeric_limits<float>::lowest(), sum = {};  // of logits of -inf too
         for (int64_t w = 0; w < size; ++w) {

@@ -101,7 +101,8 @@ void weighted_sums_in_order(const float *weights, int64_t by_out, int64_t by_row
                             Rows rows, Out out) {
     by_halves<SUM_ROWS>(outs, [&](int64_t o, auto some_outs) {
         by_strips(rows.dim / LANES, [&](int64_t v, auto some) {
-            sum_tile<some_outs(), some(), TO>(weights + o * by_out, by_out, by_row, count, rows, v * LANES, out.from(o));
+            const float *own = weights + o * by_out;
+            sum_tile<some_outs(), some(), TO>(own, by_out, by_row, count, rows, v * LANES, out.from(o));
         });
     });
     rest_of_sums<TO>(weights, by_out, by_row, outs, count, rows, rows.dim / LANES * LANES, out);

@@ -1,24 +1,16 @@
-// Products of vectors with the words of a cluster, each read where it lies, in tiles of sums that stay in registers; and
-// how threads share the work.
+// Products of vectors with the words of a cluster, each read where it lies, in tiles of sums that stay in registers.
 
 #pragma once
 
+#include <immintrin.h>
+
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <system_error>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
 #include "cluster_products.h"
-
-#ifdef THREADS_OF_OPENMP
-// What GCC makes of `#pragma omp parallel`. Called by its name, any compiler shares the threads of the OpenMP that the
-// framework has loaded, where each would want its own.
-extern "C" void GOMP_parallel(void (*work)(void *), void *own, unsigned threads, unsigned flags);
-#endif
 
 namespace {
 
@@ -68,6 +60,15 @@ Vector exp(Vector x) {
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * rest * rest + rest + 1.0f;
     return (Vector)((Integers)sum + ((Integers)shifted << 23));
+}
+
+// Of the lanes in which one is at least the other, a bit each.
+unsigned where_at_least(const Vector &one, const Vector &other) {
+#ifdef __AVX512F__
+    return _mm512_cmp_ps_mask((__m512)one, (__m512)other, _CMP_GE_OQ);
+#else
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)one, (__m256)other, _CMP_GE_OQ));
+#endif
 }
 
 // Vectors one after the other.
@@ -167,29 +168,6 @@ std::vector<Piece> pieces_of_tokens(const Clusters &clusters) {
         for (; first < clusters.end[cluster]; first += pieces.back().count)
             pieces.push_back({cluster, first, std::min<int64_t>(TOKENS, clusters.end[cluster] - first)});
     return pieces;
-}
-
-// work(number) for each number below `count`, by so many threads: OpenMP's, which a framework has already, or new ones.
-template <class Work>
-void share_work(int threads, int64_t count, Work work) {
-    std::atomic<int64_t> next{0};
-    const auto some = [&] {
-        for (int64_t number; (number = next++) < count;) work(number);
-        __builtin_ia32_sfence();  // what went past the caches is there before the threads meet
-    };
-#ifdef THREADS_OF_OPENMP
-    using Some = decltype(some);
-    GOMP_parallel([](void *own) { (*static_cast<Some *>(own))(); }, const_cast<void *>(static_cast<const void *>(&some)),
-                  threads, 0);
-#else
-    std::vector<std::thread> others;
-    try {
-        for (int64_t other = 1; other < std::min<int64_t>(threads, count); ++other) others.emplace_back(some);
-    } catch (const std::system_error &) {  // the system has no more of them: those that there are do it
-    }
-    some();
-    for (std::thread &other : others) other.join();
-#endif
 }
 
 }  // namespace

@@ -49,9 +49,9 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         all_N = torch.ones(len(hidden_ND), device=hidden_ND.device)
         return *_all_clusters.best_of_joint(hidden_ND, log_cluster_NC, words, k), all_N
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
-    few = len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu"
-    if few and words.form == CPP:
+    if words.form == CPP and cpp.most_clusters(len(hidden_ND), clusters) == clusters:
         return _best_by_kernels(hidden_ND, log_cluster_NC, words, k)
+    few = len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu"
     if few and len(hidden_ND) == 1:  # which looks by itself whether it is flat
         return _best_of_rows(hidden_ND, log_cluster_NC, words, k, first)
     # With more than `first` words asked for, one cluster at least gives two, so the k-th is at most half the likeliest

@@ -2,6 +2,7 @@
 
 import dataclasses
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,7 +74,10 @@ def test_fused_softmax_is_first_where_it_was_timed_and_takes_whole_vectors(monke
     assert cpp.with_fused_softmax(("a", "b"), 40) == ("a", "b")
 
 
-def test_few_rows_are_searched_whatever_they_want():
+def test_rows_are_searched_whatever_they_want_where_no_product_is_faster(monkeypatch):
+    monkeypatch.setattr(cpp, "_has", lambda feature: feature == "avx2")
+    assert cpp.most_clusters(1, 100) == cpp.most_clusters(5, 100) == cpp.most_clusters(None, 100) == 100
+    monkeypatch.setattr(cpp, "_has", lambda feature: True)
     assert cpp.most_clusters(1, 100) == cpp.most_clusters(4, 100) == 100
     assert cpp.most_clusters(5, 100) == cpp.most_clusters(None, 100) == 40
 
@@ -104,3 +108,35 @@ def test_what_cannot_be_compiled_is_told_and_done_without(monkeypatch, failure, 
     with pytest.warns(UserWarning, match=rf"no C\+\+ kernels, layers take their framework's products: .*{said}"):
         assert cpp.library("for_ctypes", flags) is None
     assert cpp.library("for_ctypes", flags) is None  # told once only
+
+
+SHARING = """
+#include <thread>
+#include "threads.h"
+
+int main() {
+    std::atomic<int> wrong{0};
+    const auto call = [&](int caller) {
+        for (int turn = 0; turn < 3000; ++turn) {
+            const int count = (7 * turn + caller) % 40;
+            int done[40] = {};
+            share_work(1 + (turn + caller) % 5, count, [&](int64_t number) { done[number] += 1; });
+            for (int number = 0; number < 40; ++number) wrong += done[number] != (number < count);
+            if (turn % 1000 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // helpers fall asleep
+        }
+    };
+    std::thread one(call, 1), other(call, 2);
+    call(3);
+    one.join();
+    other.join();
+    return wrong > 0;
+}
+"""
+
+
+def test_each_piece_of_work_is_done_once_whoever_calls(tmp_path):
+    (tmp_path / "sharing.cpp").write_text(SHARING)
+    here = Path(cpp.__file__).parent
+    command = (str(cpp.compiler()), "-std=gnu++17", "-O2", "-pthread", f"-I{here}", "sharing.cpp", "-o", "sharing")
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(tmp_path / "sharing", check=True, timeout=120)

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness import layers
@@ -33,16 +33,20 @@ def compiled_anew():
     cpp.library.cache_clear()
 
 
-@pytest.fixture(params=itertools.product(("g++", "clang++"), ("native", "haswell")), ids="-".join)
-def compiled_otherwise(request, monkeypatch, compiled_anew):
+@pytest.fixture(params=itertools.product(("g++", "clang++"), ("native", "haswell")), ids="-".join, scope="module")
+def compiled_otherwise(request):
     """By either compiler, for the processor at hand, and for any with AVX2 and 16 registers."""
     compiler, processor = request.param
     if shutil.which(compiler) is None:
         pytest.skip(f"needs {compiler}")
     assert "-march=native" in cpp._COMPILE
-    monkeypatch.setenv("CXX", compiler)
-    monkeypatch.setattr(cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in cpp._COMPILE))
-    assert _cpp.known(torch.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", compiler)
+        patch.setattr(cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in cpp._COMPILE))
+        cpp.library.cache_clear()
+        assert _cpp.known(torch.float32)
+        yield
+        cpp.library.cache_clear()
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(0, 110)), min_size=1, max_size=6)  # words, tokens
@@ -152,7 +156,7 @@ def _searched(sizes, rows, dim, sharpness, seed):
     words_C, vocab = torch.tensor(sizes), sum(sizes)
     where = WordRows.of(words_C, max(sizes) + 2, in_slab=False)
     words_VD, bias_V = torch.randn(vocab, dim, generator=generator), torch.randn(vocab, generator=generator)
-    hidden_RD = torch.randn(rows, dim, generator=generator)
+    hidden_RD = torch.randn(rows, dim, generator=generator) / dim**0.5
     log_RC = (sharpness * torch.randn(rows, len(sizes), generator=generator)).log_softmax(dim=1)
     word_V = torch.randperm(vocab, generator=generator)  # of each row of words
     word_CS = torch.full((len(sizes), where.slots), vocab)
@@ -166,11 +170,13 @@ def _searched(sizes, rows, dim, sharpness, seed):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 60), st.integers(1, 40),
+    st.lists(st.integers(0, 60), min_size=1, max_size=40).filter(any), st.integers(1, 120), st.integers(1, 40),
     st.sampled_from([0.0, 1.0, 5.0]), st.integers(1, 70), st.integers(0, 9),
 )  # fmt: skip
+@example([70, 9], 100, 1100, 0.0, 10, 0)  # vectors beyond what a strip holds at once
+@example([30] * 6, 1100, 8, 1.0, 10, 0)  # more rows than are searched at once
 def test_the_likeliest_words(sizes, rows, dim, sharpness, k, seed):
-    """Of sharp and of flat distributions, for as many words as there are too."""
+    """Of sharp and of flat distributions, for as many words as there are too; few rows a cluster and many."""
     given, joint_RV = _searched(sizes, rows, dim, sharpness, seed)
     k = min(k, sum(sizes))
     values_RK, ids_RK, expanded_R = _cpp.likeliest(*given, k, most=len(sizes))
@@ -181,16 +187,27 @@ def test_the_likeliest_words(sizes, rows, dim, sharpness, k, seed):
     assert all(len(set(row)) == k for row in ids_RK.tolist())
 
 
-def test_equally_likely_words_come_by_their_number():
+@pytest.mark.parametrize("dim", [40, 512])
+def test_the_likeliest_words_of_either_width(compiled_otherwise, dim):
+    """Whole tiles and what is left over of them, of many rows a cluster."""
+    given, joint_RV = _searched([64, 55, 13, 1, 70], 70, dim, 1.0, 0)
+    values_RK, ids_RK, _ = _cpp.likeliest(*given, 10, most=5)
+    expected_RK = joint_RV.sort(dim=1, descending=True).values[:, :10]
+    torch.testing.assert_close(values_RK.double(), expected_RK, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(joint_RV.gather(1, ids_RK), expected_RK, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_equally_likely_words_come_by_their_number(rows):
     """In one cluster, and in two that are equally likely."""
-    words_VD, hidden_1D = torch.ones(6, 4), torch.ones(1, 4)
-    log_12 = torch.full((1, 2), 0.5).log()
+    words_VD, hidden_RD = torch.ones(6, 4), torch.ones(rows, 4)
+    log_R2 = torch.full((rows, 2), 0.5).log()
     word_23 = torch.tensor([[5, 0, 3], [2, 4, 1]])
     where = WordRows.of(torch.tensor([3, 3]), 3, in_slab=False)
-    values_1K, ids_1K, expanded_1 = _cpp.likeliest(hidden_1D, log_12, words_VD, None, word_23, where, 4, most=2)
-    assert ids_1K.tolist() == [[0, 1, 2, 3]]
-    assert expanded_1.tolist() == [2]
-    torch.testing.assert_close(values_1K, torch.full((1, 4), 1 / 6).log())
+    values_RK, ids_RK, expanded_R = _cpp.likeliest(hidden_RD, log_R2, words_VD, None, word_23, where, 4, most=2)
+    assert ids_RK.tolist() == [[0, 1, 2, 3]] * rows
+    assert expanded_R.tolist() == [2] * rows
+    torch.testing.assert_close(values_RK, torch.full((rows, 4), 1 / 6).log())
 
 
 def test_few_clusters_are_looked_through_and_no_more_than_asked():
@@ -202,14 +219,15 @@ def test_few_clusters_are_looked_through_and_no_more_than_asked():
 
 
 @pytest.mark.parametrize("where", [0, 1])
-def test_what_is_not_a_number_is_not_searched(where):
-    given, joint_RV = _searched([5, 9], 2, 8, 1.0, 0)
+@pytest.mark.parametrize("rows", [2, 20])
+def test_what_is_not_a_number_is_not_searched(where, rows):
+    given, joint_RV = _searched([5, 9], rows, 8, 1.0, 0)
     given[where][1] = torch.nan
     values_RK, _, expanded_R = _cpp.likeliest(*given, 4, most=2)
-    assert expanded_R.tolist() == [2, 0]
-    torch.testing.assert_close(
-        values_RK[0].double(), joint_RV[0].sort(descending=True).values[:4], rtol=1e-5, atol=1e-5
-    )
+    assert expanded_R.tolist() == [2, 0, *[2] * (rows - 2)]
+    expected_RK = joint_RV.sort(dim=1, descending=True).values[:, :4]
+    numbers_R = expanded_R > 0
+    torch.testing.assert_close(values_RK[numbers_R].double(), expected_RK[numbers_R], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -1,0 +1,61 @@
+// Vectors laid out in strips, one after the other, which a tile of sums reads row by row: in the rows themselves, a
+// power of two apart, a strip would crowd a few places of a cache.
+
+#pragma once
+
+#include <memory>
+
+#include "sums.h"
+#include "tiles.h"
+
+namespace {
+
+class Strips {
+  public:
+    // dim: of whole vectors.
+    Strips(int64_t rows, int64_t dim) : rows_(rows), dim_(dim), numbers_(new float[rows * dim]) {}
+
+    int64_t dim() const { return dim_; }
+    template <int VECTORS>
+    Dense<float> at(int64_t vector) const {
+        return {numbers_.get() + vector * LANES * rows_, VECTORS * LANES};
+    }
+    // work(strip, first number, how many) of each.
+    template <class Work>
+    void each(Work work) {
+        by_strips(dim_ / LANES, [&](int64_t v, auto some) { work(at<some()>(v), v * LANES, some() * LANES); });
+    }
+    void copy(Dense<const float> from, int64_t rows) {
+        each([&](Dense<float> strip, int64_t first, int64_t count) {
+            for (int64_t row = 0; row < rows; ++row) std::copy_n(from[row] + first, count, strip[row]);
+        });
+    }
+    // Of the first `vectors` the numbers of each, one below the other; zeros beyond.
+    template <class Vectors>
+    void copy_across(Vectors from, int64_t vectors) {
+        each([&](Dense<float> strip, int64_t first, int64_t count) {
+            for (int64_t number = first; number < first + count; ++number) {
+                float *place = strip.first + number - first;
+                if (number < vectors)
+                    for (int64_t d = 0; d < rows_; ++d) place[d * count] = from[number][d];
+                else
+                    for (int64_t d = 0; d < rows_; ++d) place[d * count] = 0;
+            }
+        });
+    }
+    void clear() { std::fill_n(numbers_.get(), rows_ * dim_, 0.0f); }
+
+  private:
+    int64_t rows_, dim_;
+    std::unique_ptr<float[]> numbers_;
+};
+
+// out (size, across.dim()) of words (size, dim) with vectors that are laid across: a word's are one after the other.
+void products(Dense<const float> words, int64_t size, const Strips &across, Dense<float> out) {
+    by_strips(across.dim() / LANES, [&](int64_t v, auto some) {
+        const Dense<float> own{out.first + v * LANES, out.dim};
+        strip_sums<some(), To::SET>(words.first, words.dim, 1, size, words.dim, across.at<some()>(v), 0, own);
+    });
+}
+
+}  // namespace
