@@ -42,15 +42,21 @@ class Helpers {
         }
         called_.notify_all();
         work(own);
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            wanted_ = 0;
-        }
-        while (helping_.load(std::memory_order_acquire)) std::this_thread::yield();  // each has a piece left at most
+        awake([&] { return !helping_.load(std::memory_order_acquire); });
+        std::unique_lock<std::mutex> lock(mutex_);
+        wanted_ = 0;
+        done_.wait(lock, [&] { return !helping_.load(std::memory_order_relaxed); });
     }
 
   private:
-    static constexpr std::chrono::microseconds AWAKE{100};  // after work: more is likely to follow at once
+    static constexpr std::chrono::microseconds AWAKE{100};
+
+    // Returns once `come` is true or some time is over, which is often shorter than to sleep and be woken.
+    template <class Come>
+    static void awake(Come come) {
+        const auto until = std::chrono::steady_clock::now() + AWAKE;
+        while (!come() && std::chrono::steady_clock::now() < until) __builtin_ia32_pause();
+    }
 
     void hire(int64_t helpers) {
         try {
@@ -61,9 +67,7 @@ class Helpers {
 
     void serve(uint64_t seen) {
         while (true) {
-            const auto until = std::chrono::steady_clock::now() + AWAKE;
-            while (turn_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < until)
-                __builtin_ia32_pause();
+            awake([&] { return turn_.load(std::memory_order_acquire) != seen; });
             std::unique_lock<std::mutex> lock(mutex_);
             called_.wait(lock, [&] { return turn_.load(std::memory_order_relaxed) != seen; });
             seen = turn_.load(std::memory_order_relaxed);
@@ -74,12 +78,13 @@ class Helpers {
             void *own = own_;
             lock.unlock();
             work(own);
-            helping_.fetch_sub(1, std::memory_order_release);
+            lock.lock();
+            if (helping_.fetch_sub(1, std::memory_order_release) == 1) done_.notify_one();
         }
     }
 
     std::mutex caller_, mutex_;
-    std::condition_variable called_;
+    std::condition_variable called_, done_;
     std::atomic<uint64_t> turn_{0};   // of calls
     std::atomic<int64_t> helping_{0};
     int64_t hired_ = 0, wanted_ = 0;
