@@ -175,7 +175,15 @@ def _members(path: Path) -> Arrays:
                         found[info.filename.removesuffix(".npy")] = read_npy(file, info.file_size)
                     except ValueError as error:
                         raise BadInput(f"{info.filename} {error}") from None
-    except (zipfile.BadZipFile, zlib.error, OSError, NotImplementedError, RuntimeError, MemoryError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        NotImplementedError,
+        RuntimeError,
+        MemoryError,
+        UnicodeDecodeError,
+    ) as error:
         raise BadInput(f"{error}: allowed: an {SUFFIX} file that fits into memory") from None
     missing = [name for name in _REQUIRED if name not in found]
     if missing:

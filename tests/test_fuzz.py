@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness import cli, layer_file, layers, pool, registry
@@ -421,6 +421,7 @@ def layer_bytes(at_work):
 
 @settings(FEW, max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), max_size=6), st.integers(0, 20))
+@example([(30, 128), (2421, 8)], 0)  # a name that says it is UTF-8 and is not
 def test_a_damaged_layer_is_loaded_or_refused(layer_bytes, changes, lost):
     content = bytearray(layer_bytes[: len(layer_bytes) - lost])
     for place, value in changes:

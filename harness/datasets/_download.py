@@ -114,5 +114,13 @@ def _extract(archive: Path, members: Mapping[str, str], folder: Path) -> None:
                     raise zipfile.BadZipFile(f"{member} has {info.file_size:,} bytes, more than {_MOST_BYTES:,}")
                 with opened.open(member) as source, (folder / name).open("wb") as target:
                     shutil.copyfileobj(source, target, _CHUNK)
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        KeyError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        UnicodeDecodeError,
+    ) as error:
         raise BadInput(f"archive {archive}: {error}: allowed: a whole zip file with {', '.join(members)}") from error
