@@ -17,7 +17,6 @@ import hashlib
 import json
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from harness import layers, registry
-from harness.datasets._files import sha256_of_file
+from harness.datasets._files import DAMAGED_ZIP, sha256_of_file
 from harness.whole_file import written_whole
 from impls.contract import Layer
 from impls.errors import BadInput, unknown
@@ -175,15 +174,7 @@ def _members(path: Path) -> Arrays:
                         found[info.filename.removesuffix(".npy")] = read_npy(file, info.file_size)
                     except ValueError as error:
                         raise BadInput(f"{info.filename} {error}") from None
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        OSError,
-        NotImplementedError,
-        RuntimeError,
-        MemoryError,
-        UnicodeDecodeError,
-    ) as error:
+    except (*DAMAGED_ZIP, OSError, MemoryError) as error:
         raise BadInput(f"{error}: allowed: an {SUFFIX} file that fits into memory") from None
     missing = [name for name in _REQUIRED if name not in found]
     if missing:

@@ -8,12 +8,11 @@ import shutil
 import stat
 import urllib.request
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.datasets._files import Progress, sha256_of_file
+from harness.datasets._files import DAMAGED_ZIP, Progress, sha256_of_file
 from impls.errors import BadInput
 
 _TIMEOUT_SECONDS = 60.0  # without a byte
@@ -114,13 +113,5 @@ def _extract(archive: Path, members: Mapping[str, str], folder: Path) -> None:
                     raise zipfile.BadZipFile(f"{member} has {info.file_size:,} bytes, more than {_MOST_BYTES:,}")
                 with opened.open(member) as source, (folder / name).open("wb") as target:
                     shutil.copyfileobj(source, target, _CHUNK)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        KeyError,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        UnicodeDecodeError,
-    ) as error:
+    except (*DAMAGED_ZIP, KeyError) as error:
         raise BadInput(f"archive {archive}: {error}: allowed: a whole zip file with {', '.join(members)}") from error

@@ -8,6 +8,8 @@ import os
 import shutil
 import tempfile
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,9 @@ from harness.datasets._text import check_utf8
 from impls.errors import BadInput
 
 Progress = Callable[[str], None]
+
+# What reading a damaged archive raises.
+DAMAGED_ZIP = zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError
 
 _CHUNK = 1 << 20
 _MANIFEST = "manifest.json"

@@ -112,21 +112,16 @@ void side_by_side(const Visit<Id> &visit) {
         products(visit.words.from(s), std::min(WORDS, visit.size - s), across, {scores.data() + s * places, places});
     for (int64_t first = 0; first < visit.count; first += LANES) {
         const int lanes = std::min<int64_t>(LANES, visit.count - first);
-        const auto at = [&](int64_t s) { return scores.data() + s * places + first; };
-        Vector highest = Vector{} + std::numeric_limits<float>::lowest();
-        for (int64_t s = 0; s < visit.size; ++s) {
-            const Vector score = visit.bias ? load(at(s)) + visit.bias[s] : load(at(s));
-            highest = score > highest ? score : highest;
-            store(at(s), score);
-        }
+        const Dense<float> own{scores.data() + first, places};
+        const Vector highest = add_biases(own, visit.size, visit.bias);
         Vector total = {}, shift = {}, least = Vector{} + std::numeric_limits<float>::infinity();
-        for (int64_t s = 0; s < visit.size; ++s) total += exp(load(at(s)) - highest);
+        for (int64_t s = 0; s < visit.size; ++s) total += exp(load(own[s]) - highest);
         for (int lane = 0; lane < lanes; ++lane) {
             shift[lane] = visit.log_cluster[first + lane] - highest[lane] - std::log(total[lane]);
             least[lane] = visit.least[first + lane];
         }
         for (int64_t s = 0; s < visit.size; ++s) {
-            const Vector value = load(at(s)) + shift;
+            const Vector value = load(own[s]) + shift;
             for (unsigned wanted = where_at_least(value, least); wanted; wanted &= wanted - 1) {
                 const int lane = __builtin_ctz(wanted);
                 Best &best = visit.best[first + lane];

@@ -7,7 +7,6 @@
 #include "fused_softmax.h"
 
 #include <cmath>
-#include <limits>
 #include <memory>
 
 #include "strips.h"
@@ -61,12 +60,8 @@ void score(const Softmax &softmax, int64_t tile, Block &block) {
     const float *bias = softmax.bias + tile * WORDS;
     products(words, size, block.across, own);
     for (int64_t token = 0; token < block.places; token += LANES) {
-        Vector highest = Vector{} + std::numeric_limits<float>::lowest(), sum = {};  // of logits of -inf too
-        for (int64_t w = 0; w < size; ++w) {
-            const Vector logit = load(own[w] + token) + bias[w];
-            highest = logit > highest ? logit : highest;
-            store(own[w] + token, logit);
-        }
+        const Vector highest = add_biases({own.first + token, own.dim}, size, bias);
+        Vector sum = {};
         for (int64_t w = 0; w < size; ++w) {
             const Vector exponential = exp(load(own[w] + token) - highest);
             store(own[w] + token, exponential);

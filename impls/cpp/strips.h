@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <limits>
 #include <memory>
 
 #include "sums.h"
@@ -36,10 +37,8 @@ class Strips {
         each([&](Dense<float> strip, int64_t first, int64_t count) {
             for (int64_t number = first; number < first + count; ++number) {
                 float *place = strip.first + number - first;
-                if (number < vectors)
-                    for (int64_t d = 0; d < rows_; ++d) place[d * count] = from[number][d];
-                else
-                    for (int64_t d = 0; d < rows_; ++d) place[d * count] = 0;
+                const float *own = number < vectors ? from[number] : nullptr;
+                for (int64_t d = 0; d < rows_; ++d) place[d * count] = own ? own[d] : 0;
             }
         });
     }
@@ -56,6 +55,18 @@ void products(Dense<const float> words, int64_t size, const Strips &across, Dens
         const Dense<float> own{out.first + v * LANES, out.dim};
         strip_sums<some(), To::SET>(words.first, words.dim, 1, size, words.dim, across.at<some()>(v), 0, own);
     });
+}
+
+// The biases (size,) of words, or null, on top of their scores with vectors in lanes; and the highest of each lane, of
+// scores of -inf too.
+Vector add_biases(Dense<float> scores, int64_t size, const float *bias) {
+    Vector highest = Vector{} + std::numeric_limits<float>::lowest();
+    for (int64_t s = 0; s < size; ++s) {
+        const Vector score = bias ? load(scores[s]) + bias[s] : load(scores[s]);
+        highest = score > highest ? score : highest;
+        store(scores[s], score);
+    }
+    return highest;
 }
 
 }  // namespace

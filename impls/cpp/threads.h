@@ -85,7 +85,7 @@ class Helpers {
 
     std::mutex caller_, mutex_;
     std::condition_variable called_, done_;
-    std::atomic<uint64_t> turn_{0};   // of calls
+    std::atomic<uint64_t> turn_{0};  // of calls
     std::atomic<int64_t> helping_{0};
     int64_t hired_ = 0, wanted_ = 0;
     Work work_ = nullptr;

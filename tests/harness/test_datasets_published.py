@@ -148,7 +148,14 @@ def test_an_archive_without_its_members_or_damaged_inside(served):
     content = archive({"w/train": b"a\n"})
     broken = bytearray(archive(SPLITS))
     broken[40:60] = bytes(20)
-    for sent, message in ((content, "w/valid"), (bytes(broken), "archive"), (b"not a zip", "not a zip file")):
+    not_utf8 = archive({"ä": b""}).replace("ä".encode(), b"\xff\xff")  # a name that says it is
+    cases = (
+        (content, "w/valid"),
+        (bytes(broken), "archive"),
+        (not_utf8, "archive .*utf-8"),
+        (b"not a zip", "not a zip file"),
+    )
+    for sent, message in cases:
         contents["/w.zip"] = sent, len(sent)
         with pytest.raises(BadInput, match=message):
             published(url, sent).text(print)
