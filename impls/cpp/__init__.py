@@ -22,7 +22,7 @@ from typing import Any
 
 CPP = "C++ kernels"  # what forms of layers are called that take them
 _HERE = Path(__file__).parent
-_SOURCES = "cluster_products", "cluster_search", "fused_softmax"  # which every interface is in front of
+_SOURCES = "cluster_products", "cluster_search", "fused_softmax", "upper_level"  # which every interface is in front of
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
 _WIDEST = 16  # numbers that registers hold at once, at most
@@ -59,8 +59,12 @@ def with_fused_softmax(forms: tuple[str, ...], dim: int) -> tuple[str, ...]:
 def most_clusters(rows: int | None, clusters: int) -> int:
     """How many clusters the search for the likeliest words may look through of each of so many rows; None for any
     number of them. Rows that want more are faster scored whole."""
-    every = not _has("avx512f") or (rows is not None and rows <= _FEW_ROWS)
-    return clusters if every else int(_MOST * clusters)
+    return clusters if reads_fastest(rows) else int(_MOST * clusters)
+
+
+def reads_fastest(rows: int | None) -> bool:
+    """Whether to decode so many rows, None for any number, the kernels take no longer than frameworks' products."""
+    return not _has("avx512f") or (rows is not None and rows <= _FEW_ROWS)
 
 
 @cache

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "log_softmax.h"
 #include "strips.h"
 #include "threads.h"
 #include "tiles.h"
@@ -57,19 +58,6 @@ struct State {
     explicit State(int64_t k) : best(k) {}
 };
 
-// log P(word | cluster) of `size` scores, in place, and `added` on top.
-void to_log_probabilities(float *scores, int64_t size, float added) {
-    float highest = scores[0];
-    for (int64_t s = 1; s < size; ++s) highest = std::max(highest, scores[s]);
-    Vector sums = {};
-    int64_t s = 0;
-    for (; s + LANES <= size; s += LANES) sums += exp(load(scores + s) - highest);
-    float total = sum(sums);
-    for (; s < size; ++s) total += std::exp(scores[s] - highest);
-    const float shift = added - highest - std::log(total);
-    for (s = 0; s < size; ++s) scores[s] += shift;
-}
-
 // Some vectors, and the words of a cluster that is to be looked through for them.
 template <class Id>
 struct Visit {
@@ -93,7 +81,7 @@ void by_vector(const Visit<Id> &visit) {
         float *own = scores.data() + vector * visit.size;
         if (visit.bias)
             for (int64_t s = 0; s < visit.size; ++s) own[s] += visit.bias[s];
-        to_log_probabilities(own, visit.size, visit.log_cluster[vector]);
+        log_softmax(own, visit.size, visit.log_cluster[vector]);
         Best &best = visit.best[vector];
         const float least = visit.least[vector];
         for (int64_t s = 0; s < visit.size; ++s)
@@ -218,10 +206,11 @@ void likeliest_of_few(int threads, const Searched &searched, const float *words,
 
     for (int64_t row = 0; row < rows; ++row) {
         expanded[row] = states[row].best.full() ? states[row].expanded : 0;  // not full where numbers are not finite
-        if (!expanded[row]) continue;
         for (int64_t place = 0; place < k; ++place) {
-            values[row * k + place] = states[row].best.words()[place].value;
-            ids[row * k + place] = states[row].best.words()[place].id;
+            const Word unknown{std::numeric_limits<float>::quiet_NaN(), place};
+            const Word word = expanded[row] ? states[row].best.words()[place] : unknown;
+            values[row * k + place] = word.value;
+            ids[row * k + place] = word.id;
         }
     }
 }

@@ -14,8 +14,8 @@ struct Searched {
 };
 
 // values, ids (N, k): log P(word) and number of the k likeliest words of each vector, best first, equals by their number;
-// expanded (N,): how many clusters were looked through for them. 0, and neither values nor ids, where more than `most`
-// would have had to be.
+// expanded (N,): how many clusters were looked through for them. 0, values that are no numbers and the first ids where
+// more than `most` would have had to be, or where what is given is no numbers.
 //
 // words (F, dim), bias (F,) or null, ids_of (C, slots): as of `cluster_scores`; of `clusters` no `end` is
 // read.

@@ -1,8 +1,9 @@
-// `cluster_products.h`, `cluster_search.h` and `fused_softmax.h` for callers that have pointers and numbers.
+// `cluster_products.h`, `cluster_search.h`, `fused_softmax.h` and `upper_level.h` for callers that have pointers and numbers.
 
 #include "cluster_products.h"
 #include "cluster_search.h"
 #include "fused_softmax.h"
+#include "upper_level.h"
 
 extern "C" {
 
@@ -31,5 +32,13 @@ int fused_softmax_of_pointers(int threads, const float *vectors, const float *wo
                               int64_t most, float *total, float *dvectors, float *dwords, float *dbias) {
     const Examples examples{count, dim, vectors, target, share};
     return fused_softmax(threads, examples, vocab, most, words, bias, total, dvectors, dwords, dbias);
+}
+
+void upper_level_of_pointers(int threads, const float *vectors, const float *cluster_projection,
+                             const float *word_projection, const float *clusters, const float *bias, int64_t rows,
+                             int64_t dim, int64_t count, float kept, float share, float least, float *log_cluster,
+                             float *word_vectors) {
+    const UpperLevel level{dim, count, cluster_projection, word_projection, {kept, share, least}, clusters, bias};
+    upper_level(threads, level, vectors, rows, log_cluster, word_vectors);
 }
 }

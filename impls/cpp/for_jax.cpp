@@ -1,7 +1,8 @@
-// `slab_products.h` and `fused_softmax.h` as operations of XLA.
+// `slab_products.h`, `fused_softmax.h` and `upper_level.h` as operations of XLA.
 
 #include "fused_softmax.h"
 #include "slab_products.h"
+#include "upper_level.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -56,6 +57,16 @@ ffi::Error fused(int32_t threads, int32_t most, Floats vectors, Floats words, Fl
     return done ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kOutOfRange, "a target is none of the words");
 }
 
+ffi::Error level(int32_t threads, float kept, float share, float least, Floats vectors, Floats cluster_projection,
+                 Floats word_projection, Floats clusters, Floats bias, FloatsOut log_cluster, FloatsOut word_vectors) {
+    const auto shape = clusters.dimensions();
+    const UpperLevel level{shape[1], shape[0], or_null(cluster_projection), or_null(word_projection),
+                           {kept, share, least}, clusters.typed_data(), or_null(bias)};
+    upper_level(threads, level, vectors.typed_data(), vectors.dimensions()[0], log_cluster->typed_data(),
+                word_vectors->typed_data());
+    return ffi::Error::Success();
+}
+
 auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }
 auto of_tokens() {
     return bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Floats>();
@@ -71,3 +82,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_words_of_xla, likeliest,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, fused,
                               bound().Attr<int32_t>("most").Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Integers>()
                                   .Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(upper_level_of_xla, level,
+                              bound().Attr<float>("kept").Attr<float>("share").Attr<float>("least").Arg<Floats>()
+                                  .Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Floats>().Ret<Floats>().Ret<Floats>());

@@ -1,4 +1,4 @@
-// `slab_products.h` and `fused_softmax.h` as operations of TensorFlow, which are there once this is loaded.
+// `slab_products.h`, `fused_softmax.h` and `upper_level.h` as operations of TensorFlow, which are there once this is loaded.
 
 #include <memory>
 #include <type_traits>
@@ -9,6 +9,7 @@
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/ops.h"
 #include "tensorflow/c/tf_tensor.h"
+#include "upper_level.h"
 
 namespace {
 
@@ -76,6 +77,7 @@ class Run {
 
 struct Attributes {
     int32_t threads = 1, k = 0, most = 0;
+    Projection projection{};
 };
 
 void *attributes_of(TF_OpKernelConstruction *construction) {
@@ -83,6 +85,11 @@ void *attributes_of(TF_OpKernelConstruction *construction) {
     for (const auto &[name, place] : {std::pair{"threads", &found->threads}, {"k", &found->k}, {"most", &found->most}}) {
         const Status status(TF_NewStatus());  // an operation has no others than its own
         TF_OpKernelConstruction_GetAttrInt32(construction, name, place, status.get());
+    }
+    auto &[kept, share, least] = found->projection;
+    for (const auto &[name, place] : {std::pair{"kept", &kept}, {"share", &share}, {"least", &least}}) {
+        const Status status(TF_NewStatus());
+        TF_OpKernelConstruction_GetAttrFloat(construction, name, place, status.get());
     }
     return found.release();
 }
@@ -106,7 +113,7 @@ void gradients(void *attributes, TF_OpKernelContext *context) {
 
 void likeliest(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most] = *static_cast<Attributes *>(attributes);
+    const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
     const int64_t rows = run.size(2, 0);
     float *values = run.output<float>(0, {rows, k});
     int32_t *ids = values ? run.output<int32_t>(1, {rows, k}) : nullptr;
@@ -118,7 +125,7 @@ void likeliest(void *attributes, TF_OpKernelContext *context) {
 
 void fused(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most] = *static_cast<Attributes *>(attributes);
+    const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
     const int64_t count = run.size(0, 0), vocab = run.size(1, 0);
     const std::vector<int64_t> words_of(run.data<int32_t>(3), run.data<int32_t>(3) + count);
     const Examples examples{count, run.size(0, 1), run.data<float>(0), words_of.data(), run.data<float>(4)};
@@ -129,6 +136,17 @@ void fused(void *attributes, TF_OpKernelContext *context) {
     if (dbias && !fused_softmax(threads, examples, vocab, most, run.data<float>(1), run.data<float>(2), total, dvectors,
                                 dwords, dbias))
         run.fail(TF_OUT_OF_RANGE, "a target is none of the words");
+}
+
+void level(void *attributes, TF_OpKernelContext *context) {
+    Run run(context);
+    const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
+    const int64_t rows = run.size(0, 0), dim = run.size(0, 1), clusters = run.size(3, 0);
+    const UpperLevel level{dim, clusters, run.or_null(1), run.or_null(2), projection, run.data<float>(3), run.or_null(4)};
+    float *log_cluster = run.output<float>(0, {rows, clusters});
+    float *word_vectors = log_cluster ? run.output<float>(1, {level.word_projection ? rows : 0, dim}) : nullptr;
+    if (word_vectors || (log_cluster && !level.word_projection))  // what is empty may be nowhere
+        upper_level(threads, level, run.data<float>(0), rows, log_cluster, word_vectors);
 }
 
 void any_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
@@ -161,6 +179,9 @@ const bool added = [] {
     add("VocabenchFusedSoftmax", {"threads: int", "most: int"},
         {"vectors: float", "words: float", "bias: float", "target: int32", "share: float"},
         {"total: float", "dvectors: float", "dwords: float", "dbias: float"}, fused);
+    add("VocabenchUpperLevel", {"threads: int", "kept: float", "share: float", "least: float"},
+        {"vectors: float", "cluster_projection: float", "word_projection: float", "clusters: float", "bias: float"},
+        {"log_cluster: float", "word_vectors: float"}, level);
     return true;
 }();
 

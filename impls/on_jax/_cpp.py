@@ -1,5 +1,4 @@
-"""Our kernels in C++ (`impls/cpp`), as operations of XLA's: products of tokens with the words of their clusters, and
-fused softmax."""
+"""Our kernels in C++ (`impls/cpp`), as operations of XLA's: both levels of two-level layers, and fused softmax."""
 
 from __future__ import annotations
 
@@ -12,9 +11,10 @@ import numpy as np
 
 from impls import cpp
 from impls.on_jax._layer import Array
+from impls.on_numpy.sohsm import Projected
 
 _SCORES, _GRADIENTS, _LIKELIEST = "cluster_scores_of_xla", "cluster_gradients_of_xla", "likeliest_words_of_xla"
-_FUSED = "fused_softmax_of_xla"
+_FUSED, _UPPER = "fused_softmax_of_xla", "upper_level_of_xla"
 
 
 def known(dtype: str) -> bool:
@@ -60,6 +60,19 @@ def likeliest(
     return call(slab_CSD, word_CS, hidden_ND, log_cluster_NC, _or_none(bias_CS), most=np.int32(most))
 
 
+def upper_level(
+    hidden_ND: Array, cluster_projection_DD: Array | None, word_projection_DD: Array | None, projected: Projected,
+    weight_CD: Array, bias_C: Array | None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """(N, D) what words are multiplied with, and (N, C) log P(c | h). Without a gradient."""
+    (rows, dim), clusters = hidden_ND.shape, len(weight_CD)
+    shapes = (rows, clusters), (0 if word_projection_DD is None else rows, dim)
+    call = _call(_UPPER, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    given = hidden_ND, *map(_or_none, (cluster_projection_DD, word_projection_DD)), weight_CD, _or_none(bias_C)
+    log_cluster_NC, word_hidden_ND = call(*given, **{name: np.float32(n) for name, n in projected._asdict().items()})
+    return hidden_ND if word_projection_DD is None else word_hidden_ND, log_cluster_NC
+
+
 def fused_softmax(
     hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, most: int
 ) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -70,8 +83,8 @@ def fused_softmax(
     return total, tuple(gradients)
 
 
-def _or_none(bias_CS: Array | None) -> Array:
-    return jnp.zeros(0, jnp.float32) if bias_CS is None else bias_CS
+def _or_none(array: Array | None) -> Array:
+    return jnp.zeros(0, jnp.float32) if array is None else array
 
 
 def threads() -> int:
@@ -88,6 +101,6 @@ def _registered() -> bool:
     library = cpp.library("for_jax", ("-isystem", jax.ffi.include_dir()))
     if library is None:
         return False
-    for target in (_SCORES, _GRADIENTS, _LIKELIEST, _FUSED):
+    for target in (_SCORES, _GRADIENTS, _LIKELIEST, _FUSED, _UPPER):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return True

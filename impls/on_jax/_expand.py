@@ -138,7 +138,9 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
             values_NK, ids_NK, number_N = _cpp.likeliest(*given, k, most)
             return (values_NK, ids_NK, (number_N / clusters).astype(jnp.float32)), (number_N > 0).all()
 
-        found, settled = by_kernels() if most == clusters else lax.cond(flat, not_tried, by_kernels)
+        if most == clusters:  # all are settled but what is no numbers
+            return by_kernels()[0]
+        found, settled = lax.cond(flat, not_tried, by_kernels)
         return lax.cond(settled, lambda: found, whole)
     if rows == 1 and first == min(clusters, _FIRST_CLUSTERS):
         # On a GPU the host would wait for each turn of the loop.

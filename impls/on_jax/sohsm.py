@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_jax import _clusters, _expand
+from impls import cpp
+from impls.cpp import CPP
+from impls.on_jax import _clusters, _cpp, _expand
 from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put, wide
 from impls.on_numpy import sohsm
 from impls.spec import LayerSpec
@@ -104,12 +106,14 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _levels(self, params: Tree, structure: Tree, hidden_ND: Array) -> tuple[Array, Array, _expand.WordsByCluster]:
         """What decoding reads: hidden vectors for words, (N, C) log P(c | h), the words of the clusters."""
         slab_CSD, word_CS = params["word_weight"], structure["word"]
+        words = _expand.WordsByCluster(slab_CSD, params.get("word_bias"), word_CS, self.form)
+        if self.form == CPP and cpp.reads_fastest(len(hidden_ND)):
+            projections = params.get("cluster_projection"), params.get("word_projection")
+            projected = sohsm.projected(str(self.spec.options["projection"]))
+            upper = params["cluster_weight"], params.get("cluster_bias")
+            return *_cpp.upper_level(hidden_ND.astype(slab_CSD.dtype), *projections, projected, *upper), words
         word_hidden_ND = self._project(params, hidden_ND, "word_projection")
-        return (
-            word_hidden_ND,
-            self.cluster_log_probs(params, hidden_ND),
-            _expand.WordsByCluster(slab_CSD, params.get("word_bias"), word_CS, self.form),
-        )
+        return word_hidden_ND, self.cluster_log_probs(params, hidden_ND), words
 
     def _project(self, params: Tree, hidden_ND: Array, name: str) -> Array:
         if name not in params:

@@ -17,6 +17,7 @@ Forward 2 D (2 D + C + words of a cluster) FLOPs a token: with C = sqrt V that i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,20 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
                 f"{bounds.words} (gamma={options['gamma']})"
             )
     return {"cluster": cluster_V, "cluster_count": np.array(bounds.clusters)}
+
+
+class Projected(NamedTuple):
+    """What a projection W makes of h: kept h + share max(W h, least)."""
+
+    kept: float
+    share: float
+    least: float
+
+
+def projected(projection: str) -> Projected:
+    """Of one of `PROJECTIONS`."""
+    plain = {"relu": Projected(0.0, 1.0, 0.0), "linear": Projected(0.0, 1.0, -np.inf)}
+    return plain.get(projection, Projected(1.0, RECTIFIED, 0.0))
 
 
 def held(options: Mapping[str, object], structure: Arrays) -> dict[str, object]:

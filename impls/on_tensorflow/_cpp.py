@@ -1,5 +1,5 @@
-"""Our kernels in C++ (`impls/cpp`), as operations of TensorFlow's: products of tokens with the words of their clusters,
-and fused softmax."""
+"""Our kernels in C++ (`impls/cpp`), as operations of TensorFlow's: both levels of two-level layers, and fused
+softmax."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from impls import cpp
+from impls.on_numpy.sohsm import Projected
 from impls.on_tensorflow._layer import Tensor
 
 
@@ -64,6 +65,17 @@ def likeliest(
     return values_NK, ids_NK, tf.ensure_shape(found.expanded, [rows])
 
 
+def upper_level(
+    hidden_ND: Tensor, cluster_projection_DD: Tensor | None, word_projection_DD: Tensor | None, projected: Projected,
+    weight_CD: Tensor, bias_C: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(N, D) what words are multiplied with, and (N, C) log P(c | h). Without a gradient."""
+    given = hidden_ND, *map(_or_none, (cluster_projection_DD, word_projection_DD)), weight_CD, _or_none(bias_C)
+    found = _operations().vocabench_upper_level(*given, threads=threads(), **projected._asdict())
+    word_hidden_ND = hidden_ND if word_projection_DD is None else tf.ensure_shape(found.word_vectors, hidden_ND.shape)
+    return word_hidden_ND, tf.ensure_shape(found.log_cluster, [hidden_ND.shape[0], weight_CD.shape[0]])
+
+
 def fused_softmax(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, most: int
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
@@ -74,8 +86,8 @@ def fused_softmax(
     return tf.ensure_shape(found.total, []), tuple(tf.ensure_shape(array, like.shape) for array, like in gradients)
 
 
-def _or_none(bias_CS: Tensor | None) -> Tensor:
-    return tf.zeros([0]) if bias_CS is None else bias_CS
+def _or_none(array: Tensor | None) -> Tensor:
+    return tf.zeros([0]) if array is None else array
 
 
 @cache

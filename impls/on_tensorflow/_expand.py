@@ -18,7 +18,7 @@ import tensorflow as tf
 from impls import cpp
 from impls.cpp import CPP
 from impls.on_tensorflow import _clusters, _cpp
-from impls.on_tensorflow._layer import Tensor, at_least_float32, best_by_id, draw, product, traced
+from impls.on_tensorflow._layer import Tensor, at_least_float32, best_by_id, draw, on_gpu, product, traced
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _NEXT = 4  # times as many are tried where more than that reach it: the k-th best of the first was far too low
@@ -56,7 +56,7 @@ class WordsByCluster(NamedTuple):
         words = self[:3]
         if self.form == CPP:
             return _clusters.log_by_kernels(hidden_ND, *words, row_P, cluster_P)
-        if _on_gpu():
+        if on_gpu():
             return tf.nn.log_softmax(_clusters.pair_scores(hidden_ND, *words, row_P, cluster_P))
         order_P = tf.argsort(cluster_P, stable=True)
         cluster_U, _, count_U = tf.unique_with_counts(tf.gather(cluster_P, order_P))
@@ -96,7 +96,7 @@ class WordsByCluster(NamedTuple):
             highest_NC = tf.reduce_max(in_cluster_NCS, axis=2)
             return Scored(tf.reshape(in_cluster_NCS, [-1]), every_C * width, of_row_C, highest_NC)
 
-        if _on_gpu():
+        if on_gpu():
             return at_once()
         products = tf.cast(tf.size(hidden_ND), tf.float32) * clusters * width
         few = _FEW_OF_LARGE if self.slab_CSD.shape[2] * width >= _LARGE else _FEW_PRODUCTS
@@ -115,11 +115,6 @@ class Scored(NamedTuple):
     start_C: Tensor
     of_row_C: Tensor
     highest_NC: Tensor
-
-
-def _on_gpu() -> bool:
-    """There each turn of a loop is some launches, and a GPU is fast enough to read empty slots."""
-    return bool(tf.config.list_logical_devices("GPU"))
 
 
 def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> Found:
@@ -154,14 +149,16 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     if words.form == CPP:
         most = cpp.most_clusters(hidden_ND.shape[0], clusters)
 
-        def by_kernels() -> tuple[Tensor, ...]:
+        def by_kernels() -> tuple[Tensor, Tensor, Tensor, Tensor]:
             given = tf.cast(hidden_ND, words.slab_CSD.dtype), log_cluster_NC, *words[:3]
             values_NK, ids_NK, number_N = _cpp.likeliest(*given, k, most)
             return values_NK, ids_NK, tf.cast(number_N, tf.float32) / clusters, tf.reduce_all(number_N > 0)
 
-        *found, settled = by_kernels() if most == clusters else tf.cond(flat, not_tried, by_kernels)
+        if most == clusters:  # all are settled but what is no numbers
+            return by_kernels()[:3]
+        *found, settled = tf.cond(flat, not_tried, by_kernels)
         return tf.cond(settled, lambda: tuple(found), whole)
-    if hidden_ND.shape[0] == 1 and first == min(clusters, _FIRST_CLUSTERS) and not _on_gpu():
+    if hidden_ND.shape[0] == 1 and first == min(clusters, _FIRST_CLUSTERS) and not on_gpu():
         number, settled, candidates = _expanded_in_turn(hidden_ND, log_cluster_NC, words, k, flat)
 
         def best() -> Found:

@@ -166,13 +166,18 @@ class OutputLayer(keras.layers.Layer):
         return self.form
 
 
+def on_gpu() -> bool:
+    """There each turn of a loop is some launches, and a GPU is fast enough to read what is not wanted."""
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
 def add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:
     """`array` with `added` at its rows; on a CPU in place: nothing else may read `array`.
 
     `tensor_scatter_nd_add` copies it, which on a CPU costs more than the products that made it. On a GPU the addition
     in place is not atomic, so that rows that occur twice would be lost.
     """
-    if tf.config.list_logical_devices("GPU"):
+    if on_gpu():
         return tf.tensor_scatter_nd_add(array, rows_M[:, None], added)
     return tf.raw_ops.InplaceAdd(x=array, i=rows_M, v=added)
 

@@ -8,7 +8,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors, add_rows, at_least_float32, best_by_id
+from impls.on_tensorflow._layer import (
+    OutputLayer,
+    Reach,
+    Tensor,
+    Tensors,
+    add_rows,
+    at_least_float32,
+    best_by_id,
+    on_gpu,
+    traced,
+)
 from impls.spec import LayerSpec, Shapes
 from impls.structures import huffman, trees
 
@@ -113,6 +123,8 @@ class TreeSoftmax(OutputLayer):
         self.children = tf.constant(children, tf.int32)
         near = huffman.near_root(children, _NEAR_NODES)
         self._first_near, self._turns = near.first, near.turns
+        # A dozen operations a turn: of one row they are over before TensorFlow has started the next.
+        self._follow_one = traced(self._follow, jit_compile=True)
         self._exits = np.concatenate([near.words, near.subtrees + self.leaves]).astype(np.int32)
 
     def inner_shapes(self) -> Shapes:
@@ -235,7 +247,8 @@ class TreeSoftmax(OutputLayer):
         if not beams:
             found = tf.math.top_k(self._leaf_log_probs(hidden_ND), k)
             return *found, tf.fill(tf.shape(hidden_ND)[:1], self.leaves - 1)
-        best_NJ, ids_NJ, lost_N1, nodes_N = self._follow(hidden_ND, k, beams[0])
+        follow = self._follow_one if hidden_ND.shape[0] == 1 and not on_gpu() else self._follow
+        best_NJ, ids_NJ, lost_N1, nodes_N = follow(hidden_ND, k, beams[0])
         tied_N = tf.reduce_any(tf.equal(best_NJ[:, 1:], best_NJ[:, :-1]), axis=1)
         open_N = tied_N | (lost_N1[:, 0] >= best_NJ[:, k - 1])
         found = best_NJ[:, :k], ids_NJ[:, :k], nodes_N

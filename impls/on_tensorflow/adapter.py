@@ -306,13 +306,16 @@ class TensorFlowLayer(Switched, Layer):
         if job.work == "layer_step":
             return self._prepare_step(hidden, targets, extra, job.optimizer)
         layer = self.native
-        # Of tensors alone: TensorFlow takes longer to bind a number of Python's than a layer takes for a row.
-        topk_of = traced(lambda hidden: layer.topk(hidden, job.k))
-        beam_of = traced(lambda hidden: layer.beam(hidden, job.k, job.width))
+        words_of: dict[str, Callable[[Tensor], object]] = {
+            "topk": lambda hidden: layer.topk(hidden, job.k),
+            "beam": lambda hidden: layer.beam(hidden, job.k, job.width),
+        }
+        if job.work in words_of:
+            # Traced for this shape: to find the program for its arguments takes TensorFlow as long as many a row takes.
+            program = traced(words_of[job.work]).get_concrete_function(hidden)
+            return self._precise(lambda: wait(program(hidden)))
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets, extra),
-            "topk": lambda: topk_of(hidden),
-            "beam": lambda: beam_of(hidden),
             "sample": lambda: self._sample_of(hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(hidden),
         }

@@ -8,8 +8,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from impls import cpp
+from impls.cpp import CPP
 from impls.on_numpy import sohsm
-from impls.on_tensorflow import _clusters, _expand
+from impls.on_tensorflow import _clusters, _cpp, _expand
 from impls.on_tensorflow._layer import (
     OutputLayer,
     Tensor,
@@ -115,6 +117,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         words = _expand.WordsByCluster(
             tf.convert_to_tensor(self.value_of("word_weight")), self.value_of("word_bias"), self.word, self.form
         )
+        if self.form == CPP and cpp.reads_fastest(hidden_ND.shape[0]):
+            projections = self.value_of("cluster_projection"), self.value_of("word_projection")
+            projected = sohsm.projected(str(self.spec.options["projection"]))
+            upper = self.value_of("cluster_weight"), self.value_of("cluster_bias")
+            given_ND = tf.cast(hidden_ND, words.slab_CSD.dtype)
+            return *_cpp.upper_level(given_ND, *projections, projected, *upper), words
         return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND), words
 
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:

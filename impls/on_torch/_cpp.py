@@ -1,5 +1,5 @@
-"""Our kernels in C++ (`impls/cpp`), in the threads of PyTorch's own OpenMP: products of tokens with the words of their
-clusters, and fused softmax."""
+"""Our kernels in C++ (`impls/cpp`), in the threads of PyTorch's own OpenMP: both levels of two-level layers, and fused
+softmax."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from impls import cpp
 from impls.cpp import CPP
 from impls.errors import Unsupported
+from impls.on_numpy.sohsm import Projected
 from impls.on_torch._word_rows import WordRows
 
 # Vectors, the row of each token, words, and of each cluster its first row, its size and one past its last token.
@@ -72,6 +73,25 @@ def likeliest(
     found = values_RK, ids_RK, expanded_R
     _kernel("likeliest_of_pointers", words)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
     return found
+
+
+def upper_level(
+    hidden_ND: Tensor,
+    cluster_projection_DD: Tensor | None,
+    word_projection_DD: Tensor | None,
+    projected: Projected,
+    weight_CD: Tensor,
+    bias_C: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """(N, D) what words are multiplied with, and (N, C) log P(c | h). Without a gradient."""
+    every = hidden_ND, cluster_projection_DD, word_projection_DD, weight_CD, bias_C
+    given = [None if each is None else each.contiguous() for each in every]
+    log_cluster_NC = hidden_ND.new_empty(len(hidden_ND), len(weight_CD))
+    word_hidden_ND = hidden_ND if word_projection_DD is None else hidden_ND.new_empty(hidden_ND.shape)
+    sizes = map(ctypes.c_int64, (len(hidden_ND), hidden_ND.shape[1], len(weight_CD)))
+    found = map(_at, (log_cluster_NC, word_hidden_ND))
+    _kernel("upper_level_of_pointers", weight_CD)(*map(_at, given), *sizes, *map(ctypes.c_float, projected), *found)
+    return word_hidden_ND, log_cluster_NC
 
 
 def fused_softmax(

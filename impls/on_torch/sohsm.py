@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from impls import cpp
+from impls.cpp import CPP
 from impls.on_numpy import sohsm
-from impls.on_torch import _clusters, _expand, _products
+from impls.on_torch import _clusters, _cpp, _expand, _products
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
 from impls.on_torch._word_rows import WordRows
 from impls.on_torch._words_by_cluster import WordsByCluster
@@ -118,23 +120,21 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
-        return _expand.search(self._word_hidden(hidden_ND), self.cluster_log_probs(hidden_ND), self._words, k)
+        return _expand.search(*self._upper_level(hidden_ND), self._words, k)
 
     @torch.no_grad()
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
-        return _expand.likeliest_of_clusters(
-            self._word_hidden(hidden_ND), self.cluster_log_probs(hidden_ND), self._words, k, width
-        )
+        return _expand.likeliest_of_clusters(*self._upper_level(hidden_ND), self._words, k, width)
 
     @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """(N,) words: a cluster by the first number, one of its words by the second."""
-        log_cluster_NC = self.cluster_log_probs(hidden_ND)
+        word_hidden_ND, log_cluster_NC = self._upper_level(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
         words = self._words
         batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), words.rows, words.form)
-        joint_NS = words.joint(self._word_hidden(hidden_ND), log_cluster_NC, batch.order_N, batch)
+        joint_NS = words.joint(word_hidden_ND, log_cluster_NC, batch.order_N, batch)
         slot_N = draw(joint_NS.softmax(dim=1), uniforms_NU[batch.order_N, 1])
         word_N = torch.empty_like(cluster_N)
         word_N[batch.order_N] = self.word[batch.cluster_N, slot_N]
@@ -151,8 +151,18 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         form = _clusters.form_to_decode(self.form, self.word_weight)
         return WordsByCluster(self.word_weight, self._word_bias, self.word, self._rows, form)
 
-    def _word_hidden(self, hidden_ND: Tensor) -> Tensor:
-        return self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
+    def _upper_level(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """What decoding reads before any word: (N, D) what these are multiplied with, and (N, C) log P(c | h)."""
+        if self.form == CPP and _cpp.runs_on(self.cluster_weight) and cpp.reads_fastest(len(hidden_ND)):
+            projections = getattr(self, "cluster_projection", None), getattr(self, "word_projection", None)
+            bias_C, projected = (
+                getattr(self, "cluster_bias", None),
+                sohsm.projected(str(self.spec.options["projection"])),
+            )
+            given_ND = hidden_ND.to(self.cluster_weight.dtype)
+            return _cpp.upper_level(given_ND, *projections, projected, self.cluster_weight, bias_C)
+        word_hidden_ND = self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
+        return word_hidden_ND, self.cluster_log_probs(hidden_ND)
 
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
         weight_DD = getattr(self, name, None)

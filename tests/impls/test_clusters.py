@@ -104,9 +104,7 @@ def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     hidden_ND = np.round(2 * np.random.default_rng(0).standard_normal((9, 8)))
     native, hidden = layer.native, torch.from_numpy(hidden_ND)
     with torch.no_grad():
-        found = _all_clusters.best_of_joint(
-            native._word_hidden(hidden), native.cluster_log_probs(hidden), native._words, 20
-        )
+        found = _all_clusters.best_of_joint(*native._upper_level(hidden), native._words, 20)
     values_NK, ids_NK = layer.topk(hidden_ND, 20)
     np.testing.assert_allclose(found[0].numpy(), values_NK, atol=1e-12)
     assert found[1].tolist() == ids_NK.tolist()
@@ -119,7 +117,7 @@ def test_every_way_to_decode_in_tensorflow_gives_the_oracles_words(method, on_gp
     pytest.importorskip("tensorflow")
     from impls.on_tensorflow import _expand
 
-    monkeypatch.setattr(_expand, "_on_gpu", lambda: on_gpu)
+    monkeypatch.setattr(_expand, "on_gpu", lambda: on_gpu)
     monkeypatch.setattr(_expand, "_FEW_PRODUCTS", few)
     oracle, layer = (
         layers.create(framework, method, counts=zipf_counts(300), dim=8, seed=3, dtype="float64")

@@ -82,6 +82,22 @@ def test_rows_are_searched_whatever_they_want_where_no_product_is_faster(monkeyp
     assert cpp.most_clusters(5, 100) == cpp.most_clusters(None, 100) == 40
 
 
+@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
+@pytest.mark.parametrize("rows", [1, 60])
+@pytest.mark.parametrize("projection", ["none", "residual"])
+def test_rows_that_are_no_numbers_get_words_too_and_leave_the_others_theirs(framework, rows, projection):
+    spec = layers.spec("sohsm", counts=zipf_counts(9000), dim=16, seed=2, projection=projection, bias=True)
+    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP))
+    hidden_ND = batch(spec.counts, tokens=rows, dim=16, seed=2).hidden_ND
+    expected_NK, ids_NK = layer.topk(hidden_ND, 7)
+    hidden_ND[-1, 3] = np.nan
+    values_NK, found_NK = layer.topk(hidden_ND, 7)
+    assert np.isnan(values_NK[-1]).all()
+    assert ((found_NK[-1] >= 0) & (found_NK[-1] < 9000)).all()
+    np.testing.assert_array_equal(found_NK[:-1], ids_NK[:-1])
+    np.testing.assert_allclose(values_NK[:-1], expected_NK[:-1], rtol=1e-6)
+
+
 def test_the_version_of_the_compiler_is_told(monkeypatch):
     assert cpp.version().split()[0] == str(cpp.compiler()).rpartition("/")[2]
     monkeypatch.setenv("CXX", "no-such-compiler")

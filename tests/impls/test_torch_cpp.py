@@ -15,6 +15,7 @@ from harness.workload import batch, zipf_counts
 from impls import cpp
 from impls.cpp import CPP
 from impls.errors import Unsupported
+from impls.on_numpy.sohsm import PROJECTIONS, projected
 
 torch = pytest.importorskip("torch")
 
@@ -228,6 +229,24 @@ def test_what_is_not_a_number_is_not_searched(where, rows):
     expected_RK = joint_RV.sort(dim=1, descending=True).values[:, :4]
     numbers_R = expanded_R > 0
     torch.testing.assert_close(values_RK[numbers_R].double(), expected_RK[numbers_R], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize("rows", [1, 3, 48, 130])
+@pytest.mark.parametrize("dim", [19, 64])
+def test_the_upper_level_is_that_of_the_definition(projection, rows, dim):
+    bias = projection != "linear"
+    spec = layers.spec("sohsm", counts=zipf_counts(1500), dim=dim, seed=3, projection=projection, bias=bias)
+    layer = layers.from_spec("numpy", dataclasses.replace(spec, dtype="float64"))
+    hidden_ND = np.random.default_rng(0).normal(size=(rows, dim)).astype(np.float32)
+    given = {name: torch.from_numpy(value).float() for name, value in layer.parameters().items()}
+    found = _cpp.upper_level(
+        torch.from_numpy(hidden_ND), given.get("cluster_projection"), given.get("word_projection"),
+        projected(projection), given["cluster_weight"], given.get("cluster_bias"),
+    )  # fmt: skip
+    expected_ND = layer._project(hidden_ND.astype(np.float64), "word_projection")
+    np.testing.assert_allclose(found[0].numpy(), expected_ND, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[1].numpy(), layer.cluster_log_probs(hidden_ND), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
