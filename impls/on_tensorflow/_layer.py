@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import keras
@@ -166,6 +166,7 @@ class OutputLayer(keras.layers.Layer):
         return self.form
 
 
+@cache
 def on_gpu() -> bool:
     """There each turn of a loop is some launches, and a GPU is fast enough to read what is not wanted."""
     return bool(tf.config.list_logical_devices("GPU"))

@@ -104,7 +104,8 @@ def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     hidden_ND = np.round(2 * np.random.default_rng(0).standard_normal((9, 8)))
     native, hidden = layer.native, torch.from_numpy(hidden_ND)
     with torch.no_grad():
-        found = _all_clusters.best_of_joint(*native._upper_level(hidden), native._words, 20)
+        word_hidden, log_cluster = native._upper_level(hidden)
+        found = _all_clusters.best_of_joint(word_hidden, log_cluster, native._words, 20)
     values_NK, ids_NK = layer.topk(hidden_ND, 20)
     np.testing.assert_allclose(found[0].numpy(), values_NK, atol=1e-12)
     assert found[1].tolist() == ids_NK.tolist()
