@@ -127,8 +127,10 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         k: From 1 to V.
     """
     clusters, width = words.word_CS.shape
+    searched = cpp.most_clusters(hidden_ND.shape[0], clusters) if words.form == CPP else 0
+    if searched == clusters:  # which settles all rows but those that are no numbers
+        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)[:3]
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
-
     following = _NEXT * first
     next_pays = following < _NEXT_SHARE * clusters
 
@@ -146,17 +148,10 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
     reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
     flat = _exceeds(reaching, _FLAT_SHARE, log_cluster_NC) & (k > first)
-    if words.form == CPP:
-        most = cpp.most_clusters(hidden_ND.shape[0], clusters)
-
-        def by_kernels() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            given = tf.cast(hidden_ND, words.slab_CSD.dtype), log_cluster_NC, *words[:3]
-            values_NK, ids_NK, number_N = _cpp.likeliest(*given, k, most)
-            return values_NK, ids_NK, tf.cast(number_N, tf.float32) / clusters, tf.reduce_all(number_N > 0)
-
-        if most == clusters:  # all are settled but what is no numbers
-            return by_kernels()[:3]
-        *found, settled = tf.cond(flat, not_tried, by_kernels)
+    if searched:
+        *found, settled = tf.cond(
+            flat, not_tried, lambda: _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)
+        )
         return tf.cond(settled, lambda: tuple(found), whole)
     if hidden_ND.shape[0] == 1 and first == min(clusters, _FIRST_CLUSTERS) and not on_gpu():
         number, settled, candidates = _expanded_in_turn(hidden_ND, log_cluster_NC, words, k, flat)
@@ -171,6 +166,15 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         again, kept = ~settled & ~flat, (*found, settled)
         *found, settled = tf.cond(again, lambda: by_bounds(following, _OPEN_SHARE), lambda: kept)
     return tf.cond(settled, lambda: tuple(found), whole)  # one place for it, or it would be traced twice
+
+
+def _best_by_kernels(
+    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, most: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `search`, and whether no row wanted more than `most` clusters or was no numbers: such ones have no words."""
+    given = tf.cast(hidden_ND, words.slab_CSD.dtype), log_cluster_NC, *words[:3]
+    values_NK, ids_NK, number_N = _cpp.likeliest(*given, k, most)
+    return values_NK, ids_NK, tf.cast(number_N, tf.float32) / words.word_CS.shape[0], tf.reduce_all(number_N > 0)
 
 
 @traced(jit_compile=True)  # TensorFlow's own kernels, a dozen a cluster, take a fifth longer
