@@ -1,4 +1,5 @@
-// `cluster_products.h`, `cluster_search.h`, `fused_softmax.h` and `upper_level.h` for callers that have pointers and numbers.
+// `cluster_products.h`, `cluster_search.h`, `fused_softmax.h` and `upper_level.h` for callers that have pointers and
+// numbers.
 
 #include "cluster_products.h"
 #include "cluster_search.h"

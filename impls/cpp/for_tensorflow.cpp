@@ -1,4 +1,5 @@
-// `slab_products.h`, `fused_softmax.h` and `upper_level.h` as operations of TensorFlow, which are there once this is loaded.
+// `slab_products.h`, `fused_softmax.h` and `upper_level.h` as operations of TensorFlow, which are there once this is
+// loaded.
 
 #include <memory>
 #include <type_traits>
@@ -142,7 +143,8 @@ void level(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
     const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
     const int64_t rows = run.size(0, 0), dim = run.size(0, 1), clusters = run.size(3, 0);
-    const UpperLevel level{dim, clusters, run.or_null(1), run.or_null(2), projection, run.data<float>(3), run.or_null(4)};
+    const UpperLevel level{dim, clusters, run.or_null(1), run.or_null(2), projection, run.data<float>(3),
+                           run.or_null(4)};
     float *log_cluster = run.output<float>(0, {rows, clusters});
     float *word_vectors = log_cluster ? run.output<float>(1, {level.word_projection ? rows : 0, dim}) : nullptr;
     if (word_vectors || (log_cluster && !level.word_projection))  // what is empty may be nowhere

@@ -10,7 +10,7 @@ struct Projection {
 };
 
 struct UpperLevel {
-    int64_t dim, count;                                // numbers of a vector; C clusters
+    int64_t dim, count;                                 // numbers of a vector; C clusters
     const float *cluster_projection, *word_projection;  // (dim, dim) or null, where vectors stay as they are
     Projection projection;
     const float *clusters, *bias;  // vectors (C, dim); (C,) or null

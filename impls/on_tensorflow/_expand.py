@@ -129,13 +129,17 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     clusters, width = words.word_CS.shape
     searched = cpp.most_clusters(hidden_ND.shape[0], clusters) if words.form == CPP else 0
     if searched == clusters:  # which settles all rows but those that are no numbers
-        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)[:3]
+        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
     following = _NEXT * first
     next_pays = following < _NEXT_SHARE * clusters
 
     def by_bounds(first: int, most: float) -> tuple[Tensor, ...]:
         return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first, most)
+
+    def by_kernels() -> tuple[Tensor, ...]:
+        found = _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)
+        return *found, tf.reduce_all(found[2] > 0)
 
     def not_tried() -> tuple[Tensor, ...]:
         return *_nothing(log_cluster_NC, k), False
@@ -149,9 +153,7 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
     flat = _exceeds(reaching, _FLAT_SHARE, log_cluster_NC) & (k > first)
     if searched:
-        *found, settled = tf.cond(
-            flat, not_tried, lambda: _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)
-        )
+        *found, settled = tf.cond(flat, not_tried, by_kernels)
         return tf.cond(settled, lambda: tuple(found), whole)
     if hidden_ND.shape[0] == 1 and first == min(clusters, _FIRST_CLUSTERS) and not on_gpu():
         number, settled, candidates = _expanded_in_turn(hidden_ND, log_cluster_NC, words, k, flat)
@@ -168,13 +170,11 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     return tf.cond(settled, lambda: tuple(found), whole)  # one place for it, or it would be traced twice
 
 
-def _best_by_kernels(
-    hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, most: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `search`, and whether no row wanted more than `most` clusters or was no numbers: such ones have no words."""
+def _best_by_kernels(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, most: int) -> Found:
+    """As `search`; a share of 0 for rows that want more than `most` clusters, or are no numbers."""
     given = tf.cast(hidden_ND, words.slab_CSD.dtype), log_cluster_NC, *words[:3]
     values_NK, ids_NK, number_N = _cpp.likeliest(*given, k, most)
-    return values_NK, ids_NK, tf.cast(number_N, tf.float32) / words.word_CS.shape[0], tf.reduce_all(number_N > 0)
+    return values_NK, ids_NK, tf.cast(number_N, tf.float32) / words.word_CS.shape[0]
 
 
 @traced(jit_compile=True)  # TensorFlow's own kernels, a dozen a cluster, take a fifth longer

@@ -155,12 +155,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """What decoding reads before any word: (N, D) what these are multiplied with, and (N, C) log P(c | h)."""
         if self.form == CPP and _cpp.runs_on(self.cluster_weight) and cpp.reads_fastest(len(hidden_ND)):
             projections = getattr(self, "cluster_projection", None), getattr(self, "word_projection", None)
-            bias_C, projected = (
-                getattr(self, "cluster_bias", None),
-                sohsm.projected(str(self.spec.options["projection"])),
-            )
-            given_ND = hidden_ND.to(self.cluster_weight.dtype)
-            return _cpp.upper_level(given_ND, *projections, projected, self.cluster_weight, bias_C)
+            projected = sohsm.projected(str(self.spec.options["projection"]))
+            upper = self.cluster_weight, getattr(self, "cluster_bias", None)
+            return _cpp.upper_level(hidden_ND.to(self.cluster_weight.dtype), *projections, projected, *upper)
         word_hidden_ND = self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
         return word_hidden_ND, self.cluster_log_probs(hidden_ND)
 
