@@ -26,9 +26,7 @@ _SOURCES = "cluster_products", "cluster_search", "fused_softmax", "upper_level" 
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
 _WIDEST = 16  # numbers that registers hold at once, at most
-# With AVX-512, where frameworks' products are the faster: rows for which a search reads no more than a product with all
-# words would, however many clusters they want; and the share of the clusters that it looks through at most of others.
-_FEW_ROWS, _MOST = 4, 0.4
+_PROJECTED = 32  # rows at most that the kernels project faster than frameworks' products do
 
 
 def compiler() -> str | None:
@@ -56,15 +54,9 @@ def with_fused_softmax(forms: tuple[str, ...], dim: int) -> tuple[str, ...]:
     return (*forms, CPP) if _has("avx512f") else (CPP, *forms)
 
 
-def most_clusters(rows: int | None, clusters: int) -> int:
-    """How many clusters the search for the likeliest words may look through of each of so many rows; None for any
-    number of them. Rows that want more are faster scored whole."""
-    return clusters if reads_fastest(rows) else int(_MOST * clusters)
-
-
-def reads_fastest(rows: int | None) -> bool:
-    """Whether to decode so many rows, None for any number, the kernels take no longer than frameworks' products."""
-    return not _has("avx512f") or (rows is not None and rows <= _FEW_ROWS)
+def projects_fastest(rows: int | None) -> bool:
+    """Whether to decode so many rows, None for any number, the kernel is fastest for a layer's upper level too."""
+    return rows is not None and rows <= _PROJECTED
 
 
 @cache

@@ -2,7 +2,9 @@
 //
 // No word is likelier than its cluster. So the likeliest few clusters of each vector are looked through, then those that
 // are as likely as the k-th best word found, the likeliest of them first: all vectors together, each cluster read once a
-// round, in three rounds at most.
+// round, in three rounds at most. Where most clusters are about as likely as the likeliest, the k-th best word is less
+// likely than nearly all of them, and they are looked through at once. Each thread keeps the best words that it has found
+// of each vector, so that few others get as far as being compared with them one by one.
 
 #include "cluster_search.h"
 
@@ -34,6 +36,11 @@ class Best {
     explicit Best(int64_t k) : k_(k) {}
     // The lowest value that may still get in; another of that value by its number.
     float least() const { return full() ? words_.back().value : -std::numeric_limits<float>::infinity(); }
+    // Those of another are put in, which has none then.
+    void take(Best &other) {
+        for (const Word &word : other.words_) put(word);
+        other.words_.clear();
+    }
     bool full() const { return static_cast<int64_t>(words_.size()) == k_; }
     void put(const Word &word) {
         if (full()) {
@@ -69,7 +76,10 @@ struct Visit {
     const Id *ids;             // (size,)
     const float *log_cluster;  // (count,) log P(cluster)
     const float *least;        // (count,) values that are lower are not wanted
-    Best *best;                // (count,) where words go
+    Best *best;                // where words go, by vector
+
+    Best &best_of(int64_t vector) const { return best[vectors.place[vector]]; }
+    float least_of(int64_t vector) const { return std::max(least[vector], best_of(vector).least()); }
 };
 
 // Vector by vector: of few.
@@ -82,10 +92,18 @@ void by_vector(const Visit<Id> &visit) {
         if (visit.bias)
             for (int64_t s = 0; s < visit.size; ++s) own[s] += visit.bias[s];
         log_softmax(own, visit.size, visit.log_cluster[vector]);
-        Best &best = visit.best[vector];
-        const float least = visit.least[vector];
-        for (int64_t s = 0; s < visit.size; ++s)
-            if (own[s] >= least && own[s] >= best.least()) best.put({own[s], visit.ids[s]});
+        Best &best = visit.best_of(vector);
+        Vector least = Vector{} + visit.least_of(vector);
+        const auto put = [&](int64_t s) {
+            best.put({own[s], visit.ids[s]});
+            least = Vector{} + std::max(least[0], best.least());
+        };
+        int64_t s = 0;
+        for (; s + LANES <= visit.size; s += LANES)
+            for (unsigned wanted = where_at_least(load(own + s), least); wanted; wanted &= wanted - 1)
+                put(s + __builtin_ctz(wanted));
+        for (; s < visit.size; ++s)
+            if (own[s] >= least[0]) put(s);
     }
 }
 
@@ -106,13 +124,13 @@ void side_by_side(const Visit<Id> &visit) {
         for (int64_t s = 0; s < visit.size; ++s) total += exp(load(own[s]) - highest);
         for (int lane = 0; lane < lanes; ++lane) {
             shift[lane] = visit.log_cluster[first + lane] - highest[lane] - std::log(total[lane]);
-            least[lane] = visit.least[first + lane];
+            least[lane] = visit.least_of(first + lane);
         }
         for (int64_t s = 0; s < visit.size; ++s) {
             const Vector value = load(own[s]) + shift;
             for (unsigned wanted = where_at_least(value, least); wanted; wanted &= wanted - 1) {
                 const int lane = __builtin_ctz(wanted);
-                Best &best = visit.best[first + lane];
+                Best &best = visit.best_of(first + lane);
                 best.put({value[lane], visit.ids[s]});
                 least[lane] = std::max(least[lane], best.least());
             }
@@ -120,43 +138,46 @@ void side_by_side(const Visit<Id> &visit) {
     }
 }
 
-// The clusters that a vector wants next, of those not looked through; false where these are too many.
-bool choose(State &state, const float *log_cluster, int64_t count, int64_t most) {
+// Whether most of `count` clusters are half as likely as the likeliest.
+bool is_flat(const float *log_cluster, int64_t count) {
+    const float half = *std::max_element(log_cluster, log_cluster + count) - std::log(2.0f);
+    return 2 * std::count_if(log_cluster, log_cluster + count, [=](float each) { return each >= half; }) > count;
+}
+
+// The clusters that a vector wants next, of those not looked through.
+void choose(State &state, const float *log_cluster, int64_t count) {
     std::vector<int32_t> &next = state.next;
     next.clear();
     const float least = state.best.least();  // at equality a word of lower number may still come
     for (int64_t cluster = 0; cluster < count; ++cluster)
         if (log_cluster[cluster] >= least && !state.done[cluster]) next.push_back(cluster);
-    const int64_t room = !state.expanded ? FIRST : state.expanded <= FIRST ? NEXT : count;
+    const bool first = !state.expanded;
+    const int64_t room = first && !is_flat(log_cluster, count) ? FIRST : state.expanded == FIRST ? NEXT : count;
     if (static_cast<int64_t>(next.size()) > room) {
         const auto likelier = [&](int32_t one, int32_t other) { return log_cluster[one] > log_cluster[other]; };
         std::nth_element(next.begin(), next.begin() + room, next.end(), likelier);
         next.resize(room);
     }
-    return state.expanded + static_cast<int64_t>(next.size()) <= most;
 }
 
 // As `likeliest_words`, of vectors that are few enough.
 template <class Id>
-void likeliest_of_few(int threads, const Searched &searched, const float *words, const float *bias, const Id *ids_of,
-                      const Clusters &clusters, int64_t k, int64_t most, float *values, Id *ids, Id *expanded) {
-    const int64_t rows = searched.count, dim = clusters.dim, slots = clusters.slots;
+void likeliest_of_few(int threads, const Searched &searched, const ClusteredWords<Id> &all,
+                      const Likeliest<Id> &likeliest) {
+    const auto [words, bias, ids_of, clusters] = all;
+    const int64_t rows = searched.count, dim = clusters.dim, slots = clusters.slots, k = likeliest.k;
     std::vector<State> states(rows, State(k));
+    std::vector<std::vector<Best>> found(threads, std::vector<Best>(rows, Best(k)));  // by each thread in a round
     std::vector<int64_t> open(rows);
     for (int64_t row = 0; row < rows; ++row) open[row] = row, states[row].done.assign(clusters.count, 0);
 
     while (true) {
-        std::vector<char> goes_on(open.size());
         share_work(threads, open.size(), [&](int64_t number) {
-            State &state = states[open[number]];
-            const bool few = choose(state, searched.log_cluster + open[number] * clusters.count, clusters.count, most);
-            if (!few) state.expanded = 0;
-            goes_on[number] = few && !state.next.empty();
+            const int64_t row = open[number];
+            choose(states[row], searched.log_cluster + row * clusters.count, clusters.count);
         });
-        int64_t kept = 0;
-        for (size_t number = 0; number < open.size(); ++number)
-            if (goes_on[number]) open[kept++] = open[number];
-        open.resize(kept);
+        open.erase(std::remove_if(open.begin(), open.end(), [&](int64_t row) { return states[row].next.empty(); }),
+                   open.end());
         if (open.empty()) break;
 
         // Pairs of a vector and a cluster, sorted by cluster.
@@ -172,9 +193,8 @@ void likeliest_of_few(int threads, const Searched &searched, const float *words,
         Clusters wanted = clusters;
         wanted.end = end.data();
         const std::vector<Piece> pieces = pieces_of_tokens(wanted);
-        std::vector<Best> found(row_of.size(), Best(k));
-        share_work(threads, pieces.size(), [&](int64_t number) {
-            const auto [cluster, first, count] = pieces[number];
+        const auto look_through = [&, words = words, bias = bias, ids_of = ids_of](const Piece &piece, Best *best) {
+            const auto [cluster, first, count] = piece;
             const int64_t start = clusters.start[cluster];
             if (!clusters.size[cluster]) return;  // no word of it is found
             std::vector<float> log_cluster(count), least(count);
@@ -186,31 +206,35 @@ void likeliest_of_few(int threads, const Searched &searched, const float *words,
             const Picked<const float> vectors{searched.vectors, dim, row_of.data() + first};
             const Visit<Id> visit{vectors, count, {words + start * dim, dim}, clusters.size[cluster],
                                   bias ? bias + start : nullptr, ids_of + cluster * slots,
-                                  log_cluster.data(), least.data(), &found[first]};
+                                  log_cluster.data(), least.data(), best};
             if (count >= LAID)
                 side_by_side(visit);
             else
                 by_vector(visit);
+        };
+        std::atomic<size_t> next{0};
+        share_work(threads, threads, [&](int64_t thread) {
+            for (size_t piece; (piece = next++) < pieces.size();) look_through(pieces[piece], found[thread].data());
         });
 
-        std::vector<std::vector<int64_t>> pairs_of(rows);
-        for (size_t pair = 0; pair < row_of.size(); ++pair) pairs_of[row_of[pair]].push_back(pair);
         share_work(threads, open.size(), [&](int64_t number) {
             State &state = states[open[number]];
-            for (int64_t pair : pairs_of[open[number]])
-                for (const Word &word : found[pair].words()) state.best.put(word);
+            for (std::vector<Best> &best : found) state.best.take(best[open[number]]);
             for (int32_t cluster : state.next) state.done[cluster] = 1;
             state.expanded += state.next.size();
         });
     }
 
     for (int64_t row = 0; row < rows; ++row) {
-        expanded[row] = states[row].best.full() ? states[row].expanded : 0;  // not full where numbers are not finite
+        const State &state = states[row];
+        const Likeliest<Id> own = likeliest.from(row);
+        const bool known = state.best.full();  // which it is not where numbers are not finite
+        *own.share = known ? static_cast<float>(state.expanded) / clusters.count : 0;
         for (int64_t place = 0; place < k; ++place) {
             const Word unknown{std::numeric_limits<float>::quiet_NaN(), place};
-            const Word word = expanded[row] ? states[row].best.words()[place] : unknown;
-            values[row * k + place] = word.value;
-            ids[row * k + place] = word.id;
+            const Word word = known ? state.best.words()[place] : unknown;
+            own.values[place] = word.value;
+            own.ids[place] = word.id;
         }
     }
 }
@@ -218,17 +242,14 @@ void likeliest_of_few(int threads, const Searched &searched, const float *words,
 }  // namespace
 
 template <class Id>
-void likeliest_words(int threads, const Searched &searched, const float *words, const float *bias, const Id *ids_of,
-                     const Clusters &clusters, int64_t k, int64_t most, float *values, Id *ids, Id *expanded) {
+void likeliest_words(int threads, const Searched &searched, const ClusteredWords<Id> &words,
+                     const Likeliest<Id> &found) {
     for (int64_t first = 0; first < searched.count; first += TOGETHER) {
-        const Searched some{std::min(TOGETHER, searched.count - first), searched.vectors + first * clusters.dim,
-                            searched.log_cluster + first * clusters.count};
-        likeliest_of_few(threads, some, words, bias, ids_of, clusters, k, most, values + first * k, ids + first * k,
-                         expanded + first);
+        const Searched some{std::min(TOGETHER, searched.count - first), searched.vectors + first * words.clusters.dim,
+                            searched.log_cluster + first * words.clusters.count};
+        likeliest_of_few(threads, some, words, found.from(first));
     }
 }
 
-template void likeliest_words(int, const Searched &, const float *, const float *, const int32_t *, const Clusters &,
-                              int64_t, int64_t, float *, int32_t *, int32_t *);
-template void likeliest_words(int, const Searched &, const float *, const float *, const int64_t *, const Clusters &,
-                              int64_t, int64_t, float *, int64_t *, int64_t *);
+template void likeliest_words(int, const Searched &, const ClusteredWords<int32_t> &, const Likeliest<int32_t> &);
+template void likeliest_words(int, const Searched &, const ClusteredWords<int64_t> &, const Likeliest<int64_t> &);

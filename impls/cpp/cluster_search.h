@@ -13,14 +13,28 @@ struct Searched {
     const float *log_cluster;
 };
 
-// values, ids (N, k): log P(word) and number of the k likeliest words of each vector, best first, equals by their number;
-// expanded (N,): how many clusters were looked through for them. 0, values that are no numbers and the first ids where
-// more than `most` would have had to be, or where what is given is no numbers.
-//
-// words (F, dim), bias (F,) or null, ids_of (C, slots): as of `cluster_scores`; of `clusters` no `end` is
-// read.
+// words (F, dim), bias (F,) or null, ids_of (C, slots): as of `cluster_scores`; of `clusters` no `end` is read.
 //
 // Id: int32_t or int64_t.
 template <class Id>
-void likeliest_words(int threads, const Searched &searched, const float *words, const float *bias, const Id *ids_of,
-                     const Clusters &clusters, int64_t k, int64_t most, float *values, Id *ids, Id *expanded);
+struct ClusteredWords {
+    const float *words, *bias;
+    const Id *ids_of;
+    Clusters clusters;
+};
+
+// values, ids (N, k): log P(word) and number of the k likeliest words of each vector, best first, equals by their number;
+// share (N,): of the clusters, that were looked through for them. 0, values that are no numbers and the first ids where
+// what is given is no numbers.
+template <class Id>
+struct Likeliest {
+    int64_t k;
+    float *values;
+    Id *ids;
+    float *share;
+
+    Likeliest from(int64_t vector) const { return {k, values + vector * k, ids + vector * k, share + vector}; }
+};
+
+template <class Id>
+void likeliest_words(int threads, const Searched &searched, const ClusteredWords<Id> &words, const Likeliest<Id> &found);

@@ -1,10 +1,8 @@
-// `cluster_products.h`, `cluster_search.h`, `fused_softmax.h` and `upper_level.h` for callers that have pointers and
-// numbers.
+// `cluster_products.h`, `two_levels.h` and `fused_softmax.h` for callers that have pointers and numbers.
 
 #include "cluster_products.h"
-#include "cluster_search.h"
 #include "fused_softmax.h"
-#include "upper_level.h"
+#include "two_levels.h"
 
 extern "C" {
 
@@ -22,10 +20,22 @@ void gradients_of_pointers(int threads, const float *vectors, const int64_t *row
 
 void likeliest_of_pointers(int threads, const float *vectors, const float *log_cluster, const float *words,
                            const float *bias, const int64_t *ids_of, const int64_t *start, const int64_t *size,
-                           int64_t rows, int64_t count, int64_t dim, int64_t slots, int64_t k, int64_t most,
-                           float *values, int64_t *ids, int64_t *expanded) {
-    likeliest_words(threads, {rows, vectors, log_cluster}, words, bias, ids_of,
-                    {count, start, size, nullptr, dim, slots}, k, most, values, ids, expanded);
+                           int64_t rows, int64_t count, int64_t dim, int64_t slots, int64_t k, float *values,
+                           int64_t *ids, float *share) {
+    const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};
+    likeliest_words<int64_t>(threads, {rows, vectors, log_cluster}, clustered, {k, values, ids, share});
+}
+
+void likeliest_of_hidden_pointers(int threads, const float *hidden, const float *cluster_projection,
+                            const float *word_projection, const float *cluster_weight, const float *cluster_bias,
+                            const float *words, const float *bias, const int64_t *ids_of, const int64_t *start,
+                            const int64_t *size, int64_t rows, int64_t count, int64_t dim, int64_t slots, int64_t k,
+                            float kept, float share_of_projected, float least, float *values, int64_t *ids,
+                            float *share) {
+    const Projection projection{kept, share_of_projected, least};
+    const UpperLevel level{dim, count, cluster_projection, word_projection, projection, cluster_weight, cluster_bias};
+    const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};
+    likeliest_of_hidden<int64_t>(threads, level, hidden, rows, clustered, {k, values, ids, share});
 }
 
 int fused_softmax_of_pointers(int threads, const float *vectors, const float *words, const float *bias,
@@ -33,13 +43,5 @@ int fused_softmax_of_pointers(int threads, const float *vectors, const float *wo
                               int64_t most, float *total, float *dvectors, float *dwords, float *dbias) {
     const Examples examples{count, dim, vectors, target, share};
     return fused_softmax(threads, examples, vocab, most, words, bias, total, dvectors, dwords, dbias);
-}
-
-void upper_level_of_pointers(int threads, const float *vectors, const float *cluster_projection,
-                             const float *word_projection, const float *clusters, const float *bias, int64_t rows,
-                             int64_t dim, int64_t count, float kept, float share, float least, float *log_cluster,
-                             float *word_vectors) {
-    const UpperLevel level{dim, count, cluster_projection, word_projection, {kept, share, least}, clusters, bias};
-    upper_level(threads, level, vectors, rows, log_cluster, word_vectors);
 }
 }

@@ -1,8 +1,8 @@
-// `slab_products.h`, `fused_softmax.h` and `upper_level.h` as operations of XLA.
+// `slab_products.h`, `two_levels.h` and `fused_softmax.h` as operations of XLA.
 
 #include "fused_softmax.h"
 #include "slab_products.h"
-#include "upper_level.h"
+#include "two_levels.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -37,12 +37,25 @@ ffi::Error gradients(int32_t threads, Floats slab, Integers ids_of, Floats vecto
     return ffi::Error::Success();
 }
 
-ffi::Error likeliest(int32_t threads, int32_t most, Floats slab, Integers ids_of, Floats vectors, Floats log_cluster,
-                     Floats bias, FloatsOut values, IntegersOut ids, IntegersOut expanded) {
+Likeliest<int32_t> found(FloatsOut &values, IntegersOut &ids, FloatsOut &share) {
+    return {values->dimensions()[1], values->typed_data(), ids->typed_data(), share->typed_data()};
+}
+
+ffi::Error likeliest(int32_t threads, Floats slab, Integers ids_of, Floats bias, Floats vectors, Floats log_cluster,
+                     FloatsOut values, IntegersOut ids, FloatsOut share) {
     const Searched searched{vectors.dimensions()[0], vectors.typed_data(), log_cluster.typed_data()};
-    products(threads, slab, ids_of)
-        .likeliest(searched, or_null(bias), values->dimensions()[1], most, values->typed_data(), ids->typed_data(),
-                   expanded->typed_data());
+    likeliest_words(threads, searched, products(threads, slab, ids_of).words(or_null(bias)), found(values, ids, share));
+    return ffi::Error::Success();
+}
+
+ffi::Error of_hidden(int32_t threads, float kept, float share_of_projected, float least, Floats slab, Integers ids_of,
+                     Floats bias, Floats hidden, Floats cluster_projection, Floats word_projection,
+                     Floats cluster_weight, Floats cluster_bias, FloatsOut values, IntegersOut ids, FloatsOut share) {
+    const auto shape = cluster_weight.dimensions();
+    const UpperLevel level{shape[1], shape[0], or_null(cluster_projection), or_null(word_projection),
+                           {kept, share_of_projected, least}, cluster_weight.typed_data(), or_null(cluster_bias)};
+    likeliest_of_hidden(threads, level, hidden.typed_data(), hidden.dimensions()[0],
+                        products(threads, slab, ids_of).words(or_null(bias)), found(values, ids, share));
     return ffi::Error::Success();
 }
 
@@ -57,16 +70,6 @@ ffi::Error fused(int32_t threads, int32_t most, Floats vectors, Floats words, Fl
     return done ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kOutOfRange, "a target is none of the words");
 }
 
-ffi::Error level(int32_t threads, float kept, float share, float least, Floats vectors, Floats cluster_projection,
-                 Floats word_projection, Floats clusters, Floats bias, FloatsOut log_cluster, FloatsOut word_vectors) {
-    const auto shape = clusters.dimensions();
-    const UpperLevel level{shape[1], shape[0], or_null(cluster_projection), or_null(word_projection),
-                           {kept, share, least}, clusters.typed_data(), or_null(bias)};
-    upper_level(threads, level, vectors.typed_data(), vectors.dimensions()[0], log_cluster->typed_data(),
-                word_vectors->typed_data());
-    return ffi::Error::Success();
-}
-
 auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }
 auto of_tokens() {
     return bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Floats>();
@@ -77,11 +80,12 @@ auto of_tokens() {
 XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_scores_of_xla, scores, of_tokens().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_gradients_of_xla, gradients, of_tokens().Ret<Floats>().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_words_of_xla, likeliest,
-                              bound().Attr<int32_t>("most").Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Floats>()
-                                  .Arg<Floats>().Ret<Floats>().Ret<Integers>().Ret<Integers>());
+                              bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Floats>().Arg<Floats>()
+                                  .Ret<Floats>().Ret<Integers>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_of_hidden_of_xla, of_hidden,
+                              bound().Attr<float>("kept").Attr<float>("share").Attr<float>("least").Arg<Floats>()
+                                  .Arg<Integers>().Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Floats>()
+                                  .Arg<Floats>().Arg<Floats>().Ret<Floats>().Ret<Integers>().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, fused,
                               bound().Attr<int32_t>("most").Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Integers>()
                                   .Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(upper_level_of_xla, level,
-                              bound().Attr<float>("kept").Attr<float>("share").Attr<float>("least").Arg<Floats>()
-                                  .Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Floats>().Ret<Floats>().Ret<Floats>());

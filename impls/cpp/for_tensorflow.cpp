@@ -1,4 +1,4 @@
-// `slab_products.h`, `fused_softmax.h` and `upper_level.h` as operations of TensorFlow, which are there once this is
+// `slab_products.h`, `two_levels.h` and `fused_softmax.h` as operations of TensorFlow, which are there once this is
 // loaded.
 
 #include <memory>
@@ -10,7 +10,7 @@
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/ops.h"
 #include "tensorflow/c/tf_tensor.h"
-#include "upper_level.h"
+#include "two_levels.h"
 
 namespace {
 
@@ -73,7 +73,7 @@ class Run {
   private:
     TF_OpKernelContext *context_;
     Status status_;
-    Tensor inputs_[6], outputs_[4];
+    Tensor inputs_[8], outputs_[4];
 };
 
 struct Attributes {
@@ -112,16 +112,33 @@ void gradients(void *attributes, TF_OpKernelContext *context) {
             .gradients(run.tokens(), run.data<float>(5), dvectors, dslab);
 }
 
+// Null where there is no memory for it.
+Likeliest<int32_t> found(Run &run, int64_t rows, int64_t k) {
+    float *values = run.output<float>(0, {rows, k});
+    int32_t *ids = values ? run.output<int32_t>(1, {rows, k}) : nullptr;
+    float *share = ids ? run.output<float>(2, {rows}) : nullptr;
+    return {k, values, ids, share};
+}
+
 void likeliest(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
     const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
-    const int64_t rows = run.size(2, 0);
-    float *values = run.output<float>(0, {rows, k});
-    int32_t *ids = values ? run.output<int32_t>(1, {rows, k}) : nullptr;
-    int32_t *expanded = ids ? run.output<int32_t>(2, {rows}) : nullptr;
-    if (expanded)
-        run.products(threads).likeliest({rows, run.data<float>(2), run.data<float>(3)}, run.or_null(4), k, most, values,
-                                        ids, expanded);
+    const Searched searched{run.size(3, 0), run.data<float>(3), run.data<float>(4)};
+    const Likeliest<int32_t> likeliest = found(run, searched.count, k);
+    if (likeliest.share)
+        likeliest_words(threads, searched, run.products(threads).words(run.or_null(2)), likeliest);
+}
+
+void of_hidden(void *attributes, TF_OpKernelContext *context) {
+    Run run(context);
+    const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
+    const int64_t rows = run.size(3, 0);
+    const UpperLevel level{run.size(6, 1), run.size(6, 0), run.or_null(4), run.or_null(5), projection,
+                           run.data<float>(6), run.or_null(7)};
+    const Likeliest<int32_t> likeliest = found(run, rows, k);
+    if (likeliest.share)
+        likeliest_of_hidden(threads, level, run.data<float>(3), rows, run.products(threads).words(run.or_null(2)),
+                            likeliest);
 }
 
 void fused(void *attributes, TF_OpKernelContext *context) {
@@ -137,18 +154,6 @@ void fused(void *attributes, TF_OpKernelContext *context) {
     if (dbias && !fused_softmax(threads, examples, vocab, most, run.data<float>(1), run.data<float>(2), total, dvectors,
                                 dwords, dbias))
         run.fail(TF_OUT_OF_RANGE, "a target is none of the words");
-}
-
-void level(void *attributes, TF_OpKernelContext *context) {
-    Run run(context);
-    const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
-    const int64_t rows = run.size(0, 0), dim = run.size(0, 1), clusters = run.size(3, 0);
-    const UpperLevel level{dim, clusters, run.or_null(1), run.or_null(2), projection, run.data<float>(3),
-                           run.or_null(4)};
-    float *log_cluster = run.output<float>(0, {rows, clusters});
-    float *word_vectors = log_cluster ? run.output<float>(1, {level.word_projection ? rows : 0, dim}) : nullptr;
-    if (word_vectors || (log_cluster && !level.word_projection))  // what is empty may be nowhere
-        upper_level(threads, level, run.data<float>(0), rows, log_cluster, word_vectors);
 }
 
 void any_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
@@ -175,15 +180,16 @@ const bool added = [] {
     add("VocabenchClusterGradients", {"threads: int"},
         {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "dscores: float"},
         {"dvectors: float", "dslab: float"}, gradients);
-    add("VocabenchLikeliestWords", {"threads: int", "k: int", "most: int"},
-        {"slab: float", "ids_of: int32", "vectors: float", "log_cluster: float", "bias: float"},
-        {"values: float", "ids: int32", "expanded: int32"}, likeliest);
+    add("VocabenchLikeliestWords", {"threads: int", "k: int"},
+        {"slab: float", "ids_of: int32", "bias: float", "vectors: float", "log_cluster: float"},
+        {"values: float", "ids: int32", "share_of_clusters: float"}, likeliest);
+    add("VocabenchLikeliestOfHidden", {"threads: int", "k: int", "kept: float", "share: float", "least: float"},
+        {"slab: float", "ids_of: int32", "bias: float", "hidden: float", "cluster_projection: float",
+         "word_projection: float", "cluster_weight: float", "cluster_bias: float"},
+        {"values: float", "ids: int32", "share_of_clusters: float"}, of_hidden);
     add("VocabenchFusedSoftmax", {"threads: int", "most: int"},
         {"vectors: float", "words: float", "bias: float", "target: int32", "share: float"},
         {"total: float", "dvectors: float", "dwords: float", "dbias: float"}, fused);
-    add("VocabenchUpperLevel", {"threads: int", "kept: float", "share: float", "least: float"},
-        {"vectors: float", "cluster_projection: float", "word_projection: float", "clusters: float", "bias: float"},
-        {"log_cluster: float", "word_vectors: float"}, level);
     return true;
 }();
 

@@ -59,12 +59,8 @@ class SlabProducts {
                           dslab);
     }
 
-    // As `likeliest_words`.
-    void likeliest(const Searched &searched, const float *bias, int64_t k, int64_t most, float *values, int32_t *ids,
-                   int32_t *expanded) const {
-        likeliest_words(threads_, searched, slab_.words, bias, slab_.ids, clusters(nullptr), k, most, values, ids,
-                        expanded);
-    }
+    // As the search takes them. bias (clusters, slots) or null.
+    ClusteredWords<int32_t> words(const float *bias) const { return {slab_.words, bias, slab_.ids, clusters(nullptr)}; }
 
   private:
     Clusters clusters(const int32_t *end) const {

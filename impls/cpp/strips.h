@@ -31,14 +31,18 @@ class Strips {
             for (int64_t row = 0; row < rows; ++row) std::copy_n(from[row] + first, count, strip[row]);
         });
     }
-    // Of the first `vectors` the numbers of each, one below the other; zeros beyond.
+    // Of the first `vectors` the numbers of each, one below the other; zeros beyond. By lines of theirs, so that what is
+    // written to stays in the nearest cache until its lines are full: a vector at a time, it takes five times as long.
     template <class Vectors>
     void copy_across(Vectors from, int64_t vectors) {
         each([&](Dense<float> strip, int64_t first, int64_t count) {
-            for (int64_t number = first; number < first + count; ++number) {
-                float *place = strip.first + number - first;
-                const float *own = number < vectors ? from[number] : nullptr;
-                for (int64_t d = 0; d < rows_; ++d) place[d * count] = own ? own[d] : 0;
+            for (int64_t start = 0; start < rows_; start += LINE) {
+                const int64_t end = std::min<int64_t>(start + LINE, rows_);
+                for (int64_t number = first; number < first + count; ++number) {
+                    float *place = strip.first + number - first;
+                    const float *own = number < vectors ? from[number] : nullptr;
+                    for (int64_t d = start; d < end; ++d) place[d * count] = own ? own[d] : 0;
+                }
             }
         });
     }

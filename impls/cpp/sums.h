@@ -67,7 +67,7 @@ void strip_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t ou
 // work(first, constant) for strips of so many vectors' worth of numbers.
 template <class Work>
 void by_strips(int64_t vectors, Work work) {
-    by_pieces_or_singly<SUM_VECTORS>(vectors, work);
+    by_pieces<SUM_VECTORS>(vectors, work);
 }
 
 // The numbers from d on, which are too few for a vector.

@@ -19,7 +19,7 @@ constexpr int LANES = 16, DOT_TOKENS = 4, DOT_WORDS = 6;
 #else  // 16 registers
 constexpr int LANES = 8, DOT_TOKENS = 3, DOT_WORDS = 4;
 #endif
-constexpr int64_t TOKENS = 48;  // whose vectors stay in the cache next to a core while a cluster's words go by
+constexpr int64_t TOKENS = LANES == 16 ? 64 : 48;  // whose vectors stay in the cache next to a core while a cluster's words go by
 
 using Vector = float __attribute__((vector_size(4 * LANES)));
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cache, partial
 
 import jax
@@ -14,7 +15,7 @@ from impls.on_jax._layer import Array
 from impls.on_numpy.sohsm import Projected
 
 _SCORES, _GRADIENTS, _LIKELIEST = "cluster_scores_of_xla", "cluster_gradients_of_xla", "likeliest_words_of_xla"
-_FUSED, _UPPER = "fused_softmax_of_xla", "upper_level_of_xla"
+_OF_HIDDEN, _FUSED = "likeliest_of_hidden_of_xla", "fused_softmax_of_xla"
 
 
 def known(dtype: str) -> bool:
@@ -49,28 +50,33 @@ def gradients(
 
 
 def likeliest(
-    hidden_ND: Array, log_cluster_NC: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, k: int,
-    most: int,
+    hidden_ND: Array, log_cluster_NC: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, k: int
+) -> tuple[Array, Array, Array]:
+    """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) the share of the
+    clusters that were looked through for them: 0 of a row that is no numbers, whose words are of no meaning."""
+    call = _call(_LIKELIEST, _found(len(hidden_ND), k))
+    return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, log_cluster_NC)
+
+
+def likeliest_of_hidden(
+    hidden_ND: Array, projected: Projected, upper: Sequence[Array | None], slab_CSD: Array, bias_CS: Array | None,
+    word_CS: Array, k: int,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) how many clusters were
-    looked through for them: 0 where it had been more than `most`, and there are neither values nor ids."""
-    rows = len(hidden_ND)
-    shapes = ((rows, k), jnp.float32), ((rows, k), jnp.int32), ((rows,), jnp.int32)
-    call = _call(_LIKELIEST, tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes))
-    return call(slab_CSD, word_CS, hidden_ND, log_cluster_NC, _or_none(bias_CS), most=np.int32(most))
+    """As `likeliest`, of hidden vectors whose upper level is made by the kernel too.
+
+    Args:
+        projected: What projections make of vectors.
+        upper: Projections for clusters and for words (D, D), weight (C, D) and bias (C,) of clusters; None for one that
+            there is not, but for the weight.
+    """
+    call = _call(_OF_HIDDEN, _found(len(hidden_ND), k))
+    numbers = {name: np.float32(number) for name, number in projected._asdict().items()}
+    return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper), **numbers)
 
 
-def upper_level(
-    hidden_ND: Array, cluster_projection_DD: Array | None, word_projection_DD: Array | None, projected: Projected,
-    weight_CD: Array, bias_C: Array | None,
-) -> tuple[Array, Array]:  # fmt: skip
-    """(N, D) what words are multiplied with, and (N, C) log P(c | h). Without a gradient."""
-    (rows, dim), clusters = hidden_ND.shape, len(weight_CD)
-    shapes = (rows, clusters), (0 if word_projection_DD is None else rows, dim)
-    call = _call(_UPPER, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
-    given = hidden_ND, *map(_or_none, (cluster_projection_DD, word_projection_DD)), weight_CD, _or_none(bias_C)
-    log_cluster_NC, word_hidden_ND = call(*given, **{name: np.float32(n) for name, n in projected._asdict().items()})
-    return hidden_ND if word_projection_DD is None else word_hidden_ND, log_cluster_NC
+def _found(rows: int, k: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+    shapes = ((rows, k), jnp.float32), ((rows, k), jnp.int32), ((rows,), jnp.float32)
+    return tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes)
 
 
 def fused_softmax(
@@ -101,6 +107,6 @@ def _registered() -> bool:
     library = cpp.library("for_jax", ("-isystem", jax.ffi.include_dir()))
     if library is None:
         return False
-    for target in (_SCORES, _GRADIENTS, _LIKELIEST, _FUSED, _UPPER):
+    for target in (_SCORES, _GRADIENTS, _LIKELIEST, _OF_HIDDEN, _FUSED):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return True

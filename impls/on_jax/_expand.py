@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls import cpp
 from impls.cpp import CPP
 from impls.on_jax import _clusters, _cpp
 from impls.on_jax._best import best_by_id, top_k
@@ -101,17 +100,12 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
         k: From 1 to V.
     """
     (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
-    searched = cpp.most_clusters(rows, clusters) if words.form == CPP else 0
-    if searched == clusters:  # which settles all rows but those that are no numbers
-        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)
+    if words.form == CPP:
+        return _cpp.likeliest(hidden_ND.astype(words.slab_CSD.dtype), log_cluster_NC, *words[:3], k)
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
 
     def by_bounds(first: int) -> tuple[Found, Array]:
         return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first)
-
-    def by_kernels() -> tuple[Found, Array]:
-        found = _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)
-        return found, (found[2] > 0).all()
 
     def not_tried() -> tuple[Found, Array]:
         nothing_NK, none_NK = jnp.zeros((rows, k), log_cluster_NC.dtype), jnp.zeros((rows, k), words.word_CS.dtype)
@@ -137,20 +131,10 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
         share_1 = (number / clusters).astype(jnp.float32)[None]
         return lax.cond(settled, lambda: (*best_by_id(*candidates, k), share_1), whole)
 
-    if searched:
-        found, settled = lax.cond(flat, not_tried, by_kernels)
-        return lax.cond(settled, lambda: found, whole)
     if rows == 1 and first == min(clusters, _FIRST_CLUSTERS):
         # On a GPU the host would wait for each turn of the loop.
         return lax.platform_dependent(cpu=in_turn, default=at_once)
     return at_once()
-
-
-def _best_by_kernels(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, most: int) -> Found:
-    """As `search`; a share of 0 for rows that want more than `most` clusters, or are no numbers."""
-    given = hidden_ND.astype(words.slab_CSD.dtype), log_cluster_NC, *words[:3]
-    values_NK, ids_NK, number_N = _cpp.likeliest(*given, k, most)
-    return values_NK, ids_NK, (number_N / words.word_CS.shape[0]).astype(jnp.float32)
 
 
 def _expanded_in_turn(

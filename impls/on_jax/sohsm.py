@@ -93,6 +93,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
+        words = self._words(params, structure)
+        if words.form == CPP and cpp.projects_fastest(len(hidden_ND)):
+            names = "cluster_projection", "word_projection", "cluster_weight", "cluster_bias"
+            projected = sohsm.projected(str(self.spec.options["projection"]))
+            given = hidden_ND.astype(words.slab_CSD.dtype), projected, [params.get(name) for name in names]
+            return _cpp.likeliest_of_hidden(*given, *words[:3], k)
         return _expand.search(*self._levels(params, structure, hidden_ND), k)
 
     def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
@@ -105,15 +111,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _levels(self, params: Tree, structure: Tree, hidden_ND: Array) -> tuple[Array, Array, _expand.WordsByCluster]:
         """What decoding reads: hidden vectors for words, (N, C) log P(c | h), the words of the clusters."""
-        slab_CSD, word_CS = params["word_weight"], structure["word"]
-        words = _expand.WordsByCluster(slab_CSD, params.get("word_bias"), word_CS, self.form)
-        if self.form == CPP and cpp.reads_fastest(len(hidden_ND)):
-            projections = params.get("cluster_projection"), params.get("word_projection")
-            projected = sohsm.projected(str(self.spec.options["projection"]))
-            upper = params["cluster_weight"], params.get("cluster_bias")
-            return *_cpp.upper_level(hidden_ND.astype(slab_CSD.dtype), *projections, projected, *upper), words
         word_hidden_ND = self._project(params, hidden_ND, "word_projection")
-        return word_hidden_ND, self.cluster_log_probs(params, hidden_ND), words
+        return word_hidden_ND, self.cluster_log_probs(params, hidden_ND), self._words(params, structure)
+
+    def _words(self, params: Tree, structure: Tree) -> _expand.WordsByCluster:
+        return _expand.WordsByCluster(params["word_weight"], params.get("word_bias"), structure["word"], self.form)
 
     def _project(self, params: Tree, hidden_ND: Array, name: str) -> Array:
         if name not in params:

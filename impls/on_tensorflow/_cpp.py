@@ -4,6 +4,7 @@ softmax."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -53,27 +54,34 @@ def gradients(
 
 
 def likeliest(
-    hidden_ND: Tensor, log_cluster_NC: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, k: int,
-    most: int,
+    hidden_ND: Tensor, log_cluster_NC: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, k: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) the share of the
+    clusters that were looked through for them: 0 of a row that is no numbers, whose words are of no meaning."""
+    given = slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, log_cluster_NC
+    return _found(_operations().vocabench_likeliest_words(*given, threads=threads(), k=k), hidden_ND.shape[0], k)
+
+
+def likeliest_of_hidden(
+    hidden_ND: Tensor, projected: Projected, upper: Sequence[Tensor | None], slab_CSD: Tensor, bias_CS: Tensor | None,
+    word_CS: Tensor, k: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) how many clusters were
-    looked through for them: 0 where it had been more than `most`, and there are neither values nor ids."""
-    given = slab_CSD, word_CS, hidden_ND, log_cluster_NC, _or_none(bias_CS)
-    found = _operations().vocabench_likeliest_words(*given, threads=threads(), k=k, most=most)
-    rows = hidden_ND.shape[0]
-    values_NK, ids_NK = (tf.ensure_shape(array, [rows, k]) for array in (found.values, found.ids))
-    return values_NK, ids_NK, tf.ensure_shape(found.expanded, [rows])
+    """As `likeliest`, of hidden vectors whose upper level is made by the kernel too.
+
+    Args:
+        projected: What projections make of vectors.
+        upper: Projections for clusters and for words (D, D), weight (C, D) and bias (C,) of clusters; None for one that
+            there is not, but for the weight.
+    """
+    given = slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper)
+    operation = _operations().vocabench_likeliest_of_hidden
+    return _found(operation(*given, threads=threads(), k=k, **projected._asdict()), hidden_ND.shape[0], k)
 
 
-def upper_level(
-    hidden_ND: Tensor, cluster_projection_DD: Tensor | None, word_projection_DD: Tensor | None, projected: Projected,
-    weight_CD: Tensor, bias_C: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(N, D) what words are multiplied with, and (N, C) log P(c | h). Without a gradient."""
-    given = hidden_ND, *map(_or_none, (cluster_projection_DD, word_projection_DD)), weight_CD, _or_none(bias_C)
-    found = _operations().vocabench_upper_level(*given, threads=threads(), **projected._asdict())
-    word_hidden_ND = hidden_ND if word_projection_DD is None else tf.ensure_shape(found.word_vectors, hidden_ND.shape)
-    return word_hidden_ND, tf.ensure_shape(found.log_cluster, [hidden_ND.shape[0], weight_CD.shape[0]])
+def _found(outputs: tuple[Tensor, ...], rows: int | None, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    for output, shape in zip(outputs, ([rows, k], [rows, k], [rows]), strict=True):
+        output.set_shape(shape)
+    return tuple(outputs)
 
 
 def fused_softmax(

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from impls import cpp
 from impls.cpp import CPP
 from impls.on_tensorflow import _clusters, _cpp
 from impls.on_tensorflow._layer import Tensor, at_least_float32, best_by_id, draw, on_gpu, product, traced
@@ -127,19 +126,14 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         k: From 1 to V.
     """
     clusters, width = words.word_CS.shape
-    searched = cpp.most_clusters(hidden_ND.shape[0], clusters) if words.form == CPP else 0
-    if searched == clusters:  # which settles all rows but those that are no numbers
-        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)
+    if words.form == CPP:
+        return _cpp.likeliest(tf.cast(hidden_ND, words.slab_CSD.dtype), log_cluster_NC, *words[:3], k)
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
     following = _NEXT * first
     next_pays = following < _NEXT_SHARE * clusters
 
     def by_bounds(first: int, most: float) -> tuple[Tensor, ...]:
         return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first, most)
-
-    def by_kernels() -> tuple[Tensor, ...]:
-        found = _best_by_kernels(hidden_ND, log_cluster_NC, words, k, searched)
-        return *found, tf.reduce_all(found[2] > 0)
 
     def not_tried() -> tuple[Tensor, ...]:
         return *_nothing(log_cluster_NC, k), False
@@ -152,9 +146,6 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     half_N1 = tf.reduce_max(log_cluster_NC, axis=1, keepdims=True) - math.log(2.0)
     reaching = tf.math.count_nonzero(log_cluster_NC >= half_N1, dtype=tf.int32)
     flat = _exceeds(reaching, _FLAT_SHARE, log_cluster_NC) & (k > first)
-    if searched:
-        *found, settled = tf.cond(flat, not_tried, by_kernels)
-        return tf.cond(settled, lambda: tuple(found), whole)
     if hidden_ND.shape[0] == 1 and first == min(clusters, _FIRST_CLUSTERS) and not on_gpu():
         number, settled, candidates = _expanded_in_turn(hidden_ND, log_cluster_NC, words, k, flat)
 
@@ -168,13 +159,6 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         again, kept = ~settled & ~flat, (*found, settled)
         *found, settled = tf.cond(again, lambda: by_bounds(following, _OPEN_SHARE), lambda: kept)
     return tf.cond(settled, lambda: tuple(found), whole)  # one place for it, or it would be traced twice
-
-
-def _best_by_kernels(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, most: int) -> Found:
-    """As `search`; a share of 0 for rows that want more than `most` clusters, or are no numbers."""
-    given = tf.cast(hidden_ND, words.slab_CSD.dtype), log_cluster_NC, *words[:3]
-    values_NK, ids_NK, number_N = _cpp.likeliest(*given, k, most)
-    return values_NK, ids_NK, tf.cast(number_N, tf.float32) / words.word_CS.shape[0]
 
 
 @traced(jit_compile=True)  # TensorFlow's own kernels, a dozen a cluster, take a fifth longer

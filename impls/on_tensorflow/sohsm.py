@@ -102,6 +102,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
+        words = self._words()
+        if words.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
+            names = "cluster_projection", "word_projection", "cluster_weight", "cluster_bias"
+            projected = sohsm.projected(str(self.spec.options["projection"]))
+            given = tf.cast(hidden_ND, words.slab_CSD.dtype), projected, [self.value_of(name) for name in names]
+            return _cpp.likeliest_of_hidden(*given, *words[:3], k)
         return _expand.search(*self._levels(hidden_ND), k)
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
@@ -114,16 +120,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor, _expand.WordsByCluster]:
         """What decoding reads: hidden vectors for words, (N, C) log P(c | h), the words of the clusters."""
-        words = _expand.WordsByCluster(
-            tf.convert_to_tensor(self.value_of("word_weight")), self.value_of("word_bias"), self.word, self.form
-        )
-        if self.form == CPP and cpp.reads_fastest(hidden_ND.shape[0]):
-            projections = self.value_of("cluster_projection"), self.value_of("word_projection")
-            projected = sohsm.projected(str(self.spec.options["projection"]))
-            upper = self.value_of("cluster_weight"), self.value_of("cluster_bias")
-            given_ND = tf.cast(hidden_ND, words.slab_CSD.dtype)
-            return *_cpp.upper_level(given_ND, *projections, projected, *upper), words
-        return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND), words
+        return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND), self._words()
+
+    def _words(self) -> _expand.WordsByCluster:
+        slab_CSD = tf.convert_to_tensor(self.value_of("word_weight"))
+        return _expand.WordsByCluster(slab_CSD, self.value_of("word_bias"), self.word, self.form)
 
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
         weight_DD = self.value_of(name)

@@ -4,7 +4,7 @@ softmax."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -62,36 +62,40 @@ def gradients(
 
 def likeliest(
     hidden_RD: Tensor, log_cluster_RC: Tensor, words: Tensor, bias: Tensor | None, word_CS: Tensor, rows: WordRows,
-    k: int, most: int,
+    k: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Values and ids (R, K) of the k likeliest words, best first, equals by their ids, and (R,) how many clusters were
-    looked through for them: 0 where it had been more than `most`, and there are neither values nor ids."""
-    values_RK, ids_RK = hidden_RD.new_empty(len(hidden_RD), k), word_CS.new_empty(len(hidden_RD), k)
-    expanded_R = word_CS.new_empty(len(hidden_RD))
+    """Values and ids (R, K) of the k likeliest words, best first, equals by their ids, and (R,) the share of the
+    clusters that were looked through for them: 0 of a row that is no numbers, whose words are of no meaning."""
     given = hidden_RD.contiguous(), log_cluster_RC.contiguous(), words, bias, word_CS, rows.start_C, rows.size_C
-    sizes = len(hidden_RD), len(rows.size_C), words.shape[-1], rows.slots, k, most
-    found = values_RK, ids_RK, expanded_R
+    sizes = len(hidden_RD), len(rows.size_C), words.shape[-1], rows.slots, k
+    found = _found(hidden_RD, word_CS, k)
     _kernel("likeliest_of_pointers", words)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
     return found
 
 
-def upper_level(
-    hidden_ND: Tensor,
-    cluster_projection_DD: Tensor | None,
-    word_projection_DD: Tensor | None,
-    projected: Projected,
-    weight_CD: Tensor,
-    bias_C: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """(N, D) what words are multiplied with, and (N, C) log P(c | h). Without a gradient."""
-    every = hidden_ND, cluster_projection_DD, word_projection_DD, weight_CD, bias_C
-    given = [None if each is None else each.contiguous() for each in every]
-    log_cluster_NC = hidden_ND.new_empty(len(hidden_ND), len(weight_CD))
-    word_hidden_ND = hidden_ND if word_projection_DD is None else hidden_ND.new_empty(hidden_ND.shape)
-    sizes = map(ctypes.c_int64, (len(hidden_ND), hidden_ND.shape[1], len(weight_CD)))
-    found = map(_at, (log_cluster_NC, word_hidden_ND))
-    _kernel("upper_level_of_pointers", weight_CD)(*map(_at, given), *sizes, *map(ctypes.c_float, projected), *found)
-    return word_hidden_ND, log_cluster_NC
+def likeliest_of_hidden(
+    hidden_ND: Tensor, projected: Projected, upper: Sequence[Tensor | None], words: Tensor, bias: Tensor | None,
+    word_CS: Tensor, rows: WordRows, k: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """As `likeliest`, of hidden vectors whose upper level is made by the kernel too.
+
+    Args:
+        projected: What projections make of vectors.
+        upper: Projections for clusters and for words (D, D), weight (C, D) and bias (C,) of clusters; None for one that
+            there is not, but for the weight.
+    """
+    upper = [None if each is None else each.contiguous() for each in upper]
+    given = hidden_ND.contiguous(), *upper, words, bias, word_CS, rows.start_C, rows.size_C
+    sizes = len(hidden_ND), len(rows.size_C), words.shape[-1], rows.slots, k
+    found = _found(hidden_ND, word_CS, k)
+    numbers = *map(ctypes.c_int64, sizes), *map(ctypes.c_float, projected)
+    _kernel("likeliest_of_hidden_pointers", words)(*map(_at, given), *numbers, *map(_at, found))
+    return found
+
+
+def _found(hidden_ND: Tensor, word_CS: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    rows = len(hidden_ND)
+    return hidden_ND.new_empty(rows, k), word_CS.new_empty(rows, k), hidden_ND.new_empty(rows)
 
 
 def fused_softmax(

@@ -14,7 +14,6 @@ from bisect import bisect_right
 import torch
 from torch import Tensor
 
-from impls import cpp
 from impls.cpp import CPP
 from impls.on_torch import _all_clusters, _clusters, _cpp
 from impls.on_torch._best import best, best_of_pairs
@@ -44,13 +43,14 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         words: The words of each cluster, none of which is empty.
         k: From 1 to V.
     """
+    if words.form == CPP:
+        given = words.vectors, words.bias, words.word_CS, words.rows
+        return _cpp.likeliest(hidden_ND, log_cluster_NC, *given, k)
     clusters, width = words.word_CS.shape
     if _at_once(len(hidden_ND), clusters * width, hidden_ND.is_cuda):
         all_N = torch.ones(len(hidden_ND), device=hidden_ND.device)
         return *_all_clusters.best_of_joint(hidden_ND, log_cluster_NC, words, k), all_N
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // width)))
-    if words.form == CPP and cpp.most_clusters(len(hidden_ND), clusters) == clusters:
-        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k)
     few = len(hidden_ND) <= _FEW_ROWS and hidden_ND.device.type == "cpu"
     if few and len(hidden_ND) == 1:  # which looks by itself whether it is flat
         return _best_of_rows(hidden_ND, log_cluster_NC, words, k, first)
@@ -168,22 +168,8 @@ def _best_of_expanded(
     return best(joint_NF, k, ids_of)
 
 
-def _best_by_kernels(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> Found:
-    """As `search`: rows that want too many clusters are scored whole."""
-    rows, clusters = log_cluster_NC.shape
-    given = hidden_ND, log_cluster_NC, words.vectors, words.bias, words.word_CS, words.rows
-    values_NK, ids_NK, expanded_N = _cpp.likeliest(*given, k, cpp.most_clusters(rows, clusters))
-    share_N = expanded_N / clusters
-    if len(flat_R := (expanded_N == 0).nonzero()[:, 0]):
-        found = _all_clusters.best_of_all(hidden_ND[flat_R], log_cluster_NC[flat_R], words, k)
-        values_NK[flat_R], ids_NK[flat_R], share_N[flat_R] = *found, 1.0
-    return values_NK, ids_NK, share_N
-
-
 def _best_by_bounds(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int) -> Found:
     rows, clusters = log_cluster_NC.shape
-    if words.form == CPP:
-        return _best_by_kernels(hidden_ND, log_cluster_NC, words, k)
     falling_NM, chosen_NM = torch.topk(log_cluster_NC, min(first + 1, clusters), dim=1)
     chosen_NM = chosen_NM[:, :first]
     values_NK, ids_NK = _best_of_expanded(hidden_ND, log_cluster_NC, words, chosen_NM, k)

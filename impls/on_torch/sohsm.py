@@ -120,17 +120,24 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
-        return _expand.search(*self._upper_level(hidden_ND), self._words, k)
+        words = self._words
+        if words.form == CPP and cpp.projects_fastest(len(hidden_ND)):
+            projections = getattr(self, "cluster_projection", None), getattr(self, "word_projection", None)
+            upper = *projections, self.cluster_weight, getattr(self, "cluster_bias", None)
+            projected = sohsm.projected(str(self.spec.options["projection"]))
+            lower = words.vectors, words.bias, words.word_CS, words.rows
+            return _cpp.likeliest_of_hidden(hidden_ND.to(words.vectors.dtype), projected, upper, *lower, k)
+        return _expand.search(*self._levels(hidden_ND), words, k)
 
     @torch.no_grad()
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
-        return _expand.likeliest_of_clusters(*self._upper_level(hidden_ND), self._words, k, width)
+        return _expand.likeliest_of_clusters(*self._levels(hidden_ND), self._words, k, width)
 
     @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """(N,) words: a cluster by the first number, one of its words by the second."""
-        word_hidden_ND, log_cluster_NC = self._upper_level(hidden_ND)
+        word_hidden_ND, log_cluster_NC = self._levels(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
         words = self._words
         batch = _clusters.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), words.rows, words.form)
@@ -151,13 +158,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         form = _clusters.form_to_decode(self.form, self.word_weight)
         return WordsByCluster(self.word_weight, self._word_bias, self.word, self._rows, form)
 
-    def _upper_level(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """What decoding reads before any word: (N, D) what these are multiplied with, and (N, C) log P(c | h)."""
-        if self.form == CPP and _cpp.runs_on(self.cluster_weight) and cpp.reads_fastest(len(hidden_ND)):
-            projections = getattr(self, "cluster_projection", None), getattr(self, "word_projection", None)
-            projected = sohsm.projected(str(self.spec.options["projection"]))
-            upper = self.cluster_weight, getattr(self, "cluster_bias", None)
-            return _cpp.upper_level(hidden_ND.to(self.cluster_weight.dtype), *projections, projected, *upper)
+    def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, D) what words are multiplied with, and (N, C) log P(c | h)."""
         word_hidden_ND = self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
         return word_hidden_ND, self.cluster_log_probs(hidden_ND)
 

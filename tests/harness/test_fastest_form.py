@@ -79,6 +79,7 @@ class Pretended:
 
     def __init__(self, form):
         self.form = form
+        self.calls = 0
 
     def prepare(self, work, hidden_ND, targets_N):
         assert work == "layer"
@@ -87,7 +88,9 @@ class Pretended:
         def run():
             if self.form == "unknown to the device":
                 raise RuntimeError("no kernel")
-            time.sleep({"slow": 0.02, "fast": 0.002}[self.form])
+            self.calls += 1
+            disturbed = self.form == "fast, mostly disturbed" and self.calls % 5
+            time.sleep({"slow": 0.02, "fast": 0.002}.get(self.form, 0.05 if disturbed else 0.001))
 
         return run
 
@@ -103,6 +106,14 @@ def test_the_fastest_form_is_taken_and_one_that_fails_is_passed_over(monkeypatch
     assert seconds["unknown to the device"] == "no kernel"
     assert said == [f"trying {name}" for name in names]
     assert np.array_equal(chosen.counts, spec.counts)
+
+
+def test_calls_that_are_disturbed_say_nothing_of_a_form(monkeypatch):
+    monkeypatch.setattr(layers, "forms", lambda framework, spec, device: ("slow", "fast, mostly disturbed"))
+    monkeypatch.setattr(layers, "from_spec", lambda framework, spec, device: Pretended(spec.form))
+    spec = spec_of("full_softmax")
+    inputs = batch(spec.counts, tokens=9, dim=24, seed=5)
+    assert fastest_form("torch", spec, inputs, "cpu", lambda text: None)[0].form == "fast, mostly disturbed"
 
 
 def test_where_every_form_fails_the_reason_is_told(monkeypatch):

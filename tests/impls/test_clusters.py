@@ -104,7 +104,7 @@ def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     hidden_ND = np.round(2 * np.random.default_rng(0).standard_normal((9, 8)))
     native, hidden = layer.native, torch.from_numpy(hidden_ND)
     with torch.no_grad():
-        word_hidden, log_cluster = native._upper_level(hidden)
+        word_hidden, log_cluster = native._levels(hidden)
         found = _all_clusters.best_of_joint(word_hidden, log_cluster, native._words, 20)
     values_NK, ids_NK = layer.topk(hidden_ND, 20)
     np.testing.assert_allclose(found[0].numpy(), values_NK, atol=1e-12)
@@ -221,8 +221,12 @@ def test_clusters_of_few_words_in_pytorch_settle_ties_by_bounds_and_at_once(meth
 
 @pytest.mark.parametrize(("vocab", "rows", "whole"), [(3000, 3, True), (3000, 100, False), (9000, 3, False)])
 def test_few_words_of_few_rows_are_all_scored_in_pytorch(vocab, rows, whole):
+    """Where there are no kernels."""
     pytest.importorskip("torch")
-    layer = layers.create("torch", "sohsm", counts=zipf_counts(vocab), dim=8, seed=3)
+    from impls.on_torch._clusters import LOOP
+
+    spec = layers.spec("sohsm", counts=zipf_counts(vocab), dim=8, seed=3)
+    layer = layers.from_spec("torch", dataclasses.replace(spec, form=LOOP))
     share_N = layer.expanded_share(300 * np.random.default_rng(0).standard_normal((rows, 8)), 1)
     assert (share_N == 1).all() if whole else (share_N < 1).any()
 

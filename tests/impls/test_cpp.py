@@ -74,12 +74,11 @@ def test_fused_softmax_is_first_where_it_was_timed_and_takes_whole_vectors(monke
     assert cpp.with_fused_softmax(("a", "b"), 40) == ("a", "b")
 
 
-def test_rows_are_searched_whatever_they_want_where_no_product_is_faster(monkeypatch):
-    monkeypatch.setattr(cpp, "_has", lambda feature: feature == "avx2")
-    assert cpp.most_clusters(1, 100) == cpp.most_clusters(5, 100) == cpp.most_clusters(None, 100) == 100
-    monkeypatch.setattr(cpp, "_has", lambda feature: True)
-    assert cpp.most_clusters(1, 100) == cpp.most_clusters(4, 100) == 100
-    assert cpp.most_clusters(5, 100) == cpp.most_clusters(None, 100) == 40
+def test_few_rows_are_projected_by_the_kernel():
+    assert cpp.projects_fastest(1)
+    assert cpp.projects_fastest(32)
+    assert not cpp.projects_fastest(33)
+    assert not cpp.projects_fastest(None)
 
 
 def _topk_of_torch(layer, hidden_ND, k):

@@ -180,8 +180,8 @@ def test_the_likeliest_words(sizes, rows, dim, sharpness, k, seed):
     """Of sharp and of flat distributions, for as many words as there are too; few rows a cluster and many."""
     given, joint_RV = _searched(sizes, rows, dim, sharpness, seed)
     k = min(k, sum(sizes))
-    values_RK, ids_RK, expanded_R = _cpp.likeliest(*given, k, most=len(sizes))
-    assert ((expanded_R >= 1) & (expanded_R <= len(sizes))).all()
+    values_RK, ids_RK, share_R = _cpp.likeliest(*given, k)
+    assert ((share_R > 0) & (share_R <= 1)).all()
     expected_RK = joint_RV.sort(dim=1, descending=True).values[:, :k]
     torch.testing.assert_close(values_RK.double(), expected_RK, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(joint_RV.gather(1, ids_RK), expected_RK, rtol=1e-5, atol=1e-5)
@@ -192,7 +192,7 @@ def test_the_likeliest_words(sizes, rows, dim, sharpness, k, seed):
 def test_the_likeliest_words_of_either_width(compiled_otherwise, dim):
     """Whole tiles and what is left over of them, of many rows a cluster."""
     given, joint_RV = _searched([64, 55, 13, 1, 70], 70, dim, 1.0, 0)
-    values_RK, ids_RK, _ = _cpp.likeliest(*given, 10, most=5)
+    values_RK, ids_RK, _ = _cpp.likeliest(*given, 10)
     expected_RK = joint_RV.sort(dim=1, descending=True).values[:, :10]
     torch.testing.assert_close(values_RK.double(), expected_RK, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(joint_RV.gather(1, ids_RK), expected_RK, rtol=1e-5, atol=1e-5)
@@ -205,18 +205,17 @@ def test_equally_likely_words_come_by_their_number(rows):
     log_R2 = torch.full((rows, 2), 0.5).log()
     word_23 = torch.tensor([[5, 0, 3], [2, 4, 1]])
     where = WordRows.of(torch.tensor([3, 3]), 3, in_slab=False)
-    values_RK, ids_RK, expanded_R = _cpp.likeliest(hidden_RD, log_R2, words_VD, None, word_23, where, 4, most=2)
+    values_RK, ids_RK, share_R = _cpp.likeliest(hidden_RD, log_R2, words_VD, None, word_23, where, 4)
     assert ids_RK.tolist() == [[0, 1, 2, 3]] * rows
-    assert expanded_R.tolist() == [2] * rows
+    assert share_R.tolist() == [1] * rows
     torch.testing.assert_close(values_RK, torch.full((rows, 4), 1 / 6).log())
 
 
-def test_few_clusters_are_looked_through_and_no_more_than_asked():
+def test_few_clusters_are_looked_through_and_all_of_flat_ones():
     given, _ = _searched([20] * 30, 3, 8, 20.0, 0)
-    *_, expanded_R = _cpp.likeliest(*given, 5, most=30)
-    assert expanded_R.max() < 15
-    *_, expanded_R = _cpp.likeliest(*given, 5, most=3)
-    assert expanded_R.tolist() == [0, 0, 0]
+    assert _cpp.likeliest(*given, 5)[2].max() < 0.5
+    given, _ = _searched([20] * 30, 3, 8, 0.0, 0)
+    assert _cpp.likeliest(*given, 5)[2].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("where", [0, 1])
@@ -224,29 +223,32 @@ def test_few_clusters_are_looked_through_and_no_more_than_asked():
 def test_what_is_not_a_number_is_not_searched(where, rows):
     given, joint_RV = _searched([5, 9], rows, 8, 1.0, 0)
     given[where][1] = torch.nan
-    values_RK, _, expanded_R = _cpp.likeliest(*given, 4, most=2)
-    assert expanded_R.tolist() == [2, 0, *[2] * (rows - 2)]
+    values_RK, _, share_R = _cpp.likeliest(*given, 4)
+    assert share_R.tolist() == [1, 0, *[1] * (rows - 2)]
     expected_RK = joint_RV.sort(dim=1, descending=True).values[:, :4]
-    numbers_R = expanded_R > 0
+    numbers_R = share_R > 0
     torch.testing.assert_close(values_RK[numbers_R].double(), expected_RK[numbers_R], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("projection", PROJECTIONS)
 @pytest.mark.parametrize("rows", [1, 3, 48, 130])
 @pytest.mark.parametrize("dim", [19, 64])
-def test_the_upper_level_is_that_of_the_definition(projection, rows, dim):
+def test_both_levels_are_those_of_the_definition(projection, rows, dim):
     bias = projection != "linear"
     spec = layers.spec("sohsm", counts=zipf_counts(1500), dim=dim, seed=3, projection=projection, bias=bias)
-    layer = layers.from_spec("numpy", dataclasses.replace(spec, dtype="float64"))
+    oracle = layers.from_spec("numpy", dataclasses.replace(spec, dtype="float64"))
     hidden_ND = np.random.default_rng(0).normal(size=(rows, dim)).astype(np.float32)
-    given = {name: torch.from_numpy(value).float() for name, value in layer.parameters().items()}
-    found = _cpp.upper_level(
-        torch.from_numpy(hidden_ND), given.get("cluster_projection"), given.get("word_projection"),
-        projected(projection), given["cluster_weight"], given.get("cluster_bias"),
-    )  # fmt: skip
-    expected_ND = layer._project(hidden_ND.astype(np.float64), "word_projection")
-    np.testing.assert_allclose(found[0].numpy(), expected_ND, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(found[1].numpy(), layer.cluster_log_probs(hidden_ND), rtol=1e-5, atol=1e-5)
+    upper = [torch.from_numpy(oracle.parameters()[name]).float() if name in oracle.parameters() else None
+             for name in ("cluster_projection", "word_projection", "cluster_weight", "cluster_bias")]  # fmt: skip
+    words = layers.from_spec("torch", dataclasses.replace(spec, form=CPP)).native._words
+    lower = words.vectors, words.bias, words.word_CS, words.rows
+    values_NK, ids_NK, _ = _cpp.likeliest_of_hidden(
+        torch.from_numpy(hidden_ND), projected(projection), upper, *lower, 7
+    )
+    expected_NK, _ = oracle.topk(hidden_ND.astype(np.float64), 7)
+    np.testing.assert_allclose(values_NK.detach().numpy(), expected_NK, rtol=1e-5, atol=1e-5)
+    log_probs_NV = oracle.log_probs(hidden_ND.astype(np.float64))
+    np.testing.assert_allclose(np.take_along_axis(log_probs_NV, ids_NK.numpy(), 1), expected_NK, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
