@@ -47,11 +47,8 @@ def version() -> str:
 
 
 def with_fused_softmax(forms: tuple[str, ...], dim: int) -> tuple[str, ...]:
-    """A layer's forms, the fastest first, with the kernel of fused softmax where it takes vectors (dim,): first; last
-    with AVX-512, where it has not been timed yet."""
-    if dim % _WIDEST:
-        return forms
-    return (*forms, CPP) if _has("avx512f") else (CPP, *forms)
+    """A layer's forms, the fastest first, with the kernel of fused softmax where it takes vectors (dim,): the first."""
+    return forms if dim % _WIDEST else (CPP, *forms)
 
 
 def projects_fastest(rows: int | None) -> bool:

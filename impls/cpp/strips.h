@@ -57,7 +57,10 @@ class Strips {
 void products(Dense<const float> words, int64_t size, const Strips &across, Dense<float> out) {
     by_strips(across.dim() / LANES, [&](int64_t v, auto some) {
         const Dense<float> own{out.first + v * LANES, out.dim};
-        strip_sums<some(), To::SET>(words.first, words.dim, 1, size, words.dim, across.at<some()>(v), 0, own);
+        with_constant(v == 0, [&](auto ahead) {
+            const auto strip = across.at<some()>(v);
+            strip_sums<some(), To::SET, ahead()>(words.first, words.dim, 1, size, words.dim, strip, 0, own);
+        });
     });
 }
 

@@ -12,8 +12,6 @@ constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
 constexpr int SUM_ROWS = 6, SUM_VECTORS = 2;
 #endif
 
-constexpr int LINE = 16;  // numbers that a cache fetches together
-
 // place: of whole vectors' bytes.
 void store_past_caches(float *place, const Vector &vector) {
 #if __has_builtin(__builtin_nontemporal_store)
@@ -29,7 +27,8 @@ void store_past_caches(float *place, const Vector &vector) {
 enum class To { SET, ADD, MEMORY };
 
 // V vectors' worth of numbers from d on, of each of R out, become weights (R, count) of those of `count` rows.
-template <int R, int V, To TO, class Out, class Rows>
+// AHEAD: weights, an out's one after the other, come from memory, and those of the next R out are fetched in the meantime.
+template <int R, int V, To TO, bool AHEAD = false, class Out, class Rows>
 void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t count, Rows rows, int64_t d, Out out) {
     Vector sums[R][V] = {};
     if constexpr (TO == To::ADD)
@@ -37,6 +36,9 @@ void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t coun
             for (int v = 0; v < V; ++v) sums[r][v] = load(out[r] + d + v * LANES);
     for (int64_t k = 0; k < count; ++k) {
         const float *row = rows[k] + d;
+        if constexpr (AHEAD)
+            if (k % LINE == 0)
+                for (int r = 0; r < R; ++r) __builtin_prefetch(weights + (R + r) * by_out + k);
         Vector read[V];
         for (int v = 0; v < V; ++v) read[v] = load(row + v * LANES);
         for (int r = 0; r < R; ++r) {
@@ -56,11 +58,11 @@ void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t coun
 
 // V vectors' worth of numbers from d on, of `outs` out, become weights (outs, count) of those of `count` rows.
 // weights: that of out o and row k is at `o * by_out + k * by_row`.
-template <int V, To TO, class Out, class Rows>
+template <int V, To TO, bool AHEAD = false, class Out, class Rows>
 void strip_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows, int64_t d,
                 Out out) {
     by_halves<SUM_ROWS>(outs, [&](int64_t o, auto some_outs) {
-        sum_tile<some_outs(), V, TO>(weights + o * by_out, by_out, by_row, count, rows, d, out.from(o));
+        sum_tile<some_outs(), V, TO, AHEAD>(weights + o * by_out, by_out, by_row, count, rows, d, out.from(o));
     });
 }
 

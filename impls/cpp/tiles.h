@@ -21,6 +21,8 @@ constexpr int LANES = 8, DOT_TOKENS = 3, DOT_WORDS = 4;
 #endif
 constexpr int64_t TOKENS = LANES == 16 ? 64 : 48;  // whose vectors stay in the cache next to a core while a cluster's words go by
 
+constexpr int LINE = 16;  // numbers that a cache fetches together
+
 using Vector = float __attribute__((vector_size(4 * LANES)));
 
 // From and to memory that may lie anyhow.
@@ -42,6 +44,21 @@ float sum(const Vector &vector) {
     } else {
         return ((vector[0] + vector[4]) + (vector[1] + vector[5])) + ((vector[2] + vector[6]) + (vector[3] + vector[7]));
     }
+}
+
+// Sums of the numbers of four vectors, in a quarter of the steps that one by one they would take.
+void store_sums(const Vector &a, const Vector &b, const Vector &c, const Vector &d, float *sums) {
+#ifdef __AVX512F__
+    const auto two = [](__m512 x, __m512 y) { return _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y)); };
+    const __m512d ab = (__m512d)two((__m512)a, (__m512)b), cd = (__m512d)two((__m512)c, (__m512)d);
+    const __m512 four = (__m512)_mm512_unpacklo_pd(ab, cd) + (__m512)_mm512_unpackhi_pd(ab, cd);
+    const __m256 half = _mm512_castps512_ps256(four) + (__m256)_mm512_extractf64x4_pd((__m512d)four, 1);
+#else
+    const auto two = [](__m256 x, __m256 y) { return _mm256_add_ps(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y)); };
+    const __m256d ab = (__m256d)two((__m256)a, (__m256)b), cd = (__m256d)two((__m256)c, (__m256)d);
+    const __m256 half = (__m256)_mm256_unpacklo_pd(ab, cd) + (__m256)_mm256_unpackhi_pd(ab, cd);
+#endif
+    _mm_storeu_ps(sums, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
 }
 
 using Integers = int32_t __attribute__((vector_size(4 * LANES)));
@@ -122,38 +139,58 @@ void by_pieces_or_singly(int64_t count, Work work) {
     for (; first < count; ++first) work(first, std::integral_constant<int, 1>{});
 }
 
+// work(constant) with the constant that `is` is.
+template <class Work>
+void with_constant(bool is, Work work) {
+    if (is)
+        work(std::true_type{});
+    else
+        work(std::false_type{});
+}
+
+// The next S words are fetched in the meantime, from `ahead` on a line of each for `every` that are multiplied.
 template <int T, int S, class Vectors>
-void dot_tile(Vectors vectors, Dense<const float> words, float *scores, int64_t slots) {
+void dot_tile(Vectors vectors, Dense<const float> words, int64_t ahead, int64_t every, float *scores, int64_t slots) {
     const float *own[T], *word[S], *next[S];
     for (int t = 0; t < T; ++t) own[t] = vectors[t];
     for (int s = 0; s < S; ++s) word[s] = words[s], next[s] = words[S + s];
     Vector sums[T][S] = {};
-    int64_t d = 0;
+    int64_t d = 0, wanted = 0;
     for (; d + LANES <= words.dim; d += LANES) {
-        Vector read[S];
-        for (int s = 0; s < S; ++s) {
-            read[s] = load(word[s] + d);
-            __builtin_prefetch(next[s] + d);
+        if (d == wanted) {
+            for (int s = 0; s < S; ++s) __builtin_prefetch(next[s] + ahead);
+            ahead += LINE, wanted += every * LINE;
         }
+        Vector read[S];
+        for (int s = 0; s < S; ++s) read[s] = load(word[s] + d);
         for (int t = 0; t < T; ++t) {
             const Vector vector = load(own[t] + d);
             for (int s = 0; s < S; ++s) sums[t][s] += vector * read[s];
         }
     }
+    constexpr int COUNT = T * S;
+    const Vector *each = sums[0];
+    float total[(COUNT + 3) / 4 * 4];
+    for (int some = 0; some < COUNT; some += 4) {
+        const auto next = [=](int number) { return each[std::min(some + number, COUNT - 1)]; };
+        store_sums(next(0), next(1), next(2), next(3), total + some);
+    }
     for (int t = 0; t < T; ++t)
         for (int s = 0; s < S; ++s) {
-            float total = sum(sums[t][s]);
-            for (int64_t rest = d; rest < words.dim; ++rest) total += own[t][rest] * word[s][rest];
-            scores[t * slots + s] = total;
+            float &score = scores[t * slots + s] = total[t * S + s];
+            for (int64_t rest = d; rest < words.dim; ++rest) score += own[t][rest] * word[s][rest];
         }
 }
 
-// scores (tokens, size), `slots` apart, of vectors with words.
+// scores (tokens, size), `slots` apart, of vectors with words. Each tile of tokens fetches its share of the next words:
+// all at once, they would keep it waiting for memory, and the others would wait for no more.
 template <class Vectors>
 void dots(Vectors vectors, int64_t tokens, Dense<const float> words, int64_t size, float *scores, int64_t slots) {
+    const int64_t tiles = (tokens + DOT_TOKENS - 1) / DOT_TOKENS, lines = (words.dim / LINE + tiles - 1) / tiles;
     by_pieces_or_singly<DOT_WORDS>(size, [&](int64_t s, auto some_words) {
         by_pieces<DOT_TOKENS>(tokens, [&](int64_t t, auto some_tokens) {
-            dot_tile<some_tokens(), some_words()>(vectors.from(t), words.from(s), scores + t * slots + s, slots);
+            dot_tile<some_tokens(), some_words()>(vectors.from(t), words.from(s), t / DOT_TOKENS * lines * LINE, tiles,
+                                                  scores + t * slots + s, slots);
         });
     });
 }

@@ -136,10 +136,9 @@ def test_fused_softmax_of_words_that_are_ruled_out():
         torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_layer_that_has_been_widened_takes_another_form(monkeypatch):
+def test_a_layer_that_has_been_widened_takes_another_form():
     from impls.on_torch import adapter
 
-    monkeypatch.setattr(cpp, "_has", lambda feature: feature == "avx2")
     layer = adapter.native(layers.spec("fused_softmax", counts=zipf_counts(90), dim=16))
     assert layer.form == CPP
     assert layer.double().form != CPP
