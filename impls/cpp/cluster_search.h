@@ -13,7 +13,7 @@ struct Searched {
     const float *log_cluster;
 };
 
-// words (F, dim), bias (F,) or null, ids_of (C, slots): as of `cluster_scores`; of `clusters` no `end` is read.
+// What words are searched for. words (F, dim), bias (F,) or null, ids_of (C, slots): as of `cluster_scores`; of `clusters` no `end` is read.
 //
 // Id: int32_t or int64_t.
 template <class Id>
