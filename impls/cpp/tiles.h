@@ -154,7 +154,8 @@ void dot_tile(Vectors vectors, Dense<const float> words, int64_t ahead, int64_t 
     const float *own[T], *word[S], *next[S];
     for (int t = 0; t < T; ++t) own[t] = vectors[t];
     for (int s = 0; s < S; ++s) word[s] = words[s], next[s] = words[S + s];
-    Vector sums[T][S] = {};
+    constexpr int COUNT = T * S;
+    Vector sums[COUNT] = {};
     int64_t d = 0, wanted = 0;
     for (; d + LANES <= words.dim; d += LANES) {
         if (d == wanted) {
@@ -165,15 +166,13 @@ void dot_tile(Vectors vectors, Dense<const float> words, int64_t ahead, int64_t 
         for (int s = 0; s < S; ++s) read[s] = load(word[s] + d);
         for (int t = 0; t < T; ++t) {
             const Vector vector = load(own[t] + d);
-            for (int s = 0; s < S; ++s) sums[t][s] += vector * read[s];
+            for (int s = 0; s < S; ++s) sums[t * S + s] += vector * read[s];
         }
     }
-    constexpr int COUNT = T * S;
-    const Vector *each = sums[0];
     float total[(COUNT + 3) / 4 * 4];
     for (int some = 0; some < COUNT; some += 4) {
-        const auto next = [=](int number) { return each[std::min(some + number, COUNT - 1)]; };
-        store_sums(next(0), next(1), next(2), next(3), total + some);
+        const auto sum = [&](int number) { return sums[std::min(some + number, COUNT - 1)]; };
+        store_sums(sum(0), sum(1), sum(2), sum(3), total + some);
     }
     for (int t = 0; t < T; ++t)
         for (int s = 0; s < S; ++s) {
