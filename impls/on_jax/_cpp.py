@@ -66,8 +66,7 @@ def likeliest_of_hidden(
 
     Args:
         projected: What projections make of vectors.
-        upper: Projections for clusters and for words (D, D), weight (C, D) and bias (C,) of clusters; None for one that
-            there is not, but for the weight.
+        upper: What `impls.on_numpy.sohsm.UPPER_LEVEL` names.
     """
     call = _call(_OF_HIDDEN, _found(len(hidden_ND), k))
     numbers = {name: np.float32(number) for name, number in projected._asdict().items()}

@@ -95,10 +95,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
         words = self._words(params, structure)
         if words.form == CPP and cpp.projects_fastest(len(hidden_ND)):
-            names = "cluster_projection", "word_projection", "cluster_weight", "cluster_bias"
+            upper = [params.get(name) for name in sohsm.UPPER_LEVEL]
             projected = sohsm.projected(str(self.spec.options["projection"]))
-            given = hidden_ND.astype(words.slab_CSD.dtype), projected, [params.get(name) for name in names]
-            return _cpp.likeliest_of_hidden(*given, *words[:3], k)
+            return _cpp.likeliest_of_hidden(hidden_ND.astype(words.slab_CSD.dtype), projected, upper, *words[:3], k)
         return _expand.search(*self._levels(params, structure, hidden_ND), k)
 
     def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:

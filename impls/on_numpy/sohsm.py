@@ -78,6 +78,10 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
     return {"cluster": cluster_V, "cluster_count": np.array(bounds.clusters)}
 
 
+# Parameters of the upper level; of projections (D, D) and bias (C,) of clusters there may be none.
+UPPER_LEVEL = ("cluster_projection", "word_projection", "cluster_weight", "cluster_bias")
+
+
 class Projected(NamedTuple):
     """What a projection W makes of h: kept h + share max(W h, least)."""
 

@@ -70,8 +70,7 @@ def likeliest_of_hidden(
 
     Args:
         projected: What projections make of vectors.
-        upper: Projections for clusters and for words (D, D), weight (C, D) and bias (C,) of clusters; None for one that
-            there is not, but for the weight.
+        upper: What `impls.on_numpy.sohsm.UPPER_LEVEL` names.
     """
     given = slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper)
     operation = _operations().vocabench_likeliest_of_hidden

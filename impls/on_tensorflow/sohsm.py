@@ -104,10 +104,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
         words = self._words()
         if words.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
-            names = "cluster_projection", "word_projection", "cluster_weight", "cluster_bias"
+            upper = [self.value_of(name) for name in sohsm.UPPER_LEVEL]
             projected = sohsm.projected(str(self.spec.options["projection"]))
-            given = tf.cast(hidden_ND, words.slab_CSD.dtype), projected, [self.value_of(name) for name in names]
-            return _cpp.likeliest_of_hidden(*given, *words[:3], k)
+            return _cpp.likeliest_of_hidden(tf.cast(hidden_ND, words.slab_CSD.dtype), projected, upper, *words[:3], k)
         return _expand.search(*self._levels(hidden_ND), k)
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:

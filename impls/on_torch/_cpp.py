@@ -81,8 +81,7 @@ def likeliest_of_hidden(
 
     Args:
         projected: What projections make of vectors.
-        upper: Projections for clusters and for words (D, D), weight (C, D) and bias (C,) of clusters; None for one that
-            there is not, but for the weight.
+        upper: What `impls.on_numpy.sohsm.UPPER_LEVEL` names.
     """
     upper = [None if each is None else each.contiguous() for each in upper]
     given = hidden_ND.contiguous(), *upper, words, bias, word_CS, rows.start_C, rows.size_C

@@ -122,8 +122,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
         words = self._words
         if words.form == CPP and cpp.projects_fastest(len(hidden_ND)):
-            projections = getattr(self, "cluster_projection", None), getattr(self, "word_projection", None)
-            upper = *projections, self.cluster_weight, getattr(self, "cluster_bias", None)
+            upper = [getattr(self, name, None) for name in sohsm.UPPER_LEVEL]
             projected = sohsm.projected(str(self.spec.options["projection"]))
             lower = words.vectors, words.bias, words.word_CS, words.rows
             return _cpp.likeliest_of_hidden(hidden_ND.to(words.vectors.dtype), projected, upper, *lower, k)

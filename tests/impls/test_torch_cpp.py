@@ -15,7 +15,7 @@ from harness.workload import batch, zipf_counts
 from impls import cpp
 from impls.cpp import CPP
 from impls.errors import Unsupported
-from impls.on_numpy.sohsm import PROJECTIONS, projected
+from impls.on_numpy.sohsm import PROJECTIONS, UPPER_LEVEL, projected
 
 torch = pytest.importorskip("torch")
 
@@ -237,8 +237,8 @@ def test_both_levels_are_those_of_the_definition(projection, rows, dim):
     spec = layers.spec("sohsm", counts=zipf_counts(1500), dim=dim, seed=3, projection=projection, bias=bias)
     oracle = layers.from_spec("numpy", dataclasses.replace(spec, dtype="float64"))
     hidden_ND = np.random.default_rng(0).normal(size=(rows, dim)).astype(np.float32)
-    upper = [torch.from_numpy(oracle.parameters()[name]).float() if name in oracle.parameters() else None
-             for name in ("cluster_projection", "word_projection", "cluster_weight", "cluster_bias")]  # fmt: skip
+    given = {name: torch.from_numpy(value).float() for name, value in oracle.parameters().items()}
+    upper = [given.get(name) for name in UPPER_LEVEL]
     words = layers.from_spec("torch", dataclasses.replace(spec, form=CPP)).native._words
     lower = words.vectors, words.bias, words.word_CS, words.rows
     values_NK, ids_NK, _ = _cpp.likeliest_of_hidden(
