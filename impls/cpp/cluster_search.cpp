@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t FIRST = 6;        // clusters of each vector that are looked through first
 constexpr int64_t NEXT = 24;        // that are next at most: the k-th best of so few words is far too low
 constexpr int64_t LAID = 12;        // vectors of a cluster that are laid side by side at least
+constexpr size_t KEPT = 4;          // sets of vectors that stay laid: where rows are flat, each cluster has the same ones
 constexpr int64_t WORDS = 64;       // whose vectors stay in the cache next to a core while strips of vectors go by
 constexpr int64_t TOGETHER = 1024;  // vectors at most: what is kept of each and each cluster takes memory
 
@@ -65,6 +66,26 @@ struct State {
     explicit State(int64_t k) : best(k) {}
 };
 
+// Vectors in strips, as one thread has laid them, for the next cluster that the same ones look through.
+class Laid {
+  public:
+    const Strips &of(Picked<const float> vectors, int64_t count) {
+        for (const Set &set : sets_)
+            if (std::equal(set.place.begin(), set.place.end(), vectors.place, vectors.place + count)) return set.strips;
+        if (sets_.size() == KEPT) sets_.erase(sets_.begin());
+        sets_.push_back({{vectors.place, vectors.place + count}, {vectors.dim, (count + LANES - 1) / LANES * LANES}});
+        sets_.back().strips.copy_across(vectors, count);
+        return sets_.back().strips;
+    }
+
+  private:
+    struct Set {
+        std::vector<int64_t> place;
+        Strips strips;
+    };
+    std::vector<Set> sets_;
+};
+
 // Some vectors, and the words of a cluster that is to be looked through for them.
 template <class Id>
 struct Visit {
@@ -77,6 +98,7 @@ struct Visit {
     const float *log_cluster;  // (count,) log P(cluster)
     const float *least;        // (count,) values that are lower are not wanted
     Best *best;                // where words go, by vector
+    Laid *laid;
 
     Best &best_of(int64_t vector) const { return best[vectors.place[vector]]; }
     float least_of(int64_t vector) const { return std::max(least[vector], best_of(vector).least()); }
@@ -110,9 +132,8 @@ void by_vector(const Visit<Id> &visit) {
 // Side by side, a vector a lane: no sum across lanes, and each cluster's words in strips that stay in the nearest cache.
 template <class Id>
 void side_by_side(const Visit<Id> &visit) {
-    const int64_t places = (visit.count + LANES - 1) / LANES * LANES;
-    Strips across(visit.words.dim, places);
-    across.copy_across(visit.vectors, visit.count);
+    const Strips &across = visit.laid->of(visit.vectors, visit.count);
+    const int64_t places = across.dim();
     std::vector<float> scores(visit.size * places);
     for (int64_t s = 0; s < visit.size; s += WORDS)
         products(visit.words.from(s), std::min(WORDS, visit.size - s), across, {scores.data() + s * places, places});
@@ -162,12 +183,13 @@ void choose(State &state, const float *log_cluster, int64_t count) {
 
 // As `likeliest_words`, of vectors that are few enough.
 template <class Id>
-void likeliest_of_few(int threads, const Searched &searched, const ClusteredWords<Id> &all,
+void likeliest_of_few(int threads, const Searched &searched, const ClusteredWords<Id> &words,
                       const Likeliest<Id> &likeliest) {
-    const auto [words, bias, ids_of, clusters] = all;
+    const Clusters &clusters = words.clusters;
     const int64_t rows = searched.count, dim = clusters.dim, slots = clusters.slots, k = likeliest.k;
     std::vector<State> states(rows, State(k));
     std::vector<std::vector<Best>> found(threads, std::vector<Best>(rows, Best(k)));  // by each thread in a round
+    std::vector<Laid> laid(threads);
     std::vector<int64_t> open(rows);
     for (int64_t row = 0; row < rows; ++row) open[row] = row, states[row].done.assign(clusters.count, 0);
 
@@ -193,7 +215,7 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
         Clusters wanted = clusters;
         wanted.end = end.data();
         const std::vector<Piece> pieces = pieces_of_tokens(wanted);
-        const auto look_through = [&, words = words, bias = bias, ids_of = ids_of](const Piece &piece, Best *best) {
+        const auto look_through = [&](const Piece &piece, int64_t thread) {
             const auto [cluster, first, count] = piece;
             const int64_t start = clusters.start[cluster];
             if (!clusters.size[cluster]) return;  // no word of it is found
@@ -204,9 +226,9 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
                 least[pair] = states[row].best.least();
             }
             const Picked<const float> vectors{searched.vectors, dim, row_of.data() + first};
-            const Visit<Id> visit{vectors, count, {words + start * dim, dim}, clusters.size[cluster],
-                                  bias ? bias + start : nullptr, ids_of + cluster * slots,
-                                  log_cluster.data(), least.data(), best};
+            const Visit<Id> visit{vectors, count, {words.words + start * dim, dim}, clusters.size[cluster],
+                                  words.bias ? words.bias + start : nullptr, words.ids_of + cluster * slots,
+                                  log_cluster.data(), least.data(), found[thread].data(), &laid[thread]};
             if (count >= LAID)
                 side_by_side(visit);
             else
@@ -214,7 +236,7 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
         };
         std::atomic<size_t> next{0};
         share_work(threads, threads, [&](int64_t thread) {
-            for (size_t piece; (piece = next++) < pieces.size();) look_through(pieces[piece], found[thread].data());
+            for (size_t piece; (piece = next++) < pieces.size();) look_through(pieces[piece], thread);
         });
 
         share_work(threads, open.size(), [&](int64_t number) {
