@@ -72,11 +72,12 @@ class Laid {
     const Strips &of(Picked<const float> vectors, int64_t count) {
         for (const Set &set : sets_)
             if (std::equal(set.place.begin(), set.place.end(), vectors.place, vectors.place + count)) return set.strips;
-        if (sets_.size() == KEPT) sets_.erase(sets_.begin());
+        if (sets_.size() == KEPT) sets_.pop_back();
         sets_.push_back({{vectors.place, vectors.place + count}, {vectors.dim, (count + LANES - 1) / LANES * LANES}});
         sets_.back().strips.copy_across(vectors, count);
         return sets_.back().strips;
     }
+    void forget() { sets_.clear(); }
 
   private:
     struct Set {
@@ -215,6 +216,7 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
         Clusters wanted = clusters;
         wanted.end = end.data();
         const std::vector<Piece> pieces = pieces_of_tokens(wanted);
+        const bool by_all = row_of.size() == open.size() * clusters.count;
         const auto look_through = [&](const Piece &piece, int64_t thread) {
             const auto [cluster, first, count] = piece;
             const int64_t start = clusters.start[cluster];
@@ -233,6 +235,7 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
                 side_by_side(visit);
             else
                 by_vector(visit);
+            if (!by_all) laid[thread].forget();  // others come next, and take the memory of these, which is in a cache
         };
         std::atomic<size_t> next{0};
         share_work(threads, threads, [&](int64_t thread) {
