@@ -32,7 +32,7 @@ _PROJECTED = 32  # rows at most that the kernels project faster than frameworks'
 def compiler() -> str | None:
     """The C++ compiler that is taken, `CXX` or else g++; None where it is not there, or the processor is none that the
     kernels are for: x86 with AVX2, under Linux."""
-    return shutil.which(os.environ.get("CXX", "g++")) if _has("avx2") else None
+    return shutil.which(os.environ.get("CXX", "g++")) if _has_avx2() else None
 
 
 def version() -> str:
@@ -87,11 +87,11 @@ def library(
 
 
 @cache
-def _has(feature: str) -> bool:
-    """Whether the processor is x86, under Linux, and has it."""
+def _has_avx2() -> bool:
+    """Whether the processor is x86, under Linux, and has them."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    return any(feature in line.split() for line in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in line)
+    return any("avx2" in line.split() for line in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in line)
 
 
 def _run(*command: str) -> str:

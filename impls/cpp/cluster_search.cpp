@@ -21,7 +21,6 @@ namespace {
 constexpr int64_t FIRST = 6;        // clusters of each vector that are looked through first
 constexpr int64_t NEXT = 24;        // that are next at most: the k-th best of so few words is far too low
 constexpr int64_t LAID = 12;        // vectors of a cluster that are laid side by side at least
-constexpr size_t KEPT = 4;          // sets of vectors that stay laid: where rows are flat, each cluster has the same ones
 constexpr int64_t WORDS = 64;       // whose vectors stay in the cache next to a core while strips of vectors go by
 constexpr int64_t TOGETHER = 1024;  // vectors at most: what is kept of each and each cluster takes memory
 
@@ -66,26 +65,12 @@ struct State {
     explicit State(int64_t k) : best(k) {}
 };
 
-// Vectors in strips, as one thread has laid them, for the next cluster that the same ones look through.
-class Laid {
-  public:
-    const Strips &of(Picked<const float> vectors, int64_t count) {
-        for (const Set &set : sets_)
-            if (std::equal(set.place.begin(), set.place.end(), vectors.place, vectors.place + count)) return set.strips;
-        if (sets_.size() == KEPT) sets_.pop_back();
-        sets_.push_back({{vectors.place, vectors.place + count}, {vectors.dim, (count + LANES - 1) / LANES * LANES}});
-        sets_.back().strips.copy_across(vectors, count);
-        return sets_.back().strips;
-    }
-    void forget() { sets_.clear(); }
-
-  private:
-    struct Set {
-        std::vector<int64_t> place;
-        Strips strips;
-    };
-    std::vector<Set> sets_;
-};
+// Vectors, a lane each.
+Strips laid(Picked<const float> vectors, int64_t count) {
+    Strips across(vectors.dim, (count + LANES - 1) / LANES * LANES);
+    across.copy_across(vectors, count);
+    return across;
+}
 
 // Some vectors, and the words of a cluster that is to be looked through for them.
 template <class Id>
@@ -99,7 +84,6 @@ struct Visit {
     const float *log_cluster;  // (count,) log P(cluster)
     const float *least;        // (count,) values that are lower are not wanted
     Best *best;                // where words go, by vector
-    Laid *laid;
 
     Best &best_of(int64_t vector) const { return best[vectors.place[vector]]; }
     float least_of(int64_t vector) const { return std::max(least[vector], best_of(vector).least()); }
@@ -132,8 +116,7 @@ void by_vector(const Visit<Id> &visit) {
 
 // Side by side, a vector a lane: no sum across lanes, and each cluster's words in strips that stay in the nearest cache.
 template <class Id>
-void side_by_side(const Visit<Id> &visit) {
-    const Strips &across = visit.laid->of(visit.vectors, visit.count);
+void side_by_side(const Visit<Id> &visit, const Strips &across) {
     const int64_t places = across.dim();
     std::vector<float> scores(visit.size * places);
     for (int64_t s = 0; s < visit.size; s += WORDS)
@@ -190,7 +173,6 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
     const int64_t rows = searched.count, dim = clusters.dim, slots = clusters.slots, k = likeliest.k;
     std::vector<State> states(rows, State(k));
     std::vector<std::vector<Best>> found(threads, std::vector<Best>(rows, Best(k)));  // by each thread in a round
-    std::vector<Laid> laid(threads);
     std::vector<int64_t> open(rows);
     for (int64_t row = 0; row < rows; ++row) open[row] = row, states[row].done.assign(clusters.count, 0);
 
@@ -216,7 +198,12 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
         Clusters wanted = clusters;
         wanted.end = end.data();
         const std::vector<Piece> pieces = pieces_of_tokens(wanted);
-        const bool by_all = row_of.size() == open.size() * clusters.count;
+
+        // Where each cluster has all vectors, as of flat distributions, they are laid once for all clusters.
+        const int64_t of_each = row_of.size() == open.size() * clusters.count ? open.size() : 0;
+        std::vector<Strips> for_all;
+        for (int64_t first = 0; first < of_each; first += TOKENS)
+            for_all.push_back(laid({searched.vectors, dim, row_of.data() + first}, std::min(TOKENS, of_each - first)));
         const auto look_through = [&](const Piece &piece, int64_t thread) {
             const auto [cluster, first, count] = piece;
             const int64_t start = clusters.start[cluster];
@@ -230,12 +217,13 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
             const Picked<const float> vectors{searched.vectors, dim, row_of.data() + first};
             const Visit<Id> visit{vectors, count, {words.words + start * dim, dim}, clusters.size[cluster],
                                   words.bias ? words.bias + start : nullptr, words.ids_of + cluster * slots,
-                                  log_cluster.data(), least.data(), found[thread].data(), &laid[thread]};
-            if (count >= LAID)
-                side_by_side(visit);
-            else
+                                  log_cluster.data(), least.data(), found[thread].data()};
+            if (count < LAID)
                 by_vector(visit);
-            if (!by_all) laid[thread].forget();  // others come next, and take the memory of these, which is in a cache
+            else if (of_each)
+                side_by_side(visit, for_all[first % of_each / TOKENS]);
+            else
+                side_by_side(visit, laid(vectors, count));
         };
         std::atomic<size_t> next{0};
         share_work(threads, threads, [&](int64_t thread) {

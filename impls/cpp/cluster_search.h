@@ -13,7 +13,8 @@ struct Searched {
     const float *log_cluster;
 };
 
-// What words are searched for. words (F, dim), bias (F,) or null, ids_of (C, slots): as of `cluster_scores`; of `clusters` no `end` is read.
+// What words are searched for. words (F, dim), bias (F,) or null, ids_of (C, slots): as of `cluster_scores`; of
+// `clusters` no `end` is read.
 //
 // Id: int32_t or int64_t.
 template <class Id>
@@ -23,9 +24,9 @@ struct ClusteredWords {
     Clusters clusters;
 };
 
-// values, ids (N, k): log P(word) and number of the k likeliest words of each vector, best first, equals by their number;
-// share (N,): of the clusters, that were looked through for them. 0, values that are no numbers and the first ids where
-// what is given is no numbers.
+// values, ids (N, k): log P(word) and number of the k likeliest words of each vector, best first, equals by number.
+// share (N,): of the clusters, that were looked through for them. Where what is given is no numbers, share is 0, values
+// are no numbers and ids the first ones.
 template <class Id>
 struct Likeliest {
     int64_t k;
@@ -37,4 +38,5 @@ struct Likeliest {
 };
 
 template <class Id>
-void likeliest_words(int threads, const Searched &searched, const ClusteredWords<Id> &words, const Likeliest<Id> &found);
+void likeliest_words(int threads, const Searched &searched, const ClusteredWords<Id> &words,
+                     const Likeliest<Id> &found);

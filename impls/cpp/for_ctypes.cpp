@@ -27,11 +27,11 @@ void likeliest_of_pointers(int threads, const float *vectors, const float *log_c
 }
 
 void likeliest_of_hidden_pointers(int threads, const float *hidden, const float *cluster_projection,
-                            const float *word_projection, const float *cluster_weight, const float *cluster_bias,
-                            const float *words, const float *bias, const int64_t *ids_of, const int64_t *start,
-                            const int64_t *size, int64_t rows, int64_t count, int64_t dim, int64_t slots, int64_t k,
-                            float kept, float share_of_projected, float least, float *values, int64_t *ids,
-                            float *share) {
+                                  const float *word_projection, const float *cluster_weight, const float *cluster_bias,
+                                  const float *words, const float *bias, const int64_t *ids_of, const int64_t *start,
+                                  const int64_t *size, int64_t rows, int64_t count, int64_t dim, int64_t slots,
+                                  int64_t k, float kept, float share_of_projected, float least, float *values,
+                                  int64_t *ids, float *share) {
     const Projection projection{kept, share_of_projected, least};
     const UpperLevel level{dim, count, cluster_projection, word_projection, projection, cluster_weight, cluster_bias};
     const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};

@@ -27,7 +27,7 @@ void store_past_caches(float *place, const Vector &vector) {
 enum class To { SET, ADD, MEMORY };
 
 // V vectors' worth of numbers from d on, of each of R out, become weights (R, count) of those of `count` rows.
-// AHEAD: weights, an out's one after the other, come from memory, and those of the next R out are fetched in the meantime.
+// AHEAD: weights, an out's one after the other, come from memory, and those of the next R out are fetched meanwhile.
 template <int R, int V, To TO, bool AHEAD = false, class Out, class Rows>
 void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t count, Rows rows, int64_t d, Out out) {
     Vector sums[R][V] = {};

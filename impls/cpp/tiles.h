@@ -19,7 +19,8 @@ constexpr int LANES = 16, DOT_TOKENS = 4, DOT_WORDS = 6;
 #else  // 16 registers
 constexpr int LANES = 8, DOT_TOKENS = 3, DOT_WORDS = 4;
 #endif
-constexpr int64_t TOKENS = LANES == 16 ? 64 : 48;  // whose vectors stay in the cache next to a core while a cluster's words go by
+// Whose vectors stay in the cache next to a core while a cluster's words go by; side by side they are whole strips.
+constexpr int64_t TOKENS = LANES == 16 ? 64 : 48;
 
 constexpr int LINE = 16;  // numbers that a cache fetches together
 
@@ -49,12 +50,12 @@ float sum(const Vector &vector) {
 // Sums of the numbers of four vectors, in a quarter of the steps that one by one they would take.
 void store_sums(const Vector &a, const Vector &b, const Vector &c, const Vector &d, float *sums) {
 #ifdef __AVX512F__
-    const auto two = [](__m512 x, __m512 y) { return _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y)); };
+    const auto two = [](__m512 x, __m512 y) { return _mm512_unpacklo_ps(x, y) + _mm512_unpackhi_ps(x, y); };
     const __m512d ab = (__m512d)two((__m512)a, (__m512)b), cd = (__m512d)two((__m512)c, (__m512)d);
     const __m512 four = (__m512)_mm512_unpacklo_pd(ab, cd) + (__m512)_mm512_unpackhi_pd(ab, cd);
     const __m256 half = _mm512_castps512_ps256(four) + (__m256)_mm512_extractf64x4_pd((__m512d)four, 1);
 #else
-    const auto two = [](__m256 x, __m256 y) { return _mm256_add_ps(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y)); };
+    const auto two = [](__m256 x, __m256 y) { return _mm256_unpacklo_ps(x, y) + _mm256_unpackhi_ps(x, y); };
     const __m256d ab = (__m256d)two((__m256)a, (__m256)b), cd = (__m256d)two((__m256)c, (__m256)d);
     const __m256 half = (__m256)_mm256_unpacklo_pd(ab, cd) + (__m256)_mm256_unpackhi_pd(ab, cd);
 #endif

@@ -98,20 +98,19 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             upper = [params.get(name) for name in sohsm.UPPER_LEVEL]
             projected = sohsm.projected(str(self.spec.options["projection"]))
             return _cpp.likeliest_of_hidden(hidden_ND.astype(words.slab_CSD.dtype), projected, upper, *words[:3], k)
-        return _expand.search(*self._levels(params, structure, hidden_ND), k)
+        return _expand.search(*self._levels(params, hidden_ND), words, k)
 
     def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
-        return _expand.beam(*self._levels(params, structure, hidden_ND), k, width)
+        return _expand.beam(*self._levels(params, hidden_ND), self._words(params, structure), k, width)
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """(N,) words: a cluster by the first number, one of its words by the second."""
-        return _expand.sample(*self._levels(params, structure, hidden_ND), uniforms_NU)
+        return _expand.sample(*self._levels(params, hidden_ND), self._words(params, structure), uniforms_NU)
 
-    def _levels(self, params: Tree, structure: Tree, hidden_ND: Array) -> tuple[Array, Array, _expand.WordsByCluster]:
-        """What decoding reads: hidden vectors for words, (N, C) log P(c | h), the words of the clusters."""
-        word_hidden_ND = self._project(params, hidden_ND, "word_projection")
-        return word_hidden_ND, self.cluster_log_probs(params, hidden_ND), self._words(params, structure)
+    def _levels(self, params: Tree, hidden_ND: Array) -> tuple[Array, Array]:
+        """(N, D) what words are multiplied with, and (N, C) log P(c | h)."""
+        return self._project(params, hidden_ND, "word_projection"), self.cluster_log_probs(params, hidden_ND)
 
     def _words(self, params: Tree, structure: Tree) -> _expand.WordsByCluster:
         return _expand.WordsByCluster(params["word_weight"], params.get("word_bias"), structure["word"], self.form)

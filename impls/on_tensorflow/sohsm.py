@@ -107,19 +107,19 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             upper = [self.value_of(name) for name in sohsm.UPPER_LEVEL]
             projected = sohsm.projected(str(self.spec.options["projection"]))
             return _cpp.likeliest_of_hidden(tf.cast(hidden_ND, words.slab_CSD.dtype), projected, upper, *words[:3], k)
-        return _expand.search(*self._levels(hidden_ND), k)
+        return _expand.search(*self._levels(hidden_ND), words, k)
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
-        return _expand.beam(*self._levels(hidden_ND), k, width)
+        return _expand.beam(*self._levels(hidden_ND), self._words(), k, width)
 
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """(N,) words: a cluster by the first number, one of its words by the second."""
-        return _expand.sample(*self._levels(hidden_ND), uniforms_NU)
+        return _expand.sample(*self._levels(hidden_ND), self._words(), uniforms_NU)
 
-    def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor, _expand.WordsByCluster]:
-        """What decoding reads: hidden vectors for words, (N, C) log P(c | h), the words of the clusters."""
-        return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND), self._words()
+    def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, D) what words are multiplied with, and (N, C) log P(c | h)."""
+        return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND)
 
     def _words(self) -> _expand.WordsByCluster:
         slab_CSD = tf.convert_to_tensor(self.value_of("word_weight"))
