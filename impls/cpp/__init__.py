@@ -18,15 +18,29 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 CPP = "C++ kernels"  # what forms of layers are called that take them
 _HERE = Path(__file__).parent
-_SOURCES = "cluster_products", "cluster_search", "fused_softmax", "upper_level"  # which every interface is in front of
+# Which every interface is in front of.
+_SOURCES = "cluster_products", "cluster_search", "fused_softmax", "tree_paths", "tree_search", "upper_level"
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
 _WIDEST = 16  # numbers that registers hold at once, at most
 _PROJECTED = 32  # rows at most that the kernels project faster than frameworks' products do
+
+
+class Paths(NamedTuple):
+    """Tokens' paths from the root of a binary tree to their targets' leaves, as arrays of a framework's, int32.
+
+    Attributes:
+        index_NL, sign_NL: The nodes on each path, and where it turns: 1 left, -1 right, 0 beyond its end.
+        place_N: Where its leaf stands among all, from left to right.
+    """
+
+    index_NL: Any
+    sign_NL: Any
+    place_N: Any
 
 
 def compiler() -> str | None:

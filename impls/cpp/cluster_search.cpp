@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 
+#include "best.h"
 #include "log_softmax.h"
 #include "strips.h"
 #include "threads.h"
@@ -23,38 +24,6 @@ constexpr int64_t NEXT = 24;        // that are next at most: the k-th best of s
 constexpr int64_t LAID = 12;        // vectors of a cluster that are laid side by side at least
 constexpr int64_t WORDS = 64;       // whose vectors stay in the cache next to a core while strips of vectors go by
 constexpr int64_t TOGETHER = 1024;  // vectors at most: what is kept of each and each cluster takes memory
-
-struct Word {
-    float value;
-    int64_t id;
-    bool operator<(const Word &other) const { return value > other.value || (value == other.value && id < other.id); }
-};
-
-// The k best of those that were put in, best first.
-class Best {
-  public:
-    explicit Best(int64_t k) : k_(k) {}
-    // The lowest value that may still get in; another of that value by its number.
-    float least() const { return full() ? words_.back().value : -std::numeric_limits<float>::infinity(); }
-    // Those of another are put in, which has none then.
-    void take(Best &other) {
-        for (const Word &word : other.words_) put(word);
-        other.words_.clear();
-    }
-    bool full() const { return static_cast<int64_t>(words_.size()) == k_; }
-    void put(const Word &word) {
-        if (full()) {
-            if (!(word < words_.back())) return;
-            words_.pop_back();
-        }
-        words_.insert(std::upper_bound(words_.begin(), words_.end(), word), word);
-    }
-    const std::vector<Word> &words() const { return words_; }
-
-  private:
-    int64_t k_;
-    std::vector<Word> words_;
-};
 
 // One vector on the way.
 struct State {
@@ -240,15 +209,7 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
 
     for (int64_t row = 0; row < rows; ++row) {
         const State &state = states[row];
-        const Likeliest<Id> own = likeliest.from(row);
-        const bool known = state.best.full();  // which it is not where numbers are not finite
-        *own.share = known ? static_cast<float>(state.expanded) / clusters.count : 0;
-        for (int64_t place = 0; place < k; ++place) {
-            const Word unknown{std::numeric_limits<float>::quiet_NaN(), place};
-            const Word word = known ? state.best.words()[place] : unknown;
-            own.values[place] = word.value;
-            own.ids[place] = word.id;
-        }
+        write(state.best, static_cast<float>(state.expanded) / clusters.count, likeliest.from(row));
     }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cluster_products.h"
+#include "likeliest.h"
 
 // What is searched: N vectors (N, dim), and of each log P(cluster) (N, C).
 struct Searched {
@@ -22,19 +23,6 @@ struct ClusteredWords {
     const float *words, *bias;
     const Id *ids_of;
     Clusters clusters;
-};
-
-// values, ids (N, k): log P(word) and number of the k likeliest words of each vector, best first, equals by number.
-// share (N,): of the clusters, that were looked through for them. Where what is given is no numbers, share is 0, values
-// are no numbers and ids the first ones.
-template <class Id>
-struct Likeliest {
-    int64_t k;
-    float *values;
-    Id *ids;
-    float *share;
-
-    Likeliest from(int64_t vector) const { return {k, values + vector * k, ids + vector * k, share + vector}; }
 };
 
 template <class Id>

@@ -1,7 +1,10 @@
-// `cluster_products.h`, `two_levels.h` and `fused_softmax.h` for callers that have pointers and numbers.
+// `cluster_products.h`, `two_levels.h`, `fused_softmax.h`, `tree_paths.h` and `tree_search.h`
+// for callers that have pointers and numbers.
 
 #include "cluster_products.h"
 #include "fused_softmax.h"
+#include "tree_paths.h"
+#include "tree_search.h"
 #include "two_levels.h"
 
 extern "C" {
@@ -43,5 +46,29 @@ int fused_softmax_of_pointers(int threads, const float *vectors, const float *wo
                               int64_t most, float *total, float *dvectors, float *dwords, float *dbias) {
     const Examples examples{count, dim, vectors, target, share};
     return fused_softmax(threads, examples, vocab, most, words, bias, total, dvectors, dwords, dbias);
+}
+
+void likeliest_leaves_of_pointers(int threads, const float *vectors, const float *nodes, const int64_t *children,
+                                  int64_t rows, int64_t count, int64_t dim, int64_t k, float *values, int64_t *ids,
+                                  float *share) {
+    likeliest_leaves<int64_t>(threads, {count, dim, nodes, children}, vectors, rows, {k, values, ids, share});
+}
+
+void leaves_of_beam_of_pointers(int threads, const float *vectors, const float *nodes, const int64_t *children,
+                                int64_t rows, int64_t count, int64_t dim, int64_t k, int64_t width, float *values,
+                                int64_t *ids, float *share) {
+    leaves_of_beam<int64_t>(threads, {count, dim, nodes, children}, vectors, rows, width, {k, values, ids, share});
+}
+
+void path_losses_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,
+                             const int32_t *place, const float *nodes, int64_t count, int64_t dim, int64_t depth,
+                             float *losses, float *dscores, float *dvectors) {
+    path_losses(threads, {count, dim, depth, vectors, index, sign, place}, nodes, losses, dscores, dvectors);
+}
+
+void path_gradients_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,
+                                const int32_t *place, const float *dscores, int64_t count, int64_t dim, int64_t depth,
+                                int64_t nodes, float *dnodes) {
+    path_gradients(threads, {count, dim, depth, vectors, index, sign, place}, dscores, nodes, dnodes);
 }
 }

@@ -1,7 +1,9 @@
-// `slab_products.h`, `two_levels.h` and `fused_softmax.h` as operations of XLA.
+// `slab_products.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h` and `fused_softmax.h` as operations of XLA.
 
 #include "fused_softmax.h"
 #include "slab_products.h"
+#include "tree_paths.h"
+#include "tree_search.h"
 #include "two_levels.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -59,6 +61,45 @@ ffi::Error of_hidden(int32_t threads, float kept, float share_of_projected, floa
     return ffi::Error::Success();
 }
 
+Paths paths(Floats &vectors, Integers &index, Integers &sign, Integers &place) {
+    const auto shape = index.dimensions();
+    const int64_t dim = vectors.dimensions()[1];
+    return {shape[0], dim, shape[1], vectors.typed_data(), index.typed_data(), sign.typed_data(), place.typed_data()};
+}
+
+ffi::Error losses_of_paths(int32_t threads, Floats vectors, Integers index, Integers sign, Integers place, Floats nodes,
+                           FloatsOut losses, FloatsOut dscores, FloatsOut dvectors) {
+    path_losses(threads, paths(vectors, index, sign, place), nodes.typed_data(), losses->typed_data(),
+                dscores->typed_data(), dvectors->typed_data());
+    return ffi::Error::Success();
+}
+
+ffi::Error gradients_of_paths(int32_t threads, Floats vectors, Integers index, Integers sign, Integers place,
+                              Floats dscores, FloatsOut dnodes) {
+    path_gradients(threads, paths(vectors, index, sign, place), dscores.typed_data(), dnodes->dimensions()[0],
+                   dnodes->typed_data());
+    return ffi::Error::Success();
+}
+
+Tree<int32_t> tree(Floats &nodes, Integers &children) {
+    const auto shape = nodes.dimensions();
+    return {shape[0], shape[1], nodes.typed_data(), children.typed_data()};
+}
+
+ffi::Error leaves(int32_t threads, Floats nodes, Integers children, Floats vectors, FloatsOut values, IntegersOut ids,
+                  FloatsOut share) {
+    likeliest_leaves(threads, tree(nodes, children), vectors.typed_data(), vectors.dimensions()[0],
+                     found(values, ids, share));
+    return ffi::Error::Success();
+}
+
+ffi::Error beam(int32_t threads, int32_t width, Floats nodes, Integers children, Floats vectors, FloatsOut values,
+                IntegersOut ids, FloatsOut share) {
+    leaves_of_beam(threads, tree(nodes, children), vectors.typed_data(), vectors.dimensions()[0], width,
+                   found(values, ids, share));
+    return ffi::Error::Success();
+}
+
 ffi::Error fused(int32_t threads, int32_t most, Floats vectors, Floats words, Floats bias, Integers target,
                  Floats share, FloatsOut total, FloatsOut dvectors, FloatsOut dwords, FloatsOut dbias) {
     const auto shape = vectors.dimensions();
@@ -74,6 +115,7 @@ auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }
 auto of_tokens() {
     return bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Floats>();
 }
+auto of_paths() { return bound().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Integers>().Arg<Floats>(); }
 
 }  // namespace
 
@@ -86,6 +128,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_of_hidden_of_xla, of_hidden,
                               bound().Attr<float>("kept").Attr<float>("share").Attr<float>("least").Arg<Floats>()
                                   .Arg<Integers>().Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Floats>()
                                   .Arg<Floats>().Arg<Floats>().Ret<Floats>().Ret<Integers>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(path_losses_of_xla, losses_of_paths,
+                              of_paths().Ret<Floats>().Ret<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(path_gradients_of_xla, gradients_of_paths, of_paths().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_leaves_of_xla, leaves,
+                              bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Ret<Floats>().Ret<Integers>()
+                                  .Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(leaves_of_beam_of_xla, beam,
+                              bound().Attr<int32_t>("width").Arg<Floats>().Arg<Integers>().Arg<Floats>().Ret<Floats>()
+                                  .Ret<Integers>().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, fused,
                               bound().Attr<int32_t>("most").Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Integers>()
                                   .Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());

@@ -1,5 +1,5 @@
-// `slab_products.h`, `two_levels.h` and `fused_softmax.h` as operations of TensorFlow, which are there once this is
-// loaded.
+// `slab_products.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h` and `fused_softmax.h` as operations of TensorFlow,
+// which are there once this is loaded.
 
 #include <memory>
 #include <type_traits>
@@ -10,6 +10,8 @@
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/ops.h"
 #include "tensorflow/c/tf_tensor.h"
+#include "tree_paths.h"
+#include "tree_search.h"
 #include "two_levels.h"
 
 namespace {
@@ -66,6 +68,14 @@ class Run {
     // The next three of those with tokens.
     Tokens tokens() const { return {data<float>(2), data<int32_t>(3), size(3, 0), data<int32_t>(4)}; }
 
+    // The first four inputs of operations on paths.
+    Paths paths() const {
+        return {size(1, 0), size(0, 1), size(1, 1), data<float>(0), data<int32_t>(1), data<int32_t>(2), data<int32_t>(3)};
+    }
+
+    // The first two inputs of operations on a tree.
+    Tree<int32_t> tree() const { return {size(0, 0), size(0, 1), data<float>(0), data<int32_t>(1)}; }
+
     const float *or_null(int input) const {
         return TF_TensorElementCount(inputs_[input].get()) ? data<float>(input) : nullptr;
     }
@@ -77,13 +87,14 @@ class Run {
 };
 
 struct Attributes {
-    int32_t threads = 1, k = 0, most = 0;
+    int32_t threads = 1, k = 0, most = 0, width = 0;
     Projection projection{};
 };
 
 void *attributes_of(TF_OpKernelConstruction *construction) {
     auto found = std::make_unique<Attributes>();
-    for (const auto &[name, place] : {std::pair{"threads", &found->threads}, {"k", &found->k}, {"most", &found->most}}) {
+    for (const auto &[name, place] : {std::pair{"threads", &found->threads}, {"k", &found->k}, {"most", &found->most},
+                                      {"width", &found->width}}) {
         const Status status(TF_NewStatus());  // an operation has no others than its own
         TF_OpKernelConstruction_GetAttrInt32(construction, name, place, status.get());
     }
@@ -122,7 +133,7 @@ Likeliest<int32_t> found(Run &run, int64_t rows, int64_t k) {
 
 void likeliest(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
+    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
     const Searched searched{run.size(3, 0), run.data<float>(3), run.data<float>(4)};
     const Likeliest<int32_t> likeliest = found(run, searched.count, k);
     if (likeliest.share)
@@ -131,7 +142,7 @@ void likeliest(void *attributes, TF_OpKernelContext *context) {
 
 void of_hidden(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
+    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
     const int64_t rows = run.size(3, 0);
     const UpperLevel level{run.size(6, 1), run.size(6, 0), run.or_null(4), run.or_null(5), projection,
                            run.data<float>(6), run.or_null(7)};
@@ -141,9 +152,43 @@ void of_hidden(void *attributes, TF_OpKernelContext *context) {
                             likeliest);
 }
 
+void losses_of_paths(void *attributes, TF_OpKernelContext *context) {
+    Run run(context);
+    const Paths paths = run.paths();
+    float *losses = run.output<float>(0, {paths.count});
+    float *dscores = losses ? run.output<float>(1, {paths.count, paths.depth}) : nullptr;
+    float *dvectors = dscores ? run.output<float>(2, {paths.count, paths.dim}) : nullptr;
+    if (dvectors)
+        path_losses(static_cast<Attributes *>(attributes)->threads, paths, run.data<float>(4), losses, dscores, dvectors);
+}
+
+void gradients_of_paths(void *attributes, TF_OpKernelContext *context) {
+    Run run(context);
+    const Paths paths = run.paths();
+    const int64_t nodes = *run.data<int32_t>(5);
+    if (float *dnodes = run.output<float>(0, {nodes, paths.dim}))
+        path_gradients(static_cast<Attributes *>(attributes)->threads, paths, run.data<float>(4), nodes, dnodes);
+}
+
+void leaves(void *attributes, TF_OpKernelContext *context) {
+    Run run(context);
+    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
+    const int64_t rows = run.size(2, 0);
+    const Likeliest<int32_t> likeliest = found(run, rows, k);
+    if (likeliest.share) likeliest_leaves(threads, run.tree(), run.data<float>(2), rows, likeliest);
+}
+
+void beam(void *attributes, TF_OpKernelContext *context) {
+    Run run(context);
+    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
+    const int64_t rows = run.size(2, 0);
+    const Likeliest<int32_t> likeliest = found(run, rows, k);
+    if (likeliest.share) leaves_of_beam(threads, run.tree(), run.data<float>(2), rows, width, likeliest);
+}
+
 void fused(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most, projection] = *static_cast<Attributes *>(attributes);
+    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
     const int64_t count = run.size(0, 0), vocab = run.size(1, 0);
     const std::vector<int64_t> words_of(run.data<int32_t>(3), run.data<int32_t>(3) + count);
     const Examples examples{count, run.size(0, 1), run.data<float>(0), words_of.data(), run.data<float>(4)};
@@ -187,6 +232,17 @@ const bool added = [] {
         {"slab: float", "ids_of: int32", "bias: float", "hidden: float", "cluster_projection: float",
          "word_projection: float", "cluster_weight: float", "cluster_bias: float"},
         {"values: float", "ids: int32", "share_of_clusters: float"}, of_hidden);
+    add("VocabenchPathLosses", {"threads: int"},
+        {"vectors: float", "index: int32", "sign: int32", "place: int32", "nodes: float"},
+        {"losses: float", "dscores: float", "dvectors: float"}, losses_of_paths);
+    add("VocabenchPathGradients", {"threads: int"},
+        {"vectors: float", "index: int32", "sign: int32", "place: int32", "dscores: float", "nodes: int32"},
+        {"dnodes: float"}, gradients_of_paths);
+    add("VocabenchLikeliestLeaves", {"threads: int", "k: int"}, {"nodes: float", "children: int32", "vectors: float"},
+        {"values: float", "ids: int32", "share_of_nodes: float"}, leaves);
+    add("VocabenchLeavesOfBeam", {"threads: int", "k: int", "width: int"},
+        {"nodes: float", "children: int32", "vectors: float"},
+        {"values: float", "ids: int32", "share_of_nodes: float"}, beam);
     add("VocabenchFusedSoftmax", {"threads: int", "most: int"},
         {"vectors: float", "words: float", "bias: float", "target: int32", "share: float"},
         {"total: float", "dvectors: float", "dwords: float", "dbias: float"}, fused);

@@ -1,4 +1,5 @@
-"""Our kernels in C++ (`impls/cpp`), as operations of XLA's: both levels of two-level layers, and fused softmax."""
+"""Our kernels in C++ (`impls/cpp`), as operations of XLA's: both levels of two-level layers, binary trees, and fused
+softmax."""
 
 from __future__ import annotations
 
@@ -11,11 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from impls import cpp
+from impls.cpp import Paths
 from impls.on_jax._layer import Array
 from impls.on_numpy.sohsm import Projected
 
 _SCORES, _GRADIENTS, _LIKELIEST = "cluster_scores_of_xla", "cluster_gradients_of_xla", "likeliest_words_of_xla"
 _OF_HIDDEN, _FUSED = "likeliest_of_hidden_of_xla", "fused_softmax_of_xla"
+_LOSSES, _BY_NODES = "path_losses_of_xla", "path_gradients_of_xla"
+_LEAVES, _BEAM = "likeliest_leaves_of_xla", "leaves_of_beam_of_xla"
+_TARGETS = _SCORES, _GRADIENTS, _LIKELIEST, _OF_HIDDEN, _FUSED, _LOSSES, _BY_NODES, _LEAVES, _BEAM
 
 
 def known(dtype: str) -> bool:
@@ -73,6 +78,32 @@ def likeliest_of_hidden(
     return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper), **numbers)
 
 
+def path_losses(hidden_ND: Array, node_weight: Array, paths: Paths) -> tuple[Array, Array, Array]:
+    """(N,) sums over paths of -log sigma(sign x r.h), and their derivatives by the products r.h (N, L) and by the
+    hidden vectors (N, D)."""
+    shapes = hidden_ND.shape[:1], paths.index_NL.shape, hidden_ND.shape
+    out = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    return _call(_LOSSES, out)(hidden_ND, *paths, node_weight)
+
+
+def path_gradients(dscores_NL: Array, hidden_ND: Array, node_weight: Array, paths: Paths) -> Array:
+    """(nodes, D) what derivatives by the products give by the nodes."""
+    return _call(_BY_NODES, jax.ShapeDtypeStruct(node_weight.shape, jnp.float32))(hidden_ND, *paths, dscores_NL)
+
+
+def likeliest_leaves(hidden_ND: Array, node_weight: Array, children: Array, k: int) -> tuple[Array, Array, Array]:
+    """Values and numbers (N, K) of a tree's k likeliest leaves, best first, equals by their numbers, and (N,) the share
+    of the nodes that were looked at for them: 0 of a row that is no numbers."""
+    return _call(_LEAVES, _found(len(hidden_ND), k))(node_weight, children, hidden_ND)
+
+
+def leaves_of_beam(
+    hidden_ND: Array, node_weight: Array, children: Array, k: int, width: int
+) -> tuple[Array, Array, Array]:
+    """As `likeliest_leaves`, of the leaves that the `width` likeliest ways of each level lead to."""
+    return _call(_BEAM, _found(len(hidden_ND), k))(node_weight, children, hidden_ND, width=np.int32(width))
+
+
 def _found(rows: int, k: int) -> tuple[jax.ShapeDtypeStruct, ...]:
     shapes = ((rows, k), jnp.float32), ((rows, k), jnp.int32), ((rows,), jnp.float32)
     return tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes)
@@ -106,6 +137,6 @@ def _registered() -> bool:
     library = cpp.library("for_jax", ("-isystem", jax.ffi.include_dir()))
     if library is None:
         return False
-    for target in (_SCORES, _GRADIENTS, _LIKELIEST, _OF_HIDDEN, _FUSED):
+    for target in _TARGETS:
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return True

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from impls.on_jax import _descend
+from impls.cpp import CPP, Paths
+from impls.on_jax import _cpp, _descend
 from impls.on_jax._best import settle, top_k
 from impls.on_jax._layer import Array, OutputLayer, Reach, Tree, product, put, wide
 from impls.on_jax._rows import distinct
@@ -20,7 +21,7 @@ from impls.structures import huffman, trees
 # The inner nodes visited most, which most paths share, are scored for all tokens by one dense product.
 _SHARED_NODES = 256
 # The rest of the paths are (token, node) pairs, of which the forms take so many at a time: of a few the vectors stay in
-# a processor's cache, a GPU wants many.
+# a processor's cache, a GPU wants many. On a CPU, where there is a compiler, kernels of our own need neither.
 _FORMS = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (256, 2**14)}
 # Decoding: how many subtrees a row follows at a time; first a few, then, for the rows that these do not settle, many.
 _BEAMS = (16, 64)
@@ -113,16 +114,36 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
 _path_nll.defvjp(_forward, _backward)
 
 
+@jax.custom_vjp
+def _nll_by_kernels(hidden_ND: Array, node_weight: Array, paths: Paths) -> Array:
+    """As `_path_nll`."""
+    return _forward_by_kernels(hidden_ND, node_weight, paths)[0]
+
+
+def _forward_by_kernels(hidden_ND, node_weight, paths):  # type: ignore[no-untyped-def]
+    nll_N, dscores_NL, unscaled_ND = _cpp.path_losses(hidden_ND.astype(node_weight.dtype), node_weight, paths)
+    return nll_N, (hidden_ND, node_weight, paths, dscores_NL, unscaled_ND)
+
+
+def _backward_by_kernels(kept, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, node_weight, paths, dscores_NL, unscaled_ND = kept
+    dnll_N1 = dnll_N[:, None]
+    dnode = _cpp.path_gradients(dscores_NL * dnll_N1, hidden_ND.astype(node_weight.dtype), node_weight, paths)
+    return (unscaled_ND * dnll_N1).astype(hidden_ND.dtype), dnode, None
+
+
+_nll_by_kernels.defvjp(_forward_by_kernels, _backward_by_kernels)
+
+
 class TreeSoftmax(OutputLayer):
     """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
 
     Parameters: `node_weight` (nodes, D), where the method has biases (nodes, D + 1) with the biases in the last column,
-    which meets a 1 that every hidden vector gets. Structure: `index`, `sign` (leaves, L) of each leaf's path; `leaf`
-    (V, M) of each word, -1 beyond its last one, and `leaf_word` (leaves,); `children`, `exits` and `turns` as in
-    `_descend.Tree`.
+    which meets a 1 that every hidden vector gets. Structure: `index`, `sign` (leaves, L) of each leaf's path, and its
+    `place` among all (leaves,), from left to right; `leaf` (V, M) of each word, -1 beyond its last one, and `leaf_word`
+    (leaves,); `children`, `exits` and `turns` as in `_descend.Tree`.
     """
 
-    FORMS = tuple(_FORMS)
     FEW_ROWS: ClassVar = ("node_weight",)
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -137,10 +158,15 @@ class TreeSoftmax(OutputLayer):
         off_shared = (spec.structure["sign"] != 0) & (spec.structure["index"] < self._first_shared)
         self._longest_off = int(off_shared.sum(axis=1).max())
 
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return (*((CPP,) if _cpp.known(spec.dtype) else ()), *_FORMS)
+
     def structure(self) -> Tree:
         near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)
         exits = np.concatenate([near.words, near.subtrees + len(self._children) + 1])
         whole = {name: self.spec.structure[name] for name in ("index", "sign", "children")}
+        whole |= {"place": huffman.places(self.spec.structure["children"])}
         whole |= {"exits": exits, "leaf": self._leaf_VM, "leaf_word": self._leaf_word}
         arrays = {name: put(array, jnp.int32) for name, array in whole.items()}
         return arrays | {"turns": put(near.turns)}
@@ -157,8 +183,10 @@ class TreeSoftmax(OutputLayer):
         return -jax.nn.logsumexp(log_code_NM, axis=1)
 
     def _leaf_nll(self, params: Tree, structure: Tree, hidden_ND: Array, leaf_N: Array) -> Array:
-        path = structure["index"][leaf_N], structure["sign"][leaf_N]
-        return _path_nll(hidden_ND, params["node_weight"], *path, self.form)
+        paths = Paths(*(structure[name][leaf_N] for name in ("index", "sign", "place")))
+        if self.form == CPP:
+            return _nll_by_kernels(hidden_ND, params["node_weight"], paths)
+        return _path_nll(hidden_ND, params["node_weight"], paths.index_NL, paths.sign_NL, self.form)
 
     def reach(self, structure: Tree, targets_N: Array) -> Reach:  # type: ignore[override]
         nodes, first = len(self._children), self._first_shared
@@ -174,6 +202,7 @@ class TreeSoftmax(OutputLayer):
         paths = {
             "index": jnp.where(cold_PL, place_R.reshape(cold_PL.shape), index_PL - first + room),
             "sign": sign_PL,
+            "place": structure["place"][leaf_P],
             "leaf": jnp.where(real_NM, jnp.arange(leaf_NM.size).reshape(leaf_NM.shape), -1),
         }
         return Reach({"node_weight": rows_U}, paths, jnp.arange(len(targets_N)), {})
@@ -203,6 +232,8 @@ class TreeSoftmax(OutputLayer):
         of them where words have several codes, as then no prefix bounds a word."""
         if not self._single:
             return super().search(params, structure, hidden_ND, k)
+        if self.form == CPP:
+            return _cpp.likeliest_leaves(self._cast(params, hidden_ND), params["node_weight"], structure["children"], k)
         nodes, tree, cast_ND = len(self._children), self._tree(params, structure), self._cast(params, hidden_ND)
 
         def solve(rows_R: Array, beams: tuple[int, ...]) -> tuple[Array, Array, Array]:
@@ -222,6 +253,9 @@ class TreeSoftmax(OutputLayer):
         words have several codes."""
         if not self._single:
             return self.topk(params, structure, hidden_ND, k)
+        if self.form == CPP:
+            tree = params["node_weight"], structure["children"]
+            return _cpp.leaves_of_beam(self._cast(params, hidden_ND), *tree, k, width)[:2]
         return _descend.beam(self._cast(params, hidden_ND), self._tree(params, structure), k, width)
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
@@ -249,5 +283,7 @@ class TreeSoftmax(OutputLayer):
         return {"node_weight": jnp.concatenate([tree["node_weight"], tree["node_bias"][:, None]], axis=1)}
 
     def formulation(self) -> str:
+        if self.form == CPP:
+            return CPP
         shared = min(_SHARED_NODES, len(self._children))
         return f"dense product of the {shared} nodes visited most, {self.form} for the rest"

@@ -1,5 +1,5 @@
-"""Our kernels in C++ (`impls/cpp`), as operations of TensorFlow's: both levels of two-level layers, and fused
-softmax."""
+"""Our kernels in C++ (`impls/cpp`), as operations of TensorFlow's: both levels of two-level layers, binary trees, and
+fused softmax."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from impls import cpp
+from impls.cpp import Paths
 from impls.on_numpy.sohsm import Projected
 from impls.on_tensorflow._layer import Tensor
 
@@ -75,6 +76,38 @@ def likeliest_of_hidden(
     given = slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper)
     operation = _operations().vocabench_likeliest_of_hidden
     return _found(operation(*given, threads=threads(), k=k, **projected._asdict()), hidden_ND.shape[0], k)
+
+
+def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[Tensor, Tensor, Tensor]:
+    """(N,) sums over paths of -log sigma(sign x r.h), and their derivatives by the products r.h (N, L) and by the
+    hidden vectors (N, D)."""
+    losses_N, dscores_NL, dhidden_ND = _operations().vocabench_path_losses(
+        hidden_ND, *paths, node_weight, threads=threads()
+    )
+    dscores_NL = tf.ensure_shape(dscores_NL, paths.index_NL.shape)
+    return tf.ensure_shape(losses_N, hidden_ND.shape[:1]), dscores_NL, tf.ensure_shape(dhidden_ND, hidden_ND.shape)
+
+
+def path_gradients(dscores_NL: Tensor, hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> Tensor:
+    """(nodes, D) what derivatives by the products give by the nodes."""
+    given = hidden_ND, *paths, dscores_NL, tf.shape(node_weight)[0]
+    return tf.ensure_shape(_operations().vocabench_path_gradients(*given, threads=threads()), node_weight.shape)
+
+
+def likeliest_leaves(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Values and numbers (N, K) of a tree's k likeliest leaves, best first, equals by their numbers, and (N,) the share
+    of the nodes that were looked at for them: 0 of a row that is no numbers."""
+    found = _operations().vocabench_likeliest_leaves(node_weight, children, hidden_ND, threads=threads(), k=k)
+    return _found(found, hidden_ND.shape[0], k)
+
+
+def leaves_of_beam(
+    hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `likeliest_leaves`, of the leaves that the `width` likeliest ways of each level lead to."""
+    operation = _operations().vocabench_leaves_of_beam
+    found = operation(node_weight, children, hidden_ND, threads=threads(), k=k, width=width)
+    return _found(found, hidden_ND.shape[0], k)
 
 
 def _found(outputs: tuple[Tensor, ...], rows: int | None, k: int) -> tuple[Tensor, Tensor, Tensor]:

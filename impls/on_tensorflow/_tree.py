@@ -8,6 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impls.cpp import CPP, Paths
+from impls.on_tensorflow import _cpp
 from impls.on_tensorflow._layer import (
     OutputLayer,
     Reach,
@@ -30,17 +32,19 @@ _NEAR_NODES = 512
 _BEAMS = (16, 64)
 
 
-class _Paths(NamedTuple):
-    """Of a batch's targets.
+PAIRS = "pairs of a token and a node"  # the form without kernels of our own
+
+
+class _Targets(NamedTuple):
+    """A batch's.
 
     Attributes:
         leaf_NM: The leaves of each target, -1 beyond its last one.
-        index_PL, sign_PL: Of each of these, N times M: the nodes on the way to it, and where it turns.
+        paths: To each of these, N times M.
     """
 
     leaf_NM: Tensor
-    index_PL: Tensor
-    sign_PL: Tensor
+    paths: Paths
 
 
 def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL: Tensor, shared: int) -> Tensor:
@@ -94,6 +98,23 @@ def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL:
     return nll(hidden_ND, tf.convert_to_tensor(node_weight))
 
 
+def _nll_by_kernels(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> Tensor:
+    """As `_path_nll`."""
+
+    @tf.custom_gradient
+    def nll(hidden_ND: Tensor, node_weight: Tensor) -> tuple[Tensor, object]:
+        cast_ND = tf.cast(hidden_ND, node_weight.dtype)
+        nll_N, dscores_NL, unscaled_ND = _cpp.path_losses(cast_ND, node_weight, paths)
+
+        def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor]:
+            dnode = _cpp.path_gradients(dscores_NL * dnll_N[:, None], cast_ND, node_weight, paths)
+            return tf.cast(unscaled_ND * dnll_N[:, None], hidden_ND.dtype), dnode
+
+        return nll_N, gradient
+
+    return nll(hidden_ND, tf.convert_to_tensor(node_weight))
+
+
 class TreeSoftmax(OutputLayer):
     """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
 
@@ -116,6 +137,7 @@ class TreeSoftmax(OutputLayer):
         self._leaf_word, self._leaf_VM = tf.constant(leaf_word, tf.int32), tf.constant(leaf_VM, tf.int32)
         self.index = tf.constant(spec.structure["index"], tf.int32)
         self.sign = tf.constant(spec.structure["sign"], tf.int32)
+        self.place = tf.constant(huffman.places(children), tf.int32)
         self._levels = [(nodes, children[nodes, 0], children[nodes, 1]) for nodes in huffman.levels(children)]
         # Where each leaf and inner node stands when prefixes are stacked level by level, the root first.
         order = np.concatenate([[2 * self.leaves - 2], *(side for _, *sides in self._levels for side in sides)])
@@ -127,39 +149,49 @@ class TreeSoftmax(OutputLayer):
         self._follow_one = traced(self._follow, jit_compile=True)
         self._exits = np.concatenate([near.words, near.subtrees + self.leaves]).astype(np.int32)
 
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return (CPP, PAIRS) if _cpp.known(spec.dtype) else (PAIRS,)
+
     def inner_shapes(self) -> Shapes:
         return self._inner_shapes
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        return self._nll(hidden_ND, self._paths(targets_N), self.value_of("node_weight"))
+        return self._nll(hidden_ND, self._targets(targets_N), self.value_of("node_weight"))
 
     def reach(self, targets_N: Tensor) -> Reach:  # type: ignore[override]
-        paths, nodes = self._paths(targets_N), self.leaves - 1
-        cold_PL = tf.not_equal(paths.sign_PL, 0) & (paths.index_PL < nodes - self._shared)
-        cold_U, place_R = tf.unique(tf.boolean_mask(paths.index_PL, cold_PL))
+        (leaf_NM, paths), nodes = self._targets(targets_N), self.leaves - 1
+        cold_PL = tf.not_equal(paths.sign_NL, 0) & (paths.index_NL < nodes - self._shared)
+        cold_U, place_R = tf.unique(tf.boolean_mask(paths.index_NL, cold_PL))
         # The shared nodes, of which a batch reads most, are the last of the table too.
         shift = tf.size(cold_U) - (nodes - self._shared)
-        index_PL = tf.tensor_scatter_nd_update(paths.index_PL + shift, tf.where(cold_PL), place_R)
+        index_PL = tf.tensor_scatter_nd_update(paths.index_NL + shift, tf.where(cold_PL), place_R)
+        in_table = _Targets(leaf_NM, paths._replace(index_NL=index_PL))
 
         def loss(hidden_ND: Tensor, tables: Tensors) -> Tensor:
-            return tf.reduce_mean(self._nll(hidden_ND, paths._replace(index_PL=index_PL), tables["node_weight"]))
+            return tf.reduce_mean(self._nll(hidden_ND, in_table, tables["node_weight"]))
 
         return Reach({"node_weight": tf.concat([cold_U, tf.range(nodes - self._shared, nodes)], axis=0)}, loss)
 
-    def _paths(self, targets_N: Tensor) -> _Paths:
+    def _targets(self, targets_N: Tensor) -> _Targets:
         leaf_NM = tf.gather(self._leaf_VM, targets_N)
         leaf_P = tf.reshape(tf.maximum(leaf_NM, 0), [-1])
-        return _Paths(leaf_NM, tf.gather(self.index, leaf_P), tf.gather(self.sign, leaf_P))
+        return _Targets(leaf_NM, Paths(*(tf.gather(each, leaf_P) for each in (self.index, self.sign, self.place))))
 
-    def _nll(self, hidden_ND: Tensor, paths: _Paths, node_weight: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets: _Targets, node_weight: Tensor) -> Tensor:
         hidden_ND = self._with_one(hidden_ND)
         if self._single:
-            return _path_nll(hidden_ND, node_weight, paths.index_PL, paths.sign_PL, self._shared)
+            return self._nll_of_paths(hidden_ND, targets.paths, node_weight)
         # Each code of a target is a path of its own, from the same hidden vector.
-        hidden_PD = tf.repeat(hidden_ND, paths.leaf_NM.shape[1], axis=0)
-        nll_P = _path_nll(hidden_PD, node_weight, paths.index_PL, paths.sign_PL, self._shared)
-        log_code_NM = tf.reshape(-nll_P, tf.shape(paths.leaf_NM))
-        return -tf.reduce_logsumexp(_where_real(paths.leaf_NM, log_code_NM), axis=1)
+        hidden_PD = tf.repeat(hidden_ND, targets.leaf_NM.shape[1], axis=0)
+        nll_P = self._nll_of_paths(hidden_PD, targets.paths, node_weight)
+        log_code_NM = tf.reshape(-nll_P, tf.shape(targets.leaf_NM))
+        return -tf.reduce_logsumexp(_where_real(targets.leaf_NM, log_code_NM), axis=1)
+
+    def _nll_of_paths(self, hidden_PD: Tensor, paths: Paths, node_weight: Tensor) -> Tensor:
+        if self.form == CPP:
+            return _nll_by_kernels(hidden_PD, node_weight, paths)
+        return _path_nll(hidden_PD, node_weight, paths.index_NL, paths.sign_NL, self._shared)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_leaf_NF = self._leaf_log_probs(self._with_one(hidden_ND))
@@ -193,6 +225,8 @@ class TreeSoftmax(OutputLayer):
         """
         if not self._single:
             return super().search(hidden_ND, k)
+        if self.form == CPP:
+            return _cpp.likeliest_leaves(*self._cast(hidden_ND), self.children, k)
         values_NK, ids_NK, nodes_N = self._settle(self._with_one(hidden_ND), k, _BEAMS)
         return values_NK, ids_NK, tf.cast(nodes_N, tf.float32) / (self.leaves - 1)
 
@@ -201,8 +235,9 @@ class TreeSoftmax(OutputLayer):
         words have several codes."""
         if not self._single:
             return self.topk(hidden_ND, k)
-        node_weight, leaves = tf.convert_to_tensor(self.value_of("node_weight")), self.leaves
-        cast_ND = tf.cast(self._with_one(hidden_ND), node_weight.dtype)
+        (cast_ND, node_weight), leaves = self._cast(hidden_ND), self.leaves
+        if self.form == CPP:
+            return _cpp.leaves_of_beam(cast_ND, node_weight, self.children, k, width)[:2]
         kind = at_least_float32(node_weight[:0]).dtype
         none = tf.cast(-math.inf, kind)
 
@@ -228,8 +263,7 @@ class TreeSoftmax(OutputLayer):
 
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """(N,) words, from the root down, one number for each turn: left where it lies below sigma(r.h + b)."""
-        node_weight, leaves = tf.convert_to_tensor(self.value_of("node_weight")), self.leaves
-        cast_ND = tf.cast(self._with_one(hidden_ND), node_weight.dtype)
+        (cast_ND, node_weight), leaves = self._cast(hidden_ND), self.leaves
 
         def descend(turn: Tensor, node_N: Tensor) -> tuple[Tensor, Tensor]:
             at_N = tf.maximum(node_N - leaves, 0)
@@ -304,6 +338,11 @@ class TreeSoftmax(OutputLayer):
         best_NJ, ids_NJ, _, _, lost_N1, nodes_N = tf.while_loop(going, descend, start)
         return best_NJ, ids_NJ, lost_N1, nodes_N
 
+    def _cast(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, D) hidden vectors in the dtype of the nodes, which are the second."""
+        node_weight = tf.convert_to_tensor(self.value_of("node_weight"))
+        return tf.cast(self._with_one(hidden_ND), node_weight.dtype), node_weight
+
     def _with_one(self, hidden_ND: Tensor) -> Tensor:
         return tf.pad(hidden_ND, [[0, 0], [0, 1]], constant_values=1) if self._biased else hidden_ND
 
@@ -318,7 +357,9 @@ class TreeSoftmax(OutputLayer):
         return {"node_weight": tf.concat([tensors["node_weight"], tensors["node_bias"][:, None]], axis=1)}
 
     def formulation(self) -> str:
-        return f"dense product of the {self._shared} nodes visited most, pairs for the rest"
+        if self.form == CPP:
+            return CPP
+        return f"dense product of the {self._shared} nodes visited most, {PAIRS} for the rest"
 
 
 def _where_real(leaf: Tensor, log_code: Tensor) -> Tensor:

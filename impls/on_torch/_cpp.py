@@ -1,5 +1,5 @@
-"""Our kernels in C++ (`impls/cpp`), in the threads of PyTorch's own OpenMP: both levels of two-level layers, and fused
-softmax."""
+"""Our kernels in C++ (`impls/cpp`), in the threads of PyTorch's own OpenMP: both levels of two-level layers, binary
+trees, and fused softmax."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from impls import cpp
-from impls.cpp import CPP
+from impls.cpp import CPP, Paths
 from impls.errors import Unsupported
 from impls.on_numpy.sohsm import Projected
 from impls.on_torch._word_rows import WordRows
@@ -68,7 +68,7 @@ def likeliest(
     clusters that were looked through for them: 0 of a row that is no numbers, whose words are of no meaning."""
     given = hidden_RD.contiguous(), log_cluster_RC.contiguous(), words, bias, word_CS, rows.start_C, rows.size_C
     sizes = len(hidden_RD), len(rows.size_C), words.shape[-1], rows.slots, k
-    found = _found(hidden_RD, word_CS, k)
+    found = _found(hidden_RD, k)
     _kernel("likeliest_of_pointers", words)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
     return found
 
@@ -86,15 +86,58 @@ def likeliest_of_hidden(
     upper = [None if each is None else each.contiguous() for each in upper]
     given = hidden_ND.contiguous(), *upper, words, bias, word_CS, rows.start_C, rows.size_C
     sizes = len(hidden_ND), len(rows.size_C), words.shape[-1], rows.slots, k
-    found = _found(hidden_ND, word_CS, k)
+    found = _found(hidden_ND, k)
     numbers = *map(ctypes.c_int64, sizes), *map(ctypes.c_float, projected)
     _kernel("likeliest_of_hidden_pointers", words)(*map(_at, given), *numbers, *map(_at, found))
     return found
 
 
-def _found(hidden_ND: Tensor, word_CS: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[Tensor, Tensor, Tensor]:
+    """(N,) sums over paths of -log sigma(sign x r.h), and their derivatives by the products r.h (N, L) and by the
+    hidden vectors (N, D)."""
+    hidden_ND = hidden_ND.contiguous()
+    size = *hidden_ND.shape, paths.index_NL.shape[1]
+    losses_N, dscores_NL = hidden_ND.new_empty(len(hidden_ND)), torch.empty_like(paths.sign_NL, dtype=hidden_ND.dtype)
+    found = losses_N, dscores_NL, torch.empty_like(hidden_ND)
+    call = _kernel("path_losses_of_pointers", node_weight)
+    call(_at(hidden_ND), *map(_at, paths), _at(node_weight), *map(ctypes.c_int64, size), *map(_at, found))
+    return found
+
+
+def path_gradients(dscores_NL: Tensor, hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> Tensor:
+    """(nodes, D) what derivatives by the products give by the nodes."""
+    given = hidden_ND.contiguous(), *paths, dscores_NL.contiguous()
+    size = *hidden_ND.shape, paths.index_NL.shape[1], len(node_weight)
+    dnode = torch.empty_like(node_weight)
+    _kernel("path_gradients_of_pointers", dnode)(*map(_at, given), *map(ctypes.c_int64, size), _at(dnode))
+    return dnode
+
+
+def likeliest_leaves(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Values and numbers (N, K) of a tree's k likeliest leaves, best first, equals by their numbers, and (N,) the share
+    of the nodes that were looked at for them: 0 of a row that is no numbers."""
+    return _leaves("likeliest_leaves_of_pointers", hidden_ND, node_weight, children, k)
+
+
+def leaves_of_beam(
+    hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `likeliest_leaves`, of the leaves that the `width` likeliest ways of each level lead to."""
+    return _leaves("leaves_of_beam_of_pointers", hidden_ND, node_weight, children, k, width)
+
+
+def _leaves(name: str, hidden_ND: Tensor, node_weight: Tensor, children: Tensor, *further: int):  # type: ignore[no-untyped-def]
+    given, found = (hidden_ND.contiguous(), node_weight, children), _found(hidden_ND, further[0])
+    sizes = len(hidden_ND), *node_weight.shape, *further
+    _kernel(name, node_weight)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
+    return found
+
+
+def _found(hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where `Likeliest` of `impls/cpp/likeliest.h` has its values, ids and share."""
     rows = len(hidden_ND)
-    return hidden_ND.new_empty(rows, k), word_CS.new_empty(rows, k), hidden_ND.new_empty(rows)
+    ids_NK = torch.empty(rows, k, dtype=torch.int64)
+    return hidden_ND.new_empty(rows, k), ids_NK, hidden_ND.new_empty(rows)
 
 
 def fused_softmax(

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.on_torch import _descend, _pairs, _products, _triton
+from impls.cpp import CPP, Paths
+from impls.on_torch import _cpp, _descend, _pairs, _products, _tree_cpp, _triton
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._triton import KERNELS
 from impls.spec import LayerSpec
@@ -18,8 +19,9 @@ from impls.structures import huffman, trees
 # Huffman's hold half of the expected path, and measured fastest among 64 to 1024 on two CPU cores at 10k and 44k words.
 _SHARED_NODES = 128
 # The rest of the paths are (token, node) pairs. On a CPU their vectors are read in place, or so many at a time are
-# gathered: those of a few stay in a processor's cache, a GPU wants them all. A further form, for GPUs, never makes
-# them: that of `_tree_kernels.py`.
+# gathered: those of a few stay in a processor's cache, a GPU wants them all. Kernels of our own never make them: on a
+# CPU, where there is a compiler, those of `_tree_cpp.py`, which take no shared nodes apart, on a GPU those of
+# `_tree_kernels.py`.
 IN_PLACE = "pairs of a token and a node read in place"
 _GATHERED = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (512, 2**16)}
 _FORMS = {IN_PLACE: 0} | _GATHERED
@@ -187,7 +189,7 @@ class TreeSoftmax(OutputLayer):
             level = np.stack([nodes, *children[nodes].T])
             self.register_buffer(f"level{self._depth}", torch.from_numpy(level), persistent=False)
             self._depth += 1
-        if KERNELS in self._forms:
+        if KERNELS in self._forms or CPP in self._forms:
             length = np.count_nonzero(spec.structure["sign"], axis=1)
             for name, array in (("length", length), ("place", huffman.places(children))):
                 self.register_buffer(name, torch.from_numpy(array.astype(np.int32)), persistent=False)
@@ -196,8 +198,8 @@ class TreeSoftmax(OutputLayer):
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         width, dtype = spec.dim + int("node_bias" in spec.parameter_shapes()), TORCH_DTYPES[spec.dtype]
         in_place = _pairs.are_read_in_place(torch.empty(0, dtype=dtype))
-        kernels = _triton.known(width, dtype)
-        return (*(_FORMS if in_place else _GATHERED), *((KERNELS,) if kernels else ()))
+        own = _FORMS if in_place else _GATHERED
+        return (*([CPP] if _cpp.known(dtype) else []), *own, *([KERNELS] if _triton.known(width, dtype) else []))
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if self._single:
@@ -217,15 +219,21 @@ class TreeSoftmax(OutputLayer):
 
             paths = leaf_N, self.index, self.sign, self.length, self.place
             return _tree_kernels.path_nll(hidden_ND, self.node_weight, *paths, shared)
+        if form == CPP:
+            taken = Paths(*(each[leaf_N].int() for each in (self.index, self.sign, self.place)))
+            return _tree_cpp.path_nll(hidden_ND, self.node_weight, taken, self.row_sparse)
         path = self.index[leaf_N], self.sign[leaf_N]
         return _PathNll.apply(hidden_ND, self.node_weight, *path, shared, form, self.row_sparse)  # type: ignore[return-value]
 
     @property
     def _form_taken(self) -> str:
-        """The kernels write dense gradients alone: how many rows a sparse one has, the host must know. In place a CPU
-        alone reads."""
-        elsewhere = self.row_sparse if self.form == KERNELS else self.form == IN_PLACE and self.node_weight.is_cuda
-        return next(reversed(_FORMS)) if elsewhere else self.form
+        """Triton's kernels write dense gradients alone: how many rows a sparse one has, the host must know. In place a
+        CPU alone reads, and for those in C++ vectors must be of their kind, as they are not after `layer.double()`."""
+        form, on_gpu = self.form, self.node_weight.is_cuda
+        if form == CPP and not _cpp.runs_on(self.node_weight):
+            form = IN_PLACE
+        elsewhere = self.row_sparse if form == KERNELS else form == IN_PLACE and on_gpu
+        return next(reversed(_FORMS)) if elsewhere else form
 
     def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
         nodes = len(self.node_weight)
@@ -253,6 +261,8 @@ class TreeSoftmax(OutputLayer):
         of them where words have several codes, as then no prefix bounds a word."""
         near = (self.first_near, self.near_words, self.near_subtrees, self.near_turns)
         try:
+            if self._single and self._form_taken == CPP:
+                return _cpp.likeliest_leaves(self._cast(hidden_ND), self.node_weight, self.tree, k)
             if self._single:
                 return _descend.search(self._cast(hidden_ND), self.node_weight, self.tree, *near, k)
         except _descend.TooMany:
@@ -265,6 +275,8 @@ class TreeSoftmax(OutputLayer):
         words have several codes."""
         if not self._single:
             return self.topk(hidden_ND, k)
+        if self._form_taken == CPP:
+            return _cpp.leaves_of_beam(self._cast(hidden_ND), self.node_weight, self.tree, k, width)[:2]
         return _descend.beam(self._cast(hidden_ND), self.node_weight, self.tree, k, width)
 
     @torch.no_grad()
@@ -291,6 +303,8 @@ class TreeSoftmax(OutputLayer):
 
     def formulation(self) -> str:
         shared, form = _shared(len(self.node_weight)), self._form_taken
+        if form == CPP:
+            return form
         if form == KERNELS:
             return f"{form}, dense product for the gradient of the {shared} nodes visited most"
         return f"dense product of the {shared} nodes visited most, {form} for the rest"
