@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ _MMAP_THRESHOLD, _LOG2_OF_ITS_BYTES = -3, 17
 _ARENA_MAX = -8
 
 _MOST_GAPS = 2000
+_SPARE = 4  # of the memory that there is, the part that may be cleared beforehand
 
 
 class _MallInfo(ctypes.Structure):
@@ -48,6 +50,9 @@ class _Glibc:
     def __init__(self) -> None:
         library = ctypes.CDLL(None) if sys.platform == "linux" else None
         self.library = library if hasattr(library, "mallopt") else None
+        if self.library is not None:
+            self.library.malloc.restype, self.library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+            self.library.free.argtypes = [ctypes.c_void_p]
         self.is_told = self.keeps_freed = False
 
     def keep(self, freed: bool) -> None:
@@ -57,6 +62,14 @@ class _Glibc:
             self.library.mallopt(_MMAP_MAX, 0 if freed else _GLIBC_MMAP_MAX)
             self.library.mallopt(_MMAP_THRESHOLD, 2**_LOG2_OF_ITS_BYTES)
             self.is_told, self.keeps_freed = True, freed
+
+    def clear(self, size: int) -> None:
+        spare = psutil.virtual_memory().available // _SPARE
+        if self.library is not None and self.keeps_freed and size <= spare:
+            block = self.library.malloc(size)
+            if block:
+                ctypes.memset(block, 0, size)
+                self.library.free(block)
 
     @contextmanager
     def gaps_taken(self) -> Iterator[None]:
@@ -74,8 +87,6 @@ class _Glibc:
         assert self.library is not None
         library, gaps = self.library, list[int]()
         library.mallinfo.restype = _MallInfo
-        library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-        library.free.argtypes = [ctypes.c_void_p]
         size = 2 ** (psutil.virtual_memory().total.bit_length() - 1)
         while size >= 2**_LOG2_OF_ITS_BYTES and len(gaps) < _MOST_GAPS:
             mapped = library.mallinfo().hblks
@@ -116,6 +127,12 @@ def fresh_pages() -> int:
     import resource  # which Windows does not have
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def clear_pages(count: int) -> None:
+    """Within `keep_freed`, so many more pages are there that the system has cleared already: for an array that comes to
+    lie where none lay before. None where they are many for the memory that there is."""
+    _glibc.clear(count * mmap.PAGESIZE)
 
 
 @contextmanager

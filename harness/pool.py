@@ -36,6 +36,10 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_
 # compiling, and not of finding what another has compiled.
 _COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
+# glibc reads it as a process begins. Told later, it lets threads keep what they have for themselves: an arena, in which
+# there is no room for anything large, so that an array of theirs is cleared by the system each time.
+_ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
+
 _LONGEST_LINE = 1 << 28  # bytes of an answer: a worker that writes without end must not fill the memory
 _LAST_WORDS = 1 << 16  # bytes of what a worker printed that are read once it has died
 _START_DEADLINE = 300.0  # seconds for a framework to import and say what it is
@@ -123,7 +127,7 @@ class Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(child_end,),
             start_new_session=True,
-            env={**os.environ, **compiled, **threads, "PYTHONPATH": path},
+            env={**os.environ, **compiled, **threads, **_ONE_ARENA, "PYTHONPATH": path},
         )
         os.close(child_end)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from harness.memory import fresh_pages
+from harness.memory import clear_pages, fresh_pages
 from harness.stats import Interval, location, paired_ratio
 
 # What a time stands for: rows keep it, and none is compared with one of another. In 3 the sides strictly alternate;
@@ -59,7 +59,8 @@ class Steady:
     """Calls in a process that keeps what it frees.
 
     Now and then an array comes to lie where none lay before, as a small one has taken a piece of its old place, and the
-    system clears every page of it: that call may take ten times as long. It is not what a step takes, and is repeated.
+    system clears every page of it: that call may take ten times as long. It is not what a step takes, and is repeated,
+    once as many pages are there as it was given.
     """
 
     def __init__(self) -> None:
@@ -71,8 +72,10 @@ class Steady:
         for _ in range(self._tries):
             before = fresh_pages()
             seconds = [call_seconds(work) for work in works]
-            if fresh_pages() - before < _FRESH:
+            given = fresh_pages() - before
+            if given < _FRESH:
                 return seconds
+            clear_pages(given)
         self._tries = 1
         return seconds
 

@@ -27,8 +27,8 @@ def main() -> None:
     parser.add_argument("--answers", type=int, required=True, help="file descriptor that answers are written to")
     parser.add_argument("--parent", type=int, required=True, help="process whose end is this one's end too")
     arguments = parser.parse_args()
+    memory.keep_freed()  # before there is a second thread
     _end_with(arguments.parent)
-    memory.keep_freed()
     registry.adapter(arguments.framework).prepare_process()
     with open(arguments.answers, "w", encoding="utf-8") as answers:
         for line in sys.stdin:

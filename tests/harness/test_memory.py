@@ -79,6 +79,26 @@ def test_freed_memory_is_taken_again_without_the_kernel_and_hides_no_peak(kept):
     assert (allocation == "kept") == kept
 
 
+_CLEARED = """
+from harness import memory
+
+memory.keep_freed()
+before = memory.fresh_pages()
+memory.clear_pages(50_000)
+cleared = memory.fresh_pages()
+memory.clear_pages(10**12)  # more than any machine has: none
+array = b"x" * 200_000_000  # fewer than 49,000 pages
+print(cleared - before, memory.fresh_pages() - cleared)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library allocates in its own way")
+def test_an_array_takes_pages_that_were_cleared_before():
+    cleared, given = subprocess.check_output([sys.executable, "-c", _CLEARED], text=True).split()
+    assert int(cleared) > 49_000
+    assert int(given) < 1000
+
+
 _GAPS = """
 from harness import memory
 

@@ -126,6 +126,8 @@ class Allocator:
     def __init__(self, monkeypatch, *pages):
         self.given, self.pages, self.calls = 0, list(pages), 0
         monkeypatch.setattr("harness.timing.fresh_pages", lambda: self.given)
+        self.cleared = []
+        monkeypatch.setattr("harness.timing.clear_pages", self.cleared.append)
 
     def work(self):
         self.calls += 1
@@ -138,6 +140,7 @@ def test_calls_to_which_memory_was_given_are_repeated(monkeypatch):
     for calls in (1, 3, 4):
         assert len(steady.seconds([memory.work])) == 1
         assert memory.calls == calls
+    assert memory.cleared == [50_000]
 
 
 def test_a_turn_is_repeated_as_a_whole(monkeypatch):
