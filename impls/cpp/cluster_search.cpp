@@ -21,7 +21,6 @@ namespace {
 
 constexpr int64_t FIRST = 6;        // clusters of each vector that are looked through first
 constexpr int64_t NEXT = 24;        // that are next at most: the k-th best of so few words is far too low
-constexpr int64_t LAID = 12;        // vectors of a cluster that are laid side by side at least
 constexpr int64_t WORDS = 64;       // whose vectors stay in the cache next to a core while strips of vectors go by
 constexpr int64_t TOGETHER = 1024;  // vectors at most: what is kept of each and each cluster takes memory
 
@@ -33,13 +32,6 @@ struct State {
     std::vector<int32_t> next;  // clusters to look through in this round
     explicit State(int64_t k) : best(k) {}
 };
-
-// Vectors, a lane each.
-Strips laid(Picked<const float> vectors, int64_t count) {
-    Strips across(vectors.dim, (count + LANES - 1) / LANES * LANES);
-    across.copy_across(vectors, count);
-    return across;
-}
 
 // Some vectors, and the words of a cluster that is to be looked through for them.
 template <class Id>

@@ -53,6 +53,15 @@ class Strips {
     std::unique_ptr<float[]> numbers_;
 };
 
+constexpr int64_t LAID = 12;  // vectors that are laid side by side at least: of fewer most lanes would be empty
+
+// Vectors, a lane each.
+Strips laid(Picked<const float> vectors, int64_t count) {
+    Strips across(vectors.dim, (count + LANES - 1) / LANES * LANES);
+    across.copy_across(vectors, count);
+    return across;
+}
+
 // out (size, across.dim()) of words (size, dim) with vectors that are laid across: a word's are one after the other.
 void products(Dense<const float> words, int64_t size, const Strips &across, Dense<float> out) {
     by_strips(across.dim() / LANES, [&](int64_t v, auto some) {

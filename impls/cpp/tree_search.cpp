@@ -9,14 +9,16 @@
 #include "best.h"
 #include "log_sigmoid.h"
 #include "products_with.h"
+#include "strips.h"
 #include "threads.h"
 #include "tiles.h"
 
 namespace {
 
 constexpr int AT_ONCE = 4;            // nodes that are read together, so that memory is waited for once
-constexpr int64_t FEW = 256;          // nodes that a search may look at in any tree
-constexpr int64_t SHARE = 16;         // of all nodes, that it may look at in a large one
+// Nodes that a search may look at: as many are a small part of a large tree, or enough for as many leaves in most trees
+// that have learned something.
+constexpr int64_t FEW = 256, OF_ALL = 64, OF_LEAF = 16, AT_MOST_OF_ALL = 8;
 constexpr int64_t NODES = 512;        // whose products are one piece of work
 constexpr int64_t SCORES = 16 << 20;  // that are kept at most
 
@@ -42,10 +44,9 @@ void descend(const Tree<Id> &tree, const float *vector, const Way *ways, int64_t
     }
 }
 
-// Whether the k best leaves of a vector were found among so few nodes as are looked at one by one.
+// Whether the k best leaves of a vector were found among `most` nodes.
 template <class Id>
-bool search(const Tree<Id> &tree, const float *vector, Best &best, int64_t &looked_at) {
-    const int64_t most = std::max(FEW, tree.count / SHARE);
+bool search(const Tree<Id> &tree, const float *vector, int64_t most, Best &best, int64_t &looked_at) {
     std::vector<Way> open{{0, 2 * tree.count}}, next;  // a heap
     const auto reaches = [&] { return !open.empty() && open.front().value >= best.least(); };  // equals by number
     const auto meet = [&](const Way &way) {
@@ -73,30 +74,92 @@ bool search(const Tree<Id> &tree, const float *vector, Best &best, int64_t &look
     return true;
 }
 
-// The best leaves of a vector from its products with all nodes.
+// meet(leaf, value) of all leaves.
+//
+// Number: what a way is worth, of one vector or of a lane each. turns_of(node): asked of all, from the root down.
+template <class Number, class Id, class TurnsOf, class Meet>
+void meet_all(const Tree<Id> &tree, TurnsOf turns_of, Meet meet) {
+    const int64_t leaves = tree.count + 1;
+    std::vector<Number> way(tree.count, Number{});  // to each node
+    for (int64_t node = tree.count - 1; node >= 0; --node) {  // parents first
+        const Number here = way[node];
+        const Turns<Number> turns = turns_of(node);
+        const auto go = [&](int64_t child, const Number &value) {
+            if (child >= leaves)
+                way[child - leaves] = value;
+            else
+                meet(child, value);
+        };
+        go(tree.children[2 * node], here + turns.left);
+        go(tree.children[2 * node + 1], here + turns.right);
+    }
+}
+
+// The best leaves of a vector, from its products with all nodes.
 template <class Id>
 void best_of_all(const Tree<Id> &tree, const float *scores, Best &best) {
-    const int64_t leaves = tree.count + 1;
-    std::vector<float> way(tree.count, 0);  // to each node
-    Turns<float> turns[LANES];
-    for (int64_t end = tree.count; end > 0; end -= LANES) {  // parents first
-        const int64_t first = std::max<int64_t>(end - LANES, 0);
-        Vector some = {};
-        std::copy(scores + first, scores + end, reinterpret_cast<float *>(&some));
-        const Turns<Vector> all = log_turns(some);
-        for (int lane = 0; lane < LANES; ++lane) turns[lane] = {all.left[lane], all.right[lane]};
-        for (int64_t node = end - 1; node >= first; --node) {
-            const auto meet = [&](int64_t child, float turn) {
-                const float value = way[node] + turn;
-                if (child >= leaves)
-                    way[child - leaves] = value;
-                else if (value >= best.least())
-                    best.put({value, child});
-            };
-            meet(tree.children[2 * node], turns[node - first].left);
-            meet(tree.children[2 * node + 1], turns[node - first].right);
+    float left[LANES], right[LANES];
+    int64_t first = tree.count;  // of those that are in `left` and `right`
+    const auto turns_of = [&](int64_t node) {
+        if (node < first) {
+            first = std::max<int64_t>(node + 1 - LANES, 0);
+            float some[LANES] = {};
+            std::copy(scores + first, scores + node + 1, some);
+            const Turns<Vector> turns = log_turns(load(some));
+            store(left, turns.left);
+            store(right, turns.right);
         }
-    }
+        return Turns<float>{left[node - first], right[node - first]};
+    };
+    float least = best.least();
+    meet_all<float>(tree, turns_of, [&](int64_t leaf, float value) {
+        if (!(value >= least)) return;
+        best.put({value, leaf});
+        least = best.least();
+    });
+}
+
+// The same of LANES vectors, whose scores with a node are side by side, and `places` from those with the next.
+template <class Id>
+void best_of_all(const Tree<Id> &tree, const float *scores, int64_t places, std::vector<Best> &best) {
+    Vector least = Vector{} - std::numeric_limits<float>::infinity();
+    const auto turns_of = [&](int64_t node) { return log_turns(load(scores + node * places)); };
+    meet_all<Vector>(tree, turns_of, [&](int64_t leaf, const Vector &value) {
+        for (unsigned wanted = where_at_least(value, least); wanted; wanted &= wanted - 1) {
+            const int lane = __builtin_ctz(wanted);
+            best[lane].put({value[lane], leaf});
+            least[lane] = best[lane].least();
+        }
+    });
+}
+
+// The likeliest leaves of some vectors, by looking at all nodes.
+template <class Id>
+void take_all(int threads, const Tree<Id> &tree, Picked<const float> vectors, int64_t count,
+              const Likeliest<Id> &likeliest) {
+    const bool are_laid = count >= LAID;
+    const Strips across = laid(vectors, are_laid ? count : 0);
+    const int64_t places = are_laid ? across.dim() : tree.count;
+    const std::unique_ptr<float[]> scores(new float[are_laid ? tree.count * places : count * places]);
+    share_work(threads, (tree.count + NODES - 1) / NODES, [&](int64_t piece) {
+        const int64_t node = piece * NODES, size = std::min(NODES, tree.count - node);
+        const Dense<const float> nodes{tree.nodes + node * tree.dim, tree.dim};
+        if (are_laid)
+            products(nodes, size, across, {scores.get() + node * places, places});
+        else
+            dots(vectors, count, nodes, size, scores.get() + node, places);
+    });
+    const int64_t together = are_laid ? LANES : 1;
+    share_work(threads, (count + together - 1) / together, [&](int64_t group) {
+        const int64_t first = group * together;
+        std::vector<Best> best(together, Best(likeliest.k));
+        if (are_laid)
+            best_of_all(tree, scores.get() + first, places, best);
+        else
+            best_of_all(tree, scores.get() + first * places, best[0]);
+        for (int64_t vector = first; vector < std::min(first + together, count); ++vector)
+            write(best[vector - first], 1, likeliest.from(vectors.place[vector]));
+    });
 }
 
 }  // namespace
@@ -104,31 +167,22 @@ void best_of_all(const Tree<Id> &tree, const float *scores, Best &best) {
 template <class Id>
 void likeliest_leaves(int threads, const Tree<Id> &tree, const float *vectors, int64_t rows,
                       const Likeliest<Id> &likeliest) {
+    const int64_t for_leaves = std::min(OF_LEAF * likeliest.k, tree.count / AT_MOST_OF_ALL);
+    const int64_t most = std::max({FEW, tree.count / OF_ALL, for_leaves});
     std::vector<char> is_open(rows, 0);
     share_work(threads, rows, [&](int64_t row) {
         Best best(likeliest.k);
         int64_t looked_at = 0;
-        is_open[row] = !search(tree, vectors + row * tree.dim, best, looked_at);
+        is_open[row] = !search(tree, vectors + row * tree.dim, most, best, looked_at);
         write(best, static_cast<float>(looked_at) / tree.count, likeliest.from(row));
     });
-
     std::vector<int64_t> open;
     for (int64_t row = 0; row < rows; ++row)
         if (is_open[row]) open.push_back(row);
-    const int64_t most = std::max<int64_t>(1, std::min(TOKENS, SCORES / tree.count));
-    std::vector<float> scores(std::min<int64_t>(most, open.size()) * tree.count);
-    for (size_t first = 0; first < open.size(); first += most) {
-        const int64_t count = std::min<int64_t>(most, open.size() - first);
+    const int64_t together = std::max<int64_t>(1, std::min(TOKENS, SCORES / tree.count));
+    for (int64_t first = 0, count = open.size(); first < count; first += together) {
         const Picked<const float> some{vectors, tree.dim, open.data() + first};
-        share_work(threads, (tree.count + NODES - 1) / NODES, [&](int64_t piece) {
-            const int64_t node = piece * NODES, size = std::min(NODES, tree.count - node);
-            dots(some, count, {tree.nodes + node * tree.dim, tree.dim}, size, scores.data() + node, tree.count);
-        });
-        share_work(threads, count, [&](int64_t vector) {
-            Best best(likeliest.k);
-            best_of_all(tree, scores.data() + vector * tree.count, best);
-            write(best, 1, likeliest.from(open[first + vector]));
-        });
+        take_all(threads, tree, some, std::min(together, count - first), likeliest);
     }
 }
 

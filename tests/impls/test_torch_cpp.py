@@ -2,8 +2,6 @@
 softmax."""
 
 import dataclasses
-import itertools
-import shutil
 
 import numpy as np
 import pytest
@@ -32,22 +30,6 @@ def compiled_anew():
     cpp.library.cache_clear()
     yield
     cpp.library.cache_clear()
-
-
-@pytest.fixture(params=itertools.product(("g++", "clang++"), ("native", "haswell")), ids="-".join, scope="module")
-def compiled_otherwise(request):
-    """By either compiler, for the processor at hand, and for any with AVX2 and 16 registers."""
-    compiler, processor = request.param
-    if shutil.which(compiler) is None:
-        pytest.skip(f"needs {compiler}")
-    assert "-march=native" in cpp._COMPILE
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CXX", compiler)
-        patch.setattr(cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in cpp._COMPILE))
-        cpp.library.cache_clear()
-        assert _cpp.known(torch.float32)
-        yield
-        cpp.library.cache_clear()
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 70), st.integers(0, 110)), min_size=1, max_size=6)  # words, tokens
