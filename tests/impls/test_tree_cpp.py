@@ -139,12 +139,12 @@ def check_paths(tree, vocab, dim, tokens, seed, empty=False):
     nll_N = -(torch.nn.functional.logsigmoid(turns_NL) * (paths.sign_NL != 0)).sum(dim=1)
     (nll_N * upstream_N).sum().backward()
     for row_sparse in (False, True):
-        given = [array.clone().requires_grad_() for array in (hidden_ND, node_weight)]
-        found_N = _tree_cpp.path_nll(*given, paths, row_sparse)
+        own_ND, own_weight = (array.clone().requires_grad_() for array in (hidden_ND, node_weight))
+        found_N = _tree_cpp.path_nll(own_ND, own_weight, paths, row_sparse)
         (found_N * upstream_N).sum().backward()
         torch.testing.assert_close(found_N.detach().double(), nll_N.detach(), rtol=1e-5, atol=1e-5)
-        assert given[1].grad.is_sparse == row_sparse
-        for mine, expected in zip(given, exact, strict=True):
+        assert own_weight.grad.is_sparse == row_sparse
+        for mine, expected in zip((own_ND, own_weight), exact, strict=True):
             torch.testing.assert_close(mine.grad.to_dense().double(), expected.grad, rtol=1e-4, atol=1e-5)
 
 
