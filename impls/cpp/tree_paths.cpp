@@ -1,7 +1,7 @@
 // See `tree_paths.h`.
 //
-// Paths that are sorted by their leaves share nodes with their neighbours: a node is read while it is in a near cache,
-// and those whose paths lead through it are next to each other, so that its gradient is one sum of neighbouring vectors.
+// Sorted by their leaves, paths share nodes with their neighbours: a node is read while it is in a near cache, and the
+// examples whose paths lead through it are next to each other, so that its gradient is one sum of neighbours.
 
 #include "tree_paths.h"
 
@@ -15,9 +15,9 @@
 
 namespace {
 
-constexpr int AT_ONCE = 4;         // nodes that are read together
-constexpr int64_t EXAMPLES = 16;   // whose paths are one piece of work
-constexpr int64_t ROWS = 64;       // of a gradient that are made zero as one piece of work
+constexpr int AT_ONCE = 4;        // nodes that are read together
+constexpr int64_t EXAMPLES = 16;  // whose paths are one piece of work
+constexpr int64_t ROWS = 64;      // of a gradient that are made zero as one piece of work
 
 // Examples from the leftmost leaf to the rightmost, and then those whose paths are empty, which would part the others.
 std::vector<int64_t> sorted(const Paths &paths) {
@@ -59,11 +59,12 @@ std::vector<Shared> shared_nodes(const Paths &paths, const std::vector<int64_t> 
     for (int64_t example = 0; example < paths.count; ++example) {
         const int32_t *index = paths.index + order[example] * paths.depth;
         const int32_t *sign = paths.sign + order[example] * paths.depth;
+        const int64_t length = std::find(sign, sign + paths.depth, 0) - sign;
+        const int64_t shared = std::min<int64_t>(length, open.size());
         int64_t step = 0;
-        const auto is_shared = [&] { return step < static_cast<int64_t>(open.size()) && found[open[step]].node == index[step]; };
-        for (; step < paths.depth && sign[step] && is_shared(); ++step) ++found[open[step]].count;
+        for (; step < shared && found[open[step]].node == index[step]; ++step) ++found[open[step]].count;
         open.resize(step);
-        for (; step < paths.depth && sign[step]; ++step) {
+        for (; step < length; ++step) {
             open.push_back(found.size());
             found.push_back({index[step], step, example, 1});
         }
@@ -116,20 +117,26 @@ void path_gradients(int threads, const Paths &paths, const float *dscores, int64
     const bool aligned = (reinterpret_cast<uintptr_t>(dnodes) | dim * sizeof(float)) % sizeof(Vector) == 0;
 
     const Picked<const float> vectors{paths.vectors, dim, order.data()};
-    // The sums of all nodes, V vectors' worth of numbers from d on, of which a copy stays in a near cache.
-    const auto sums_of_strip = [&](int64_t d, auto some) {
+    const auto weights_of = [&](const Shared &each) { return weights.data() + each.first * depth + each.step; };
+    // The sums of all nodes, of some vectors' worth of numbers from d on, of which a copy stays in a near cache.
+    const auto strip_of_sums = [&](int64_t d, auto some) {
         constexpr int64_t WIDTH = some() * LANES;
         std::vector<float> strip(paths.count * WIDTH);
         for (int64_t example = 0; example < paths.count; ++example)
             std::copy_n(vectors[example] + d, WIDTH, strip.data() + example * WIDTH);
         with_constant(aligned, [&](auto is_aligned) {
+            constexpr To TO = is_aligned() ? To::MEMORY : To::SET;
             for (const Shared &each : shared) {
                 const Dense<const float> own{strip.data() + each.first * WIDTH, WIDTH};
                 const Dense<float> out{dnodes + each.node * dim + d, dim};
-                constexpr To TO = is_aligned() ? To::MEMORY : To::SET;
-                sum_tile<1, some(), TO>(weights.data() + each.first * depth + each.step, 0, depth, each.count, own, 0, out);
+                sum_tile<1, some(), TO>(weights_of(each), 0, depth, each.count, own, 0, out);
             }
         });
+    };
+    const auto rest = [&] {
+        for (const Shared &each : shared)
+            rest_of_sums<To::SET>(weights_of(each), 0, depth, 1, each.count, vectors.from(each.first),
+                                  dim / LANES * LANES, Dense<float>{dnodes + each.node * dim, dim});
     };
     const auto zeros = [&](int64_t piece) {
         const auto zero = [&](int64_t node) {
@@ -142,18 +149,15 @@ void path_gradients(int threads, const Paths &paths, const float *dscores, int64
         for (int64_t node = piece * ROWS; node < std::min((piece + 1) * ROWS, nodes); ++node)
             if (!is_on_path[node]) zero(node);
     };
-    const int64_t strips = dim / LANES / SUM_VECTORS, left = dim / LANES % SUM_VECTORS;
-    const int64_t pieces = (nodes + ROWS - 1) / ROWS;
-    share_work(threads, strips + 2 + pieces, [&](int64_t number) {
+    const int64_t whole = dim / LANES, strips = (whole + SUM_VECTORS - 1) / SUM_VECTORS;
+    share_work(threads, strips + 1 + (nodes + ROWS - 1) / ROWS, [&](int64_t number) {
+        const int64_t first = number * SUM_VECTORS;
         if (number < strips)
-            sums_of_strip(number * SUM_VECTORS * LANES, std::integral_constant<int, SUM_VECTORS>{});
+            with_constant<SUM_VECTORS>(std::min<int64_t>(SUM_VECTORS, whole - first),
+                                       [&](auto some) { strip_of_sums(first * LANES, some); });
         else if (number == strips)
-            with_constant<SUM_VECTORS>(left, [&](auto some) { sums_of_strip(strips * SUM_VECTORS * LANES, some); });
-        else if (number == strips + 1)
-            for (const Shared &each : shared)
-                rest_of_sums<To::SET>(weights.data() + each.first * depth + each.step, 0, depth, 1, each.count,
-                                      vectors.from(each.first), dim / LANES * LANES, Dense<float>{dnodes + each.node * dim, dim});
+            rest();
         else
-            zeros(number - strips - 2);
+            zeros(number - strips - 1);
     });
 }

@@ -12,8 +12,8 @@ struct Paths {
     const int32_t *index, *sign, *place;
 };
 
-// losses (count,): the sums over paths of -log sigma(sign * node . vector), for nodes (any, dim). dscores (count, depth),
-// dvectors (count, dim): their derivatives by the products node . vector, and by the vectors.
+// losses (count,): the sums over paths of -log sigma(sign * node . vector), for nodes (any, dim). dscores (count, depth)
+// and dvectors (count, dim): their derivatives by the products node . vector, and by the vectors.
 void path_losses(int threads, const Paths &paths, const float *nodes, float *losses, float *dscores, float *dvectors);
 
 // dnodes (nodes, dim): what derivatives by the products, dscores (count, depth), give by the nodes.

@@ -1,8 +1,8 @@
 // See `tree_search.h`.
 //
 // No leaf is likelier than the way to any node above it. So the likeliest way is followed first, then the likeliest of
-// those that are left, until none is as likely as the k-th best leaf found: no search can look at fewer nodes. Where
-// these would be many, all nodes are taken in the order of memory instead.
+// those that are left, until none is as likely as the k-th best leaf found: but for those read along with others, no
+// search can look at fewer nodes. Where these would be many, all nodes are taken in the order of memory instead.
 
 #include "tree_search.h"
 
@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr int AT_ONCE = 4;            // nodes that are read together, so that memory is waited for once
+constexpr int AT_ONCE = 4;  // nodes that are read together, so that memory is waited for once
 // Nodes that a search may look at: as many are a small part of a large tree, or enough for as many leaves in most trees
 // that have learned something.
 constexpr int64_t FEW = 256, OF_ALL = 64, OF_LEAF = 16, AT_MOST_OF_ALL = 8;

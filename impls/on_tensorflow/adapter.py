@@ -6,7 +6,7 @@ import importlib
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -87,12 +87,16 @@ def compute_capability(device: str) -> tuple[int, int]:
     return (0, 0) if check_device(device) == "/CPU:0" else _details(device).get("compute_capability", (0, 0))
 
 
-@contextmanager
-def precision(dtype: str, device: str) -> Iterator[None]:
+def precision(dtype: str, device: str) -> AbstractContextManager[object]:
     """On a CUDA device, float32 products are TF32's in `tf32` and never else; by itself TensorFlow takes TF32."""
-    if device == "/CPU:0":
-        yield
-        return
+    return _NOTHING if device == "/CPU:0" else _switched(dtype)
+
+
+_NOTHING = nullcontext()  # one for all: to make one each time shows in the time of a row
+
+
+@contextmanager
+def _switched(dtype: str) -> Iterator[None]:
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     try:
         tf.config.experimental.enable_tensor_float_32_execution(dtype == "tf32")
@@ -340,10 +344,6 @@ class TensorFlowLayer(Switched, Layer):
         return self._precise(lambda: wait(step(hidden, targets, extra)))
 
     def _precise(self, work: Callable[[], object]) -> Callable[[], object]:
-        """`work` under `precision`. A CPU has but one, and to enter it takes a tenth of what a row does."""
-        if self.device == "/CPU:0":
-            return work
-
         def run() -> None:
             with self.precision():
                 work()

@@ -65,7 +65,7 @@ def check_search(children, dim, rows, k, scale):
     return share_N
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(list(TREES)), st.integers(2, 400), st.integers(1, 70), st.integers(1, 20), st.integers(1, 30),
     st.sampled_from([1e-3, 0.3, 3.0]),
@@ -101,7 +101,7 @@ def test_equals_come_by_their_numbers(rows):
     assert len(set(values_NK[0].tolist())) < 9, "there are equals"
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(list(TREES)), st.integers(2, 200), st.integers(1, 40), st.integers(1, 12), st.integers(1, 9))
 def test_the_leaves_of_a_beam(tree, vocab, dim, width, rows):
     children, width = TREES[tree](vocab), min(width, vocab)
@@ -148,7 +148,7 @@ def check_paths(tree, vocab, dim, tokens, seed, empty=False):
             torch.testing.assert_close(mine.grad.to_dense().double(), expected.grad, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(list(TREES)), st.integers(2, 150), st.integers(1, 150), st.integers(1, 80), st.integers(0, 9),
     st.booleans(),
