@@ -104,14 +104,12 @@ void share_work(int threads, int64_t count, Work work) {
         __builtin_ia32_sfence();  // what went past the caches is there before the threads meet
     };
     const auto call = [](void *own) { (*static_cast<decltype(some) *>(own))(); };
+    const int64_t helpers = std::min<int64_t>(threads, count) - 1;
+    if (helpers <= 0) return some();
 #ifdef THREADS_OF_OPENMP
     GOMP_parallel(call, &some, threads, 0);
 #else
-    const int64_t helpers = std::min<int64_t>(threads, count) - 1;
-    if (helpers > 0)
-        Helpers::ours().help(helpers, call, &some);
-    else
-        some();
+    Helpers::ours().help(helpers, call, &some);
 #endif
 }
 

@@ -119,10 +119,11 @@ void best_of_all(const Tree<Id> &tree, const float *scores, Best &best) {
     });
 }
 
-// The same of LANES vectors, whose scores with a node are side by side, and `places` from those with the next.
+// The same of up to LANES vectors, whose scores with a node are side by side, and `places` from those with the next.
 template <class Id>
 void best_of_all(const Tree<Id> &tree, const float *scores, int64_t places, std::vector<Best> &best) {
-    Vector least = Vector{} - std::numeric_limits<float>::infinity();
+    Vector least = Vector{} + std::numeric_limits<float>::infinity();  // of lanes without a vector
+    for (size_t lane = 0; lane < best.size(); ++lane) least[lane] = best[lane].least();
     const auto turns_of = [&](int64_t node) { return log_turns(load(scores + node * places)); };
     meet_all<Vector>(tree, turns_of, [&](int64_t leaf, const Vector &value) {
         for (unsigned wanted = where_at_least(value, least); wanted; wanted &= wanted - 1) {
@@ -151,14 +152,14 @@ void take_all(int threads, const Tree<Id> &tree, Picked<const float> vectors, in
     });
     const int64_t together = are_laid ? LANES : 1;
     share_work(threads, (count + together - 1) / together, [&](int64_t group) {
-        const int64_t first = group * together;
-        std::vector<Best> best(together, Best(likeliest.k));
+        const int64_t first = group * together, some = std::min(together, count - first);
+        std::vector<Best> best(some, Best(likeliest.k));
         if (are_laid)
             best_of_all(tree, scores.get() + first, places, best);
         else
             best_of_all(tree, scores.get() + first * places, best[0]);
-        for (int64_t vector = first; vector < std::min(first + together, count); ++vector)
-            write(best[vector - first], 1, likeliest.from(vectors.place[vector]));
+        for (int64_t vector = 0; vector < some; ++vector)
+            write(best[vector], 1, likeliest.from(vectors.place[first + vector]));
     });
 }
 
