@@ -70,6 +70,7 @@ def decoding(
         own = [layer.prepare(work, rows_ND, k=k) for rows_ND in batches]
         detail = {"rows": len(batches[0]), "batches": len(batches)} | ({} if work == "sample" else {"k": k})
         found.append(timed(cell, quantity, full, own, detail)[1])
+        found[-1].detail["formulation"] = layer.formulation()  # which the first call completes
 
     if "topk_seconds" in wanted:
         share_N = layer.expanded_share(hidden_ND, k)

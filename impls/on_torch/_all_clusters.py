@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from impls.on_torch import _products
-from impls.on_torch._best import best
+from impls.on_torch._best import best, best_columns
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._words_by_cluster import WordsByCluster
 
@@ -44,8 +44,7 @@ def best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster
 def best_of_joint(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every word scored at once and none set aside."""
     joint_RCS = words.joint_of_all(hidden_RD, log_cluster_RC)
-    ids_F = words.word_CS[:, : joint_RCS.shape[2]].flatten()
-    return best(joint_RCS.flatten(1), k, lambda rows_R, column_RM: ids_F[column_RM])
+    return best_columns(joint_RCS.flatten(1), words.word_CS[:, : joint_RCS.shape[2]].flatten(), k)
 
 
 @dataclass(frozen=True)

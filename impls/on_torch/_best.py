@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from impls.on_torch import _triton
+
 # How many words are looked for beyond the k best, so that ties can be settled among them; in half precision every row
 # has some. Of float32 few have any, and on a CPU to look for more takes longer.
 _SPARE, _SPARE_ON_GPU = (1, 22), (22,)
@@ -14,7 +16,23 @@ _SPARE, _SPARE_ON_GPU = (1, 22), (22,)
 
 def exact_topk(scores_NV: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Values and columns (N, K) of the k highest scores, ties by lower column."""
-    return best(scores_NV, k, lambda rows_R, column_RM: column_RM)
+    return best_columns(scores_NV, None, k)
+
+
+def best_columns(scores_NF: Tensor, ids_F: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """Values and ids (N, K) of the k highest scores, ties by lower id: of columns that mean the same in each row.
+
+    Args:
+        scores_NF: (N, F).
+        ids_F: Of the columns; None where they are the columns' own numbers.
+        k: At most F.
+    """
+    if scores_NF.is_cuda and _triton.known(1, scores_NF.dtype):
+        from impls.on_torch import _best_kernels  # imports Triton, which not every installation has
+
+        if k <= _best_kernels.MOST:
+            return _best_kernels.best_columns(scores_NF.float(), ids_F, k)
+    return best(scores_NF, k, lambda rows_R, column_RM: column_RM if ids_F is None else ids_F[column_RM])
 
 
 def best(scores_NF: Tensor, k: int, ids_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:

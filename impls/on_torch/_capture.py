@@ -1,5 +1,5 @@
-"""Training steps as CUDA graphs: all kernels of a step are launched at once, as users of PyTorch do where launching
-them one by one would take longer than running them."""
+"""Training steps and decoding as CUDA graphs: all kernels of a step are launched at once, as users of PyTorch do where
+launching them one by one would take longer than running them."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from impls.on_torch import _triton
 from impls.on_torch._best import exact_topk
@@ -74,14 +75,13 @@ class OutputLayer(nn.Module):
         inside_N = targets_N.masked_fill(padding_N, 0)
         if reduction == "none":
             return self.losses(hidden_ND, inside_N, **extra).masked_fill(padding_N, 0.0)
-        count = 1 if reduction == "sum" else (~padding_N).sum().clamp(min=1)
-        return self.reduced(hidden_ND, inside_N, padding_N, count, **extra)
+        return self.reduced(hidden_ND, inside_N, padding_N, mean=reduction == "mean", **extra)
 
     def reduced(
-        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, count: Tensor | int, **extra: Tensor
+        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, *, mean: bool, **extra: Tensor
     ) -> Tensor:
-        """The sum of all losses but those of padding, over `count`: a layer may know a shorter way to it."""
-        return self.losses(hidden_ND, targets_N, **extra).masked_fill(padding_N, 0.0).sum() / count
+        """The sum of all losses but those of padding, or their mean: a layer may know a shorter way to it."""
+        return reduced(self.losses(hidden_ND, targets_N, **extra), padding_N, mean=mean)
 
     def losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
         """(N,) what training minimizes."""
@@ -145,6 +145,33 @@ def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
     cumulative_NV = probabilities_NV.cumsum(dim=1)
     share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
     return torch.searchsorted(cumulative_NV, share_N1, right=True)[:, 0]
+
+
+def nll_of_logits(logits_NC: Tensor, targets_N: Tensor) -> Tensor:
+    """(N,) negative log-likelihoods of the targets, in float32 at least."""
+    if _by_kernels(logits_NC):
+        from impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
+
+        return _softmax_kernels.nll(logits_NC, targets_N)
+    return F.cross_entropy(at_least_float32(logits_NC), targets_N, reduction="none")
+
+
+def reduced(losses_N: Tensor, padding_N: Tensor, *, mean: bool) -> Tensor:
+    """The sum of all losses but those of padding, or their mean."""
+    if losses_N.dtype == torch.float32 and _by_kernels(losses_N):
+        from impls.on_torch import _softmax_kernels
+
+        return _softmax_kernels.reduced(losses_N, padding_N, mean)
+    return losses_N.masked_fill(padding_N, 0.0).sum() / counted(padding_N, mean=mean)
+
+
+def counted(padding_N: Tensor, *, mean: bool) -> Tensor | int:
+    """What a sum of losses is divided by; of padding alone, 1."""
+    return (~padding_N).sum().clamp(min=1) if mean else 1
+
+
+def _by_kernels(tensor: Tensor) -> bool:
+    return tensor.is_cuda and _triton.known(1, tensor.dtype)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
-"""Triton kernels for the softmax of a block of the vocabulary: each goes once over the block's logits, which PyTorch's
-own operations would read and write six times.
+"""Triton kernels for a softmax over some logits, a block of a vocabulary or the clusters of one: each goes once over
+them, where PyTorch's own operations would read and write them six times; and for the mean of a batch's losses, whose
+bookkeeping would be as many launches.
 """
 
 # Where Triton is not installed, a kernel seems a plain function, which takes no grid.
@@ -7,11 +8,26 @@ own operations would read and write six times.
 
 from __future__ import annotations
 
+import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _COLUMNS = 4096  # of a row that are looked at together
+_TOKENS = 1024  # whose losses are
+
+
+@triton.jit
+def _log_sum(logits_B, width, highest, total, BLOCK: tl.constexpr):
+    """Of a row's exponentials and `total` more, which are relative to `highest`."""
+    for start in range(0, width, BLOCK):
+        column_B = start + tl.arange(0, BLOCK)
+        here_B = tl.load(logits_B + column_B, mask=column_B < width, other=-float("inf")).to(tl.float32)
+        higher = tl.maximum(highest, tl.max(here_B, 0))
+        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(here_B - higher), 0)
+        highest = higher
+    return highest + tl.log(total)
 
 
 @triton.jit
@@ -21,27 +37,53 @@ def _add_kernel(logits_NB, target_N, log_sum_N, score_N, first, width, BLOCK: tl
     row = logits_NB + token * width
     highest = tl.load(log_sum_N + token)
     total = tl.where(highest == -float("inf"), 0.0, 1.0)
-    for start in range(0, width, BLOCK):
-        column_B = start + tl.arange(0, BLOCK)
-        logits_B = tl.load(row + column_B, mask=column_B < width, other=-float("inf")).to(tl.float32)
-        higher = tl.maximum(highest, tl.max(logits_B, 0))
-        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(logits_B - higher), 0)
-        highest = higher
-    tl.store(log_sum_N + token, highest + tl.log(total))
+    tl.store(log_sum_N + token, _log_sum(row, width, highest, total, BLOCK))
     inside = (place >= 0) & (place < width)
     tl.store(score_N + token, tl.load(row + place, mask=inside, other=0.0).to(tl.float32), mask=inside)
 
 
 @triton.jit
-def _differentiate_kernel(logits_NB, target_N, log_sum_N, dnll_N, first, width, BLOCK: tl.constexpr):
+def _nll_kernel(logits_NC, target_N, log_sum_N, nll_N, width, BLOCK: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    row = logits_NC + token * width
+    highest, total = tl.full((), -float("inf"), tl.float32), tl.full((), 0.0, tl.float32)
+    log_sum = _log_sum(row, width, highest, total, BLOCK)
+    tl.store(log_sum_N + token, log_sum)
+    tl.store(nll_N + token, log_sum - tl.load(row + tl.load(target_N + token)).to(tl.float32))
+
+
+@triton.jit
+def _differentiate_kernel(logits_NB, dlogits_NB, target_N, log_sum_N, dnll_N, first, width, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     place = tl.load(target_N + token) - first
     column_B = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at_B = logits_NB + token * width + column_B
-    logits_B = tl.load(at_B, mask=column_B < width, other=-float("inf")).to(tl.float32)
+    at_B = token * width + column_B
+    logits_B = tl.load(logits_NB + at_B, mask=column_B < width, other=-float("inf")).to(tl.float32)
     dlogits_B = tl.exp(logits_B - tl.load(log_sum_N + token)) - (column_B == place).to(tl.float32)
     dlogits_B *= tl.load(dnll_N + token)
-    tl.store(at_B, dlogits_B.to(logits_NB.dtype.element_ty), mask=column_B < width)
+    tl.store(dlogits_NB + at_B, dlogits_B.to(dlogits_NB.dtype.element_ty), mask=column_B < width)
+
+
+@triton.jit
+def _sum_kernel(losses_N, padding_N, total, count, tokens, MEAN: tl.constexpr, BLOCK: tl.constexpr):
+    sum_B = tl.zeros((BLOCK,), tl.float32)
+    real_B = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, tokens, BLOCK):
+        token_B = start + tl.arange(0, BLOCK)
+        inside_B = tl.load(padding_N + token_B, mask=token_B < tokens, other=1) == 0
+        sum_B += tl.load(losses_N + token_B, mask=inside_B, other=0.0)
+        real_B += inside_B.to(tl.int32)
+    tokens_counted = tl.maximum(tl.sum(real_B), 1).to(tl.float32) if MEAN else 1.0
+    tl.store(total, tl.sum(sum_B) / tokens_counted)
+    tl.store(count, tokens_counted)
+
+
+@triton.jit
+def _share_kernel(dtotal, count, padding_N, dlosses_N, tokens, BLOCK: tl.constexpr):
+    token_B = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    padding_B = tl.load(padding_N + token_B, mask=token_B < tokens, other=1) != 0
+    share = tl.load(dtotal).to(tl.float32) / tl.load(count)
+    tl.store(dlosses_N + token_B, tl.where(padding_B, 0.0, share), mask=token_B < tokens)
 
 
 def add_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, score_N: Tensor) -> None:
@@ -53,12 +95,76 @@ def add_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tenso
         targets_N: Word ids.
     """
     tokens, width = logits_NB.shape
-    _add_kernel[(tokens,)](logits_NB, targets_N, log_sum_N, score_N, first, width, BLOCK=_COLUMNS, num_warps=8)
+    block = _block(width)
+    _add_kernel[(tokens,)](logits_NB, targets_N, log_sum_N, score_N, first, width, BLOCK=block, num_warps=_warps(block))
 
 
 def differentiate_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, dnll_N: Tensor) -> Tensor:
     """d loss / d logits, in the place of the logits."""
+    return _differentiated(logits_NB, logits_NB, targets_N, first, log_sum_N, dnll_N)
+
+
+def _differentiated(
+    logits_NB: Tensor, dlogits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, dnll_N: Tensor
+) -> Tensor:
     tokens, width = logits_NB.shape
-    grid = (tokens, triton.cdiv(width, _COLUMNS))
-    _differentiate_kernel[grid](logits_NB, targets_N, log_sum_N, dnll_N, first, width, BLOCK=_COLUMNS, num_warps=8)
-    return logits_NB
+    block = _block(width)
+    grid = (tokens, triton.cdiv(width, block))
+    given = logits_NB, dlogits_NB, targets_N, log_sum_N, dnll_N
+    _differentiate_kernel[grid](*given, first, width, BLOCK=block, num_warps=_warps(block))
+    return dlogits_NB
+
+
+def _block(width: int) -> int:
+    return min(_COLUMNS, triton.next_power_of_2(width))
+
+
+def _warps(block: int) -> int:
+    return max(1, block * 8 // _COLUMNS)
+
+
+class _Nll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits_NC, targets_N) -> Tensor:  # type: ignore[override]
+        logits_NC, (tokens, width) = logits_NC.contiguous(), logits_NC.shape
+        nll_N, log_sum_N = logits_NC.new_empty(2, tokens, dtype=torch.float32)
+        given, block = (logits_NC, targets_N, log_sum_N, nll_N), _block(width)
+        _nll_kernel[(tokens,)](*given, width, BLOCK=block, num_warps=_warps(block))
+        ctx.save_for_backward(logits_NC, targets_N, log_sum_N)
+        return nll_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dnll_N):  # type: ignore[override]
+        logits_NC, targets_N, log_sum_N = ctx.saved_tensors
+        dlogits_NC = torch.empty_like(logits_NC)
+        return _differentiated(logits_NC, dlogits_NC, targets_N, 0, log_sum_N, dnll_N.contiguous()), None
+
+
+def nll(logits_NC: Tensor, targets_N: Tensor) -> Tensor:
+    """(N,) float32 negative log-likelihoods of logits in any precision, differentiable."""
+    return _Nll.apply(logits_NC, targets_N)  # type: ignore[return-value]
+
+
+class _Reduced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, losses_N, padding_N, mean) -> Tensor:  # type: ignore[override]
+        total, count = losses_N.new_empty(()), losses_N.new_empty(())
+        given = losses_N.contiguous(), padding_N.contiguous(), total, count, len(losses_N)
+        _sum_kernel[(1,)](*given, MEAN=mean, BLOCK=_TOKENS)
+        ctx.save_for_backward(padding_N, count)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dtotal):  # type: ignore[override]
+        padding_N, count = ctx.saved_tensors
+        tokens = len(padding_N)
+        dlosses_N = torch.empty_like(padding_N, dtype=torch.float32)
+        _share_kernel[(triton.cdiv(tokens, _TOKENS),)](dtotal, count, padding_N, dlosses_N, tokens, BLOCK=_TOKENS)
+        return dlosses_N, None, None
+
+
+def reduced(losses_N: Tensor, padding_N: Tensor, mean: bool) -> Tensor:
+    """The sum or the mean of float32 losses but those of padding; 0 where there are none. Differentiable."""
+    return _Reduced.apply(losses_N, padding_N, mean)  # type: ignore[return-value]

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from impls.cpp import CPP, Paths
 from impls.on_torch import _cpp, _descend, _pairs, _products, _tree_cpp, _triton
+from impls.on_torch._best import best_columns
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from impls.on_torch._triton import KERNELS
 from impls.spec import LayerSpec
@@ -25,6 +26,10 @@ _SHARED_NODES = 128
 IN_PLACE = "pairs of a token and a node read in place"
 _GATHERED = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (512, 2**16)}
 _FORMS = {IN_PLACE: 0} | _GATHERED
+
+
+# Leaves of all rows: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
+_AT_ONCE_ON_GPU = 2**26
 
 
 class _PathNll(torch.autograd.Function):
@@ -148,7 +153,7 @@ class TreeSoftmax(OutputLayer):
     which meets a 1 that every hidden vector gets. Buffers: `index`, `sign` (leaves, L) of each leaf's path;
     `leaf_word` (leaves,) and `leaf` (V, M) of each word, -1 beyond its last one; `level{i}` (3, nodes) of depth i: the
     nodes, their left and their right children. For the kernels also `length`, `place` (leaves,): how long each path is,
-    and where the leaf stands among the others from left to right.
+    and where the leaf stands among the others from left to right; and `leaf_at` (leaves,), the leaf at each place.
     """
 
     index: Tensor
@@ -161,6 +166,7 @@ class TreeSoftmax(OutputLayer):
     near_turns: Tensor
     length: Tensor
     place: Tensor
+    leaf_at: Tensor
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
@@ -191,7 +197,8 @@ class TreeSoftmax(OutputLayer):
             self._depth += 1
         if KERNELS in self._forms or CPP in self._forms:
             length = np.count_nonzero(spec.structure["sign"], axis=1)
-            for name, array in (("length", length), ("place", huffman.places(children))):
+            place = huffman.places(children)
+            for name, array in (("length", length), ("place", place), ("leaf_at", np.argsort(place))):
                 self.register_buffer(name, torch.from_numpy(array.astype(np.int32)), persistent=False)
 
     @classmethod
@@ -263,11 +270,25 @@ class TreeSoftmax(OutputLayer):
         try:
             if self._single and self._form_taken == CPP:
                 return _cpp.likeliest_leaves(self._cast(hidden_ND), self.node_weight, self.tree, k)
+            if self._single and self._at_once(len(hidden_ND)):
+                return self._best_of_all(hidden_ND, k)
             if self._single:
                 return _descend.search(self._cast(hidden_ND), self.node_weight, self.tree, *near, k)
         except _descend.TooMany:
             pass
         return super().search(hidden_ND, k)
+
+    def _at_once(self, rows: int) -> bool:
+        """Whether a GPU scores all leaves in less time than it takes to launch what goes by bounds."""
+        return self.node_weight.is_cuda and KERNELS in self._forms and rows * len(self.length) <= _AT_ONCE_ON_GPU
+
+    def _best_of_all(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        from impls.on_torch import _tree_kernels  # imports Triton, which not every installation has
+
+        scores_MN = at_least_float32(_products.linear(self.node_weight, self._cast(hidden_ND)))
+        paths = self.index, self.sign, self.length, self.leaf_at
+        best = best_columns(_tree_kernels.log_leaves(scores_MN, *paths), self.leaf_at, k)
+        return *best, torch.ones(len(hidden_ND), device=hidden_ND.device)
 
     @torch.no_grad()
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:

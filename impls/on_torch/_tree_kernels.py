@@ -18,11 +18,13 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 _STEPS = 16  # of a path that are looked at together: the least that a matrix unit takes, and most words' whole path
 _TOKENS = 16  # below a node that are looked at together
 _BLOCK = 2**13  # numbers of the nodes' vectors that a token's program holds
 _COLUMNS = 256  # of the nodes' gradients that a program holds
+_LEAVES, _ROWS = 32, 64  # whose log-probabilities a program sums, leaves of each row
 
 
 @triton.jit
@@ -123,6 +125,28 @@ def _backward_kernel(
         tl.store(dnode_MD + node_B[:, None] * dim + d_D[None, :], dnode_BD.to(dnode_MD.dtype.element_ty), mask=real_BD)
 
 
+@triton.jit
+def _leaves_kernel(
+    turns_2MN, index_FL, sign_FL, length_F, leaf_F, log_leaf_NF, rows, leaves, depth, B: tl.constexpr, T: tl.constexpr
+):  # fmt: skip
+    place_B = tl.program_id(0) * B + tl.arange(0, B)
+    row_T = tl.program_id(1) * T + tl.arange(0, T)
+    inside_B, inside_T = place_B < leaves, row_T < rows
+    leaf_B = tl.load(leaf_F + place_B, mask=inside_B, other=0)
+    length_B = tl.load(length_F + leaf_B, mask=inside_B, other=0)
+    sum_BT = tl.zeros((B, T), tl.float32)
+    for step in range(tl.max(length_B, 0)):
+        real_B = step < length_B
+        node_B = tl.load(index_FL + leaf_B * depth + step, mask=real_B, other=0).to(tl.int64)
+        left_B = tl.load(sign_FL + leaf_B * depth + step, mask=real_B, other=0) > 0
+        turn_B = tl.where(left_B, node_B, node_B + leaves - 1) * rows
+        sum_BT += tl.load(
+            turns_2MN + turn_B[:, None] + row_T[None, :], mask=real_B[:, None] & inside_T[None, :], other=0
+        )
+    at_BT = log_leaf_NF + row_T.to(tl.int64)[None, :] * leaves + place_B[:, None]
+    tl.store(at_BT, sum_BT, mask=inside_B[:, None] & inside_T[None, :])
+
+
 class _PathNll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_ND, node_MD, leaf_N, index_FL, sign_FL, length_F, place_F, near, differentiated) -> Tensor:  # type: ignore[override]
@@ -185,3 +209,23 @@ def path_nll(
     """
     paths = leaf_N, index_FL, sign_FL, length_F, place_F
     return _PathNll.apply(hidden_ND, node_MD, *paths, near, torch.is_grad_enabled())  # type: ignore[return-value]
+
+
+def log_leaves(scores_MN: Tensor, index_FL: Tensor, sign_FL: Tensor, length_F: Tensor, leaf_F: Tensor) -> Tensor:
+    """(N, F) float32 log-probabilities of the leaves, from left to right.
+
+    Args:
+        scores_MN: float32 scores of the inner nodes.
+        index_FL, sign_FL, length_F: As in `path_nll`.
+        leaf_F: The leaf at each place from left to right.
+    """
+    rows, leaves = scores_MN.shape[1], len(leaf_F)
+    turns_2MN = F.logsigmoid(torch.stack([scores_MN, -scores_MN]))
+    log_leaf_NF = scores_MN.new_empty(rows, leaves)
+    together = min(_ROWS, triton.next_power_of_2(rows))
+    grid = triton.cdiv(leaves, _LEAVES), triton.cdiv(rows, together)
+    paths = index_FL, sign_FL, length_F, leaf_F
+    _leaves_kernel[grid](
+        turns_2MN, *paths, log_leaf_NF, rows, leaves, index_FL.shape[1], B=_LEAVES, T=together, num_warps=8
+    )
+    return log_leaf_NF

@@ -247,7 +247,7 @@ class TorchLayer(Switched, Layer):
         self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]
         self.native = native(spec).to(device)
         self._stepper: torch.optim.Optimizer | RowSparse | None = None
-        self._captured = False  # whether the last training work was
+        self._captured = False  # whether the last work was
 
     def _catch_up(self) -> None:
         if isinstance(self._stepper, RowSparse):
@@ -326,14 +326,7 @@ class TorchLayer(Switched, Layer):
             "log_probs": lambda: self.native.log_probs(hidden),
         }
         if job.work in decode:
-
-            @torch.inference_mode()
-            def run_decode() -> None:
-                with self.precision():
-                    decode[job.work]()
-                    synchronize(self.device)
-
-            return run_decode
+            return self._decoder(decode[job.work])
         hidden.requires_grad_()
         optimizer = job.optimizer
         stepper = _optimizers.build(optimizer, self.native.parameters()) if job.work == "layer_step" else None
@@ -377,6 +370,23 @@ class TorchLayer(Switched, Layer):
                     self._captured = replay is not None
             if replay is None:
                 drop_gradients()  # as large as the parameters: gone between calls, where no graph writes them
+
+        return run
+
+    def _decoder(self, decode: Callable[[], object]) -> Callable[[], object]:
+        """`decode` and waiting for it; from the second call on as a CUDA graph, where it can be one."""
+        replay: Callable[[], object] | None = None
+        tried = False
+
+        @torch.inference_mode()
+        def run() -> None:
+            nonlocal replay, tried
+            with self.precision():
+                (replay or decode)()
+                synchronize(self.device)
+                if not tried:
+                    tried, replay = True, _capture.captured(decode, self.device)
+                    self._captured = replay is not None
 
         return run
 

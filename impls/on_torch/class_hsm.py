@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from impls.on_numpy import class_hsm
 from impls.on_torch import _clusters, _products
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_logits
 from impls.on_torch._levels import Level, followed
 from impls.spec import LayerSpec
 
@@ -45,7 +45,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
             nll_N = level.nll(hidden_ND, member_N)
             total_N, member_N = nll_N if total_N is None else total_N + nll_N, level.group[member_N]
         assert total_N is not None
-        return total_N + F.cross_entropy(self._top_logits(hidden_ND), member_N, reduction="none")
+        return total_N + nll_of_logits(self._top_logits(hidden_ND), member_N)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         return self._joint(hidden_ND, len(self.levels))
@@ -76,11 +76,11 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return list(self.levels)  # type: ignore[arg-type]
 
     def _top_logits(self, hidden_ND: Tensor) -> Tensor:
-        return at_least_float32(_products.linear(hidden_ND, self.top_weight, self.top_bias))
+        return _products.linear(hidden_ND, self.top_weight, self.top_bias)
 
     def _joint(self, hidden_ND: Tensor, depth: int) -> Tensor:
         """(N, M) log P of each member of a level, its whole way from the top included."""
-        log_NM = F.log_softmax(self._top_logits(hidden_ND), dim=1)
+        log_NM = F.log_softmax(at_least_float32(self._top_logits(hidden_ND)), dim=1)
         for level in self._below[:depth]:
             log_NM = log_NM[:, level.group] + level.log_within(hidden_ND)
         return log_NM

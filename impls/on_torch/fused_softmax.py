@@ -13,7 +13,7 @@ from impls import cpp
 from impls.cpp import CPP
 from impls.on_torch import _cpp, _products, _triton
 from impls.on_torch._best import exact_topk
-from impls.on_torch._layer import TORCH_DTYPES, at_least_float32, draw
+from impls.on_torch._layer import TORCH_DTYPES, at_least_float32, counted, draw
 from impls.on_torch.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
 from impls.structures import blocks
@@ -199,13 +199,13 @@ class FusedSoftmax(FullSoftmax):
         return _triton.form_of(self.spec.form, forms, self.weight)
 
     def reduced(
-        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, count: Tensor | int, **extra: Tensor
+        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, *, mean: bool, **extra: Tensor
     ) -> Tensor:
         learns = torch.is_grad_enabled() and hidden_ND.requires_grad and self.weight.requires_grad
         if not _by_tokens(self.form) or not learns or torch.is_autocast_enabled(hidden_ND.device.type):
-            return super().reduced(hidden_ND, targets_N, padding_N, count, **extra)
+            return super().reduced(hidden_ND, targets_N, padding_N, mean=mean, **extra)
         kind = self.weight.dtype
-        cast_ND, share_N = hidden_ND.to(kind), (~padding_N).to(kind) / count
+        cast_ND, share_N = hidden_ND.to(kind), (~padding_N).to(kind) / counted(padding_N, mean=mean)
         return _ByTokens.apply(cast_ND, self.weight, self.bias, targets_N, share_N, self.form)  # type: ignore[return-value]
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:

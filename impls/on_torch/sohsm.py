@@ -14,7 +14,7 @@ from impls import cpp
 from impls.cpp import CPP
 from impls.on_numpy import sohsm
 from impls.on_torch import _clusters, _cpp, _expand, _products
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_logits
 from impls.on_torch._word_rows import WordRows
 from impls.on_torch._words_by_cluster import WordsByCluster
 from impls.spec import LayerSpec
@@ -79,7 +79,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) of the target's cluster, and (N,) of the target given its cluster (equations 5 and 6)."""
         cluster_N = self.cluster[targets_N]
-        cluster_nll_N = F.cross_entropy(self._cluster_logits(hidden_ND), cluster_N, reduction="none")
+        cluster_nll_N = nll_of_logits(self._cluster_logits(hidden_ND), cluster_N)
         return cluster_nll_N, self._in_cluster_nll(hidden_ND, targets_N, cluster_N)
 
     def training_loss(self, hidden_ND: Tensor, targets_N: Tensor, host_targets_N: NDArray[np.integer]) -> Tensor:
@@ -103,7 +103,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
         """(N, C) log P(c | h)."""
-        return F.log_softmax(self._cluster_logits(hidden_ND), dim=1)
+        return F.log_softmax(at_least_float32(self._cluster_logits(hidden_ND)), dim=1)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
@@ -177,8 +177,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _cluster_logits(self, hidden_ND: Tensor) -> Tensor:
         projected_ND = self._project(hidden_ND, "cluster_projection")
         bias_C = getattr(self, "cluster_bias", None)
-        logits_NC = _products.linear(projected_ND, self.cluster_weight, bias_C)
-        return at_least_float32(logits_NC)
+        return _products.linear(projected_ND, self.cluster_weight, bias_C)
 
     @property
     def _word_bias(self) -> Tensor | None:

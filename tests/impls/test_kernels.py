@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,18 @@ if not CUDA:
         pytest.skip("Triton's interpreter needs a NumPy before 2.4", allow_module_level=True)
     os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
 
-from impls.on_torch import _adagrad, _capture, _cluster_kernels, _clusters, _softmax_kernels, fused_softmax  # noqa: E402
+from harness import agreement, layers  # noqa: E402
+from harness.workload import batch, zipf_counts  # noqa: E402
+from impls.on_torch import (  # noqa: E402
+    _adagrad,
+    _best,
+    _best_kernels,
+    _capture,
+    _cluster_kernels,
+    _clusters,
+    _softmax_kernels,
+    fused_softmax,
+)
 from impls.on_torch._word_rows import WordRows  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # the interpreter's own
@@ -104,6 +116,65 @@ def test_softmax_by_blocks(dtype, tolerance):
     assert_near(results[0], results[1], tolerance)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("padding", [0, 3, 1300])
+def test_the_mean_of_losses_from_logits(padding, mean, dtype, tolerance):
+    """The losses of padding are never read: not even one that is no number."""
+    generator = torch.Generator().manual_seed(padding)
+    tokens, width = 1300, 37
+    logits_NC = (5 * torch.randn(tokens, width, generator=generator)).to(DEVICE, dtype)
+    target_N = torch.randint(0, width, (tokens,), generator=generator).to(DEVICE)
+    padding_N = (torch.randperm(tokens, generator=generator) < padding).to(DEVICE)
+    unknown_N = torch.where(padding_N, torch.nan, 0.0)
+
+    def by_kernels(logits_NC):
+        return _softmax_kernels.reduced(_softmax_kernels.nll(logits_NC, target_N) + unknown_N, padding_N, mean)
+
+    def plain(logits_NC):
+        nll_N = torch.nn.functional.cross_entropy(logits_NC, target_N, reduction="none") + unknown_N
+        return nll_N.masked_fill(padding_N, 0.0).sum() / ((~padding_N).sum().clamp(min=1) if mean else 1)
+
+    results = []
+    for kind, loss_of in ((dtype, by_kernels), (torch.float64, plain)):
+        own = logits_NC.to(kind).clone().requires_grad_()
+        loss = loss_of(own)
+        (3 * loss).backward()
+        results.append([loss.detach(), own.grad])
+    assert_near(results[0], results[1], tolerance)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("block", [32, 64, 2048])
+@pytest.mark.parametrize(("columns", "k"), [(1, 1), (50, 7), (700, 10), (700, 16)])
+def test_the_best_of_many_scores_with_ties(columns, k, block, named, monkeypatch):
+    """Of few kinds, so that most are ties; by blocks that hold fewer than k, and whose bests take several rounds."""
+    monkeypatch.setattr(_best_kernels, "_BLOCK", block)
+    generator = torch.Generator().manual_seed(columns)
+    scores_NF = torch.randint(-3, 4, (5, columns), generator=generator).float()
+    scores_NF[scores_NF == 2] = -torch.inf
+    scores_NF[0] = torch.randn(columns, generator=generator)
+    scores_NF[:, ::3] *= -1.0  # some zeros become -0
+    ids_F = torch.randperm(2 * columns, generator=generator)[:columns] if named else None
+    given = scores_NF.to(DEVICE), None if ids_F is None else ids_F.to(DEVICE), k
+    found = [each.cpu() for each in _best_kernels.best_columns(*given)]
+    wanted = _best.best(scores_NF, k, lambda rows_R, column_RM: column_RM if ids_F is None else ids_F[column_RM])
+    for ours, exact in zip(found, wanted, strict=True):
+        assert torch.equal(ours, exact)
+
+
+@ON_CUDA
+@pytest.mark.parametrize("method", ["full_softmax", "sohsm", "huffman", "binary_tree"])
+@pytest.mark.parametrize("rows", [1, 16])
+def test_decoding_is_captured(method, rows):
+    spec = layers.spec(method, counts=zipf_counts(5000), dim=64)
+    layer = layers.from_spec("torch", spec, "cuda")
+    decode = layer.prepare("topk", np.random.default_rng(0).standard_normal((rows, 64), np.float32), k=10)
+    decode()
+    assert "as a CUDA graph" in layer.formulation()
+    decode()
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 def test_adagrad_is_pytorchs(decay):
     generator = torch.Generator().manual_seed(0)
@@ -151,11 +222,6 @@ def test_on_a_cpu_nothing_is_captured():
 @ON_CUDA
 @pytest.mark.parametrize("method", ["sohsm", "huffman", "fused_softmax"])
 def test_all_forms_agree_on_the_device(method):
-    from dataclasses import replace
-
-    from harness import agreement, layers
-    from harness.workload import batch, zipf_counts
-
     inputs = batch(zipf_counts(997), tokens=300, dim=48, seed=3)
     for dtype in ("float32", "bfloat16"):
         spec = layers.spec(method, counts=zipf_counts(997), dim=48, seed=3, dtype=dtype)

@@ -136,6 +136,22 @@ def test_scores_far_from_zero_neither_overflow_nor_vanish(kernels):
     assert hidden_ND.grad.tolist() == [[n, n] for n in right_N.tolist()]
 
 
+@pytest.mark.parametrize("rows", [1, 70])
+@pytest.mark.parametrize(
+    "children", [huffman.build(zipf_counts(300)).children, huffman.build(zipf_counts(2)).children, chain(45)]
+)
+def test_log_probabilities_of_all_leaves(kernels, children, rows):
+    tree = huffman.from_children(children)
+    leaf_at = np.argsort(huffman.places(children))
+    scores_MN = np.random.default_rng(2).standard_normal((len(children), rows)).astype(np.float32)
+    paths = tree.index, tree.sign, tree.code_length.astype(np.int32), leaf_at.astype(np.int32)
+    given = (torch.from_numpy(array).to(DEVICE) for array in (scores_MN, *paths))
+    log_leaf_NF = kernels.log_leaves(*given).cpu().numpy()
+    turns_FLN = tree.sign[:, :, None] * scores_MN[tree.index].astype(np.float64)
+    log_FN = (-np.logaddexp(0, -turns_FLN) * (tree.sign != 0)[:, :, None]).sum(axis=1)
+    close(log_leaf_NF, log_FN.T[:, leaf_at])
+
+
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -145,9 +161,12 @@ def test_scores_far_from_zero_neither_overflow_nor_vanish(kernels):
     ],
 )
 def test_layers_with_kernels_are_the_oracle(offered, method, options):
+    from impls.on_torch import adapter
+
     spec = layers.spec(method, counts=zipf_counts(200), dim=12, **options)
     names = layers.forms("torch", spec, "cuda")
-    layer = layers.from_spec("torch", dataclasses.replace(spec, form=names[-1]), DEVICE)
+    # Not by `layers.from_spec`, which knows no kernels on a CPU.
+    layer = adapter.TorchLayer(dataclasses.replace(spec, form=names[-1]), torch.device(DEVICE))
     oracle = layers.create("numpy", method, counts=zipf_counts(200), dim=12, **options)
     oracle.load({name: value.astype(np.float64) for name, value in layer.parameters().items()})
     rng = np.random.default_rng(0)
