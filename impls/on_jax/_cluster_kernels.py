@@ -1,0 +1,266 @@
+"""The softmax within a word's cluster by Pallas kernels, so that whole layers are few, and words are read once.
+
+Triton compiles them; they are those of `impls/on_torch/_cluster_kernels.py`. Forward a program takes a tile of a
+cluster's tokens through the cluster's words: while these are in the chip's own memory, it sums, beside the
+exponentials, the words that they weigh, which is the gradient by the hidden vectors; the backward pass only scales
+that. The scores (N, S), few beside the words, are kept: from them backward makes the gradient by words, and reads no
+word again. Each number is summed by one program, in one order: no atomic addition, and the same bits every time. Slots
+without a word and clusters without a token are not read; their gradients are written as zeros.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from impls.on_jax._layer import Array
+
+_TOKENS = 16  # of a tile: a cluster has a dozen or fewer
+_PROGRAMS = 32  # of a cluster, between which the tiles of its tokens are dealt
+
+
+class _How(NamedTuple):
+    """How products are made: in TF32 or not, and by Pallas' interpreter, which needs no GPU, or not."""
+
+    tf32: bool
+    interpret: bool
+
+
+class _Tiles(NamedTuple):
+    """Words and columns of a tile, powers of two, and how many warps and loads under way there are."""
+
+    words: int
+    columns: int
+    warps: int
+    stages: int
+
+    @classmethod
+    def forward(cls, slab_CSD: Array) -> _Tiles:
+        """Whole vectors: of wide ones the fewest words that a matrix unit takes, and no second load, for which there is
+        no room."""
+        columns = max(16, pl.next_power_of_2(slab_CSD.shape[2]))
+        words = min(64, 2**15 // (columns * slab_CSD.dtype.itemsize))
+        return cls(max(16, words), columns, warps=4, stages=3 if words >= 16 else 1)
+
+    @classmethod
+    def backward(cls, slab_CSD: Array) -> _Tiles:
+        half = slab_CSD.dtype.itemsize == 2
+        columns = min(512 if half else 128, max(16, pl.next_power_of_2(slab_CSD.shape[2])))
+        return cls(32, columns, warps=8 if half else 4, stages=3)
+
+    def call(self, kernel: Any, out: Any, grid: tuple[int, ...], how: _How) -> Any:
+        """`kernel` with tiles of this size, as an operation that returns arrays like `out`."""
+        # Of this class they have Triton compile the kernel, and no other of Pallas' ways to a GPU.
+        params = plgpu.CompilerParams(num_warps=self.warps, num_stages=self.stages)
+        sized = partial(kernel, tiles=self, tf32=how.tf32)
+        return pl.pallas_call(sized, out, grid=grid, compiler_params=params, interpret=how.interpret)
+
+
+class _Tile(NamedTuple):
+    """Tokens of one cluster, in a kernel; N in a place that is not `real`."""
+
+    token_T: Array
+    real_T: Array
+
+    def loaded(self, vectors_NX: Any, x_X: Array, real_X: Array, other: float = 0.0) -> Array:
+        """(T, X) some numbers of the tokens' vectors; `other` where there are none."""
+        at_TX, real_TX = self._at(x_X, real_X)
+        return plgpu.load(vectors_NX.at[at_TX], mask=real_TX, other=other)
+
+    def store(self, vectors_NX: Any, x_X: Array, real_X: Array, values_TX: Array) -> None:
+        at_TX, real_TX = self._at(x_X, real_X)
+        plgpu.store(vectors_NX.at[at_TX], values_TX, mask=real_TX)
+
+    def _at(self, x_X: Array, real_X: Array) -> tuple[tuple[Array, Array], Array]:
+        return (self.token_T[:, None], x_X[None, :]), self.real_T[:, None] & real_X[None, :]
+
+    def numbers(self, of_N: Any, other: float) -> Array:
+        """(T,) of the tokens."""
+        return plgpu.load(of_N.at[self.token_T], mask=self.real_T, other=other)
+
+
+class _Batch(NamedTuple):
+    """A batch sorted by cluster.
+
+    Attributes:
+        order_N: Positions in the batch.
+        slot_N: Of the target words, not sorted.
+        begin_C: Where the tokens of each cluster begin among the sorted ones; with one place more.
+        size_C: Words of each cluster, which stand in its first slots.
+    """
+
+    order_N: Array
+    slot_N: Array
+    begin_C: Array
+    size_C: Array
+
+    @classmethod
+    def of(cls, cluster_N: Array, slot_N: Array, word_CS: Array) -> _Batch:
+        # A count in one pass, where a binary search would be a loop of many.
+        before_CN = cluster_N < jnp.arange(len(word_CS) + 1)[:, None]
+        begin_C, size_C = (is_one.sum(axis=1, dtype=jnp.int32) for is_one in (before_CN, word_CS >= 0))
+        return cls(jnp.argsort(cluster_N).astype(jnp.int32), slot_N.astype(jnp.int32), begin_C, size_C)
+
+    def tile(self, first: Array, end: Array) -> _Tile:
+        """In a kernel: the tokens from a place of the sorted batch on, before `end`."""
+        place_T = first + jnp.arange(_TOKENS)
+        real_T = place_T < end
+        tokens = self.order_N.shape[0]
+        return _Tile(plgpu.load(self.order_N.at[place_T], mask=real_T, other=tokens), real_T)
+
+
+class _Kept(NamedTuple):
+    """What the forward pass keeps for the backward one: log sums of exponentials, scores with the words of the cluster,
+    and gradients by the hidden vectors of a loss whose own gradient is 1."""
+
+    log_sum_N: Array
+    scores_NS: Array
+    dhidden_ND: Array
+
+
+def _up(count: Array, size: int) -> Array:
+    """Tiles of `size` that a count takes; Triton knows no division that rounds down."""
+    return lax.div(count + (size - 1), size)
+
+
+def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf32):  # type: ignore[no-untyped-def]
+    cluster = pl.program_id(0)
+    begin, end, size = batch.begin_C[cluster], batch.begin_C[cluster + 1], batch.size_C[cluster]
+    first, step = begin + pl.program_id(1) * _TOKENS, _PROGRAMS * _TOKENS
+    d_D = jnp.arange(tiles.columns)
+    real_D = d_D < slab_CSD.shape[2]
+
+    def words(slot_B: Array, real_B: Array) -> Array:
+        at_BD, real_BD = (cluster, slot_B[:, None], d_D[None, :]), real_B[:, None] & real_D[None, :]
+        return plgpu.load(slab_CSD.at[at_BD], mask=real_BD, other=0.0)
+
+    def added(slot_B: Array, real_B: Array) -> Array:
+        """What scores get on top: the biases, and -inf where there is no word."""
+        if bias_CS is None:
+            return jnp.where(real_B, 0.0, -jnp.inf)
+        return plgpu.load(bias_CS.at[cluster, slot_B], mask=real_B, other=-jnp.inf).astype(jnp.float32)
+
+    def of_tile(number: Array, none: None) -> None:
+        tile = batch.tile(first + number * step, end)
+        slot_T, hidden_TD = tile.numbers(batch.slot_N, 0), tile.loaded(hidden_ND, d_D, real_D)
+
+        def of_words(number: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+            highest_T, others_T, target_T, *dhidden = sums
+            slot_B = number * tiles.words + jnp.arange(tiles.words)
+            real_B = slot_B < size
+            words_BD = words(slot_B, real_B)
+            scores_TB = plgpu.dot(hidden_TD, words_BD, trans_b=True, allow_tf32=tf32) + added(slot_B, real_B)[None, :]
+            is_target_TB = slot_T[:, None] == slot_B[None, :]
+            # The first slot of a block holds a word, so the highest is finite.
+            higher_T = jnp.maximum(highest_T, scores_TB.max(axis=1))
+            still_T = jnp.exp(highest_T - higher_T)
+            weights_TB = jnp.where(is_target_TB, 0.0, jnp.exp(scores_TB - higher_T[:, None]))
+            others_T = others_T * still_T + weights_TB.sum(axis=1)
+            target_T = target_T + jnp.where(is_target_TB, scores_TB, 0.0).sum(axis=1)
+            if kept:
+                tile.store(_Kept(*kept).scores_NS, slot_B, real_B, scores_TB)
+                weighed_TD = plgpu.dot(weights_TB.astype(words_BD.dtype), words_BD, allow_tf32=tf32)
+                dhidden = [dhidden[0] * still_T[:, None] + weighed_TD]
+            return higher_T, others_T, target_T, *dhidden
+
+        zero_T = jnp.zeros(_TOKENS, jnp.float32)
+        dhidden = [jnp.zeros((_TOKENS, tiles.columns), jnp.float32)] if kept else []
+        start = (zero_T - jnp.inf, zero_T, zero_T, *dhidden)  # others: the sum of all exponentials but the target's
+        highest_T, others_T, target_T, *dhidden = lax.fori_loop(0, _up(size, tiles.words), of_words, start)
+        sum_T = others_T + jnp.exp(target_T - highest_T)
+        log_sum_T = highest_T + jnp.log(sum_T)
+        plgpu.store(nll_N.at[tile.token_T], log_sum_T - target_T, mask=tile.real_T)
+        if kept:
+            log_sum_N, _, dhidden_ND = kept
+            plgpu.store(log_sum_N.at[tile.token_T], log_sum_T, mask=tile.real_T)
+            own_TD = words(slot_T, tile.real_T).astype(jnp.float32)
+            # The target weighs its probability less one, which is what all others have together.
+            dhidden_TD = (dhidden[0] - others_T[:, None] * own_TD) / sum_T[:, None]
+            tile.store(dhidden_ND, d_D, real_D, dhidden_TD)
+
+    lax.fori_loop(0, _up(jnp.maximum(end - first, 0), step), of_tile, None)
+
+
+def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbias_CS, tiles, tf32):  # type: ignore[no-untyped-def]
+    cluster, (_, width, dim) = pl.program_id(0), dslab_CSD.shape
+    slot_B = pl.program_id(1) * tiles.words + jnp.arange(tiles.words)
+    d_D = pl.program_id(2) * tiles.columns + jnp.arange(tiles.columns)
+    real_D = d_D < dim
+    begin, end, size = batch.begin_C[cluster], batch.begin_C[cluster + 1], batch.size_C[cluster]
+
+    def of_tile(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        dwords_BD, dadded_B = sums
+        tile = batch.tile(begin + number * _TOKENS, end)
+        scores_TB = tile.loaded(scores_NS, slot_B, slot_B < size, -jnp.inf)
+        is_target_TB = tile.numbers(batch.slot_N, -1)[:, None] == slot_B[None, :]
+        probability_TB = jnp.exp(scores_TB - tile.numbers(log_sum_N, 0.0)[:, None])
+        dscores_TB = (probability_TB - is_target_TB.astype(jnp.float32)) * tile.numbers(dnll_N, 0.0)[:, None]
+        hidden_TD = tile.loaded(hidden_ND, d_D, real_D)
+        cast_TB = dscores_TB.astype(hidden_TD.dtype)
+        dwords_BD = dwords_BD + plgpu.dot(cast_TB, hidden_TD, trans_a=True, allow_tf32=tf32)
+        return dwords_BD, dadded_B + dscores_TB.sum(axis=0)
+
+    start = jnp.zeros((tiles.words, tiles.columns), jnp.float32), jnp.zeros(tiles.words, jnp.float32)
+    count = jnp.where(pl.program_id(1) * tiles.words < size, _up(end - begin, _TOKENS), 0)
+    dwords_BD, dadded_B = lax.fori_loop(0, count, of_tile, start)
+    at_BD, real_B = (cluster, slot_B[:, None], d_D[None, :]), slot_B < width
+    plgpu.store(dslab_CSD.at[at_BD], dwords_BD.astype(dslab_CSD.dtype), mask=real_B[:, None] & real_D[None, :])
+    for dbias in dbias_CS:
+        here_B = real_B & (pl.program_id(2) == 0)
+        plgpu.store(dbias.at[cluster, slot_B], dadded_B.astype(dbias.dtype), mask=here_B)
+
+
+def in_cluster_nll(
+    hidden_ND: Array,
+    slab_CSD: Array,
+    bias_CS: Array | None,
+    word_CS: Array,
+    cluster_N: Array,
+    slot_N: Array,
+    interpret: bool = False,
+) -> Array:
+    """What `_clusters.in_cluster_nll` gives, for float32 and half precision. In TF32 where JAX is asked for it by name,
+    and by Pallas' interpreter on any device, if that is asked for."""
+    how = _How(jax.config.jax_default_matmul_precision == "tensorfloat32", interpret)
+    batch = _Batch.of(cluster_N, slot_N, word_CS)
+    nll_N = _nll(hidden_ND, slab_CSD, bias_CS, batch, how)
+    return jnp.where(cluster_N < len(slab_CSD), nll_N, 0)
+
+
+def _outputs(hidden_ND: Array, slab_CSD: Array, bias_CS: Array | None, batch: _Batch, how: _How, keep: bool) -> Any:
+    (clusters, width, dim), tokens = slab_CSD.shape, len(hidden_ND)
+    shapes = [(tokens,), (tokens,), (tokens, width), (tokens, dim)] if keep else [(tokens,)]
+    out = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    call = _Tiles.forward(slab_CSD).call(_forward_kernel, out, (clusters, _PROGRAMS), how)
+    return call(hidden_ND.astype(slab_CSD.dtype), slab_CSD, bias_CS, batch)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _nll(hidden_ND, slab_CSD, bias_CS, batch, how):  # type: ignore[no-untyped-def]
+    return _outputs(hidden_ND, slab_CSD, bias_CS, batch, how, keep=False)[0]
+
+
+def _forward(hidden_ND, slab_CSD, bias_CS, batch, how):  # type: ignore[no-untyped-def]
+    nll_N, *kept = _outputs(hidden_ND, slab_CSD, bias_CS, batch, how, keep=True)
+    return nll_N, (hidden_ND, slab_CSD, bias_CS, batch, _Kept(*kept))
+
+
+def _backward(how, inputs, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, slab_CSD, bias_CS, batch, kept = inputs
+    clusters, width, dim = slab_CSD.shape
+    tiles = _Tiles.backward(slab_CSD)
+    trained = [slab_CSD] if bias_CS is None else [slab_CSD, bias_CS]
+    grid = clusters, pl.cdiv(width, tiles.words), pl.cdiv(dim, tiles.columns)
+    call = tiles.call(_slab_kernel, [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in trained], grid, how)
+    dslab_CSD, *dbias = call(hidden_ND.astype(slab_CSD.dtype), batch, kept.log_sum_N, kept.scores_NS, dnll_N)
+    dhidden_ND = jnp.where(dnll_N[:, None] == 0, 0, kept.dhidden_ND * dnll_N[:, None])
+    return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias[0] if dbias else None, None
+
+
+_nll.defvjp(_forward, _backward)
