@@ -86,7 +86,7 @@ class _Tile(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """A batch sorted by cluster.
+    """A batch sorted by cluster: arrays, and in a kernel references to them.
 
     Attributes:
         order_N: Positions in the batch.
@@ -95,10 +95,10 @@ class _Batch(NamedTuple):
         size_C: Words of each cluster, which stand in its first slots.
     """
 
-    order_N: Array
-    slot_N: Array
-    begin_C: Array
-    size_C: Array
+    order_N: Any
+    slot_N: Any
+    begin_C: Any
+    size_C: Any
 
     @classmethod
     def of(cls, cluster_N: Array, slot_N: Array, word_CS: Array) -> _Batch:
@@ -229,7 +229,7 @@ def in_cluster_nll(
     and by Pallas' interpreter on any device, if that is asked for."""
     how = _How(jax.config.jax_default_matmul_precision == "tensorfloat32", interpret)
     batch = _Batch.of(cluster_N, slot_N, word_CS)
-    nll_N = _nll(hidden_ND, slab_CSD, bias_CS, batch, how)
+    nll_N: Any = _nll(hidden_ND, slab_CSD, bias_CS, batch, how)
     return jnp.where(cluster_N < len(slab_CSD), nll_N, 0)
 
 
@@ -259,6 +259,7 @@ def _backward(how, inputs, dnll_N):  # type: ignore[no-untyped-def]
     grid = clusters, pl.cdiv(width, tiles.words), pl.cdiv(dim, tiles.columns)
     call = tiles.call(_slab_kernel, [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in trained], grid, how)
     dslab_CSD, *dbias = call(hidden_ND.astype(slab_CSD.dtype), batch, kept.log_sum_N, kept.scores_NS, dnll_N)
+    # Of a token in none of the clusters no kernel has written one.
     dhidden_ND = jnp.where(dnll_N[:, None] == 0, 0, kept.dhidden_ND * dnll_N[:, None])
     return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias[0] if dbias else None, None
 

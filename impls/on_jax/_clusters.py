@@ -6,7 +6,8 @@ one cluster each, and a loop visits those that hold tokens, a few at a time. The
 whatever the clusters are, so that shapes are static. The gradient is written out; d loss / d logits is made in the
 forward pass, where the exponentials are at hand, so that the slab is read once in each direction.
 
-On a CPU, where there is a compiler, the products are kernels of our own (`_cpp.py`), which need no tiles.
+On a CPU, where there is a compiler, the products are kernels of our own (`_cpp.py`), which need no tiles; on a GPU
+kernels of our own (`_cluster_kernels.py`) do the whole in training.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from impls.cpp import CPP
-from impls.on_jax import _cpp
+from impls.on_jax import _cpp, _pallas
 from impls.on_jax._layer import Array, wide
+from impls.on_jax._pallas import KERNELS
 
 _FURTHER = 32  # tokens of a further tile
 _TOGETHER = 8  # tiles visited together: products of single tiles in a loop run at a third of the speed
@@ -48,9 +50,10 @@ FORMS = {
 GPU_FORMS = {"a batched product over the slab with 4 times the room, one of all further tiles": _Layout(0, room=4)}
 
 
-def forms(dtype: str) -> tuple[str, ...]:
-    """The forms for word vectors of a spec's `dtype`, the fastest on a CPU first."""
-    return (*((CPP,) if _cpp.known(dtype) else ()), *FORMS, *GPU_FORMS)
+def forms(dtype: str, dim: int) -> tuple[str, ...]:
+    """The forms for word vectors (D,) of a spec's `dtype`, kernels of our own first, the fastest there."""
+    own = ((CPP, _cpp.known(dtype)), (KERNELS, _pallas.known(dtype, dim)))
+    return (*(form for form, known in own if known), *FORMS, *GPU_FORMS)
 
 
 # Pairs of a row and a cluster in a tile, when decoding: one takes 45 us to read its cluster, and 2.5 us more for each
@@ -172,6 +175,10 @@ def in_cluster_nll(
     further = slab_CSD, bias_CS, word_CS, cluster_N, slot_N
     if form == CPP:
         return _nll_by_kernels(hidden_ND.astype(slab_CSD.dtype), *further)
+    if form == KERNELS:
+        from impls.on_jax import _cluster_kernels  # imports Pallas' way to Triton, which not every JAX has
+
+        return _cluster_kernels.in_cluster_nll(hidden_ND, *further)
     return _in_cluster_nll(hidden_ND, *further, (FORMS | GPU_FORMS)[form], share)
 
 

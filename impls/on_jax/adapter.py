@@ -6,6 +6,7 @@ import importlib
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_jax import _clusters, _cpp, _optimizers, _rows
 from impls.on_jax._layer import OutputLayer, Reach, Tree, put, wide
+from impls.on_jax._pallas import KERNELS
 from impls.optimizers import Optimizer
 from impls.recognizer import Recognizer, RecognizerConfig
 from impls.spec import Arrays, LayerSpec
@@ -132,15 +134,17 @@ def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
     return int(stats["peak_bytes_in_use"] - stats["bytes_in_use"])
 
 
-def native(spec: LayerSpec) -> OutputLayer:
-    """The method's functions, for use in a model of one's own."""
+def native(spec: LayerSpec, device: Device | None = None) -> OutputLayer:
+    """The method's functions, for use in a model of one's own, on `device` or where JAX puts arrays by itself."""
+    if device is not None and device.platform == "cpu" and not spec.form:
+        spec = replace(spec, form=next(iter(forms(spec)), ""))  # there may be a GPU beside, whose forms come first
     return importlib.import_module(f"impls.on_jax.{spec.method}").LAYER(spec)
 
 
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
     every: tuple[str, ...] = importlib.import_module(f"impls.on_jax.{spec.method}").LAYER.forms(spec)
-    others = blocks.GPU_FORMS | _clusters.GPU_FORMS if device == "cpu" else {CPP, *blocks.TOKEN_FORMS}
+    others = {KERNELS, *blocks.GPU_FORMS, *_clusters.GPU_FORMS} if device == "cpu" else {CPP, *blocks.TOKEN_FORMS}
     return tuple(form for form in every if form not in others)
 
 
@@ -189,7 +193,7 @@ class JaxLayer(Layer):
     def __init__(self, spec: LayerSpec, device: Device) -> None:
         super().__init__(spec)
         self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
-        self.native = layer = native(spec)
+        self.native = layer = native(spec, device)
         self._nll_of = jax.jit(layer.nll)
         # One compilation where the two are the same.
         self._losses_of = jax.jit(layer.losses) if spec.definition.train_only_loss else self._nll_of

@@ -29,7 +29,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return _clusters.forms(spec.dtype)
+        return _clusters.forms(spec.dtype, spec.dim)
 
     def structure(self) -> Tree:
         return {key: array for level in self.levels for key, array in level.structure().items()}

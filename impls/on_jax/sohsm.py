@@ -37,7 +37,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return _clusters.forms(spec.dtype)
+        return _clusters.forms(spec.dtype, spec.dim)
 
     def structure(self) -> Tree:
         return self._structure_of(self.spec.structure["cluster"])

@@ -28,7 +28,7 @@ class JaxBagModel(BagModel):
     def __init__(self, spec: LayerSpec, config: BagModelConfig, device: adapter.Device) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
-        self.output = adapter.native(spec)
+        self.output = adapter.native(spec, device)
         with adapter.precision(spec.dtype), jax.default_device(device):
             self.structure = self.output.structure()
         self._step = jax.jit(self._step_of, donate_argnums=(0, 1))

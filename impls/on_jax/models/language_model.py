@@ -26,7 +26,7 @@ class JaxLanguageModel(LanguageModel):
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: adapter.Device) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
-        self.output = adapter.native(spec)
+        self.output = adapter.native(spec, device)
         self._lstm = _lstm.form_for(device, spec.dtype)
         self.reorganizations = 0
         self.weights: StatisticsWeights | None = None

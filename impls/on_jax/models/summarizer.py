@@ -48,7 +48,7 @@ class JaxSummarizer(Summarizer):
     def __init__(self, spec: LayerSpec, config: SummarizerConfig, device: adapter.Device) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
-        self.output = adapter.native(spec)
+        self.output = adapter.native(spec, device)
         self._lstm = _lstm.form_for(device, spec.dtype)
         with adapter.precision(spec.dtype), jax.default_device(device):
             self.structure = self.output.structure()
