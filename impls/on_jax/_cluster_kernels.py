@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
@@ -23,6 +24,7 @@ from impls.on_jax._layer import Array
 
 _TOKENS = 16  # of a tile: a cluster has a dozen or fewer
 _PROGRAMS = 32  # of a cluster, between which the tiles of its tokens are dealt
+_SORTED = 1024  # tokens that are looked at together
 
 
 class _How(NamedTuple):
@@ -56,10 +58,13 @@ class _Tiles(NamedTuple):
 
     def call(self, kernel: Any, out: Any, grid: tuple[int, ...], how: _How) -> Any:
         """`kernel` with tiles of this size, as an operation that returns arrays like `out`."""
-        # Of this class they have Triton compile the kernel, and no other of Pallas' ways to a GPU.
-        params = plgpu.CompilerParams(num_warps=self.warps, num_stages=self.stages)
-        sized = partial(kernel, tiles=self, tf32=how.tf32)
-        return pl.pallas_call(sized, out, grid=grid, compiler_params=params, interpret=how.interpret)
+        return _call(partial(kernel, tiles=self, tf32=how.tf32), out, grid, self.warps, self.stages, how.interpret)
+
+
+def _call(kernel: Any, out: Any, grid: tuple[int, ...], warps: int, stages: int, interpret: bool) -> Any:
+    # Parameters of this class have Triton compile the kernel, and no other of Pallas' ways to a GPU.
+    params = plgpu.CompilerParams(num_warps=warps, num_stages=stages)
+    return pl.pallas_call(kernel, out, grid=grid, compiler_params=params, interpret=interpret)
 
 
 class _Tile(NamedTuple):
@@ -101,15 +106,16 @@ class _Batch(NamedTuple):
     size_C: Any
 
     @classmethod
-    def of(cls, cluster_N: Array, slot_N: Array, word_CS: Array) -> _Batch:
-        # A count in one pass, where a binary search would be a loop of many.
-        before_CN = cluster_N < jnp.arange(len(word_CS) + 1)[:, None]
-        begin_C, size_C = (is_one.sum(axis=1, dtype=jnp.int32) for is_one in (before_CN, word_CS >= 0))
-        return cls(jnp.argsort(cluster_N).astype(jnp.int32), slot_N.astype(jnp.int32), begin_C, size_C)
+    def of(cls, cluster_N: Array, slot_N: Array, word_CS: Array, interpret: bool) -> _Batch:
+        tokens, programs = len(cluster_N), len(word_CS) + 1
+        out = [jax.ShapeDtypeStruct((size,), jnp.int32) for size in (tokens, programs)]
+        sort = _call(_sort_kernel, out, (programs,), 4, 1, interpret)
+        order_N, begin_C = sort(cluster_N.astype(jnp.int32))
+        return cls(order_N, slot_N.astype(jnp.int32), begin_C, (word_CS >= 0).sum(axis=1, dtype=jnp.int32))
 
     def tile(self, first: Array, end: Array) -> _Tile:
         """In a kernel: the tokens from a place of the sorted batch on, before `end`."""
-        place_T = first + jnp.arange(_TOKENS)
+        place_T = first + _range(_TOKENS)
         real_T = place_T < end
         tokens = self.order_N.shape[0]
         return _Tile(plgpu.load(self.order_N.at[place_T], mask=real_T, other=tokens), real_T)
@@ -126,14 +132,49 @@ class _Kept(NamedTuple):
 
 def _up(count: Array, size: int) -> Array:
     """Tiles of `size` that a count takes; Triton knows no division that rounds down."""
-    return lax.div(count + (size - 1), size)
+    return lax.div(count + (size - 1), np.int32(size))
+
+
+def _range(size: int) -> Array:
+    """0, 1, ... of 32 bits, though JAX be asked for 64 by itself."""
+    return lax.iota(jnp.int32, size)
+
+
+def _loop(count: Any, body: Any, start: Any) -> Any:
+    """What `body`, from the number of a turn and what the one before returned, makes of `start`."""
+    return lax.fori_loop(np.int32(0), count, body, start)
+
+
+def _sort_kernel(cluster_N, order_N, begin_C):  # type: ignore[no-untyped-def]
+    """The tokens of each cluster in their order, those of none of them last, and where they begin."""
+    cluster, tokens = pl.program_id(0), cluster_N.shape[0]
+
+    def looked_at(number: Array) -> tuple[Array, Array]:
+        token_B = number * _SORTED + _range(_SORTED)
+        return token_B, plgpu.load(cluster_N.at[token_B], mask=token_B < tokens, other=begin_C.shape[0])
+
+    def count(number: Array, before: Array) -> Array:
+        return before + (looked_at(number)[1] < cluster).sum(dtype=jnp.int32)
+
+    def place(number: Array, before: Array) -> Array:
+        token_B, cluster_B = looked_at(number)
+        mine_B = cluster_B == cluster
+        one_B = mine_B.astype(jnp.int32)
+        place_B = jnp.where(mine_B, before + jnp.cumsum(one_B, dtype=jnp.int32) - 1, tokens)
+        plgpu.store(order_N.at[place_B], token_B, mask=mine_B)
+        return before + one_B.sum(dtype=jnp.int32)
+
+    blocks = np.int32(pl.cdiv(tokens, _SORTED))
+    before = _loop(blocks, count, jnp.int32(0))
+    begin_C[cluster] = before
+    _loop(blocks, place, before)
 
 
 def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf32):  # type: ignore[no-untyped-def]
     cluster = pl.program_id(0)
     begin, end, size = batch.begin_C[cluster], batch.begin_C[cluster + 1], batch.size_C[cluster]
     first, step = begin + pl.program_id(1) * _TOKENS, _PROGRAMS * _TOKENS
-    d_D = jnp.arange(tiles.columns)
+    d_D = _range(tiles.columns)
     real_D = d_D < slab_CSD.shape[2]
 
     def words(slot_B: Array, real_B: Array) -> Array:
@@ -152,7 +193,7 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
 
         def of_words(number: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
             highest_T, others_T, target_T, *dhidden = sums
-            slot_B = number * tiles.words + jnp.arange(tiles.words)
+            slot_B = number * tiles.words + _range(tiles.words)
             real_B = slot_B < size
             words_BD = words(slot_B, real_B)
             scores_TB = plgpu.dot(hidden_TD, words_BD, trans_b=True, allow_tf32=tf32) + added(slot_B, real_B)[None, :]
@@ -172,7 +213,7 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
         zero_T = jnp.zeros(_TOKENS, jnp.float32)
         dhidden = [jnp.zeros((_TOKENS, tiles.columns), jnp.float32)] if kept else []
         start = (zero_T - jnp.inf, zero_T, zero_T, *dhidden)  # others: the sum of all exponentials but the target's
-        highest_T, others_T, target_T, *dhidden = lax.fori_loop(0, _up(size, tiles.words), of_words, start)
+        highest_T, others_T, target_T, *dhidden = _loop(_up(size, tiles.words), of_words, start)
         sum_T = others_T + jnp.exp(target_T - highest_T)
         log_sum_T = highest_T + jnp.log(sum_T)
         plgpu.store(nll_N.at[tile.token_T], log_sum_T - target_T, mask=tile.real_T)
@@ -184,13 +225,13 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
             dhidden_TD = (dhidden[0] - others_T[:, None] * own_TD) / sum_T[:, None]
             tile.store(dhidden_ND, d_D, real_D, dhidden_TD)
 
-    lax.fori_loop(0, _up(jnp.maximum(end - first, 0), step), of_tile, None)
+    _loop(_up(jnp.maximum(end - first, 0), step), of_tile, None)
 
 
 def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbias_CS, tiles, tf32):  # type: ignore[no-untyped-def]
     cluster, (_, width, dim) = pl.program_id(0), dslab_CSD.shape
-    slot_B = pl.program_id(1) * tiles.words + jnp.arange(tiles.words)
-    d_D = pl.program_id(2) * tiles.columns + jnp.arange(tiles.columns)
+    slot_B = pl.program_id(1) * tiles.words + _range(tiles.words)
+    d_D = pl.program_id(2) * tiles.columns + _range(tiles.columns)
     real_D = d_D < dim
     begin, end, size = batch.begin_C[cluster], batch.begin_C[cluster + 1], batch.size_C[cluster]
 
@@ -208,7 +249,7 @@ def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbi
 
     start = jnp.zeros((tiles.words, tiles.columns), jnp.float32), jnp.zeros(tiles.words, jnp.float32)
     count = jnp.where(pl.program_id(1) * tiles.words < size, _up(end - begin, _TOKENS), 0)
-    dwords_BD, dadded_B = lax.fori_loop(0, count, of_tile, start)
+    dwords_BD, dadded_B = _loop(count, of_tile, start)
     at_BD, real_B = (cluster, slot_B[:, None], d_D[None, :]), slot_B < width
     plgpu.store(dslab_CSD.at[at_BD], dwords_BD.astype(dslab_CSD.dtype), mask=real_B[:, None] & real_D[None, :])
     for dbias in dbias_CS:
@@ -228,7 +269,7 @@ def in_cluster_nll(
     """What `_clusters.in_cluster_nll` gives, for float32 and half precision. In TF32 where JAX is asked for it by name,
     and by Pallas' interpreter on any device, if that is asked for."""
     how = _How(jax.config.jax_default_matmul_precision == "tensorfloat32", interpret)
-    batch = _Batch.of(cluster_N, slot_N, word_CS)
+    batch = _Batch.of(cluster_N, slot_N, word_CS, interpret)
     nll_N: Any = _nll(hidden_ND, slab_CSD, bias_CS, batch, how)
     return jnp.where(cluster_N < len(slab_CSD), nll_N, 0)
 

@@ -31,8 +31,10 @@ def no_compiler(monkeypatch):
 
 @pytest.fixture
 def few_programs(monkeypatch):
-    """So that one deals with several tiles of a cluster's tokens, and the interpreter has less to do."""
+    """So that one deals with several tiles of a cluster's tokens, and looks at them in several parts, where these are
+    few; the interpreter has less to do, too."""
     monkeypatch.setattr(_cluster_kernels, "_PROGRAMS", 2)
+    monkeypatch.setattr(_cluster_kernels, "_SORTED", 64)
 
 
 def drawn(biased, tokens, clusters, width, dim) -> tuple[Any, Any, Any]:
@@ -115,12 +117,8 @@ def test_layers_of_kernels_agree_with_their_definition(method, options, few_prog
         np.testing.assert_allclose(grad, wanted[name], atol=1e-5 * np.abs(wanted[name]).max(), err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "width", "dim", "tf32"), [("bfloat16", 320, 512, 0), ("tf32", 77, 1000, 3), ("float32", 320, 512, 0)]
-)
-def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width, dim, tf32, monkeypatch, capsys):
-    """Without one: what is lowered for it has loops and products that Triton knows."""
-    monkeypatch.setattr(_cluster_kernels.pl, "pallas_call", partial(_cluster_kernels.pl.pallas_call, debug=True))
+def lowered(dtype, width, dim):
+    """Forward and backward as they are for a GPU, which is not asked."""
     clusters, tokens, kind = 210, 2560, adapter.JAX_DTYPES[dtype]
     shapes = (tokens, dim), (clusters, width, dim), (clusters, width)
     trained = [jax.ShapeDtypeStruct(shape, kind) for shape in shapes]
@@ -129,15 +127,30 @@ def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width,
     def loss(trained, fixed):
         return _cluster_kernels.in_cluster_nll(*trained, *fixed).sum()
 
-    with adapter.precision(dtype), use_abstract_mesh(H200):
+    with use_abstract_mesh(H200):
         traced = jax.jit(jax.value_and_grad(loss)).trace(trained, fixed)
-        program = traced.lower(lowering_platforms=("cuda",)).as_text()
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "dim", "tf32"), [("bfloat16", 320, 512, 0), ("tf32", 77, 1000, 3), ("float32", 320, 512, 0)]
+)
+def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width, dim, tf32, monkeypatch, capsys):
+    """They have loops and products that Triton knows."""
+    monkeypatch.setattr(_cluster_kernels.pl, "pallas_call", partial(_cluster_kernels.pl.pallas_call, debug=True))
+    with adapter.precision(dtype):
+        program = lowered(dtype, width, dim)
     kernels = capsys.readouterr().out
-    assert program.count("__gpu$xla.gpu.triton") == 2
+    assert program.count("__gpu$xla.gpu.triton") == 3
     assert kernels.count("tt.dot") == 3
     assert kernels.count("inputPrecision = tf32") == tf32
-    assert kernels.count("scf.for") == 3
+    assert kernels.count("scf.for") == 5
     assert "scf.while" not in kernels
+
+
+def test_a_program_may_ask_jax_for_64_bits():
+    with jax.enable_x64(True):
+        assert lowered("float32", 40, 24).count("__gpu$xla.gpu.triton") == 3
 
 
 def gpu(capability, kib):
