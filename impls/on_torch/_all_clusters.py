@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from impls.on_torch import _products
+from impls.on_torch import _products, _triton
 from impls.on_torch._best import best, best_columns
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._words_by_cluster import WordsByCluster
@@ -43,6 +43,13 @@ def best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster
 
 def best_of_joint(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every word scored at once and none set aside."""
+    if hidden_RD.is_cuda and words.rows.in_slab and _triton.known(1, hidden_RD.dtype):
+        from impls.on_torch import _best_kernels  # imports Triton, which not every installation has
+
+        if k <= _best_kernels.MOST and words.rows.slots <= _best_kernels.WIDEST:
+            scores_RCS = words.rows.by_slot(hidden_RD @ words.rows.flat(words.vectors).T)
+            given = scores_RCS, words.added_CS, log_cluster_RC, words.word_CS
+            return _best_kernels.best_of_clusters(*given, k)
     joint_RCS = words.joint_of_all(hidden_RD, log_cluster_RC)
     return best_columns(joint_RCS.flatten(1), words.word_CS[:, : joint_RCS.shape[2]].flatten(), k)
 

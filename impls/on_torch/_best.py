@@ -31,7 +31,7 @@ def best_columns(scores_NF: Tensor, ids_F: Tensor | None, k: int) -> tuple[Tenso
         from impls.on_torch import _best_kernels  # imports Triton, which not every installation has
 
         if k <= _best_kernels.MOST:
-            return _best_kernels.best_columns(scores_NF.float(), ids_F, k)
+            return _best_kernels.best_columns(scores_NF, ids_F, k)
     return best(scores_NF, k, lambda rows_R, column_RM: column_RM if ids_F is None else ids_F[column_RM])
 
 

@@ -23,7 +23,6 @@ from torch.autograd.function import once_differentiable
 _TOKENS = 16
 _PROGRAMS = 32  # of a cluster, between which the tiles of its tokens are dealt
 _SORTED = 1024  # tokens that are looked at together
-_SLOTS = 2048  # of a cluster that are looked at together
 
 
 @triton.jit
@@ -142,27 +141,6 @@ def _slab_kernel(
         tl.store(dbias_CS + row_B, dadded_B.to(dbias_CS.dtype.element_ty), mask=here_B)
 
 
-@triton.jit
-def _joint_kernel(scores_RCS, added_CS, log_cluster_RC, joint_RCS, clusters, width, BLOCK: tl.constexpr):
-    pair = tl.program_id(0).to(tl.int64)
-    added_S, scores_S = added_CS + pair % clusters * width, scores_RCS + pair * width
-    highest = -float("inf")
-    total = 0.0
-    for start in range(0, width, BLOCK):
-        here_B = start + tl.arange(0, BLOCK)
-        added_B = tl.load(added_S + here_B, mask=here_B < width, other=-float("inf"))
-        scores_B = tl.load(scores_S + here_B, mask=here_B < width, other=0.0).to(tl.float32) + added_B
-        higher = tl.maximum(highest, tl.max(scores_B, 0))  # finite: the first slot holds a word
-        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(scores_B - higher), 0)
-        highest = higher
-    shift = tl.load(log_cluster_RC + pair) - highest - tl.log(total)
-    for start in range(0, width, BLOCK):
-        here_B = start + tl.arange(0, BLOCK)
-        added_B = tl.load(added_S + here_B, mask=here_B < width, other=-float("inf"))
-        scores_B = tl.load(scores_S + here_B, mask=here_B < width, other=0.0).to(tl.float32) + added_B
-        tl.store(joint_RCS + pair * width + here_B, scores_B + shift, mask=here_B < width)
-
-
 def _tiles_forward(slab_CSD: Tensor) -> dict[str, int]:
     """Tokens, words and columns of a tile, whole vectors, and how many warps and loads under way there are: of wide
     vectors the fewest words that a matrix unit takes, and no second load, for which there is no room."""
@@ -233,19 +211,3 @@ def in_cluster_nll(
     differentiated = torch.is_grad_enabled()
     target = cluster_N, slot_N, size_C
     return _InClusterNll.apply(hidden_ND, slab_CSD, bias_CS, *target, differentiated)  # type: ignore[return-value]
-
-
-def joint(scores_RCS: Tensor, added_CS: Tensor, log_cluster_RC: Tensor) -> Tensor:
-    """(R, C, S) float32 log P(c, w | h) from the products of hidden vectors with words, in any precision.
-
-    Args:
-        scores_RCS: Contiguous.
-        added_CS: float32, what each slot gets on top: a number in the first slot, -inf where there is no word.
-        log_cluster_RC: float32 log P(c | h).
-    """
-    rows, clusters, width = scores_RCS.shape
-    joint_RCS = torch.empty_like(scores_RCS, dtype=torch.float32)
-    inputs = scores_RCS, added_CS, log_cluster_RC.contiguous()
-    block = min(_SLOTS, triton.next_power_of_2(width))
-    _joint_kernel[(rows * clusters,)](*inputs, joint_RCS, clusters, width, BLOCK=block, num_warps=4)
-    return joint_RCS

@@ -27,7 +27,7 @@ _FLAT_ROWS = 0.25  # of all rows: fewer of them are scored with the others, who 
 _MANY = 4  # times as many clusters as words asked for: their highest words tell first which clusters to look through
 _OPEN_SHARE = 0.4  # of all (row, cluster) pairs: above it one product for all is cheaper than one for each pair
 # Slots of all rows: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
-_AT_ONCE_ON_GPU = 2**26
+_AT_ONCE_ON_GPU = 2**28
 # The same on a CPU, for clusters of so many slots: to find out which of them matter takes longer than to score them.
 _AT_ONCE_ON_CPU, _FEW_SLOTS = 2**18, 2**13
 
@@ -147,8 +147,16 @@ def likeliest_of_clusters(
     hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, width: int
 ) -> tuple[Tensor, Tensor]:
     """Values and ids (N, K) of the k likeliest words of each row's `width` likeliest clusters."""
+    if hidden_ND.is_cuda and _at_once(len(hidden_ND), words.word_CS.numel(), on_gpu=True):
+        return _all_clusters.best_of_joint(hidden_ND, followed(log_cluster_NC, width), words, k)
     chosen_NW = torch.topk(log_cluster_NC, min(width, log_cluster_NC.shape[1]), dim=1).indices
     return _best_of_expanded(hidden_ND, log_cluster_NC, words, chosen_NW, k)
+
+
+def followed(log_group_NC: Tensor, width: int) -> Tensor:
+    """`log_group_NC` with -inf for all but the `width` likeliest groups of each row."""
+    values_NW, chosen_NW = torch.topk(log_group_NC, min(width, log_group_NC.shape[1]), dim=1)
+    return torch.full_like(log_group_NC, -torch.inf).scatter_(1, chosen_NW, values_NW)
 
 
 def _best_of_expanded(

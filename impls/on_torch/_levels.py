@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from impls.on_torch import _clusters, _expand
 from impls.on_torch._best import best
+from impls.on_torch._expand import followed
 from impls.on_torch._layer import Tensors, draw
 from impls.on_torch._word_rows import WordRows
 from impls.on_torch._words_by_cluster import WordsByCluster
@@ -157,12 +158,6 @@ class Level(nn.Module):
 
     def _rows(self, number: int) -> WordRows:
         return WordRows.of(self._of(number, "size"), self._of(number, "weight").shape[1], in_slab=True)
-
-
-def followed(log_group_NC: Tensor, width: int) -> Tensor:
-    """`log_group_NC` with -inf for all but the `width` likeliest groups of each row."""
-    values_NW, chosen_NW = torch.topk(log_group_NC, min(width, log_group_NC.shape[1]), dim=1)
-    return torch.full_like(log_group_NC, -torch.inf).scatter_(1, chosen_NW, values_NW)
 
 
 def _best_of(found: list[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:

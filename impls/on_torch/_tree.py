@@ -29,7 +29,7 @@ _FORMS = {IN_PLACE: 0} | _GATHERED
 
 
 # Leaves of all rows: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
-_AT_ONCE_ON_GPU = 2**26
+_AT_ONCE_ON_GPU = 2**28
 
 
 class _PathNll(torch.autograd.Function):
@@ -285,7 +285,7 @@ class TreeSoftmax(OutputLayer):
     def _best_of_all(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from impls.on_torch import _tree_kernels  # imports Triton, which not every installation has
 
-        scores_MN = at_least_float32(_products.linear(self.node_weight, self._cast(hidden_ND)))
+        scores_MN = _products.linear(self.node_weight, self._cast(hidden_ND))
         paths = self.index, self.sign, self.length, self.leaf_at
         best = best_columns(_tree_kernels.log_leaves(scores_MN, *paths), self.leaf_at, k)
         return *best, torch.ones(len(hidden_ND), device=hidden_ND.device)

@@ -18,12 +18,12 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 _STEPS = 16  # of a path that are looked at together: the least that a matrix unit takes, and most words' whole path
 _TOKENS = 16  # below a node that are looked at together
 _BLOCK = 2**13  # numbers of the nodes' vectors that a token's program holds
 _COLUMNS = 256  # of the nodes' gradients that a program holds
+_SCORES = 1024  # that a program makes log-probabilities of
 _LEAVES, _ROWS = 32, 64  # whose log-probabilities a program sums, leaves of each row
 
 
@@ -126,6 +126,16 @@ def _backward_kernel(
 
 
 @triton.jit
+def _turns_kernel(scores_MN, turns_2MN, count, BLOCK: tl.constexpr):
+    """log sigma(x) of each score, to the left, and log sigma(-x), to the right."""
+    place_B = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    scores_B = tl.load(scores_MN + place_B, mask=place_B < count, other=0.0).to(tl.float32)
+    small_B = tl.log(1.0 + tl.exp(-tl.abs(scores_B)))  # never overflows
+    tl.store(turns_2MN + place_B, tl.minimum(scores_B, 0.0) - small_B, mask=place_B < count)
+    tl.store(turns_2MN + count + place_B, tl.minimum(-scores_B, 0.0) - small_B, mask=place_B < count)
+
+
+@triton.jit
 def _leaves_kernel(
     turns_2MN, index_FL, sign_FL, length_F, leaf_F, log_leaf_NF, rows, leaves, depth, B: tl.constexpr, T: tl.constexpr
 ):  # fmt: skip
@@ -215,13 +225,15 @@ def log_leaves(scores_MN: Tensor, index_FL: Tensor, sign_FL: Tensor, length_F: T
     """(N, F) float32 log-probabilities of the leaves, from left to right.
 
     Args:
-        scores_MN: float32 scores of the inner nodes.
+        scores_MN: Scores of the inner nodes, in float32 or half precision.
         index_FL, sign_FL, length_F: As in `path_nll`.
         leaf_F: The leaf at each place from left to right.
     """
     rows, leaves = scores_MN.shape[1], len(leaf_F)
-    turns_2MN = F.logsigmoid(torch.stack([scores_MN, -scores_MN]))
-    log_leaf_NF = scores_MN.new_empty(rows, leaves)
+    scores_MN, count = scores_MN.contiguous(), scores_MN.numel()
+    turns_2MN = scores_MN.new_empty(2, *scores_MN.shape, dtype=torch.float32)
+    _turns_kernel[(triton.cdiv(count, _SCORES),)](scores_MN, turns_2MN, count, BLOCK=_SCORES, num_warps=4)
+    log_leaf_NF = turns_2MN.new_empty(rows, leaves)
     together = min(_ROWS, triton.next_power_of_2(rows))
     grid = triton.cdiv(leaves, _LEAVES), triton.cdiv(rows, together)
     paths = index_FL, sign_FL, length_F, leaf_F

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from impls.on_torch import _clusters, _products, _triton
+from impls.on_torch import _clusters, _products
 from impls.on_torch._layer import at_least_float32
 from impls.on_torch._word_rows import WordRows
 
@@ -78,11 +78,6 @@ class WordsByCluster:
 
     def joint_of_all(self, hidden_RD: Tensor, log_cluster_RC: Tensor) -> Tensor:
         """(R, C, S) log P(c, w | h) of all words; -inf in an empty slot."""
-        if hidden_RD.is_cuda and self.rows.in_slab and _triton.known(hidden_RD.shape[1], hidden_RD.dtype):
-            from impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
-
-            scores_RCS = self.rows.by_slot(hidden_RD @ self.rows.flat(self.vectors).T)
-            return _cluster_kernels.joint(scores_RCS, self.added_CS, log_cluster_RC)
         return _joint(self.scores_of_all(hidden_RD), log_cluster_RC)
 
     def scores_of_all(self, hidden_RD: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 from impls.on_numpy import class_hsm
 from impls.on_torch import _clusters, _products
+from impls.on_torch._expand import followed
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_logits
-from impls.on_torch._levels import Level, followed
+from impls.on_torch._levels import Level
 from impls.spec import LayerSpec
 
 

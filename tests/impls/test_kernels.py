@@ -83,18 +83,30 @@ def test_softmax_within_clusters(tokens, clusters, width, dim, biased, dtype, to
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
-@pytest.mark.parametrize("at_once", [16, 2048])
-def test_probabilities_of_all_words(at_once, dtype, tolerance, monkeypatch):
-    monkeypatch.setattr(_cluster_kernels, "_SLOTS", at_once)
-    generator = torch.Generator().manual_seed(5)
-    scores_RCS = torch.randn(6, 9, 24, generator=generator).to(DEVICE, dtype)
-    added_CS = torch.randn(9, 24, generator=generator)
-    added_CS[torch.arange(24) >= torch.randint(1, 25, (9, 1), generator=generator)] = -torch.inf
-    log_cluster_RC = torch.randn(6, 9, generator=generator).log_softmax(dim=1).to(DEVICE)
-    found_RCS = _cluster_kernels.joint(scores_RCS, added_CS.to(DEVICE), log_cluster_RC).cpu().double()
-    wanted_RCS = (scores_RCS.cpu().double() + added_CS).log_softmax(dim=2) + log_cluster_RC.cpu()[:, :, None].double()
-    assert torch.equal(found_RCS == -torch.inf, wanted_RCS == -torch.inf)
-    assert_near([found_RCS.exp()], [wanted_RCS.exp()], tolerance)
+@pytest.mark.parametrize("k", [1, 10, 60])
+def test_the_best_of_clusters(k, dtype, tolerance):
+    """Of half of the words each has an equal; a cluster may hold fewer words than are asked for."""
+    generator = torch.Generator().manual_seed(k)
+    size_C = torch.randint(1, 25, (9,), generator=generator)
+    scores_NCS = torch.randint(-2, 3, (6, 9, 24), generator=generator).float()
+    scores_NCS[:3] += torch.randn(3, 9, 24, generator=generator)
+    scores_NCS = scores_NCS.to(DEVICE, dtype)
+    word_CS = torch.full((9, 24), 216)
+    held_CS = torch.arange(24) < size_C[:, None]
+    word_CS[held_CS] = torch.randperm(int(size_C.sum()), generator=generator)
+    added_CS = torch.randint(0, 2, (9, 24), generator=generator).float().masked_fill(~held_CS, -torch.inf)
+    log_cluster_NC = torch.randn(6, 9, generator=generator).log_softmax(dim=1)
+    log_cluster_NC[4:] = -2.0
+    given = scores_NCS, added_CS.to(DEVICE), log_cluster_NC.to(DEVICE), word_CS.to(DEVICE)
+    values_NK, ids_NK = (each.cpu() for each in _best_kernels.best_of_clusters(*given, k))
+    joint_NCS = (scores_NCS.cpu().double() + added_CS).log_softmax(dim=2) + log_cluster_NC[:, :, None]
+    by_word_NV = torch.empty(6, int(size_C.sum()), dtype=torch.float64)
+    by_word_NV[:, word_CS[held_CS]] = joint_NCS[:, held_CS]
+    assert_near([values_NK], [by_word_NV.topk(k).values], tolerance)
+    assert_near([values_NK], [by_word_NV.gather(1, ids_NK)], tolerance)
+    assert all(len(set(row)) == k for row in ids_NK.tolist())
+    tied_NK = values_NK[:, 1:] == values_NK[:, :-1]
+    assert (ids_NK[:, 1:] > ids_NK[:, :-1])[tied_NK].all()
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
@@ -145,11 +157,11 @@ def test_the_mean_of_losses_from_logits(padding, mean, dtype, tolerance):
 
 
 @pytest.mark.parametrize("named", [False, True])
-@pytest.mark.parametrize("block", [32, 64, 2048])
+@pytest.mark.parametrize("width", [5, 64, 1024])
 @pytest.mark.parametrize(("columns", "k"), [(1, 1), (50, 7), (700, 10), (700, 16)])
-def test_the_best_of_many_scores_with_ties(columns, k, block, named, monkeypatch):
-    """Of few kinds, so that most are ties; by blocks that hold fewer than k, and whose bests take several rounds."""
-    monkeypatch.setattr(_best_kernels, "_BLOCK", block)
+def test_the_best_of_many_scores_with_ties(columns, k, width, named, monkeypatch):
+    """Of few kinds, so that most are ties; by groups that hold fewer than k, and fewer groups than k."""
+    monkeypatch.setattr(_best_kernels, "_WIDTH", width)
     generator = torch.Generator().manual_seed(columns)
     scores_NF = torch.randint(-3, 4, (5, columns), generator=generator).float()
     scores_NF[scores_NF == 2] = -torch.inf
