@@ -158,6 +158,37 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
         assert layer.expanded_share(hidden_1D, 20) == 1
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("k", [1, 10, 40])
+def test_jax_finds_by_sorting_what_a_gpu_asks_for(k, tied):
+    """Nothing is left to the host: ties within a cluster and between clusters, and clusters with fewer words than k."""
+    pytest.importorskip("jax")
+    from impls.on_jax import _expand
+
+    jnp, rng = _expand.jnp, np.random.default_rng(k)
+    size_C = rng.integers(1, 17, 12)
+    held_CS = np.arange(16) < size_C[:, None]
+    word_CS = np.full((12, 16), -1, np.int32)
+    word_CS[held_CS] = rng.permutation(size_C.sum())
+    slab_CSD = rng.standard_normal((12, 16, 4)).astype(np.float32)
+    log_cluster_NC = np.full((5, 12), -np.log(12), np.float32)
+    if tied:
+        slab_CSD[:] = np.round(slab_CSD[0])  # in all clusters the same
+    hidden_ND = np.round(rng.standard_normal((5, 4))).astype(np.float32)
+    words = _expand.WordsByCluster(jnp.asarray(slab_CSD), None, jnp.asarray(word_CS), "")
+    given = jnp.asarray(hidden_ND), jnp.asarray(log_cluster_NC), words, k
+    values_NK, ids_NK = (np.asarray(each) for each in _expand._best_by_sorting(*given))
+    scores_NCS = np.where(held_CS, np.einsum("nd,csd->ncs", hidden_ND, slab_CSD), -np.inf)
+    joint_NCS = scores_NCS - np.logaddexp.reduce(scores_NCS, axis=2, keepdims=True) - np.log(12)
+    by_word_NV = np.empty((5, size_C.sum()))
+    by_word_NV[:, word_CS[held_CS]] = joint_NCS[:, held_CS]
+    np.testing.assert_allclose(values_NK, -np.sort(-by_word_NV, axis=1)[:, :k], rtol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(by_word_NV, ids_NK, axis=1), values_NK, rtol=1e-5)
+    assert all(len(set(row)) == k for row in ids_NK.tolist())
+    equal_NK = values_NK[:, 1:] == values_NK[:, :-1]
+    assert (ids_NK[:, 1:] > ids_NK[:, :-1])[equal_NK].all()
+
+
 @pytest.mark.parametrize(
     ("method", "form"), [("sohsm", "grouped_mm"), ("sohsm", "loop over clusters"), ("class_hsm", "grouped_mm")]
 )
