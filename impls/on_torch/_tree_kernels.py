@@ -23,6 +23,8 @@ _STEPS = 16  # of a path that are looked at together: the least that a matrix un
 _TOKENS = 16  # below a node that are looked at together
 _BLOCK = 2**13  # numbers of the nodes' vectors that a token's program holds
 _COLUMNS = 256  # of the nodes' gradients that a program holds
+_COMPARED = 64, 512  # tokens whose rank a program counts, and that it compares them with together
+_FEW_TOKENS = 2**13  # whose order is found faster by comparing all with all than by sorting them
 _SCORES = 1024  # that a program makes log-probabilities of
 _LEAVES, _ROWS = 32, 64  # whose log-probabilities a program sums, leaves of each row
 
@@ -126,6 +128,20 @@ def _backward_kernel(
 
 
 @triton.jit
+def _order_kernel(place_N, order_N, tokens, T: tl.constexpr, B: tl.constexpr):
+    token_T = tl.program_id(0) * T + tl.arange(0, T)
+    place_T = tl.load(place_N + token_T, mask=token_T < tokens, other=0)
+    rank_T = tl.zeros((T,), tl.int32)
+    for start in range(0, tokens, B):
+        token_B = start + tl.arange(0, B)
+        place_B = tl.load(place_N + token_B, mask=token_B < tokens, other=2147483647)  # beyond every place
+        equal_TB = place_B[None, :] == place_T[:, None]
+        earlier_TB = (place_B[None, :] < place_T[:, None]) | (equal_TB & (token_B[None, :] < token_T[:, None]))
+        rank_T += tl.sum(earlier_TB.to(tl.int32), 1)
+    tl.store(order_N + rank_T, token_T, mask=token_T < tokens)
+
+
+@triton.jit
 def _turns_kernel(scores_MN, turns_2MN, count, BLOCK: tl.constexpr):
     """log sigma(x) of each score, to the left, and log sigma(-x), to the right."""
     place_B = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -157,6 +173,17 @@ def _leaves_kernel(
     tl.store(at_BT, sum_BT, mask=inside_B[:, None] & inside_T[None, :])
 
 
+def _order(place_N: Tensor) -> Tensor:
+    """(N,) the tokens from the leftmost leaf to the rightmost; those of one leaf in their order."""
+    tokens = len(place_N)
+    if tokens > _FEW_TOKENS:
+        return torch.sort(place_N, stable=True)[1]
+    order_N = torch.empty_like(place_N)
+    ranked, compared = _COMPARED
+    _order_kernel[(triton.cdiv(tokens, ranked),)](place_N, order_N, tokens, T=ranked, B=compared, num_warps=4)
+    return order_N
+
+
 class _PathNll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_ND, node_MD, leaf_N, index_FL, sign_FL, length_F, place_F, near, differentiated) -> Tensor:  # type: ignore[override]
@@ -181,7 +208,7 @@ class _PathNll(torch.autograd.Function):
     def backward(ctx, dnll_N):  # type: ignore[override]
         hidden_ND, node_MD, leaf_N, index_FL, length_F, place_N, dscores_NL, unscaled_ND = ctx.saved_tensors
         (tokens, dim), depth, first = hidden_ND.shape, index_FL.shape[1], len(node_MD) - ctx.near
-        order_N = torch.sort(place_N, stable=True)[1]
+        order_N = _order(place_N)
         dhidden_ND = torch.empty_like(hidden_ND, dtype=ctx.hidden_dtype)
         dnear_NH = hidden_ND.new_empty(tokens, ctx.near)
         dnode_MD = torch.zeros_like(node_MD)

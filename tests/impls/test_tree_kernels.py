@@ -136,6 +136,15 @@ def test_scores_far_from_zero_neither_overflow_nor_vanish(kernels):
     assert hidden_ND.grad.tolist() == [[n, n] for n in right_N.tolist()]
 
 
+@pytest.mark.parametrize("few", [0, 2**13])
+@pytest.mark.parametrize("tokens", [1, 64, 1100])
+def test_tokens_in_the_order_of_their_leaves(kernels, tokens, few, monkeypatch):
+    monkeypatch.setattr(kernels, "_FEW_TOKENS", few)
+    place_N = np.random.default_rng(tokens).integers(0, 300, tokens, dtype=np.int32)
+    order_N = kernels._order(torch.from_numpy(place_N).to(DEVICE))
+    assert order_N.tolist() == np.argsort(place_N, kind="stable").tolist()
+
+
 @pytest.mark.parametrize("rows", [1, 70])
 @pytest.mark.parametrize(
     "children", [huffman.build(zipf_counts(300)).children, huffman.build(zipf_counts(2)).children, chain(45)]
