@@ -285,6 +285,21 @@ class _InClusterNll(torch.autograd.Function):
         return dhidden_ND.to(ctx.hidden_dtype), dwords, dbias, None
 
 
+def places(cluster_V: Tensor, slot_V: Tensor, targets_N: Tensor, form: str) -> tuple[Tensor, Tensor]:
+    """(N,) the cluster and (N,) the slot of each target.
+
+    Args:
+        cluster_V, slot_V: Of each word.
+        targets_N: Word ids.
+        form: One of `forms`.
+    """
+    if form == KERNELS:
+        from impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
+
+        return _cluster_kernels.places(cluster_V, slot_V, targets_N)
+    return cluster_V[targets_N], slot_V[targets_N]
+
+
 def in_cluster_nll(
     hidden_ND: Tensor,
     words: Tensor,
@@ -305,7 +320,7 @@ def in_cluster_nll(
         form: One of `forms`.
     """
     if form == KERNELS:
-        from impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
+        from impls.on_torch import _cluster_kernels
 
         return _cluster_kernels.in_cluster_nll(hidden_ND, words, bias, cluster_N, slot_N, rows.size_C)
     batch = ByCluster.of(cluster_N, slot_N, rows, form)

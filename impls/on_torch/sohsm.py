@@ -78,9 +78,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) of the target's cluster, and (N,) of the target given its cluster (equations 5 and 6)."""
-        cluster_N = self.cluster[targets_N]
+        cluster_N, slot_N = self._places(targets_N)
         cluster_nll_N = nll_of_logits(self._cluster_logits(hidden_ND), cluster_N)
-        return cluster_nll_N, self._in_cluster_nll(hidden_ND, targets_N, cluster_N)
+        return cluster_nll_N, self._in_cluster_nll(hidden_ND, cluster_N, slot_N)
 
     def training_loss(self, hidden_ND: Tensor, targets_N: Tensor, host_targets_N: NDArray[np.integer]) -> Tensor:
         """The mean loss, and `observe` on the way: the log-probabilities of the clusters serve both.
@@ -92,12 +92,15 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         self.observe(log_cluster_NC, host_targets_N)
-        cluster_N = self.cluster[targets_N]
+        cluster_N, slot_N = self._places(targets_N)
         cluster_nll = F.nll_loss(log_cluster_NC, cluster_N)
-        return cluster_nll + self._in_cluster_nll(hidden_ND, targets_N, cluster_N).mean()
+        return cluster_nll + self._in_cluster_nll(hidden_ND, cluster_N, slot_N).mean()
 
-    def _in_cluster_nll(self, hidden_ND: Tensor, targets_N: Tensor, cluster_N: Tensor) -> Tensor:
-        target = cluster_N, self.slot[targets_N], self._rows
+    def _places(self, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+        return _clusters.places(self.cluster, self.slot, targets_N, self.form)
+
+    def _in_cluster_nll(self, hidden_ND: Tensor, cluster_N: Tensor, slot_N: Tensor) -> Tensor:
+        target = cluster_N, slot_N, self._rows
         word_hidden_ND = self._project(hidden_ND, "word_projection")
         return _clusters.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, *target, self.form)
 

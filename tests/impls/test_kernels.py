@@ -82,6 +82,18 @@ def test_softmax_within_clusters(tokens, clusters, width, dim, biased, dtype, to
         assert torch.equal(by_kernels(*given), found[0])
 
 
+@pytest.mark.parametrize("tokens", [1, 300])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+def test_where_targets_stand(tokens, index):
+    generator = torch.Generator().manual_seed(tokens)
+    cluster_V, slot_V = (torch.randint(0, 9, (50,), generator=generator).to(DEVICE) for _ in range(2))
+    target_N2 = torch.randint(0, 50, (tokens, 2), generator=generator).to(DEVICE, index)
+    for target_N in (target_N2[:, 0], target_N2[:, 0].contiguous()):
+        cluster_N, slot_N = _cluster_kernels.places(cluster_V, slot_V, target_N)
+        assert torch.equal(cluster_N, cluster_V[target_N])
+        assert torch.equal(slot_N, slot_V[target_N])
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
 @pytest.mark.parametrize("k", [1, 10, 60])
 def test_the_best_of_clusters(k, dtype, tolerance):
