@@ -151,6 +151,14 @@ def _slab_kernel(
         tl.store(dbias_CS + row_B, dadded_B.to(dbias_CS.dtype.element_ty), mask=here_B)
 
 
+@triton.jit
+def _scale_kernel(unscaled_ND, dnll_N, dhidden_ND, dim, D: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    d_D = tl.arange(0, D)
+    dhidden_D = tl.load(unscaled_ND + token * dim + d_D, mask=d_D < dim) * tl.load(dnll_N + token)
+    tl.store(dhidden_ND + token * dim + d_D, dhidden_D.to(dhidden_ND.dtype.element_ty), mask=d_D < dim)
+
+
 def _tiles_forward(slab_CSD: Tensor) -> dict[str, int]:
     """Tokens, words and columns of a tile, whole vectors, and how many warps and loads under way there are: of wide
     vectors the fewest words that a matrix unit takes, and no second load, for which there is no room."""
@@ -205,8 +213,15 @@ class _InClusterNll(torch.autograd.Function):
             hidden_ND, *batch, dnll_N, dslab_CSD, _or(dbias_CS, dslab_CSD), width, dim,
             BIASED=bias_CS is not None, PRECISION=_precision(slab_CSD), **tiles,
         )  # fmt: skip
-        dhidden_ND = torch.mul(unscaled_ND, dnll_N[:, None], out=torch.empty_like(hidden_ND, dtype=ctx.hidden_dtype))
-        return dhidden_ND, dslab_CSD, dbias_CS, None, None, None, None
+        return _scaled(unscaled_ND, dnll_N, ctx.hidden_dtype), dslab_CSD, dbias_CS, None, None, None, None
+
+
+def _scaled(unscaled_ND: Tensor, dnll_N: Tensor, dtype: torch.dtype) -> Tensor:
+    """Each row times its number: by a kernel, as PyTorch's reads single numbers where a factor is the same for many."""
+    (tokens, dim), dhidden_ND = unscaled_ND.shape, torch.empty_like(unscaled_ND, dtype=dtype)
+    columns = triton.next_power_of_2(dim)
+    _scale_kernel[(tokens,)](unscaled_ND, dnll_N, dhidden_ND, dim, D=columns, num_warps=max(1, columns // 256))
+    return dhidden_ND
 
 
 def _or(biases: Tensor | None, other: Tensor) -> Tensor:

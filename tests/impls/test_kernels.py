@@ -82,6 +82,18 @@ def test_softmax_within_clusters(tokens, clusters, width, dim, biased, dtype, to
         assert torch.equal(by_kernels(*given), found[0])
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.float64, *([torch.bfloat16] if CUDA else [])], ids=str
+)
+@pytest.mark.parametrize("dim", [16, 100, 512])
+def test_rows_are_scaled_to_the_bit(dim, dtype):
+    generator = torch.Generator().manual_seed(dim)
+    unscaled_ND = torch.randn(37, dim, generator=generator).to(DEVICE)
+    dnll_N = torch.randn(37, generator=generator).to(DEVICE)
+    scaled_ND = _cluster_kernels._scaled(unscaled_ND, dnll_N, dtype)
+    assert torch.equal(scaled_ND, (unscaled_ND * dnll_N[:, None]).to(dtype))
+
+
 @pytest.mark.parametrize("tokens", [1, 300])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 def test_where_targets_stand(tokens, index):
