@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls.on_torch import _triton
+from impls.on_torch import _products, _triton
 from impls.on_torch._best import exact_topk
 from impls.spec import LayerSpec
 
@@ -22,6 +22,8 @@ TORCH_DTYPES = {
     "float64": torch.float64,
     "bfloat16": torch.bfloat16,
 }
+
+_ALIGNED = 8  # numbers of half precision, 16 bytes: of rows that are no multiple a GPU's fastest products are not taken
 
 
 class OutputLayer(nn.Module):
@@ -152,8 +154,28 @@ def nll_of_logits(logits_NC: Tensor, targets_N: Tensor) -> Tensor:
     if _by_kernels(logits_NC):
         from impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
 
-        return _softmax_kernels.nll(logits_NC, targets_N)
+        return _softmax_kernels.nll(logits_NC, targets_N, logits_NC.shape[1])
     return F.cross_entropy(at_least_float32(logits_NC), targets_N, reduction="none")
+
+
+def nll_of_products(hidden_ND: Tensor, weight_CD: Tensor, bias_C: Tensor | None, targets_N: Tensor) -> Tensor:
+    """`nll_of_logits` of h W^T + b."""
+    classes = len(weight_CD)
+    if classes % _ALIGNED == 0 or weight_CD.dtype.itemsize != 2 or not _by_kernels(weight_CD):
+        return nll_of_logits(_products.linear(hidden_ND, weight_CD, bias_C), targets_N)
+    from impls.on_torch import _softmax_kernels
+
+    aligned_bias = None if bias_C is None else _aligned(bias_C)
+    logits_NB = _products.linear(hidden_ND, _aligned(weight_CD), aligned_bias)
+    return _softmax_kernels.nll(logits_NB, targets_N, classes)
+
+
+def _aligned(of_classes: Tensor) -> Tensor:
+    """Rows of zeros added, so that those of the logits are aligned.
+
+    By `cat`: its gradient is a slice, where that of `F.pad` is a copy.
+    """
+    return torch.cat([of_classes, of_classes.new_zeros(-len(of_classes) % _ALIGNED, *of_classes.shape[1:])])
 
 
 def reduced(losses_N: Tensor, padding_N: Tensor, *, mean: bool) -> Tensor:

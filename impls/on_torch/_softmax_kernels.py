@@ -43,22 +43,24 @@ def _add_kernel(logits_NB, target_N, log_sum_N, score_N, first, width, BLOCK: tl
 
 
 @triton.jit
-def _nll_kernel(logits_NC, target_N, log_sum_N, nll_N, width, BLOCK: tl.constexpr):
+def _nll_kernel(logits_NB, target_N, log_sum_N, nll_N, width, classes, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
-    row = logits_NC + token * width
+    row = logits_NB + token * width
     highest, total = tl.full((), -float("inf"), tl.float32), tl.full((), 0.0, tl.float32)
-    log_sum = _log_sum(row, width, highest, total, BLOCK)
+    log_sum = _log_sum(row, classes, highest, total, BLOCK)
     tl.store(log_sum_N + token, log_sum)
     tl.store(nll_N + token, log_sum - tl.load(row + tl.load(target_N + token)).to(tl.float32))
 
 
 @triton.jit
-def _differentiate_kernel(logits_NB, dlogits_NB, target_N, log_sum_N, dnll_N, first, width, BLOCK: tl.constexpr):
+def _differentiate_kernel(
+    logits_NB, dlogits_NB, target_N, log_sum_N, dnll_N, first, width, classes, BLOCK: tl.constexpr
+):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     place = tl.load(target_N + token) - first
     column_B = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at_B = token * width + column_B
-    logits_B = tl.load(logits_NB + at_B, mask=column_B < width, other=-float("inf")).to(tl.float32)
+    logits_B = tl.load(logits_NB + at_B, mask=column_B < classes, other=-float("inf")).to(tl.float32)
     dlogits_B = tl.exp(logits_B - tl.load(log_sum_N + token)) - (column_B == place).to(tl.float32)
     dlogits_B *= tl.load(dnll_N + token)
     tl.store(dlogits_NB + at_B, dlogits_B.to(dlogits_NB.dtype.element_ty), mask=column_B < width)
@@ -101,17 +103,25 @@ def add_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tenso
 
 def differentiate_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, dnll_N: Tensor) -> Tensor:
     """d loss / d logits, in the place of the logits."""
-    return _differentiated(logits_NB, logits_NB, targets_N, first, log_sum_N, dnll_N)
+    given = logits_NB, logits_NB, targets_N, log_sum_N, dnll_N
+    return _differentiated(*given, first, classes=logits_NB.shape[1])
 
 
 def _differentiated(
-    logits_NB: Tensor, dlogits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, dnll_N: Tensor
+    logits_NB: Tensor,
+    dlogits_NB: Tensor,
+    targets_N: Tensor,
+    log_sum_N: Tensor,
+    dnll_N: Tensor,
+    first: int,
+    classes: int,
 ) -> Tensor:
+    """`dlogits_NB`, with zeros in the columns beyond the classes."""
     tokens, width = logits_NB.shape
     block = _block(width)
     grid = (tokens, triton.cdiv(width, block))
     given = logits_NB, dlogits_NB, targets_N, log_sum_N, dnll_N
-    _differentiate_kernel[grid](*given, first, width, BLOCK=block, num_warps=_warps(block))
+    _differentiate_kernel[grid](*given, first, width, classes, BLOCK=block, num_warps=_warps(block))
     return dlogits_NB
 
 
@@ -125,25 +135,30 @@ def _warps(block: int) -> int:
 
 class _Nll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits_NC, targets_N) -> Tensor:  # type: ignore[override]
-        logits_NC, (tokens, width) = logits_NC.contiguous(), logits_NC.shape
-        nll_N, log_sum_N = logits_NC.new_empty(2, tokens, dtype=torch.float32)
-        given, block = (logits_NC, targets_N, log_sum_N, nll_N), _block(width)
-        _nll_kernel[(tokens,)](*given, width, BLOCK=block, num_warps=_warps(block))
-        ctx.save_for_backward(logits_NC, targets_N, log_sum_N)
+    def forward(ctx, logits_NB, targets_N, classes) -> Tensor:  # type: ignore[override]
+        logits_NB, (tokens, width) = logits_NB.contiguous(), logits_NB.shape
+        nll_N, log_sum_N = logits_NB.new_empty(2, tokens, dtype=torch.float32)
+        given, block = (logits_NB, targets_N, log_sum_N, nll_N), _block(width)
+        _nll_kernel[(tokens,)](*given, width, classes, BLOCK=block, num_warps=_warps(block))
+        ctx.save_for_backward(logits_NB, targets_N, log_sum_N)
+        ctx.classes = classes
         return nll_N
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dnll_N):  # type: ignore[override]
-        logits_NC, targets_N, log_sum_N = ctx.saved_tensors
-        dlogits_NC = torch.empty_like(logits_NC)
-        return _differentiated(logits_NC, dlogits_NC, targets_N, 0, log_sum_N, dnll_N.contiguous()), None
+        logits_NB, targets_N, log_sum_N = ctx.saved_tensors
+        given = logits_NB, torch.empty_like(logits_NB), targets_N, log_sum_N, dnll_N.contiguous()
+        return _differentiated(*given, 0, ctx.classes), None, None
 
 
-def nll(logits_NC: Tensor, targets_N: Tensor) -> Tensor:
-    """(N,) float32 negative log-likelihoods of logits in any precision, differentiable."""
-    return _Nll.apply(logits_NC, targets_N)  # type: ignore[return-value]
+def nll(logits_NB: Tensor, targets_N: Tensor, classes: int) -> Tensor:
+    """(N,) float32 negative log-likelihoods of logits in any precision, differentiable.
+
+    Args:
+        classes: C: columns beyond the first C are not looked at; their gradient is 0.
+    """
+    return _Nll.apply(logits_NB, targets_N, classes)  # type: ignore[return-value]
 
 
 class _Reduced(torch.autograd.Function):

@@ -14,7 +14,7 @@ from impls import cpp
 from impls.cpp import CPP
 from impls.on_numpy import sohsm
 from impls.on_torch import _clusters, _cpp, _expand, _products
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_logits
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
 from impls.on_torch._word_rows import WordRows
 from impls.on_torch._words_by_cluster import WordsByCluster
 from impls.spec import LayerSpec
@@ -79,7 +79,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) of the target's cluster, and (N,) of the target given its cluster (equations 5 and 6)."""
         cluster_N, slot_N = self._places(targets_N)
-        cluster_nll_N = nll_of_logits(self._cluster_logits(hidden_ND), cluster_N)
+        cluster_nll_N = nll_of_products(*self._cluster_factors(hidden_ND), cluster_N)
         return cluster_nll_N, self._in_cluster_nll(hidden_ND, cluster_N, slot_N)
 
     def training_loss(self, hidden_ND: Tensor, targets_N: Tensor, host_targets_N: NDArray[np.integer]) -> Tensor:
@@ -106,7 +106,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
         """(N, C) log P(c | h)."""
-        return F.log_softmax(at_least_float32(self._cluster_logits(hidden_ND)), dim=1)
+        return F.log_softmax(at_least_float32(_products.linear(*self._cluster_factors(hidden_ND))), dim=1)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
@@ -177,10 +177,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             return rectified_ND
         return torch.add(hidden_ND, rectified_ND, alpha=sohsm.RECTIFIED)
 
-    def _cluster_logits(self, hidden_ND: Tensor) -> Tensor:
+    def _cluster_factors(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The hidden vectors, the weight and the bias that the logits of clusters are made of."""
         projected_ND = self._project(hidden_ND, "cluster_projection")
-        bias_C = getattr(self, "cluster_bias", None)
-        return _products.linear(projected_ND, self.cluster_weight, bias_C)
+        return projected_ND, self.cluster_weight, getattr(self, "cluster_bias", None)
 
     @property
     def _word_bias(self) -> Tensor | None:

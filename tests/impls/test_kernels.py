@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,8 +26,11 @@ from impls.on_torch import (  # noqa: E402
     _capture,
     _cluster_kernels,
     _clusters,
+    _layer,
     _softmax_kernels,
+    _triton,
     fused_softmax,
+    sohsm,
 )
 from impls.on_torch._word_rows import WordRows  # noqa: E402
 
@@ -165,7 +169,8 @@ def test_the_mean_of_losses_from_logits(padding, mean, dtype, tolerance):
     unknown_N = torch.where(padding_N, torch.nan, 0.0)
 
     def by_kernels(logits_NC):
-        return _softmax_kernels.reduced(_softmax_kernels.nll(logits_NC, target_N) + unknown_N, padding_N, mean)
+        nll_N = _softmax_kernels.nll(logits_NC, target_N, width)
+        return _softmax_kernels.reduced(nll_N + unknown_N, padding_N, mean)
 
     def plain(logits_NC):
         nll_N = torch.nn.functional.cross_entropy(logits_NC, target_N, reduction="none") + unknown_N
@@ -178,6 +183,48 @@ def test_the_mean_of_losses_from_logits(padding, mean, dtype, tolerance):
         (3 * loss).backward()
         results.append([loss.detach(), own.grad])
     assert_near(results[0], results[1], tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
+@pytest.mark.parametrize("at_once", [32, 4096])
+def test_columns_beyond_the_classes_are_not_looked_at(at_once, dtype, tolerance, monkeypatch):
+    monkeypatch.setattr(_softmax_kernels, "_COLUMNS", at_once)
+    generator = torch.Generator().manual_seed(4)
+    logits_NB = (5 * torch.randn(9, 72, generator=generator)).to(DEVICE, dtype)
+    logits_NB[:, 61:] = torch.nan
+    target_N = torch.randint(0, 61, (9,), generator=generator).to(DEVICE)
+    weight_N = torch.randn(9, generator=generator).to(DEVICE)
+    nll_N, dlogits_NB = differentiated(lambda own: _softmax_kernels.nll(own, target_N, 61), [logits_NB], weight_N)
+    plain = partial(torch.nn.functional.cross_entropy, target=target_N, reduction="none")
+    wanted = differentiated(plain, [logits_NB[:, :61].double()], weight_N)
+    assert_near([nll_N, dlogits_NB[:, :61]], wanted, tolerance)
+    assert not dlogits_NB[:, 61:].any()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [*DTYPES, (torch.float16, 5e-3)], ids=lambda value: str(value))
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_layer_whose_number_of_clusters_is_odd(biased, dtype, tolerance, monkeypatch):
+    """In half precision its logits get columns more; the gradients are of the parameters alone."""
+    monkeypatch.setattr(_triton, "known", lambda dim, dtype: True)
+    spec = layers.spec("sohsm", counts=zipf_counts(120), dim=24, bias=biased)
+    generator = torch.Generator().manual_seed(7)
+    target_N = torch.randint(0, 120, (40,), generator=generator).to(DEVICE)
+    hidden_ND = torch.randn(40, 24, generator=generator).to(DEVICE, dtype)
+    ours = sohsm.LAYER(replace(spec, form=_clusters.KERNELS)).to(DEVICE, dtype)
+    exact = sohsm.LAYER(replace(spec, form=_clusters.TILES)).to(DEVICE, torch.float64)
+    assert len(ours.cluster_weight) % 2 == 1
+    for parameter in ours.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / 5)
+    exact.load_state_dict(ours.state_dict())
+    results = []
+    for layer in (ours, exact):
+        monkeypatch.setattr(_layer, "_by_kernels", lambda tensor, layer=layer: layer is ours)
+        own = hidden_ND.to(layer.word_weight.dtype, copy=True).requires_grad_()
+        loss = layer(own, target_N)
+        loss.backward()
+        results.append([loss.detach(), own.grad, *(parameter.grad for parameter in layer.parameters())])
+    assert_near(results[0], results[1], tolerance)
+    assert all(gradient.is_contiguous() for gradient in results[0][1:])
 
 
 @pytest.mark.parametrize("named", [False, True])
