@@ -149,25 +149,17 @@ def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
     return torch.searchsorted(cumulative_NV, share_N1, right=True)[:, 0]
 
 
-def nll_of_logits(logits_NC: Tensor, targets_N: Tensor) -> Tensor:
-    """(N,) negative log-likelihoods of the targets, in float32 at least."""
-    if _by_kernels(logits_NC):
-        from impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
-
-        return _softmax_kernels.nll(logits_NC, targets_N, logits_NC.shape[1])
-    return F.cross_entropy(at_least_float32(logits_NC), targets_N, reduction="none")
-
-
 def nll_of_products(hidden_ND: Tensor, weight_CD: Tensor, bias_C: Tensor | None, targets_N: Tensor) -> Tensor:
-    """`nll_of_logits` of h W^T + b."""
-    classes = len(weight_CD)
-    if classes % _ALIGNED == 0 or weight_CD.dtype.itemsize != 2 or not _by_kernels(weight_CD):
-        return nll_of_logits(_products.linear(hidden_ND, weight_CD, bias_C), targets_N)
-    from impls.on_torch import _softmax_kernels
+    """(N,) negative log-likelihoods of the targets by the logits h W^T + b, in float32 at least."""
+    if not _by_kernels(weight_CD):
+        logits_NC = _products.linear(hidden_ND, weight_CD, bias_C)
+        return F.cross_entropy(at_least_float32(logits_NC), targets_N, reduction="none")
+    from impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
 
-    aligned_bias = None if bias_C is None else _aligned(bias_C)
-    logits_NB = _products.linear(hidden_ND, _aligned(weight_CD), aligned_bias)
-    return _softmax_kernels.nll(logits_NB, targets_N, classes)
+    classes = len(weight_CD)
+    if weight_CD.dtype.itemsize == 2 and classes % _ALIGNED:
+        weight_CD, bias_C = _aligned(weight_CD), None if bias_C is None else _aligned(bias_C)
+    return _softmax_kernels.nll(_products.linear(hidden_ND, weight_CD, bias_C), targets_N, classes)
 
 
 def _aligned(of_classes: Tensor) -> Tensor:

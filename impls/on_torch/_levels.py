@@ -56,7 +56,7 @@ class Level(nn.Module):
 
     def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
         """(N,) -log P(member | its group, h)."""
-        row_N, slot_N = self.row[member_N], self.slot[member_N]
+        row_N, slot_N = _clusters.places(self.row, self.slot, member_N, self.form)
         if len(self.shelves) == 1:
             return self._nll_on_shelf(hidden_ND, row_N, slot_N, 0)
         shelf_sorted_N, order_N = torch.sort(self.shelf[member_N], stable=True)

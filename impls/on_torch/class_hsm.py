@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from impls.on_numpy import class_hsm
 from impls.on_torch import _clusters, _products
 from impls.on_torch._expand import followed
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_logits
+from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
 from impls.on_torch._levels import Level
 from impls.spec import LayerSpec
 
@@ -46,7 +46,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
             nll_N = level.nll(hidden_ND, member_N)
             total_N, member_N = nll_N if total_N is None else total_N + nll_N, level.group[member_N]
         assert total_N is not None
-        return total_N + nll_of_logits(self._top_logits(hidden_ND), member_N)
+        return total_N + nll_of_products(hidden_ND, self.top_weight, self.top_bias, member_N)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         return self._joint(hidden_ND, len(self.levels))
