@@ -16,22 +16,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from impls.on_jax._layer import Array
+from impls.on_jax._pallas import How, call, iota, loop, up
 
 _TOKENS = 16  # of a tile: a cluster has a dozen or fewer
 _PROGRAMS = 32  # of a cluster, between which the tiles of its tokens are dealt
 _SORTED = 1024  # tokens that are looked at together
-
-
-class _How(NamedTuple):
-    """How products are made: in TF32 or not, and by Pallas' interpreter, which needs no GPU, or not."""
-
-    tf32: bool
-    interpret: bool
 
 
 class _Tiles(NamedTuple):
@@ -56,15 +49,9 @@ class _Tiles(NamedTuple):
         columns = min(512 if half else 128, max(16, pl.next_power_of_2(slab_CSD.shape[2])))
         return cls(32, columns, warps=8 if half else 4, stages=3)
 
-    def call(self, kernel: Any, out: Any, grid: tuple[int, ...], how: _How) -> Any:
+    def call(self, kernel: Any, out: Any, grid: tuple[int, ...], how: How) -> Any:
         """`kernel` with tiles of this size, as an operation that returns arrays like `out`."""
-        return _call(partial(kernel, tiles=self, tf32=how.tf32), out, grid, self.warps, self.stages, how.interpret)
-
-
-def _call(kernel: Any, out: Any, grid: tuple[int, ...], warps: int, stages: int, interpret: bool) -> Any:
-    # Parameters of this class have Triton compile the kernel, and no other of Pallas' ways to a GPU.
-    params = plgpu.CompilerParams(num_warps=warps, num_stages=stages)
-    return pl.pallas_call(kernel, out, grid=grid, compiler_params=params, interpret=interpret)
+        return call(partial(kernel, tiles=self, tf32=how.tf32), out, grid, self.warps, self.stages, how.interpret)
 
 
 class _Tile(NamedTuple):
@@ -109,13 +96,13 @@ class _Batch(NamedTuple):
     def of(cls, cluster_N: Array, slot_N: Array, word_CS: Array, interpret: bool) -> _Batch:
         tokens, programs = len(cluster_N), len(word_CS) + 1
         out = [jax.ShapeDtypeStruct((size,), jnp.int32) for size in (tokens, programs)]
-        sort = _call(_sort_kernel, out, (programs,), 4, 1, interpret)
+        sort = call(_sort_kernel, out, (programs,), 4, 1, interpret)
         order_N, begin_C = sort(cluster_N.astype(jnp.int32))
         return cls(order_N, slot_N.astype(jnp.int32), begin_C, (word_CS >= 0).sum(axis=1, dtype=jnp.int32))
 
     def tile(self, first: Array, end: Array) -> _Tile:
         """In a kernel: the tokens from a place of the sorted batch on, before `end`."""
-        place_T = first + _range(_TOKENS)
+        place_T = first + iota(_TOKENS)
         real_T = place_T < end
         tokens = self.order_N.shape[0]
         return _Tile(plgpu.load(self.order_N.at[place_T], mask=real_T, other=tokens), real_T)
@@ -130,27 +117,12 @@ class _Kept(NamedTuple):
     dhidden_ND: Array
 
 
-def _up(count: Array, size: int) -> Array:
-    """Tiles of `size` that a count takes; Triton knows no division that rounds down."""
-    return lax.div(count + (size - 1), np.int32(size))
-
-
-def _range(size: int) -> Array:
-    """0, 1, ... of 32 bits, though JAX be asked for 64 by itself."""
-    return lax.iota(jnp.int32, size)
-
-
-def _loop(count: Any, body: Any, start: Any) -> Any:
-    """What `body`, from the number of a turn and what the one before returned, makes of `start`."""
-    return lax.fori_loop(np.int32(0), count, body, start)
-
-
 def _sort_kernel(cluster_N, order_N, begin_C):  # type: ignore[no-untyped-def]
     """The tokens of each cluster in their order, those of none of them last, and where they begin."""
     cluster, tokens = pl.program_id(0), cluster_N.shape[0]
 
     def looked_at(number: Array) -> tuple[Array, Array]:
-        token_B = number * _SORTED + _range(_SORTED)
+        token_B = number * _SORTED + iota(_SORTED)
         return token_B, plgpu.load(cluster_N.at[token_B], mask=token_B < tokens, other=begin_C.shape[0])
 
     def count(number: Array, before: Array) -> Array:
@@ -165,16 +137,16 @@ def _sort_kernel(cluster_N, order_N, begin_C):  # type: ignore[no-untyped-def]
         return before + one_B.sum(dtype=jnp.int32)
 
     blocks = np.int32(pl.cdiv(tokens, _SORTED))
-    before = _loop(blocks, count, jnp.int32(0))
+    before = loop(blocks, count, jnp.int32(0))
     begin_C[cluster] = before
-    _loop(blocks, place, before)
+    loop(blocks, place, before)
 
 
 def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf32):  # type: ignore[no-untyped-def]
     cluster = pl.program_id(0)
     begin, end, size = batch.begin_C[cluster], batch.begin_C[cluster + 1], batch.size_C[cluster]
     first, step = begin + pl.program_id(1) * _TOKENS, _PROGRAMS * _TOKENS
-    d_D = _range(tiles.columns)
+    d_D = iota(tiles.columns)
     real_D = d_D < slab_CSD.shape[2]
 
     def words(slot_B: Array, real_B: Array) -> Array:
@@ -193,7 +165,7 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
 
         def of_words(number: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
             highest_T, others_T, target_T, *dhidden = sums
-            slot_B = number * tiles.words + _range(tiles.words)
+            slot_B = number * tiles.words + iota(tiles.words)
             real_B = slot_B < size
             words_BD = words(slot_B, real_B)
             scores_TB = plgpu.dot(hidden_TD, words_BD, trans_b=True, allow_tf32=tf32) + added(slot_B, real_B)[None, :]
@@ -213,7 +185,7 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
         zero_T = jnp.zeros(_TOKENS, jnp.float32)
         dhidden = [jnp.zeros((_TOKENS, tiles.columns), jnp.float32)] if kept else []
         start = (zero_T - jnp.inf, zero_T, zero_T, *dhidden)  # others: the sum of all exponentials but the target's
-        highest_T, others_T, target_T, *dhidden = _loop(_up(size, tiles.words), of_words, start)
+        highest_T, others_T, target_T, *dhidden = loop(up(size, tiles.words), of_words, start)
         sum_T = others_T + jnp.exp(target_T - highest_T)
         log_sum_T = highest_T + jnp.log(sum_T)
         plgpu.store(nll_N.at[tile.token_T], log_sum_T - target_T, mask=tile.real_T)
@@ -225,13 +197,13 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
             dhidden_TD = (dhidden[0] - others_T[:, None] * own_TD) / sum_T[:, None]
             tile.store(dhidden_ND, d_D, real_D, dhidden_TD)
 
-    _loop(_up(jnp.maximum(end - first, 0), step), of_tile, None)
+    loop(up(jnp.maximum(end - first, 0), step), of_tile, None)
 
 
 def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbias_CS, tiles, tf32):  # type: ignore[no-untyped-def]
     cluster, (_, width, dim) = pl.program_id(0), dslab_CSD.shape
-    slot_B = pl.program_id(1) * tiles.words + _range(tiles.words)
-    d_D = pl.program_id(2) * tiles.columns + _range(tiles.columns)
+    slot_B = pl.program_id(1) * tiles.words + iota(tiles.words)
+    d_D = pl.program_id(2) * tiles.columns + iota(tiles.columns)
     real_D = d_D < dim
     begin, end, size = batch.begin_C[cluster], batch.begin_C[cluster + 1], batch.size_C[cluster]
 
@@ -248,8 +220,8 @@ def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbi
         return dwords_BD, dadded_B + dscores_TB.sum(axis=0)
 
     start = jnp.zeros((tiles.words, tiles.columns), jnp.float32), jnp.zeros(tiles.words, jnp.float32)
-    count = jnp.where(pl.program_id(1) * tiles.words < size, _up(end - begin, _TOKENS), 0)
-    dwords_BD, dadded_B = _loop(count, of_tile, start)
+    count = jnp.where(pl.program_id(1) * tiles.words < size, up(end - begin, _TOKENS), 0)
+    dwords_BD, dadded_B = loop(count, of_tile, start)
     at_BD, real_B = (cluster, slot_B[:, None], d_D[None, :]), slot_B < width
     plgpu.store(dslab_CSD.at[at_BD], dwords_BD.astype(dslab_CSD.dtype), mask=real_B[:, None] & real_D[None, :])
     for dbias in dbias_CS:
@@ -268,13 +240,13 @@ def in_cluster_nll(
 ) -> Array:
     """What `_clusters.in_cluster_nll` gives, for float32 and half precision. In TF32 where JAX is asked for it by name,
     and by Pallas' interpreter on any device, if that is asked for."""
-    how = _How(jax.config.jax_default_matmul_precision == "tensorfloat32", interpret)
+    how = How.asked_for(interpret)
     batch = _Batch.of(cluster_N, slot_N, word_CS, interpret)
     nll_N: Any = _nll(hidden_ND, slab_CSD, bias_CS, batch, how)
     return jnp.where(cluster_N < len(slab_CSD), nll_N, 0)
 
 
-def _outputs(hidden_ND: Array, slab_CSD: Array, bias_CS: Array | None, batch: _Batch, how: _How, keep: bool) -> Any:
+def _outputs(hidden_ND: Array, slab_CSD: Array, bias_CS: Array | None, batch: _Batch, how: How, keep: bool) -> Any:
     (clusters, width, dim), tokens = slab_CSD.shape, len(hidden_ND)
     shapes = [(tokens,), (tokens,), (tokens, width), (tokens, dim)] if keep else [(tokens,)]
     out = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]

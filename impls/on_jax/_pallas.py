@@ -1,12 +1,17 @@
-"""Whether layers have forms that are Pallas kernels of ours, which Triton compiles, and what these are called."""
+"""What our Pallas kernels, which Triton compiles, have in common: where there are any, and how they are made."""
 
 from __future__ import annotations
 
 import importlib.util
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from impls.on_jax._layer import Array
 
 KERNELS = "Pallas kernels"
 _BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2}
@@ -35,3 +40,41 @@ def _shared_memory(device: Any) -> int:
 def _installed() -> bool:
     """Whether this JAX has Triton compile kernels; it says that later ones will not."""
     return importlib.util.find_spec("jax.experimental.pallas.triton") is not None
+
+
+class How(NamedTuple):
+    """How products are made: in TF32 or not, and by Pallas' interpreter, which needs no GPU, or not."""
+
+    tf32: bool
+    interpret: bool
+
+    @classmethod
+    def asked_for(cls, interpret: bool) -> How:
+        """In TF32 where JAX is asked for it by name."""
+        return cls(jax.config.jax_default_matmul_precision == "tensorfloat32", interpret)
+
+
+def call(kernel: Any, out: Any, grid: tuple[int, ...], warps: int, stages: int, interpret: bool) -> Any:
+    """`kernel` as an operation that returns arrays like `out`, with so many warps and loads under way."""
+    # Not every JAX has Pallas' way to Triton. Parameters of its class have Triton compile the kernel, and no other of
+    # Pallas' ways to a GPU.
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton as plgpu
+
+    params = plgpu.CompilerParams(num_warps=warps, num_stages=stages)
+    return pl.pallas_call(kernel, out, grid=grid, compiler_params=params, interpret=interpret)
+
+
+def up(count: Array, size: int) -> Array:
+    """Tiles of `size` that a count takes; Triton knows no division that rounds down."""
+    return lax.div(count + (size - 1), np.int32(size))
+
+
+def iota(size: int) -> Array:
+    """0, 1, ... of 32 bits, though JAX be asked for 64 by itself."""
+    return lax.iota(jnp.int32, size)
+
+
+def loop(count: Any, body: Any, start: Any) -> Any:
+    """What `body`, from the number of a turn and what the one before returned, makes of `start`."""
+    return lax.fori_loop(np.int32(0), count, body, start)
