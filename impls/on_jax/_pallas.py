@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -54,15 +56,28 @@ class How(NamedTuple):
         return cls(jax.config.jax_default_matmul_precision == "tensorfloat32", interpret)
 
 
-def call(kernel: Any, out: Any, grid: tuple[int, ...], warps: int, stages: int, interpret: bool) -> Any:
-    """`kernel` as an operation that returns arrays like `out`, with so many warps and loads under way."""
+def call(
+    kernel: Any,
+    out: Any,
+    grid: tuple[int, ...],
+    warps: int,
+    stages: int,
+    interpret: bool,
+    written_over: Mapping[int, int] = MappingProxyType({}),
+) -> Any:
+    """`kernel` as an operation that returns arrays like `out`, with so many warps and loads under way.
+
+    Args:
+        written_over: Of the inputs, by their numbers, over which outputs of these numbers are written.
+    """
     # Not every JAX has Pallas' way to Triton. Parameters of its class have Triton compile the kernel, and no other of
     # Pallas' ways to a GPU.
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton as plgpu
 
     params = plgpu.CompilerParams(num_warps=warps, num_stages=stages)
-    return pl.pallas_call(kernel, out, grid=grid, compiler_params=params, interpret=interpret)
+    options = {"grid": grid, "compiler_params": params, "interpret": interpret}
+    return pl.pallas_call(kernel, out, input_output_aliases=written_over, **options)
 
 
 def up(count: Array, size: int) -> Array:

@@ -11,9 +11,10 @@ import numpy as np
 from jax import lax
 
 from impls.cpp import CPP, Paths
-from impls.on_jax import _cpp, _descend
+from impls.on_jax import _cpp, _descend, _pallas
 from impls.on_jax._best import settle, top_k
 from impls.on_jax._layer import Array, OutputLayer, Reach, Tree, product, put, wide
+from impls.on_jax._pallas import KERNELS
 from impls.on_jax._rows import distinct
 from impls.spec import LayerSpec
 from impls.structures import huffman, trees
@@ -21,7 +22,8 @@ from impls.structures import huffman, trees
 # The inner nodes visited most, which most paths share, are scored for all tokens by one dense product.
 _SHARED_NODES = 256
 # The rest of the paths are (token, node) pairs, of which the forms take so many at a time: of a few the vectors stay in
-# a processor's cache, a GPU wants many. On a CPU, where there is a compiler, kernels of our own need neither.
+# a processor's cache, a GPU wants many. Kernels of our own need neither: on a CPU, where there is a compiler, those of
+# `_cpp.py`, on a GPU those of `_tree_kernels.py`.
 _FORMS = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (256, 2**14)}
 # Decoding: how many subtrees a row follows at a time; first a few, then, for the rows that these do not settle, many.
 _BEAMS = (16, 64)
@@ -160,7 +162,8 @@ class TreeSoftmax(OutputLayer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        return (*((CPP,) if _cpp.known(spec.dtype) else ()), *_FORMS)
+        own = ((CPP, _cpp.known(spec.dtype)), (KERNELS, _pallas.known(spec.dtype, spec.dim)))
+        return (*(form for form, known in own if known), *_FORMS)
 
     def structure(self) -> Tree:
         near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)
@@ -186,6 +189,10 @@ class TreeSoftmax(OutputLayer):
         paths = Paths(*(structure[name][leaf_N] for name in ("index", "sign", "place")))
         if self.form == CPP:
             return _nll_by_kernels(hidden_ND, params["node_weight"], paths)
+        if self.form == KERNELS:
+            from impls.on_jax import _tree_kernels  # imports Pallas' way to Triton, which not every JAX has
+
+            return _tree_kernels.path_nll(hidden_ND, params["node_weight"], paths)
         return _path_nll(hidden_ND, params["node_weight"], paths.index_NL, paths.sign_NL, self.form)
 
     def reach(self, structure: Tree, targets_N: Array) -> Reach:  # type: ignore[override]
@@ -283,7 +290,7 @@ class TreeSoftmax(OutputLayer):
         return {"node_weight": jnp.concatenate([tree["node_weight"], tree["node_bias"][:, None]], axis=1)}
 
     def formulation(self) -> str:
-        if self.form == CPP:
-            return CPP
+        if self.form in (CPP, KERNELS):
+            return self.form
         shared = min(_SHARED_NODES, len(self._children))
         return f"dense product of the {shared} nodes visited most, {self.form} for the rest"

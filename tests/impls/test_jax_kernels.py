@@ -1,4 +1,4 @@
-"""The Pallas kernels of JAX's two-level layers: by Pallas' interpreter, and as what Triton is given for a GPU."""
+"""The Pallas kernels of JAX's layers: by Pallas' interpreter, and as what Triton is given for a GPU."""
 
 import dataclasses
 from functools import partial
@@ -17,8 +17,10 @@ pytest.importorskip("jax.experimental.pallas.triton")
 import jax.numpy as jnp  # noqa: E402
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh  # noqa: E402
 
-from impls.on_jax import _cluster_kernels, _cpp, _pallas, adapter  # noqa: E402
+from impls.cpp import Paths  # noqa: E402
+from impls.on_jax import _cluster_kernels, _cpp, _pallas, _rows, _tree_kernels, adapter  # noqa: E402
 from impls.on_jax._pallas import KERNELS  # noqa: E402
+from impls.structures import huffman, trees  # noqa: E402
 
 H200 = AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H200", 132, "gpu"))
 
@@ -99,11 +101,91 @@ def test_softmax_within_clusters(sizes, biased, dtype, tolerance, few_programs):
     np.testing.assert_array_equal(jax.jit(nll)(trained), found[0])
 
 
-@pytest.mark.parametrize(("method", "options"), [("sohsm", {"bias": True}), ("class_hsm", {})])
-def test_layers_of_kernels_agree_with_their_definition(method, options, few_programs, monkeypatch):
+def random_tree(vocab):
+    return trees.random_tree(vocab, np.random.default_rng(vocab))
+
+
+def chain(vocab):
+    """Paths of all lengths up to the number of words."""
+    first = np.arange(vocab - 1) + vocab - 1
+    first[0] = 0
+    return np.stack([np.arange(1, vocab), first], axis=1)
+
+
+def exact_paths(trained, index_NL, sign_NL, dnll_N) -> list[Any]:
+    """Losses and gradients in float64."""
+    hidden_ND, node_MD = (np.asarray(a, np.float64) for a in trained)
+    turns_NL = sign_NL * (node_MD[index_NL] * hidden_ND[:, None]).sum(axis=2)
+    nll_N = (np.logaddexp(0, -turns_NL) * (sign_NL != 0)).sum(axis=1)
+    dscores_NL = -sign_NL / (1 + np.exp(turns_NL)) * dnll_N[:, None]
+    dnode_MD = np.zeros_like(node_MD)
+    np.add.at(dnode_MD, index_NL, dscores_NL[:, :, None] * hidden_ND[:, None])
+    return [nll_N, (dscores_NL[:, :, None] * node_MD[index_NL]).sum(axis=1), dnode_MD]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize(
+    ("children", "tokens", "dim", "near"),
+    [
+        (huffman.build(zipf_counts(700)).children, 90, 24, 128),  # most nodes unreached
+        (huffman.build(zipf_counts(700)).children, 40, 7, 1),  # more tokens below a node than in a tile
+        (huffman.build(zipf_counts(300)).children, 1, 33, 5),
+        (huffman.build(zipf_counts(40)).children, 50, 300, 128),  # all near the root; more columns than in a block
+        (huffman.build(zipf_counts(2)).children, 3, 1, 1),
+        (random_tree(150), 40, 260, 16),
+        (chain(45), 40, 20, 8),  # paths of more than one block
+    ],
+)
+def test_paths_of_a_tree(children, tokens, dim, near, dtype, tolerance, monkeypatch):
+    monkeypatch.setattr(_tree_kernels, "NEAR_NODES", near)
+    monkeypatch.setattr(_tree_kernels, "_COMPARED", 32)  # so that tokens are compared in several parts
+    rng, tree = np.random.default_rng(5), huffman.from_children(children)
+    leaf_N = rng.zipf(1.3, tokens).clip(max=len(children) + 1) - 1
+    index_NL, sign_NL, place_N = tree.index[leaf_N], tree.sign[leaf_N], huffman.places(children)[leaf_N]
+    sign_NL[5::7] = 0  # as of words with fewer codes than others
+    paths = Paths(*(jnp.asarray(a, jnp.int32) for a in (index_NL, sign_NL, place_N)))
+    vectors = (rng.normal(size=(count, dim)) / dim**0.25 for count in (tokens, len(children)))
+    trained, dnll_N = [jnp.asarray(a, dtype) for a in vectors], rng.normal(size=tokens)
+
+    def nll(trained):
+        hidden_ND, node_MD = trained
+        return _tree_kernels.path_nll(hidden_ND, node_MD, paths, interpret=True)
+
+    @jax.jit
+    def differentiated(trained, dnll_N):
+        nll_N, gradients = jax.vjp(nll, trained)
+        return nll_N, *jax.tree.leaves(gradients(dnll_N))
+
+    found = differentiated(trained, jnp.asarray(dnll_N, jnp.float32))
+    expected = exact_paths(trained, index_NL, sign_NL, dnll_N)
+    for ours, wanted in zip(found, expected, strict=True):
+        assert np.abs(np.asarray(ours, np.float64) - wanted).max() <= tolerance * np.abs(wanted).max()
+    assert not np.asarray(found[2], np.float64)[~expected[2].any(axis=1)].any()
+    np.testing.assert_array_equal(jax.jit(nll)(trained), found[0])
+
+
+@pytest.fixture
+def interpreted(few_programs, monkeypatch):
+    """Layers have the kernels, which the interpreter runs."""
     monkeypatch.setattr(_pallas, "known", lambda dtype, dim: True)
-    interpreted = partial(_cluster_kernels.in_cluster_nll, interpret=True)
-    monkeypatch.setattr(_cluster_kernels, "in_cluster_nll", interpreted)
+    for module, name in ((_cluster_kernels, "in_cluster_nll"), (_tree_kernels, "path_nll")):
+        monkeypatch.setattr(module, name, partial(getattr(module, name), interpret=True))
+
+
+SEVERAL_CODES = {"tree": "adaptive_eps", "eps": 0.4, "vectors": np.random.default_rng(7).normal(size=(97, 3))}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("sohsm", {"bias": True}),
+        ("class_hsm", {}),
+        ("huffman", {}),
+        ("binary_tree", {"tree": "random"}),
+        ("binary_tree", SEVERAL_CODES),
+    ],
+)
+def test_layers_of_kernels_agree_with_their_definition(method, options, interpreted):
     spec = layers.spec(method, counts=zipf_counts(97), dim=24, seed=5, **options)
     ours = layers.from_spec("jax", dataclasses.replace(spec, form=KERNELS))
     assert KERNELS in ours.formulation()
@@ -117,29 +199,66 @@ def test_layers_of_kernels_agree_with_their_definition(method, options, few_prog
         np.testing.assert_allclose(grad, wanted[name], atol=1e-5 * np.abs(wanted[name]).max(), err_msg=name)
 
 
-def lowered(dtype, width, dim):
-    """Forward and backward as they are for a GPU, which is not asked."""
-    clusters, tokens, kind = 210, 2560, adapter.JAX_DTYPES[dtype]
-    shapes = (tokens, dim), (clusters, width, dim), (clusters, width)
-    trained = [jax.ShapeDtypeStruct(shape, kind) for shape in shapes]
-    fixed = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((clusters, width), (tokens,), (tokens,))]
+@pytest.mark.parametrize(("method", "options"), [("huffman", {}), ("binary_tree", SEVERAL_CODES)])
+def test_a_table_of_the_nodes_that_a_batch_reads_has_their_gradients(method, options, interpreted):
+    counts_V = zipf_counts(97) if options else zipf_counts(400)
+    spec = layers.spec(method, counts=counts_V, dim=8, seed=5, **options)
+    layer, inputs = adapter.native(dataclasses.replace(spec, form=KERNELS)), batch(counts_V, tokens=20, dim=8, seed=5)
+    structure, initial = layer.structure(), spec.initial_parameters()
+    params = layer.from_canonical(structure, {name: jnp.asarray(a, jnp.float32) for name, a in initial.items()})
+    hidden_ND, targets_N = jnp.asarray(inputs.hidden_ND, jnp.float32), jnp.asarray(inputs.targets_N)
+    of_nodes = jax.jit(jax.value_and_grad(layer.loss))
+    loss, whole = of_nodes(params, structure, hidden_ND, targets_N)
+    reach = layer.reach(structure, targets_N)
+    table = _rows.tables(params, reach.rows)
+    loss_of_table, few = of_nodes(table, reach.structure, hidden_ND, reach.targets_N)
+    scattered = jnp.zeros_like(whole["node_weight"]).at[reach.rows["node_weight"]].add(few["node_weight"], mode="drop")
+    np.testing.assert_array_equal(loss_of_table, loss)
+    np.testing.assert_allclose(scattered, whole["node_weight"], atol=1e-6)
+
+
+TOKENS, CLUSTERS, NODES, DEPTH = 2560, 210, 43_999, 19
+
+
+def lowered(nll, shapes, fixed, dtype):
+    """Forward and backward of the loss of arrays of these shapes as they are for a GPU, which is not asked."""
+    trained = [jax.ShapeDtypeStruct(shape, adapter.JAX_DTYPES[dtype]) for shape in shapes]
+    fixed = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in fixed]
 
     def loss(trained, fixed):
-        return _cluster_kernels.in_cluster_nll(*trained, *fixed).sum()
+        return nll(*trained, *fixed).sum()
 
     with use_abstract_mesh(H200):
         traced = jax.jit(jax.value_and_grad(loss)).trace(trained, fixed)
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
+def lowered_clusters(dtype, width, dim):
+    trained = (TOKENS, dim), (CLUSTERS, width, dim), (CLUSTERS, width)
+    fixed = (CLUSTERS, width), (TOKENS,), (TOKENS,)
+    return lowered(_cluster_kernels.in_cluster_nll, trained, fixed, dtype)
+
+
+def lowered_tree(dtype, dim):
+    def nll(hidden_ND, node_MD, *paths):
+        return _tree_kernels.path_nll(hidden_ND, node_MD, Paths(*paths))
+
+    fixed = (TOKENS, DEPTH), (TOKENS, DEPTH), (TOKENS,)
+    return lowered(nll, ((TOKENS, dim), (NODES, dim)), fixed, dtype)
+
+
+@pytest.fixture
+def kernels_shown(monkeypatch):
+    monkeypatch.setattr(_cluster_kernels.pl, "pallas_call", partial(_cluster_kernels.pl.pallas_call, debug=True))
+
+
 @pytest.mark.parametrize(
     ("dtype", "width", "dim", "tf32"), [("bfloat16", 320, 512, 0), ("tf32", 77, 1000, 3), ("float32", 320, 512, 0)]
 )
-def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width, dim, tf32, monkeypatch, capsys):
+def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width, dim, tf32, kernels_shown, capsys):
     """They have loops and products that Triton knows."""
-    monkeypatch.setattr(_cluster_kernels.pl, "pallas_call", partial(_cluster_kernels.pl.pallas_call, debug=True))
     with adapter.precision(dtype):
-        program = lowered(dtype, width, dim)
+        program = lowered_clusters(dtype, width, dim)
     kernels = capsys.readouterr().out
     assert program.count("__gpu$xla.gpu.triton") == 3
     assert kernels.count("tt.dot") == 3
@@ -148,9 +267,22 @@ def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width,
     assert "scf.while" not in kernels
 
 
+@pytest.mark.parametrize(("dtype", "dim", "tf32"), [("bfloat16", 512, 0), ("tf32", 513, 1), ("float32", 512, 0)])
+def test_a_gpu_is_given_kernels_of_trees(dtype, dim, tf32, kernels_shown, capsys):
+    with adapter.precision(dtype):
+        program = lowered_tree(dtype, dim)
+    kernels = capsys.readouterr().out
+    assert program.count("__gpu$xla.gpu.triton") == 3
+    assert kernels.count("tt.dot") == 1
+    assert kernels.count("inputPrecision = tf32") == tf32
+    assert kernels.count("scf.for") == 4
+    assert kernels.count("scf.while") == 1
+
+
 def test_a_program_may_ask_jax_for_64_bits():
     with jax.enable_x64(True):
-        assert lowered("float32", 40, 24).count("__gpu$xla.gpu.triton") == 3
+        for program in (lowered_clusters("float32", 40, 24), lowered_tree("float32", 24)):
+            assert program.count("__gpu$xla.gpu.triton") == 3
 
 
 def gpu(capability, kib):
@@ -167,6 +299,9 @@ H100, RTX_4090, T4, MI300 = gpu("9.0", 227), gpu("8.9", 99), gpu("7.5", 64), gpu
         (H100, "class_hsm", 2049, "bfloat16", False),
         (H100, "class_hsm", 1024, "tf32", True),
         (H100, "sohsm", 1032, "float32", False),
+        (H100, "huffman", 512, "bfloat16", True),
+        (H100, "binary_tree", 1024, "float32", True),
+        (H100, "binary_tree", 64, "float64", False),
         (H100, "sohsm", 64, "float64", False),
         (H100, "full_softmax", 64, "float32", False),
         (RTX_4090, "sohsm", 1024, "bfloat16", True),
