@@ -156,7 +156,8 @@ class TreeSoftmax(OutputLayer):
         self._leaf_VM = trees.leaves_of_words(self._leaf_word)
         self._single = self._leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
         self._biased = "node_bias" in spec.parameter_shapes()
-        self._first_shared = max(0, len(self._children) - _SHARED_NODES)
+        self._shared = min(_SHARED_NODES, len(self._children))
+        self._first_shared = len(self._children) - self._shared
         off_shared = (spec.structure["sign"] != 0) & (spec.structure["index"] < self._first_shared)
         self._longest_off = int(off_shared.sum(axis=1).max())
 
@@ -192,7 +193,7 @@ class TreeSoftmax(OutputLayer):
         if self.form == KERNELS:
             from impls.on_jax import _tree_kernels  # imports Pallas' way to Triton, which not every JAX has
 
-            return _tree_kernels.path_nll(hidden_ND, params["node_weight"], paths)
+            return _tree_kernels.path_nll(hidden_ND, params["node_weight"], paths, self._shared)
         return _path_nll(hidden_ND, params["node_weight"], paths.index_NL, paths.sign_NL, self.form)
 
     def reach(self, structure: Tree, targets_N: Array) -> Reach:  # type: ignore[override]
@@ -290,7 +291,8 @@ class TreeSoftmax(OutputLayer):
         return {"node_weight": jnp.concatenate([tree["node_weight"], tree["node_bias"][:, None]], axis=1)}
 
     def formulation(self) -> str:
-        if self.form in (CPP, KERNELS):
-            return self.form
-        shared = min(_SHARED_NODES, len(self._children))
-        return f"dense product of the {shared} nodes visited most, {self.form} for the rest"
+        if self.form == CPP:
+            return CPP
+        if self.form == KERNELS:
+            return f"{KERNELS}, dense product for the gradient of the {self._shared} nodes visited most"
+        return f"dense product of the {self._shared} nodes visited most, {self.form} for the rest"

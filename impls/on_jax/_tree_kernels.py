@@ -23,10 +23,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from impls.cpp import Paths
-from impls.on_jax._layer import Array, wide
+from impls.on_jax._layer import Array
 from impls.on_jax._pallas import How, call, iota, loop, up
 
-NEAR_NODES = 128  # which a dense product differentiates
 _STEPS = 16  # of a path that are looked at together: the least that a matrix unit takes, and most words' whole path
 _TOKENS = 16  # below a node that are looked at together
 _BLOCK = 2**13  # numbers of the nodes' vectors that a token's program holds
@@ -81,6 +80,7 @@ def _order_kernel(place_N, order_N):  # type: ignore[no-untyped-def]
 
 def _forward_kernel(hidden_ND, node_MD, batch, nll_N, *kept, steps, columns):  # type: ignore[no-untyped-def]
     token, (nodes, dim) = pl.program_id(0), node_MD.shape
+    dscores, dhiddens = kept[:1], kept[1:]  # (N, L) and (N, D), or none
     d_D = iota(columns)
     real_D = d_D < dim
     hidden_D = plgpu.load(hidden_ND.at[token, d_D], mask=real_D, other=0.0).astype(jnp.float32)
@@ -96,18 +96,18 @@ def _forward_kernel(hidden_ND, node_MD, batch, nll_N, *kept, steps, columns):  #
         turn_B = sign_B * (nodes_BD * hidden_D[None, :]).sum(axis=1)
         small_B = jnp.exp(-jnp.abs(turn_B))  # never overflows
         nll_B = nll_B + jnp.where(real_B, jnp.maximum(-turn_B, 0.0) + jnp.log(1.0 + small_B), 0.0)
-        if kept:
+        for dscores_NL in dscores:
             # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the path's end.
             dscores_B = -sign_B * jnp.where(turn_B > 0, small_B, 1.0) / (1.0 + small_B)
-            plgpu.store(kept[0].at[token, step_B], dscores_B, mask=real_B)
+            plgpu.store(dscores_NL.at[token, step_B], dscores_B, mask=real_B)
             dhidden = [dhidden[0] + (nodes_BD * dscores_B[:, None]).sum(axis=0)]
         return nll_B, *dhidden
 
-    start = jnp.zeros(steps, jnp.float32), *(jnp.zeros(columns, jnp.float32) for _ in kept[:1])
+    start = jnp.zeros(steps, jnp.float32), *(jnp.zeros(columns, jnp.float32) for _ in dhiddens)
     nll_B, *dhidden = loop(up(batch.length_N[token], steps), of_steps, start)
     nll_N[token] = nll_B.sum()
-    for dhidden_D in dhidden:
-        plgpu.store(kept[1].at[token, d_D], dhidden_D, mask=real_D)
+    for dhidden_ND, dhidden_D in zip(dhiddens, dhidden, strict=True):
+        plgpu.store(dhidden_ND.at[token, d_D], dhidden_D, mask=real_D)
 
 
 def _backward_kernel(zeros_MD, hidden_ND, batch, order_N, dscores_NL, dnll_N, dnode_MD, dnear_NH, *, columns, tf32):  # type: ignore[no-untyped-def]
@@ -167,19 +167,19 @@ def _backward_kernel(zeros_MD, hidden_ND, batch, order_N, dscores_NL, dnll_N, dn
     loop(up(length - begin, _STEPS), of_steps, None)
 
 
-def path_nll(hidden_ND: Array, node_MD: Array, paths: Paths, interpret: bool = False) -> Array:
+def path_nll(hidden_ND: Array, node_MD: Array, paths: Paths, near: int, interpret: bool = False) -> Array:
     """(N,) sums over each token's path of -log sigma(sign x r.h), for float32 and half precision. In TF32 where JAX is
     asked for it by name, and by Pallas' interpreter on any device, if that is asked for.
 
     Args:
         hidden_ND: (N, D).
-        node_MD: The inner nodes' vectors; those visited most are the last, and nearest the root.
-        paths: Their nodes rise towards the root as far as that is among those visited most.
+        node_MD: The inner nodes' vectors.
+        near: How many nodes, the last, a dense product differentiates: of every path those that come first.
     """
     batch = _Batch.of(paths, len(node_MD))
     # Those of no node stand last, and not between tokens below one.
     place_N = jnp.where(batch.length_N > 0, paths.place_N, _NOWHERE).astype(jnp.int32)
-    return _nll(hidden_ND, node_MD, batch, place_N, How.asked_for(interpret))  # type: ignore[return-value]
+    return _nll(hidden_ND, node_MD, batch, place_N, near, How.asked_for(interpret))  # type: ignore[return-value]
 
 
 def _outputs(hidden_ND: Array, node_MD: Array, batch: _Batch, how: How, keep: bool) -> Any:
@@ -191,28 +191,27 @@ def _outputs(hidden_ND: Array, node_MD: Array, batch: _Batch, how: How, keep: bo
     return call(kernel, out, (tokens,), 4, 1, how.interpret)(hidden_ND.astype(node_MD.dtype), node_MD, batch)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _nll(hidden_ND, node_MD, batch, place_N, how):  # type: ignore[no-untyped-def]
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _nll(hidden_ND, node_MD, batch, place_N, near, how):  # type: ignore[no-untyped-def]
     return _outputs(hidden_ND, node_MD, batch, how, keep=False)[0]
 
 
-def _forward(hidden_ND, node_MD, batch, place_N, how):  # type: ignore[no-untyped-def]
+def _forward(hidden_ND, node_MD, batch, place_N, near, how):  # type: ignore[no-untyped-def]
     nll_N, *kept = _outputs(hidden_ND, node_MD, batch, how, keep=True)
     return nll_N, (hidden_ND, node_MD, batch, place_N, *kept)
 
 
-def _backward(how, inputs, dnll_N):  # type: ignore[no-untyped-def]
+def _backward(near, how, inputs, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, node_MD, batch, place_N, dscores_NL, dhidden_ND = inputs
     (tokens, dim), kind = hidden_ND.shape, node_MD.dtype
-    near, columns = min(NEAR_NODES, len(node_MD)), min(_COLUMNS, max(16, pl.next_power_of_2(dim)))
-    cast_ND = hidden_ND.astype(kind)
+    cast_ND, columns = hidden_ND.astype(kind), min(_COLUMNS, max(16, pl.next_power_of_2(dim)))
     order = jax.ShapeDtypeStruct((tokens,), jnp.int32)
     order_N = call(_order_kernel, order, (pl.cdiv(tokens, _RANKED),), 4, 1, how.interpret)(place_N)
     kernel = partial(_backward_kernel, columns=columns, tf32=how.tf32)
     out = [jax.ShapeDtypeStruct(node_MD.shape, kind), jax.ShapeDtypeStruct((tokens, near), kind)]
     by_nodes = call(kernel, out, (tokens, pl.cdiv(dim, columns)), 4, 1, how.interpret, written_over={0: 0})
     dnode_MD, dnear_NH = by_nodes(jnp.zeros_like(node_MD), cast_ND, batch, order_N, dscores_NL, dnll_N)
-    dnear_HD = jnp.matmul(dnear_NH.T, cast_ND, preferred_element_type=wide(kind)).astype(kind)
+    dnear_HD = jnp.matmul(dnear_NH.T, cast_ND, preferred_element_type=jnp.float32).astype(kind)
     dnode_MD = lax.dynamic_update_slice_in_dim(dnode_MD, dnear_HD, len(node_MD) - near, 0)
     return (dhidden_ND * dnll_N[:, None]).astype(hidden_ND.dtype), dnode_MD, None, None
 
