@@ -163,8 +163,11 @@ class TreeSoftmax(OutputLayer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        own = ((CPP, _cpp.known(spec.dtype)), (KERNELS, _pallas.known(spec.dtype, spec.dim)))
-        return (*(form for form, known in own if known), *_FORMS)
+        # Kernels for GPUs come last, until a GPU has shown that they are right there: who measures the forms, and
+        # checks what they give, will find them.
+        on_cpu = (CPP,) if _cpp.known(spec.dtype) else ()
+        on_gpu = (KERNELS,) if _pallas.known(spec.dtype, spec.dim) else ()
+        return (*on_cpu, *_FORMS, *on_gpu)
 
     def structure(self) -> Tree:
         near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)

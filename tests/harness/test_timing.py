@@ -4,10 +4,13 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from harness import layers
 from harness.cells import Cell
 from harness.tasks import timing
 from harness.timing import _TRIES, Steady, paired
+from harness.workload import batch, zipf_counts
 from impls.contract import Layer
 
 
@@ -118,6 +121,24 @@ def test_a_device_that_counts_no_memory_has_no_peak(monkeypatch):
     found = {m.quantity for m in timing.run(small_cell("layer_seconds", "peak_bytes"), lambda text: None).measurements}
     assert "peak_bytes" not in found
     assert {"layer_seconds", "compile_seconds"} <= found
+
+
+@pytest.mark.parametrize(("device", "before"), [("cpu", 1), ("cuda", 0)])
+def test_an_accelerators_peak_is_of_the_first_call(device, before, monkeypatch):
+    """A second may replay a graph, which takes no memory any more."""
+    cell, calls, calls_before = replace(small_cell("peak_bytes"), device=device), [], []
+
+    def peak_bytes(framework, device, run):
+        calls_before.append(len(calls))
+        return run()
+
+    monkeypatch.setattr(timing, "peak_bytes", peak_bytes)
+    monkeypatch.setattr(timing, "_layer", lambda cell, spec: layers.from_spec("numpy", spec))
+    layer = layers.from_spec("numpy", timing._spec(cell, "huffman"))
+    monkeypatch.setattr(layer, "prepare", lambda *job: lambda: calls.append(job))
+    timing._peak(cell, layer, batch(zipf_counts(60), tokens=40, dim=8, seed=0))
+    assert calls_before == [before]
+    assert len(calls) > 1
 
 
 class Allocator:
