@@ -181,9 +181,9 @@ def _peak_of_form(fields: dict[str, Any], form: str) -> tuple[list[Measurement],
 
 
 def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], float]:
-    """On a CPU of the second call, as the first compiles; on an accelerator, whose arrays alone are counted, of the first,
-    as a second may be a graph's, which has its memory already. None where nothing counts it. Also the seconds that the
-    first takes longer than each of some later ones which, like it, take their memory from the system.
+    """On a CPU of the second call, as the first compiles; on an accelerator, where arrays alone are counted, of the
+    first, as a second may be a graph's, which has its memory already. None where nothing counts it. Also the seconds
+    that the first takes longer than each of some later ones which, like it, take their memory from the system.
 
     A small layer of the same method goes first, so that what the framework loads and compiles with is in memory
     already.
