@@ -31,7 +31,7 @@ _PIECE, _SLOTS = 16, 4096  # slots of a piece of a slab, and of those read at a 
 _PAIRS = 512  # of a row and a cluster, expanded at a time beyond the first clusters
 _SIZES = 8  # how many there are of what is read of a single cluster
 # Scores of all rows: up to so many, a GPU makes them all in the time that the host takes for one decision.
-_AT_ONCE_ON_GPU = 2**28
+_AT_ONCE_ON_GPU = 2**26
 _IN_TURN_SHARE = 0.4  # of the clusters: of a single row's so many are expanded one by one, or scored at once if more
 
 Found = tuple[Array, Array, Array]  # values and ids (N, K), and (N,) the share of clusters expanded
