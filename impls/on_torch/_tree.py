@@ -29,7 +29,7 @@ _FORMS = {IN_PLACE: 0} | _GATHERED
 
 
 # Leaves of all rows: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
-_AT_ONCE_ON_GPU = 2**28
+_AT_ONCE_ON_GPU = 2**27
 
 
 class _PathNll(torch.autograd.Function):
