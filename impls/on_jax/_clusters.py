@@ -30,30 +30,17 @@ _FURTHER = 32  # tokens of a further tile
 _TOGETHER = 8  # tiles visited together: products of single tiles in a loop run at a third of the speed
 
 
-class _Layout(NamedTuple):
-    """How training is laid out.
-
-    Attributes:
-        together: Further tiles that are visited at a time; all that there can be, without a loop, where it is 0.
-        room: How many times the tokens of an average cluster are in the first tile of each.
-    """
-
-    together: int
-    room: int = 1
-
-
+# Further tiles that are visited at a time.
 FORMS = {
-    f"a batched product over the slab, {together} further tiles of full clusters at a time": _Layout(together)
+    f"a batched product over the slab, {together} further tiles of full clusters at a time": together
     for together in (_TOGETHER, 64)
 }
-# Where a GPU comes to a loop, the host waits for it to learn whether there is another turn.
-GPU_FORMS = {"a batched product over the slab with 4 times the room, one of all further tiles": _Layout(0, room=4)}
 
 
 def forms(dtype: str, dim: int) -> tuple[str, ...]:
     """The forms for word vectors (D,) of a spec's `dtype`, kernels of our own first, the fastest there."""
     own = ((CPP, _cpp.known(dtype)), (KERNELS, _pallas.known(dtype, dim)))
-    return (*(form for form, known in own if known), *FORMS, *GPU_FORMS)
+    return (*(form for form, known in own if known), *FORMS)
 
 
 # Pairs of a row and a cluster in a tile, when decoding: one takes 45 us to read its cluster, and 2.5 us more for each
@@ -61,9 +48,9 @@ def forms(dtype: str, dim: int) -> tuple[str, ...]:
 _LARGE, _SMALL = 32, 8
 
 
-def _first_places(tokens: int, clusters: int, share: float, room: int) -> int:
-    """T: the tokens that an average cluster of these has of a batch, as the next power of two, `room` times."""
-    return max(8, room << (math.ceil(share * tokens / clusters) - 1).bit_length())
+def _first_places(tokens: int, clusters: int, share: float) -> int:
+    """T: the tokens that an average cluster of these has of a batch, as the next power of two."""
+    return max(8, 1 << (math.ceil(share * tokens / clusters) - 1).bit_length())
 
 
 class _Sorted(NamedTuple):
@@ -137,16 +124,11 @@ class _Tiles(NamedTuple):
     count: Array
 
     def visited(self, together: int, visit: Callable[[Array, Any], Any], start: Any) -> Any:
-        """What `visit`, from the number of a visit and what the one before returned, makes of `start`; of all tiles
-        where `together` is 0."""
-        if not together:
-            return visit(jnp.int32(0), start)
+        """What `visit`, from the number of a visit and what the one before returned, makes of `start`."""
         return lax.fori_loop(0, (self.count + together - 1) // together, visit, start)
 
     def at(self, visit: Array, together: int) -> tuple[Array, Array]:
         """The tiles of a visit."""
-        if not together:
-            return self.token_MT, self.cluster_M
         return tuple(lax.dynamic_slice_in_dim(a, visit * together, together) for a in self[:2])  # type: ignore[return-value]
 
 
@@ -170,7 +152,7 @@ def in_cluster_nll(
         word_CS: The word in each slot; a number that is negative where the slot is empty.
         cluster_N, slot_N: Where the target words stand; cluster C where the target is in none of them.
         form: One of `forms`.
-        share: Of the tokens that is expected in these clusters, for which the layout is made.
+        share: Of the tokens that is expected in these clusters, for which first tiles are made.
     """
     further = slab_CSD, bias_CS, word_CS, cluster_N, slot_N
     if form == CPP:
@@ -179,12 +161,12 @@ def in_cluster_nll(
         from impls.on_jax import _cluster_kernels  # imports Pallas' way to Triton, which not every JAX has
 
         return _cluster_kernels.in_cluster_nll(hidden_ND, *further)
-    return _in_cluster_nll(hidden_ND, *further, (FORMS | GPU_FORMS)[form], share)
+    return _in_cluster_nll(hidden_ND, *further, FORMS[form], share)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7))
-def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, layout, share):  # type: ignore[no-untyped-def]
-    return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, layout, share)[0]
+def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share):  # type: ignore[no-untyped-def]
+    return _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share)[0]
 
 
 def pair_scores(
@@ -246,12 +228,12 @@ def _nll(scores_CST: Array, slot_CT: Array) -> tuple[Array, Array]:
     return (highest_C1T + jnp.log(sum_C1T) - target_C1T)[:, 0], exp_CST / sum_C1T - is_target_CST
 
 
-def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, layout, share):  # type: ignore[no-untyped-def]
+def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share):  # type: ignore[no-untyped-def]
     clusters, width, _ = slab_CSD.shape
     tokens, kind = len(hidden_ND), wide(slab_CSD.dtype)
     cast_ND = hidden_ND.astype(slab_CSD.dtype)
     batch = _Sorted.of(cluster_N, clusters)
-    places = _first_places(tokens, clusters, share, layout.room)
+    places = _first_places(tokens, clusters, share)
     added_CS = added_scores(bias_CS, word_CS, kind)
 
     def of_tiles(words_CSD: Array, added_CS: Array, token_CT: Array) -> tuple[Array, Array]:
@@ -262,21 +244,21 @@ def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, layout, s
 
     token_CT = batch.first(places)
     nll_CT, dscores_CST = of_tiles(slab_CSD, added_CS, token_CT)
-    tiles = batch.further(places, _FURTHER, layout.together)
+    tiles = batch.further(places, _FURTHER, together)
 
     def visit(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         dscores_NS, nll_N = carry
-        token_BT, cluster_B = tiles.at(number, layout.together)
+        token_BT, cluster_B = tiles.at(number, together)
         nll_BT, dscores_BST = of_tiles(slab_CSD[cluster_B], added_CS[cluster_B], token_BT)
         dscores_NS = dscores_NS.at[token_BT].set(jnp.swapaxes(dscores_BST, 1, 2), mode="drop")
         return dscores_NS, nll_N.at[token_BT].set(nll_BT, mode="drop")
 
     start = (jnp.zeros((tokens, width), kind), jnp.zeros(tokens, kind).at[token_CT].set(nll_CT, mode="drop"))
-    dscores_NS, nll_N = tiles.visited(layout.together, visit, start)
+    dscores_NS, nll_N = tiles.visited(together, visit, start)
     return nll_N, (hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles)
 
 
-def _backward(layout, share, kept, dnll_N):  # type: ignore[no-untyped-def]
+def _backward(together, share, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles = kept
     tokens, kind, narrow = len(dnll_N), wide(slab_CSD.dtype), slab_CSD.dtype
     cast_ND = hidden_ND.astype(narrow)
@@ -295,7 +277,7 @@ def _backward(layout, share, kept, dnll_N):  # type: ignore[no-untyped-def]
 
     def visit(number: Array, carry: tuple[Array, Array, Array | None]) -> tuple[Array, Array, Array | None]:
         dhidden_ND, dslab_CSD, dbias_CS = carry
-        token_BT, cluster_B = tiles.at(number, layout.together)
+        token_BT, cluster_B = tiles.at(number, together)
         dscores_BTS = dscores_NS[token_BT] * weights(token_BT)[:, :, None]
         if dbias_CS is not None:
             dbias_CS = dbias_CS.at[cluster_B].add(dscores_BTS.sum(axis=1), mode="drop")
@@ -306,7 +288,7 @@ def _backward(layout, share, kept, dnll_N):  # type: ignore[no-untyped-def]
         return dhidden_ND.at[token_BT].set(dhidden_BTD, mode="drop"), dslab_CSD, dbias_CS
 
     start = (dhidden_ND, dslab_CSD, dbias_CS)
-    dhidden_ND, dslab_CSD, dbias_CS = tiles.visited(layout.together, visit, start)
+    dhidden_ND, dslab_CSD, dbias_CS = tiles.visited(together, visit, start)
     dbias_CS = None if bias_CS is None else dbias_CS.astype(bias_CS.dtype)
     return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias_CS, None, None, None
 

@@ -21,7 +21,7 @@ from impls.contract import Job, Layer
 from impls.cpp import CPP
 from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_jax import _clusters, _cpp, _optimizers, _rows
+from impls.on_jax import _cpp, _optimizers, _rows
 from impls.on_jax._layer import OutputLayer, Reach, Tree, put, wide
 from impls.on_jax._pallas import KERNELS
 from impls.optimizers import Optimizer
@@ -144,7 +144,7 @@ def native(spec: LayerSpec, device: Device | None = None) -> OutputLayer:
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
     every: tuple[str, ...] = importlib.import_module(f"impls.on_jax.{spec.method}").LAYER.forms(spec)
-    others = {KERNELS, *blocks.GPU_FORMS, *_clusters.GPU_FORMS} if device == "cpu" else {CPP, *blocks.TOKEN_FORMS}
+    others = {KERNELS, *blocks.GPU_FORMS} if device == "cpu" else {CPP, *blocks.TOKEN_FORMS}
     return tuple(form for form in every if form not in others)
 
 
