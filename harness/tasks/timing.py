@@ -181,9 +181,8 @@ def _peak_of_form(fields: dict[str, Any], form: str) -> tuple[list[Measurement],
 
 
 def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], float]:
-    """On a CPU of the second call, as the first compiles; on an accelerator, where arrays alone are counted, of the
-    first, as a second may be a graph's, which has its memory already. None where nothing counts it. Also the seconds
-    that the first takes longer than each of some later ones which, like it, take their memory from the system.
+    """Of the second call, as the first compiles; none where nothing counts it. Also the seconds that the first takes
+    longer than each of some later ones which, like it, take their memory from the system.
 
     A small layer of the same method goes first, so that what the framework loads and compiles with is in memory
     already.
@@ -197,7 +196,10 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], f
 
     work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
     with freed_given_back():
-        seconds = [call_seconds(work)] if cell.device == "cpu" else []
+        seconds = [call_seconds(work)]
+        if cell.device != "cpu":
+            # Anew: a second call of the same may be a graph's, which has its memory already.
+            work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
         value = peak_bytes(cell.framework, cell.device, lambda: seconds.append(call_seconds(work)))
         while len(seconds) < 1 + _CALLS and sum(seconds[1:]) < _BUDGET:
             seconds.append(call_seconds(work))

@@ -43,10 +43,10 @@ def best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster
 
 def best_of_joint(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every word scored at once and none set aside."""
-    if hidden_RD.is_cuda and words.rows.in_slab and _triton.known(1, hidden_RD.dtype):
+    if words.rows.in_slab and _triton.runs_on(hidden_RD):
         from impls.on_torch import _best_kernels  # imports Triton, which not every installation has
 
-        if k <= _best_kernels.MOST and words.rows.slots <= _best_kernels.WIDEST:
+        if k <= _best_kernels.MOST and _best_kernels.takes(words.word_CS):
             scores_RCS = words.rows.by_slot(hidden_RD @ words.rows.flat(words.vectors).T)
             given = scores_RCS, words.added_CS, log_cluster_RC, words.word_CS
             return _best_kernels.best_of_clusters(*given, k)

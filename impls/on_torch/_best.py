@@ -27,7 +27,7 @@ def best_columns(scores_NF: Tensor, ids_F: Tensor | None, k: int) -> tuple[Tenso
         ids_F: Of the columns; None where they are the columns' own numbers.
         k: At most F.
     """
-    if scores_NF.is_cuda and _triton.known(1, scores_NF.dtype):
+    if _triton.runs_on(scores_NF):
         from impls.on_torch import _best_kernels  # imports Triton, which not every installation has
 
         if k <= _best_kernels.MOST:

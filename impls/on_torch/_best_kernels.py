@@ -17,7 +17,8 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
 MOST = 64  # words asked for
-WIDEST = 2**13  # columns of a group, which a program holds at once
+_WIDEST = 2**13  # columns of a group, which a program holds at once
+_GROUPS = 2**16  # of a row, fewer than which a GPU takes in that direction of its grid
 _WIDTH = 2**10  # of a group where scores have none of their own
 
 _LOWEST = tl.constexpr(-0x7FFFFFFFFFFFFFFF)
@@ -116,6 +117,12 @@ def best_columns(scores_NF: Tensor, ids_F: Tensor | None, k: int) -> tuple[Tenso
     return _best_of_groups(scores_NF, None, named, best_NG, _WIDTH, k, named=ids_F is not None)
 
 
+def takes(word_CS: Tensor) -> bool:
+    """Whether so many clusters of so many slots are what `best_of_clusters` can go through."""
+    clusters, slots = word_CS.shape
+    return slots <= _WIDEST and clusters < _GROUPS
+
+
 def best_of_clusters(
     scores_NCS: Tensor, added_CS: Tensor, log_cluster_NC: Tensor, word_CS: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
@@ -125,8 +132,8 @@ def best_of_clusters(
         scores_NCS: Contiguous products of hidden vectors with words, in float32 or half precision.
         added_CS: float32, what each slot gets on top: a number in the first slot, -inf where there is no word.
         log_cluster_NC: float32 log P(c | h).
-        word_CS: The word in each slot, below 2**31.
-        k: At most `MOST` and the number of words. S is at most `WIDEST`.
+        word_CS: The word in each slot, below 2**31; as `takes` has it.
+        k: At most `MOST` and the number of words.
     """
     rows, clusters, width = scores_NCS.shape
     best_NC = scores_NCS.new_empty(rows, clusters, dtype=torch.int64)

@@ -5,8 +5,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 
 import torch
+
+
+@cache
+def _side(device: torch.device) -> torch.cuda.Stream:
+    """One for all graphs of a device, since libraries take their workspaces once a stream."""
+    return torch.cuda.Stream(device)
 
 
 def captured(step: Callable[[], object], device: torch.device) -> Callable[[], object] | None:
@@ -18,12 +25,12 @@ def captured(step: Callable[[], object], device: torch.device) -> Callable[[], o
     """
     if device.type != "cuda":
         return None
-    side, mode = torch.cuda.Stream(device), torch.cuda.get_sync_debug_mode()
+    side, mode = _side(device), torch.cuda.get_sync_debug_mode()
     side.wait_stream(torch.cuda.current_stream(device))
     try:
         with torch.cuda.stream(side), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Synchronization debug mode")  # that it may miss some
-            step()  # libraries take their workspaces once a stream
+            step()  # which gives libraries their workspaces
             torch.cuda.set_sync_debug_mode("error")
             step()
     except torch.OutOfMemoryError:

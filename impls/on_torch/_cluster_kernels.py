@@ -27,12 +27,13 @@ _PLACED = 128  # tokens that a program looks up
 
 
 @triton.jit
-def _places_kernel(cluster_V, slot_V, target_N, cluster_N, slot_N, tokens, BLOCK: tl.constexpr):
+def _places_kernel(cluster_V, slot_V, target_N, cluster_N, slot_N, tokens, vocab, BLOCK: tl.constexpr):
     token_B = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real_B = token_B < tokens
     target_B = tl.load(target_N + token_B, mask=real_B, other=0)
-    tl.store(cluster_N + token_B, tl.load(cluster_V + target_B, mask=real_B, other=0), mask=real_B)
-    tl.store(slot_N + token_B, tl.load(slot_V + target_B, mask=real_B, other=0), mask=real_B)
+    known_B = real_B & (target_B >= 0) & (target_B < vocab)  # a target that is no word has no cluster: its loss is NaN
+    tl.store(cluster_N + token_B, tl.load(cluster_V + target_B, mask=known_B, other=-1), mask=real_B)
+    tl.store(slot_N + token_B, tl.load(slot_V + target_B, mask=known_B, other=0), mask=real_B)
 
 
 @triton.jit
@@ -234,7 +235,7 @@ def places(cluster_V: Tensor, slot_V: Tensor, targets_N: Tensor) -> tuple[Tensor
     tokens = len(targets_N)
     cluster_N, slot_N = cluster_V.new_empty(tokens), slot_V.new_empty(tokens)
     given = cluster_V, slot_V, targets_N.contiguous(), cluster_N, slot_N
-    _places_kernel[(triton.cdiv(tokens, _PLACED),)](*given, tokens, BLOCK=_PLACED)
+    _places_kernel[(triton.cdiv(tokens, _PLACED),)](*given, tokens, len(cluster_V), BLOCK=_PLACED)
     return cluster_N, slot_N
 
 

@@ -151,7 +151,7 @@ def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
 
 def nll_of_products(hidden_ND: Tensor, weight_CD: Tensor, bias_C: Tensor | None, targets_N: Tensor) -> Tensor:
     """(N,) negative log-likelihoods of the targets by the logits h W^T + b, in float32 at least."""
-    if not _by_kernels(weight_CD):
+    if not _triton.runs_on(weight_CD):
         logits_NC = _products.linear(hidden_ND, weight_CD, bias_C)
         return F.cross_entropy(at_least_float32(logits_NC), targets_N, reduction="none")
     from impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
@@ -172,7 +172,7 @@ def _aligned(of_classes: Tensor) -> Tensor:
 
 def reduced(losses_N: Tensor, padding_N: Tensor, *, mean: bool) -> Tensor:
     """The sum of all losses but those of padding, or their mean."""
-    if losses_N.dtype == torch.float32 and _by_kernels(losses_N):
+    if losses_N.dtype == torch.float32 and _triton.runs_on(losses_N):
         from impls.on_torch import _softmax_kernels
 
         return _softmax_kernels.reduced(losses_N, padding_N, mean)
@@ -182,10 +182,6 @@ def reduced(losses_N: Tensor, padding_N: Tensor, *, mean: bool) -> Tensor:
 def counted(padding_N: Tensor, *, mean: bool) -> Tensor | int:
     """What a sum of losses is divided by; of padding alone, 1."""
     return (~padding_N).sum().clamp(min=1) if mean else 1
-
-
-def _by_kernels(tensor: Tensor) -> bool:
-    return tensor.is_cuda and _triton.known(1, tensor.dtype)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

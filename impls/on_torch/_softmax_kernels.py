@@ -25,7 +25,8 @@ def _log_sum(logits_B, width, highest, total, BLOCK: tl.constexpr):
         column_B = start + tl.arange(0, BLOCK)
         here_B = tl.load(logits_B + column_B, mask=column_B < width, other=-float("inf")).to(tl.float32)
         higher = tl.maximum(highest, tl.max(here_B, 0))
-        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(here_B - higher), 0)
+        level = tl.where(higher == -float("inf"), 0.0, higher)  # where nothing is finite yet
+        total = total * tl.exp(highest - level) + tl.sum(tl.exp(here_B - level), 0)
         highest = higher
     return highest + tl.log(total)
 
@@ -49,7 +50,9 @@ def _nll_kernel(logits_NB, target_N, log_sum_N, nll_N, width, classes, BLOCK: tl
     highest, total = tl.full((), -float("inf"), tl.float32), tl.full((), 0.0, tl.float32)
     log_sum = _log_sum(row, classes, highest, total, BLOCK)
     tl.store(log_sum_N + token, log_sum)
-    tl.store(nll_N + token, log_sum - tl.load(row + tl.load(target_N + token)).to(tl.float32))
+    target = tl.load(target_N + token)
+    score = tl.load(row + target, mask=(target >= 0) & (target < classes), other=float("nan")).to(tl.float32)
+    tl.store(nll_N + token, log_sum - score)
 
 
 @triton.jit
@@ -136,8 +139,8 @@ def _warps(block: int) -> int:
 class _Nll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits_NB, targets_N, classes) -> Tensor:  # type: ignore[override]
-        logits_NB, (tokens, width) = logits_NB.contiguous(), logits_NB.shape
-        nll_N, log_sum_N = logits_NB.new_empty(2, tokens, dtype=torch.float32)
+        logits_NB, targets_N, (tokens, width) = logits_NB.contiguous(), targets_N.contiguous(), logits_NB.shape
+        nll_N, log_sum_N = (logits_NB.new_empty(tokens, dtype=torch.float32) for _ in range(2))
         given, block = (logits_NB, targets_N, log_sum_N, nll_N), _block(width)
         _nll_kernel[(tokens,)](*given, width, classes, BLOCK=block, num_warps=_warps(block))
         ctx.save_for_backward(logits_NB, targets_N, log_sum_N)
@@ -162,24 +165,48 @@ def nll(logits_NB: Tensor, targets_N: Tensor, classes: int) -> Tensor:
 
 
 class _Reduced(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, losses_N, padding_N, mean) -> Tensor:  # type: ignore[override]
-        total, count = losses_N.new_empty(()), losses_N.new_empty(())
-        given = losses_N.contiguous(), padding_N.contiguous(), total, count, len(losses_N)
-        _sum_kernel[(1,)](*given, MEAN=mean, BLOCK=_TOKENS)
-        ctx.save_for_backward(padding_N, count)
-        return total
+    """The sum over `count`, and `count`; differentiable as often as wanted, like what it stands for."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, dtotal):  # type: ignore[override]
+    def forward(losses_N, padding_N, mean) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        total, count = losses_N.new_empty(()), losses_N.new_empty(())
+        given = losses_N.contiguous(), padding_N, total, count, len(losses_N)
+        _sum_kernel[(1,)](*given, MEAN=mean, BLOCK=_TOKENS)
+        return total, count
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[override]
+        ctx.save_for_backward(inputs[1], output[1])
+        ctx.mean = inputs[2]
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, dtotal, dcount):  # type: ignore[override]
         padding_N, count = ctx.saved_tensors
+        return _Shared.apply(dtotal, count, padding_N, ctx.mean), None, None
+
+
+class _Shared(torch.autograd.Function):
+    """(N,) what each loss has of the gradient of their sum over `count`."""
+
+    @staticmethod
+    def forward(dtotal, count, padding_N, mean) -> Tensor:  # type: ignore[override]
         tokens = len(padding_N)
         dlosses_N = torch.empty_like(padding_N, dtype=torch.float32)
         _share_kernel[(triton.cdiv(tokens, _TOKENS),)](dtotal, count, padding_N, dlosses_N, tokens, BLOCK=_TOKENS)
-        return dlosses_N, None, None
+        return dlosses_N
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[override]
+        ctx.save_for_backward(inputs[2])
+        ctx.mean = inputs[3]
+
+    @staticmethod
+    def backward(ctx, ddlosses_N):  # type: ignore[override]
+        (padding_N,) = ctx.saved_tensors
+        return _Reduced.apply(ddlosses_N, padding_N, ctx.mean)[0], None, None, None  # type: ignore[index]
 
 
 def reduced(losses_N: Tensor, padding_N: Tensor, mean: bool) -> Tensor:
     """The sum or the mean of float32 losses but those of padding; 0 where there are none. Differentiable."""
-    return _Reduced.apply(losses_N, padding_N, mean)  # type: ignore[return-value]
+    return _Reduced.apply(losses_N, padding_N.contiguous(), mean)[0]  # type: ignore[index]

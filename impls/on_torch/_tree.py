@@ -280,7 +280,9 @@ class TreeSoftmax(OutputLayer):
 
     def _at_once(self, rows: int) -> bool:
         """Whether a GPU scores all leaves in less time than it takes to launch what goes by bounds."""
-        return self.node_weight.is_cuda and KERNELS in self._forms and rows * len(self.length) <= _AT_ONCE_ON_GPU
+        return (
+            KERNELS in self._forms and _triton.runs_on(self.node_weight) and rows * len(self.length) <= _AT_ONCE_ON_GPU
+        )
 
     def _best_of_all(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from impls.on_torch import _tree_kernels  # imports Triton, which not every installation has

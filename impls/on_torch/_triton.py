@@ -20,6 +20,14 @@ def known(dim: int, dtype: torch.dtype) -> bool:
     return narrow and dim <= _WIDEST and torch.cuda.is_available() and _installed()
 
 
+def runs_on(tensor: Tensor) -> bool:
+    """Whether kernels for single numbers of that kind can be started where the tensor lies: on PyTorch's present CUDA
+    device, to which Triton sends whatever is started."""
+    if not tensor.is_cuda or not known(1, tensor.dtype):
+        return False
+    return tensor.device.index == torch.cuda.current_device()
+
+
 @cache
 def shared_memory(device: torch.device) -> int:
     """Bytes of the chip's own memory that a program may take on a CUDA device."""

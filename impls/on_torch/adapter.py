@@ -99,7 +99,8 @@ def precision(dtype: str, device: torch.device) -> Iterator[None]:
     try:
         for switch in switches:
             switch.allow_tf32 = dtype == "tf32"
-        yield
+        with torch.cuda.device(device):  # to which Triton sends kernels
+            yield
     finally:
         for switch, value in zip(switches, before, strict=True):
             switch.allow_tf32 = value

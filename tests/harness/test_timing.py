@@ -123,22 +123,25 @@ def test_a_device_that_counts_no_memory_has_no_peak(monkeypatch):
     assert {"layer_seconds", "compile_seconds"} <= found
 
 
-@pytest.mark.parametrize(("device", "before"), [("cpu", 1), ("cuda", 0)])
-def test_an_accelerators_peak_is_of_the_first_call(device, before, monkeypatch):
-    """A second may replay a graph, which takes no memory any more."""
-    cell, calls, calls_before = replace(small_cell("peak_bytes"), device=device), [], []
+@pytest.mark.parametrize(("device", "of_its_own"), [("cpu", [2]), ("cuda", [1])])
+def test_a_peak_is_of_a_call_that_takes_its_memory(device, of_its_own, monkeypatch):
+    """On a CPU of the second, and on an accelerator of the first of another: a second may replay a graph."""
+    cell, prepared, counted = replace(small_cell("peak_bytes"), device=device), [], []
+
+    def prepare(*job):
+        prepared.append(calls := [])
+        return lambda: calls.append(job)
 
     def peak_bytes(framework, device, run):
-        calls_before.append(len(calls))
-        return run()
+        run()
+        counted.append(len(prepared[-1]))
 
     monkeypatch.setattr(timing, "peak_bytes", peak_bytes)
     monkeypatch.setattr(timing, "_layer", lambda cell, spec: layers.from_spec("numpy", spec))
     layer = layers.from_spec("numpy", timing._spec(cell, "huffman"))
-    monkeypatch.setattr(layer, "prepare", lambda *job: lambda: calls.append(job))
+    monkeypatch.setattr(layer, "prepare", prepare)
     timing._peak(cell, layer, batch(zipf_counts(60), tokens=40, dim=8, seed=0))
-    assert calls_before == [before]
-    assert len(calls) > 1
+    assert counted == of_its_own
 
 
 class Allocator:

@@ -26,9 +26,9 @@ from impls.on_torch import (  # noqa: E402
     _capture,
     _cluster_kernels,
     _clusters,
-    _layer,
     _softmax_kernels,
     _triton,
+    adapter,
     fused_softmax,
     sohsm,
 )
@@ -164,8 +164,8 @@ def test_the_mean_of_losses_from_logits(padding, mean, dtype, tolerance):
     generator = torch.Generator().manual_seed(padding)
     tokens, width = 1300, 37
     logits_NC = (5 * torch.randn(tokens, width, generator=generator)).to(DEVICE, dtype)
-    target_N = torch.randint(0, width, (tokens,), generator=generator).to(DEVICE)
-    padding_N = (torch.randperm(tokens, generator=generator) < padding).to(DEVICE)
+    target_N = torch.randint(0, width, (tokens, 2), generator=generator).to(DEVICE)[:, 0]
+    padding_N = (torch.randperm(2 * tokens, generator=generator).view(tokens, 2) < padding).to(DEVICE)[:, 0]
     unknown_N = torch.where(padding_N, torch.nan, 0.0)
 
     def by_kernels(logits_NC):
@@ -218,13 +218,36 @@ def test_a_layer_whose_number_of_clusters_is_odd(biased, dtype, tolerance, monke
     exact.load_state_dict(ours.state_dict())
     results = []
     for layer in (ours, exact):
-        monkeypatch.setattr(_layer, "_by_kernels", lambda tensor, layer=layer: layer is ours)
+        monkeypatch.setattr(_triton, "runs_on", lambda tensor, layer=layer: layer is ours)
         own = hidden_ND.to(layer.word_weight.dtype, copy=True).requires_grad_()
         loss = layer(own, target_N)
         loss.backward()
         results.append([loss.detach(), own.grad, *(parameter.grad for parameter in layer.parameters())])
     assert_near(results[0], results[1], tolerance)
     assert all(gradient.is_contiguous() for gradient in results[0][1:])
+
+
+def test_the_mean_of_losses_is_differentiable_as_often_as_wanted():
+    losses_N = torch.tensor([1.0, 2.0, 3.0], device=DEVICE, requires_grad=True)
+    padding_N = torch.tensor([False, True, False], device=DEVICE)
+    (first_N,) = torch.autograd.grad(
+        _softmax_kernels.reduced(losses_N**3, padding_N, True), losses_N, create_graph=True
+    )
+    (second_N,) = torch.autograd.grad(first_N.sum(), losses_N)
+    assert first_N.tolist() == [1.5, 0.0, 13.5]
+    assert second_N.tolist() == [3.0, 0.0, 9.0]
+
+
+def test_a_target_that_is_no_class_has_no_loss_and_masked_classes_no_share(monkeypatch):
+    monkeypatch.setattr(_softmax_kernels, "_COLUMNS", 16)
+    logits_NC = torch.full((3, 40), -torch.inf, device=DEVICE)
+    logits_NC[:, 30:32] = 0.0
+    nll_N = _softmax_kernels.nll(logits_NC, torch.tensor([30, -1, 40], device=DEVICE), 40).cpu()
+    assert nll_N[0] == np.float32(np.log(2))
+    assert nll_N[1:].isnan().all()
+    cluster_V = torch.arange(5, device=DEVICE)
+    target_N = torch.tensor([4, -1, 5], device=DEVICE)
+    assert _cluster_kernels.places(cluster_V, cluster_V, target_N)[0].tolist() == [4, -1, -1]
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -252,10 +275,21 @@ def test_the_best_of_many_scores_with_ties(columns, k, width, named, monkeypatch
 def test_decoding_is_captured(method, rows):
     spec = layers.spec(method, counts=zipf_counts(5000), dim=64)
     layer = layers.from_spec("torch", spec, "cuda")
-    decode = layer.prepare("topk", np.random.default_rng(0).standard_normal((rows, 64), np.float32), k=10)
+    hidden_ND = np.random.default_rng(0).standard_normal((rows, 64), np.float32)
+    decode = layer.prepare("topk", hidden_ND, k=10)
     decode()
     assert "as a CUDA graph" in layer.formulation()
+    found = []
+    topk = layer.native.topk
+    layer.native.topk = lambda *given: found.append(topk(*given)) or found[-1]
+    decode = layer.prepare("topk", hidden_ND, k=10)
     decode()
+    with torch.inference_mode():
+        for tensor in found[-1]:
+            tensor.zero_()  # what the graph writes
+    decode()
+    for ours, eager in zip(found[-1], layer.topk(hidden_ND, 10), strict=True):
+        assert np.array_equal(adapter.to_numpy(ours), eager)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
