@@ -193,6 +193,7 @@ def on_cuda(ampere, monkeypatch) -> Iterator[None]:
             import torch
 
             device = torch.device("cuda:0")
+            monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)  # which a PyTorch for CPUs refuses
         real = adapter.precision
         monkeypatch.setattr(adapter, "precision", lambda dtype, _, real=real, device=device: real(dtype, device))
     eagerly = tf_eagerly if "tensorflow" in SWITCHED else contextlib.nullcontext
@@ -320,6 +321,7 @@ def test_pytorchs_provenance_is_read_where_the_row_computed(monkeypatch):
 
     monkeypatch.setattr(adapter, "check_device", torch.device)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     for dtype, told in (("float32", "False"), ("tf32", "True"), ("bfloat16", "False")):
         facts = adapter.describe("cuda:0", dtype)
         assert (facts["device_name"], facts["tf32"], facts["cudnn_tf32"]) == ("a card", told, told)
