@@ -133,11 +133,8 @@ def search(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: in
         share_1 = (number / clusters).astype(jnp.float32)[None]
         return lax.cond(settled, lambda: (*best_by_id(*candidates, k), share_1), whole)
 
-    def every_one() -> Found:
-        return *_best_by_sorting(hidden_ND, log_cluster_NC, words, k), jnp.ones(rows, jnp.float32)
-
     # On a GPU the host would wait for each decision and each turn of a loop.
-    on_gpu = every_one if rows * clusters * width <= _AT_ONCE_ON_GPU else at_once
+    on_gpu = whole if rows * clusters * width <= _AT_ONCE_ON_GPU else at_once
     on_cpu = in_turn if rows == 1 and first == min(clusters, _FIRST_CLUSTERS) else at_once
     return lax.platform_dependent(cpu=on_cpu, default=on_gpu)
 
@@ -252,24 +249,6 @@ def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster,
     every_NC = jnp.broadcast_to(jnp.arange(clusters), (rows, clusters))
     tied = (bests_NM[:, k] >= values_NK[:, -1]).any()
     return lax.cond(tied, lambda: of_clusters(every_NC), lambda: (values_NK, ids_NK))
-
-
-def _best_by_sorting(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int) -> tuple[Array, Array]:
-    """`_best_of_all` with nothing to decide on the way: the k best words, ties by lower id, lie in the k clusters whose
-    bests come first by the same order."""
-    (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
-    scores_NCS = _products(hidden_ND, words).reshape(rows, clusters, width) + words.added_CS
-    joint_NCS = jax.nn.log_softmax(scores_NCS, axis=2) + log_cluster_NC[:, :, None]
-    highest_NC = joint_NCS.max(axis=2)
-    is_best_NCS = joint_NCS == highest_NC[:, :, None]
-    lowest_id_NC = jnp.where(is_best_NCS, words.word_CS, jnp.iinfo(words.word_CS.dtype).max).min(axis=2)
-    every_NC = jnp.broadcast_to(jnp.arange(clusters), (rows, clusters))
-    *_, order_NC = lax.sort((-highest_NC, lowest_id_NC, every_NC), dimension=1, num_keys=2)
-    chosen_NM = order_NC[:, : min(k, clusters)]
-    joint_NX = jnp.take_along_axis(joint_NCS, chosen_NM[:, :, None], axis=1).reshape(rows, -1)
-    ids_NX = words.word_CS[chosen_NM].reshape(rows, -1)
-    falling_NX, ids_NX = lax.sort((-joint_NX, ids_NX), dimension=1, num_keys=2)
-    return -falling_NX[:, :k], ids_NX[:, :k]
 
 
 def _products(hidden_ND: Array, words: WordsByCluster) -> Array:

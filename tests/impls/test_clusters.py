@@ -160,8 +160,8 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("k", [1, 10, 40])
-def test_jax_finds_by_sorting_what_a_gpu_asks_for(k, tied):
-    """Nothing is left to the host: ties within a cluster and between clusters, and clusters with fewer words than k."""
+def test_jax_scores_all_words_as_a_gpu_asks_for(k, tied):
+    """Ties within a cluster and between clusters, and clusters with fewer words than k."""
     pytest.importorskip("jax")
     from impls.on_jax import _expand
 
@@ -177,7 +177,7 @@ def test_jax_finds_by_sorting_what_a_gpu_asks_for(k, tied):
     hidden_ND = np.round(rng.standard_normal((5, 4))).astype(np.float32)
     words = _expand.WordsByCluster(jnp.asarray(slab_CSD), None, jnp.asarray(word_CS), "")
     given = jnp.asarray(hidden_ND), jnp.asarray(log_cluster_NC), words, k
-    values_NK, ids_NK = (np.asarray(each) for each in _expand._best_by_sorting(*given))
+    values_NK, ids_NK = (np.asarray(each) for each in _expand._best_of_all(*given))
     scores_NCS = np.where(held_CS, np.einsum("nd,csd->ncs", hidden_ND, slab_CSD), -np.inf)
     joint_NCS = scores_NCS - np.logaddexp.reduce(scores_NCS, axis=2, keepdims=True) - np.log(12)
     by_word_NV = np.empty((5, size_C.sum()))
