@@ -20,7 +20,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh  # noqa
 from impls.cpp import Paths  # noqa: E402
 from impls.on_jax import _cluster_kernels, _cpp, _pallas, _rows, _tree_kernels, adapter  # noqa: E402
 from impls.on_jax._pallas import KERNELS  # noqa: E402
-from impls.structures import huffman, trees  # noqa: E402
+from impls.structures import huffman  # noqa: E402
+from tests.impls.some_trees import chain, random_tree  # noqa: E402
 
 INTERPRET = jax.default_backend() != "gpu"
 H200 = AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H200", 132, "gpu"))
@@ -107,17 +108,6 @@ def test_softmax_within_clusters(sizes, biased, dtype, tolerance, few_programs):
         assert np.abs(np.asarray(ours, np.float64) - wanted).max() <= tolerance * np.abs(wanted).max()
     assert not np.asarray(found[2], np.float64)[np.asarray(fixed[0]) < 0].any()
     np.testing.assert_array_equal(jax.jit(nll)(trained), found[0])
-
-
-def random_tree(vocab):
-    return trees.random_tree(vocab, np.random.default_rng(vocab))
-
-
-def chain(vocab):
-    """Paths of all lengths up to the number of words."""
-    first = np.arange(vocab - 1) + vocab - 1
-    first[0] = 0
-    return np.stack([np.arange(1, vocab), first], axis=1)
 
 
 def exact_paths(trained, index_NL, sign_NL, dnll_N) -> list[Any]:

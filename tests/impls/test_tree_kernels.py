@@ -9,7 +9,8 @@ import pytest
 
 from harness import layers
 from harness.workload import zipf_counts
-from impls.structures import huffman, trees
+from impls.structures import huffman
+from tests.impls.some_trees import chain, random_tree
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -47,17 +48,6 @@ def interpreted():
 def offered(monkeypatch, kernels):
     """The form is there, whatever the device."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-
-
-def random_tree(vocab):
-    return trees.random_tree(vocab, np.random.default_rng(vocab))
-
-
-def chain(vocab):
-    """Paths of all lengths up to the number of words."""
-    first = np.arange(vocab - 1) + vocab - 1
-    first[0] = 0
-    return np.stack([np.arange(1, vocab), first], axis=1)
 
 
 def close(ours, theirs, relative=1e-5):
