@@ -23,10 +23,15 @@ from typing import Any, NamedTuple
 CPP = "C++ kernels"  # what forms of layers are called that take them
 _HERE = Path(__file__).parent
 # Which every interface is in front of.
-_SOURCES = "cluster_products", "cluster_search", "fused_softmax", "tree_paths", "tree_search", "upper_level"
+_SOURCES = (
+    *("cluster_products", "cluster_search", "fused_softmax", "matrix_products"),
+    *("tree_paths", "tree_search", "upper_level"),
+)
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
 _WIDEST = 16  # numbers that registers hold at once, at most
+_TIMES, _DEPTH = 160, 192  # that a number of a product is multiplied, and numbers of a sum, for the unit for matrices
+_ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18  # Linux's call for leave to use the registers of that unit
 _PROJECTED = 32  # rows at most that the kernels project faster than frameworks' products do
 
 
@@ -46,7 +51,7 @@ class Paths(NamedTuple):
 def compiler() -> str | None:
     """The C++ compiler that is taken, `CXX` or else g++; None where it is not there, or the processor is none that the
     kernels are for: x86 with AVX2, under Linux."""
-    return shutil.which(os.environ.get("CXX", "g++")) if _has_avx2() else None
+    return shutil.which(os.environ.get("CXX", "g++")) if _has("avx2") else None
 
 
 def version() -> str:
@@ -60,6 +65,11 @@ def version() -> str:
         return Path(found).name
 
 
+def formulation(form: str) -> str:
+    """How a row tells a layer's form whose kernels multiply large matrices."""
+    return f"{form}, AMX" if form == CPP and multiplies_fastest() else form
+
+
 def with_fused_softmax(forms: tuple[str, ...], dim: int) -> tuple[str, ...]:
     """A layer's forms, the fastest first, with the kernel of fused softmax where it takes vectors (dim,): the first."""
     return forms if dim % _WIDEST else (CPP, *forms)
@@ -68,6 +78,26 @@ def with_fused_softmax(forms: tuple[str, ...], dim: int) -> tuple[str, ...]:
 def projects_fastest(rows: int | None) -> bool:
     """Whether to decode so many rows, None for any number, the kernel is fastest for a layer's upper level too."""
     return rows is not None and rows <= _PROJECTED
+
+
+@cache
+def multiplies_fastest() -> bool:
+    """Whether the kernels multiply large float32 matrices faster than any framework's products: where the processor has
+    a unit for matrices of bfloat16 (Intel's AMX), the compiler knows it, and the system lets this process use it."""
+    found = compiler()
+    if found is None or not _has("amx_tile", "amx_bf16", "avx512f"):
+        return False
+    try:
+        known = "__AMX_BF16__" in _run(found, *_COMPILE[:-1], "-dM", "-E", "-x", "c++", os.devnull)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return known and ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK_FOR, _TILES) == 0
+
+
+def multiplies(rows: int, depth: int, columns: int) -> bool:
+    """Whether they do for a product of (rows, depth) with (columns, depth): of others they spend too long on splitting
+    its factors, or on writing what they are made into."""
+    return rows * columns >= _TIMES * (rows + columns) and depth >= _DEPTH
 
 
 @cache
@@ -101,11 +131,12 @@ def library(
 
 
 @cache
-def _has_avx2() -> bool:
+def _has(*features: str) -> bool:
     """Whether the processor is x86, under Linux, and has them."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    return any("avx2" in line.split() for line in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in line)
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return any(set(features) <= set(line.split()) for line in lines if line.startswith("flags"))
 
 
 def _run(*command: str) -> str:

@@ -1,8 +1,9 @@
-// `cluster_products.h`, `two_levels.h`, `fused_softmax.h`, `tree_paths.h` and `tree_search.h`
-// for callers that have pointers and numbers.
+// `cluster_products.h`, `two_levels.h`, `fused_softmax.h`, `tree_paths.h`, `tree_search.h` and `matrix_products.h` for
+// callers that have pointers and numbers.
 
 #include "cluster_products.h"
 #include "fused_softmax.h"
+#include "matrix_products.h"
 #include "tree_paths.h"
 #include "tree_search.h"
 #include "two_levels.h"
@@ -58,6 +59,13 @@ void leaves_of_beam_of_pointers(int threads, const float *vectors, const float *
                                 int64_t rows, int64_t count, int64_t dim, int64_t k, int64_t width, float *values,
                                 int64_t *ids, float *share) {
     leaves_of_beam<int64_t>(threads, {count, dim, nodes, children}, vectors, rows, width, {k, values, ids, share});
+}
+
+void matrix_product_of_pointers(int threads, const float *left, const float *right, int64_t rows, int64_t depth,
+                                int64_t columns, int64_t left_by_row, int64_t left_by_number, int64_t right_by_row,
+                                int64_t right_by_number, float *out) {
+    matrix_product(threads, {left, rows, depth, left_by_row, left_by_number},
+                   {right, columns, depth, right_by_row, right_by_number}, out);
 }
 
 void path_losses_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,

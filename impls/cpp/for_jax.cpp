@@ -1,6 +1,8 @@
-// `slab_products.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h` and `fused_softmax.h` as operations of XLA.
+// `slab_products.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h`, `fused_softmax.h` and `matrix_products.h` as
+// operations of XLA.
 
 #include "fused_softmax.h"
+#include "matrix_products.h"
 #include "slab_products.h"
 #include "tree_paths.h"
 #include "tree_search.h"
@@ -111,6 +113,15 @@ ffi::Error fused(int32_t threads, int32_t most, Floats vectors, Floats words, Fl
     return done ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kOutOfRange, "a target is none of the words");
 }
 
+ffi::Error product(int32_t threads, int32_t left_by_columns, int32_t right_by_columns, Floats left, Floats right,
+                   FloatsOut out) {
+    const auto factor = [](Floats &matrix, int32_t by_columns) {
+        return Factor::of(matrix.typed_data(), matrix.dimensions()[0], matrix.dimensions()[1], by_columns);
+    };
+    matrix_product(threads, factor(left, left_by_columns), factor(right, right_by_columns), out->typed_data());
+    return ffi::Error::Success();
+}
+
 auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }
 auto of_tokens() {
     return bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Floats>();
@@ -140,3 +151,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(leaves_of_beam_of_xla, beam,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, fused,
                               bound().Attr<int32_t>("most").Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Integers>()
                                   .Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(matrix_product_of_xla, product,
+                              bound().Attr<int32_t>("left_by_columns").Attr<int32_t>("right_by_columns").Arg<Floats>()
+                                  .Arg<Floats>().Ret<Floats>());

@@ -1,11 +1,12 @@
-// `slab_products.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h` and `fused_softmax.h` as operations of TensorFlow,
-// which are there once this is loaded.
+// `slab_products.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h`, `fused_softmax.h` and `matrix_products.h` as
+// operations of TensorFlow, which are there once this is loaded.
 
 #include <memory>
 #include <type_traits>
 #include <utility>
 
 #include "fused_softmax.h"
+#include "matrix_products.h"
 #include "slab_products.h"
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/ops.h"
@@ -87,14 +88,15 @@ class Run {
 };
 
 struct Attributes {
-    int32_t threads = 1, k = 0, most = 0, width = 0;
+    int32_t threads = 1, k = 0, most = 0, width = 0, left_by_columns = 0, right_by_columns = 0;
     Projection projection{};
 };
 
 void *attributes_of(TF_OpKernelConstruction *construction) {
     auto found = std::make_unique<Attributes>();
     for (const auto &[name, place] : {std::pair{"threads", &found->threads}, {"k", &found->k}, {"most", &found->most},
-                                      {"width", &found->width}}) {
+                                      {"width", &found->width}, {"left_by_columns", &found->left_by_columns},
+                                      {"right_by_columns", &found->right_by_columns}}) {
         const Status status(TF_NewStatus());  // an operation has no others than its own
         TF_OpKernelConstruction_GetAttrInt32(construction, name, place, status.get());
     }
@@ -133,22 +135,22 @@ Likeliest<int32_t> found(Run &run, int64_t rows, int64_t k) {
 
 void likeliest(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
+    const Attributes &given = *static_cast<Attributes *>(attributes);
     const Searched searched{run.size(3, 0), run.data<float>(3), run.data<float>(4)};
-    const Likeliest<int32_t> likeliest = found(run, searched.count, k);
+    const Likeliest<int32_t> likeliest = found(run, searched.count, given.k);
     if (likeliest.share)
-        likeliest_words(threads, searched, run.products(threads).words(run.or_null(2)), likeliest);
+        likeliest_words(given.threads, searched, run.products(given.threads).words(run.or_null(2)), likeliest);
 }
 
 void of_hidden(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
+    const Attributes &given = *static_cast<Attributes *>(attributes);
     const int64_t rows = run.size(3, 0);
-    const UpperLevel level{run.size(6, 1), run.size(6, 0), run.or_null(4), run.or_null(5), projection,
+    const UpperLevel level{run.size(6, 1), run.size(6, 0), run.or_null(4), run.or_null(5), given.projection,
                            run.data<float>(6), run.or_null(7)};
-    const Likeliest<int32_t> likeliest = found(run, rows, k);
+    const Likeliest<int32_t> likeliest = found(run, rows, given.k);
     if (likeliest.share)
-        likeliest_of_hidden(threads, level, run.data<float>(3), rows, run.products(threads).words(run.or_null(2)),
+        likeliest_of_hidden(given.threads, level, run.data<float>(3), rows, run.products(given.threads).words(run.or_null(2)),
                             likeliest);
 }
 
@@ -172,23 +174,23 @@ void gradients_of_paths(void *attributes, TF_OpKernelContext *context) {
 
 void leaves(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
+    const Attributes &given = *static_cast<Attributes *>(attributes);
     const int64_t rows = run.size(2, 0);
-    const Likeliest<int32_t> likeliest = found(run, rows, k);
-    if (likeliest.share) likeliest_leaves(threads, run.tree(), run.data<float>(2), rows, likeliest);
+    const Likeliest<int32_t> likeliest = found(run, rows, given.k);
+    if (likeliest.share) likeliest_leaves(given.threads, run.tree(), run.data<float>(2), rows, likeliest);
 }
 
 void beam(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
+    const Attributes &given = *static_cast<Attributes *>(attributes);
     const int64_t rows = run.size(2, 0);
-    const Likeliest<int32_t> likeliest = found(run, rows, k);
-    if (likeliest.share) leaves_of_beam(threads, run.tree(), run.data<float>(2), rows, width, likeliest);
+    const Likeliest<int32_t> likeliest = found(run, rows, given.k);
+    if (likeliest.share) leaves_of_beam(given.threads, run.tree(), run.data<float>(2), rows, given.width, likeliest);
 }
 
 void fused(void *attributes, TF_OpKernelContext *context) {
     Run run(context);
-    const auto [threads, k, most, width, projection] = *static_cast<Attributes *>(attributes);
+    const Attributes &given = *static_cast<Attributes *>(attributes);
     const int64_t count = run.size(0, 0), vocab = run.size(1, 0);
     const std::vector<int64_t> words_of(run.data<int32_t>(3), run.data<int32_t>(3) + count);
     const Examples examples{count, run.size(0, 1), run.data<float>(0), words_of.data(), run.data<float>(4)};
@@ -196,9 +198,19 @@ void fused(void *attributes, TF_OpKernelContext *context) {
     float *dvectors = total ? run.output<float>(1, {count, examples.dim}) : nullptr;
     float *dwords = dvectors ? run.output<float>(2, {vocab, examples.dim}) : nullptr;
     float *dbias = dwords ? run.output<float>(3, {vocab}) : nullptr;
-    if (dbias && !fused_softmax(threads, examples, vocab, most, run.data<float>(1), run.data<float>(2), total, dvectors,
+    if (dbias && !fused_softmax(given.threads, examples, vocab, given.most, run.data<float>(1), run.data<float>(2), total, dvectors,
                                 dwords, dbias))
         run.fail(TF_OUT_OF_RANGE, "a target is none of the words");
+}
+
+void product(void *attributes, TF_OpKernelContext *context) {
+    Run run(context);
+    const Attributes &given = *static_cast<Attributes *>(attributes);
+    const auto factor = [&](int input, int32_t by_columns) {
+        return Factor::of(run.data<float>(input), run.size(input, 0), run.size(input, 1), by_columns);
+    };
+    const Factor left = factor(0, given.left_by_columns), right = factor(1, given.right_by_columns);
+    if (float *out = run.output<float>(0, {left.count, right.count})) matrix_product(given.threads, left, right, out);
 }
 
 void any_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
@@ -246,6 +258,8 @@ const bool added = [] {
     add("VocabenchFusedSoftmax", {"threads: int", "most: int"},
         {"vectors: float", "words: float", "bias: float", "target: int32", "share: float"},
         {"total: float", "dvectors: float", "dwords: float", "dbias: float"}, fused);
+    add("VocabenchMatrixProduct", {"threads: int", "left_by_columns: int", "right_by_columns: int"},
+        {"left: float", "right: float"}, {"product: float"}, product);
     return true;
 }();
 

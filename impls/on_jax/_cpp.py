@@ -20,7 +20,8 @@ _SCORES, _GRADIENTS, _LIKELIEST = "cluster_scores_of_xla", "cluster_gradients_of
 _OF_HIDDEN, _FUSED = "likeliest_of_hidden_of_xla", "fused_softmax_of_xla"
 _LOSSES, _BY_NODES = "path_losses_of_xla", "path_gradients_of_xla"
 _LEAVES, _BEAM = "likeliest_leaves_of_xla", "leaves_of_beam_of_xla"
-_TARGETS = _SCORES, _GRADIENTS, _LIKELIEST, _OF_HIDDEN, _FUSED, _LOSSES, _BY_NODES, _LEAVES, _BEAM
+_PRODUCT = "matrix_product_of_xla"
+_TARGETS = _SCORES, _GRADIENTS, _LIKELIEST, _OF_HIDDEN, _FUSED, _LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT
 
 
 def known(dtype: str) -> bool:
@@ -76,6 +77,39 @@ def likeliest_of_hidden(
     call = _call(_OF_HIDDEN, _found(len(hidden_ND), k))
     numbers = {name: np.float32(number) for name, number in projected._asdict().items()}
     return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper), **numbers)
+
+
+def linear(hidden_ND: Array, weight_VD: Array) -> Array:
+    """(N, V) h W^T of float32, by the kernels where they are fastest."""
+    return _linear(hidden_ND, weight_VD) if cpp.multiplies_fastest() else jnp.matmul(hidden_ND, weight_VD.T)
+
+
+@jax.custom_vjp
+def _linear(hidden_ND: Array, weight_VD: Array) -> Array:
+    return _product(hidden_ND, weight_VD)
+
+
+def _linear_forward(hidden_ND: Array, weight_VD: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _product(hidden_ND, weight_VD), (hidden_ND, weight_VD)
+
+
+def _linear_backward(factors: tuple[Array, Array], dscores_NV: Array) -> tuple[Array, Array]:
+    hidden_ND, weight_VD = factors
+    dhidden_ND = _product(dscores_NV, weight_VD, right_by_columns=True)
+    return dhidden_ND, _product(dscores_NV, hidden_ND, left_by_columns=True, right_by_columns=True)
+
+
+_linear.defvjp(_linear_forward, _linear_backward)
+
+
+def _product(left: Array, right: Array, *, left_by_columns: bool = False, right_by_columns: bool = False) -> Array:
+    """The products of the rows, or columns, of one with those of the other."""
+    rows, depth = left.shape[::-1] if left_by_columns else left.shape
+    columns = right.shape[1 if right_by_columns else 0]
+    if not cpp.multiplies(rows, depth, columns):
+        return jnp.matmul(left.T if left_by_columns else left, right if right_by_columns else right.T)
+    call = _call(_PRODUCT, jax.ShapeDtypeStruct((rows, columns), jnp.float32))
+    return call(left, right, left_by_columns=np.int32(left_by_columns), right_by_columns=np.int32(right_by_columns))
 
 
 def path_losses(hidden_ND: Array, node_weight: Array, paths: Paths) -> tuple[Array, Array, Array]:

@@ -49,6 +49,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         arrays = {"cluster": cluster_V, "slot": slot_V, "word": word_CS}
         return {name: put(array, jnp.int32) for name, array in arrays.items()}
 
+    def formulation(self) -> str:
+        return cpp.formulation(self.form)
+
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         cluster_nll_N, word_nll_N, _ = self.nll_parts(params, structure, hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
@@ -73,7 +76,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def cluster_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
         """(N, C) log P(c | h)."""
         projected_ND = self._project(params, hidden_ND, "cluster_projection")
-        logits_NC = product(projected_ND, params["cluster_weight"])
+        logits_NC = self._product(projected_ND, params["cluster_weight"])
         if "cluster_bias" in params:
             logits_NC = logits_NC + params["cluster_bias"]
         return jax.nn.log_softmax(logits_NC, axis=1)
@@ -118,13 +121,17 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _project(self, params: Tree, hidden_ND: Array, name: str) -> Array:
         if name not in params:
             return hidden_ND
-        projected_ND = product(hidden_ND, params[name]).astype(params[name].dtype)
+        projected_ND = self._product(hidden_ND, params[name]).astype(params[name].dtype)
         if self.spec.options["projection"] == "linear":
             return projected_ND
         rectified_ND = jax.nn.relu(projected_ND)
         if self.spec.options["projection"] == "relu":
             return rectified_ND
         return hidden_ND + rectified_ND * sohsm.RECTIFIED
+
+    def _product(self, left: Array, right: Array) -> Array:
+        kernels = self.form == CPP and len(left) > 1
+        return _cpp.linear(left.astype(right.dtype), right) if kernels else product(left, right)
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = ("word_weight", "word_bias")

@@ -78,6 +78,35 @@ def likeliest_of_hidden(
     return _found(operation(*given, threads=threads(), k=k, **projected._asdict()), hidden_ND.shape[0], k)
 
 
+def linear(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
+    """(N, V) h W^T of float32, by the kernels where they are fastest."""
+    hidden_ND, weight_VD = tf.convert_to_tensor(hidden_ND), tf.convert_to_tensor(weight_VD)
+    if not cpp.multiplies_fastest() or hidden_ND.shape[0] is None:
+        return tf.matmul(hidden_ND, weight_VD, transpose_b=True)
+    return _linear(hidden_ND, weight_VD)
+
+
+@tf.custom_gradient
+def _linear(hidden_ND: Tensor, weight_VD: Tensor) -> tuple[Tensor, object]:
+    def gradient(dscores_NV: Tensor) -> tuple[Tensor, Tensor]:
+        dhidden_ND = _product(dscores_NV, weight_VD, right_by_columns=True)
+        return dhidden_ND, _product(dscores_NV, hidden_ND, left_by_columns=True, right_by_columns=True)
+
+    return _product(hidden_ND, weight_VD), gradient
+
+
+def _product(left: Tensor, right: Tensor, *, left_by_columns: bool = False, right_by_columns: bool = False) -> Tensor:
+    """The products of the rows, or columns, of one with those of the other."""
+    rows, depth = left.shape[::-1] if left_by_columns else left.shape
+    columns = right.shape[1 if right_by_columns else 0]
+    if not cpp.multiplies(rows, depth, columns):
+        return tf.matmul(left, right, transpose_a=left_by_columns, transpose_b=not right_by_columns)
+    found = _operations().vocabench_matrix_product(
+        left, right, threads=threads(), left_by_columns=left_by_columns, right_by_columns=right_by_columns
+    )
+    return tf.ensure_shape(found, [rows, columns])
+
+
 def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[Tensor, Tensor, Tensor]:
     """(N,) sums over paths of -log sigma(sign x r.h), and their derivatives by the products r.h (N, L) and by the
     hidden vectors (N, D)."""

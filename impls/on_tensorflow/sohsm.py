@@ -62,6 +62,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             shapes["word_bias"] = (self.limits.clusters, self.width)
         return shapes
 
+    def formulation(self) -> str:
+        return cpp.formulation(self.form)
+
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N, _ = self.nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
@@ -129,7 +132,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         weight_DD = self.value_of(name)
         if weight_DD is None:
             return hidden_ND
-        projected_ND = product(hidden_ND, weight_DD)
+        projected_ND = self._product(hidden_ND, weight_DD)
         if self.spec.options["projection"] == "linear":
             return projected_ND
         rectified_ND = tf.nn.relu(projected_ND)
@@ -139,10 +142,13 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _cluster_logits(self, hidden_ND: Tensor) -> Tensor:
         projected_ND = self._project(hidden_ND, "cluster_projection")
-        logits_NC = product(projected_ND, self.value_of("cluster_weight"))
+        logits_NC = self._product(projected_ND, self.value_of("cluster_weight"))
         if self.value_of("cluster_bias") is not None:
             logits_NC += self.value_of("cluster_bias")
         return at_least_float32(logits_NC)
+
+    def _product(self, left: Tensor, right: Tensor) -> Tensor:
+        return _cpp.linear(tf.cast(left, right.dtype), right) if self.form == CPP else product(left, right)
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = ("word_weight", "word_bias")

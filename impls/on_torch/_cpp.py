@@ -92,6 +92,16 @@ def likeliest_of_hidden(
     return found
 
 
+def matrix_product(left_ND: Tensor, right_VD: Tensor) -> Tensor:
+    """(N, V) of float32 matrices, whose rows or columns may lie one after the other."""
+    left_ND, right_VD = (m if 1 in m.stride() else m.contiguous() for m in (left_ND, right_VD))
+    product_NV = left_ND.new_empty(len(left_ND), len(right_VD))
+    sizes = *left_ND.shape, len(right_VD), *left_ND.stride(), *right_VD.stride()
+    call = _kernel("matrix_product_of_pointers", product_NV)
+    call(_at(left_ND), _at(right_VD), *map(ctypes.c_int64, sizes), _at(product_NV))
+    return product_NV
+
+
 def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[Tensor, Tensor, Tensor]:
     """(N,) sums over paths of -log sigma(sign x r.h), and their derivatives by the products r.h (N, L) and by the
     hidden vectors (N, D)."""

@@ -149,10 +149,13 @@ def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
     return torch.searchsorted(cumulative_NV, share_N1, right=True)[:, 0]
 
 
-def nll_of_products(hidden_ND: Tensor, weight_CD: Tensor, bias_C: Tensor | None, targets_N: Tensor) -> Tensor:
-    """(N,) negative log-likelihoods of the targets by the logits h W^T + b, in float32 at least."""
+def nll_of_products(
+    hidden_ND: Tensor, weight_CD: Tensor, bias_C: Tensor | None, targets_N: Tensor, *, kernels: bool = False
+) -> Tensor:
+    """(N,) negative log-likelihoods of the targets by the logits h W^T + b, in float32 at least; `kernels` as
+    `_products.linear` has it."""
     if not _triton.runs_on(weight_CD):
-        logits_NC = _products.linear(hidden_ND, weight_CD, bias_C)
+        logits_NC = _products.linear(hidden_ND, weight_CD, bias_C, kernels=kernels)
         return F.cross_entropy(at_least_float32(logits_NC), targets_N, reduction="none")
     from impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
 

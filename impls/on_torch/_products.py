@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from impls import cpp
+from impls.on_torch import _cpp
+
 FEW_VECTORS = 12  # up to which the order of their products with words, `words_first`, decides
 FEWEST = 4  # vectors up to which words are read at the speed of the memory by MKL too
 # Multiply-adds from which on oneDNN is taken: it compiles a program for each new size, in a millisecond, and keeps it.
@@ -25,13 +28,19 @@ _TRIALS = 16
 _GAIN = 1.2  # how much faster it must be, so that no noise chooses
 
 
-def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
+def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None, *, kernels: bool = False) -> Tensor:
     """(N, V) h W^T + b, as `F.linear`, which it is for anything but float32 on a CPU, under autocast and where
-    torch.compile traces."""
+    torch.compile traces.
+
+    Args:
+        kernels: Whether the C++ kernels may make it, where the processor has a unit for matrices.
+    """
     learns = torch.is_grad_enabled()
     if not learns and len(hidden_ND) <= FEW_VECTORS and _is_plain(hidden_ND, weight_VD):
         scores_NV = of_few(hidden_ND, weight_VD)
         return scores_NV if bias_V is None else scores_NV + bias_V
+    if kernels and _is_plain(hidden_ND, weight_VD) and cpp.multiplies_fastest():
+        return _LinearByKernels.apply(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
     if not is_onednns(hidden_ND, weight_VD):
         return F.linear(hidden_ND, weight_VD, bias_V)
     return _Linear.apply(hidden_ND, weight_VD, bias_V) if learns else _by_onednn(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
@@ -93,6 +102,33 @@ class _Linear(torch.autograd.Function):
             weight_gradient(dscores_NV, hidden_ND) if needs_weight else None,
             dscores_NV.sum(dim=0) if needs_bias else None,
         )
+
+
+class _LinearByKernels(torch.autograd.Function):
+    """The same by the C++ kernels, each product that is theirs."""
+
+    @staticmethod
+    def forward(ctx, hidden_ND, weight_VD, bias_V) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(hidden_ND, weight_VD)
+        scores_NV = _by_kernels(hidden_ND, weight_VD)
+        return scores_NV if bias_V is None else scores_NV.add_(bias_V)
+
+    @staticmethod
+    def backward(ctx, dscores_NV):  # type: ignore[override]
+        hidden_ND, weight_VD = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad
+        return (
+            linear(dscores_NV, weight_VD.T, kernels=True) if needs_hidden else None,
+            linear(dscores_NV.T, hidden_ND.T, kernels=True) if needs_weight else None,
+            dscores_NV.sum(dim=0) if needs_bias else None,
+        )
+
+
+def _by_kernels(left_ND: Tensor, right_VD: Tensor) -> Tensor:
+    """(N, V), of factors that are large enough; of others PyTorch's."""
+    if cpp.multiplies(len(left_ND), left_ND.shape[1], len(right_VD)):
+        return _cpp.matrix_product(left_ND, right_VD)
+    return left_ND @ right_VD.T
 
 
 def _by_onednn(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:

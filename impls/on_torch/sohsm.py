@@ -72,6 +72,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def form(self) -> str:
         return _clusters.form_of(self.spec.form, self._forms, self.word_weight)
 
+    def formulation(self) -> str:
+        return cpp.formulation(self.form)
+
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
@@ -79,7 +82,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) of the target's cluster, and (N,) of the target given its cluster (equations 5 and 6)."""
         cluster_N, slot_N = self._places(targets_N)
-        cluster_nll_N = nll_of_products(*self._cluster_factors(hidden_ND), cluster_N)
+        cluster_nll_N = nll_of_products(*self._cluster_factors(hidden_ND), cluster_N, kernels=self.form == CPP)
         return cluster_nll_N, self._in_cluster_nll(hidden_ND, cluster_N, slot_N)
 
     def training_loss(self, hidden_ND: Tensor, targets_N: Tensor, host_targets_N: NDArray[np.integer]) -> Tensor:
@@ -106,7 +109,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
         """(N, C) log P(c | h)."""
-        return F.log_softmax(at_least_float32(_products.linear(*self._cluster_factors(hidden_ND))), dim=1)
+        logits_NC = _products.linear(*self._cluster_factors(hidden_ND), kernels=self.form == CPP)
+        return F.log_softmax(at_least_float32(logits_NC), dim=1)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
@@ -169,7 +173,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         weight_DD = getattr(self, name, None)
         if weight_DD is None:
             return hidden_ND
-        projected_ND = _products.linear(hidden_ND, weight_DD)
+        projected_ND = _products.linear(hidden_ND, weight_DD, kernels=self.form == CPP)
         if self.spec.options["projection"] == "linear":
             return projected_ND
         rectified_ND = F.relu(projected_ND)

@@ -1,0 +1,158 @@
+"""The C++ kernels' products of float32 matrices by a unit for bfloat16, or by the same numbers one by one where there
+is none: as near to float64 as float32 comes, however the factors lie, and in the three frameworks' layers."""
+
+import dataclasses
+import subprocess
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from harness import agreement, layers, registry
+from harness.workload import batch, zipf_counts
+from impls import cpp
+from impls.cpp import CPP
+
+torch = pytest.importorskip("torch")
+
+from impls.on_torch import _cpp, _products  # noqa: E402
+
+if not _cpp.known(torch.float32):
+    pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
+if not cpp.multiplies_fastest() and cpp._has("amx_bf16"):
+    pytest.skip("needs leave to use the processor's unit for matrices", allow_module_level=True)
+
+
+def _check(rows, depth, columns, left_by_columns, right_by_columns, seed):
+    """Each sum within float32's roundings of the numbers that it is the sum of."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def matrix(count, by_columns):
+        size = (depth, count) if by_columns else (count, depth)
+        numbers = torch.randn(size, generator=generator) * 2.0 ** torch.randint(-9, 9, size, generator=generator)
+        return numbers.T if by_columns else numbers
+
+    left_ND, right_VD = matrix(rows, left_by_columns), matrix(columns, right_by_columns)
+    found_NV = _cpp.matrix_product(left_ND, right_VD).double()
+    left_ND, right_VD = left_ND.double(), right_VD.double()
+    most_NV = (left_ND.abs() @ right_VD.abs().T) * 2.0**-20
+    assert found_NV.shape == most_NV.shape
+    assert ((found_NV - left_ND @ right_VD.T).abs() <= most_NV).all()
+
+
+@settings(deadline=None)
+@given(st.integers(1, 70), st.integers(1, 140), st.integers(1, 70), st.booleans(), st.booleans(), st.integers(0, 99))
+@example(1, 1, 1, False, False, 0)
+@example(48, 1100, 33, True, True, 0)  # more numbers than a block's parts are made of at once
+@example(600, 40, 20, False, True, 0)  # more rows than a block's
+def test_sums_are_float32s(rows, depth, columns, left_by_columns, right_by_columns, seed):
+    _check(rows, depth, columns, left_by_columns, right_by_columns, seed)
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_sums_of_either_compiler(compiled_otherwise, by_columns):
+    _check(50, 70, 35, by_columns, not by_columns, 1)
+    _check(32, 64, 48, by_columns, by_columns, 1)
+
+
+def test_no_number_is_lost_of_a_float32():
+    """A product with ones is the number itself, all 24 bits of it, small or large."""
+    exponents = torch.arange(-100, 120)
+    numbers_N1 = (1 + torch.rand(220, generator=torch.Generator().manual_seed(0)))[:, None] * 2.0 ** exponents[:, None]
+    numbers_N1[::2] *= -1
+    assert torch.equal(_cpp.matrix_product(numbers_N1, torch.ones(1, 1)), numbers_N1)
+
+
+def test_what_is_no_number_stays_none_and_harms_no_other():
+    left_ND, right_VD = torch.ones(40, 35), torch.ones(20, 35)
+    left_ND[3, 7], right_VD[5, 34] = torch.nan, torch.inf
+    found_NV = _cpp.matrix_product(left_ND, right_VD)
+    assert not torch.isfinite(found_NV[3]).any()
+    assert not torch.isfinite(found_NV[:, 5]).any()
+    others = [row for row in range(40) if row != 3]
+    assert (found_NV[others][:, [column for column in range(20) if column != 5]] == 35).all()
+
+
+def test_sums_of_nothing_are_zeros():
+    assert torch.equal(_cpp.matrix_product(torch.ones(3, 0), torch.ones(2, 0)), torch.zeros(3, 2))
+    assert _cpp.matrix_product(torch.ones(0, 4), torch.ones(2, 4)).shape == (0, 2)
+    assert _cpp.matrix_product(torch.ones(3, 4), torch.ones(0, 4)).shape == (3, 0)
+
+
+@pytest.fixture
+def every_product(monkeypatch):
+    """Taken by layers, of whatever size and wherever they run."""
+    monkeypatch.setattr(cpp, "multiplies_fastest", lambda: True)
+    monkeypatch.setattr(cpp, "multiplies", lambda *sizes: True)
+
+
+@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
+@pytest.mark.parametrize("projection", ["relu", "residual"])
+def test_layers_agree_with_their_definition(framework, projection, every_product, monkeypatch):
+    made = []
+    for module in (f"impls.on_{framework}._cpp",):
+        name = "matrix_product" if framework == "torch" else "_product"
+        product = getattr(__import__(module, fromlist=[name]), name)
+
+        def counted(*given, product=product, **further):
+            made.append(given)
+            return product(*given, **further)
+
+        monkeypatch.setattr(f"{module}.{name}", counted)
+    spec = layers.spec("sohsm", counts=zipf_counts(400), dim=40, seed=2, bias=True, projection=projection)
+    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP))
+    found = agreement.check_layer(layer, batch(spec.counts, tokens=60, dim=40, seed=2), k=12)
+    assert [str(check) for check in found if not check.agrees] == []
+    assert len(made) >= 9  # of three products the gradients by both factors
+
+
+def test_gradients_of_gradients(every_product):
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for kernels in (True, False):
+        generator.manual_seed(0)
+        arrays = [torch.randn(s, generator=generator).requires_grad_() for s in ((17, 9), (23, 9), (23,))]
+        loss = torch.log_softmax(_products.linear(*arrays, kernels=kernels), dim=1)[:, 3].sum()
+        (gradient_ND,) = torch.autograd.grad(loss, arrays[0], create_graph=True)
+        found.append(torch.autograd.grad(gradient_ND.square().sum(), arrays))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_only_large_products_are_worth_splitting_their_factors():
+    assert cpp.multiplies(2560, 512, 512)
+    assert cpp.multiplies(512, 2560, 512)
+    assert not cpp.multiplies(2560, 512, 100)
+    assert not cpp.multiplies(2560, 100, 512)
+
+
+@pytest.fixture
+def asked_anew():
+    for found in (cpp.multiplies_fastest, cpp._has):
+        found.cache_clear()
+    yield
+    for found in (cpp.multiplies_fastest, cpp._has):
+        found.cache_clear()
+
+
+def test_without_a_unit_a_compiler_or_one_that_knows_it_products_are_the_frameworks(asked_anew, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(cpp, "_has", lambda *features: features == ("avx2",))
+        assert not cpp.multiplies_fastest()
+    cpp.multiplies_fastest.cache_clear()
+    monkeypatch.setattr(cpp, "_has", lambda *features: True)
+    with monkeypatch.context() as patch:
+        patch.setenv("CXX", "no-such-compiler")
+        assert not cpp.multiplies_fastest()
+    cpp.multiplies_fastest.cache_clear()
+    for said in ("#define __AVX2__ 1\n", subprocess.CalledProcessError(1, ["g++"])):
+        with monkeypatch.context() as patch:
+
+            def run(*command, said=said):
+                if isinstance(said, str):
+                    return said
+                raise said
+
+            patch.setattr(cpp, "_run", run)
+            assert not cpp.multiplies_fastest()
+        cpp.multiplies_fastest.cache_clear()
