@@ -44,9 +44,10 @@ void likeliest_of_hidden_pointers(int threads, const float *hidden, const float 
 
 int fused_softmax_of_pointers(int threads, const float *vectors, const float *words, const float *bias,
                               const int64_t *target, const float *share, int64_t count, int64_t vocab, int64_t dim,
-                              int64_t most, float *total, float *dvectors, float *dwords, float *dbias) {
+                              int64_t most, int64_t by_unit, float *total, float *dvectors, float *dwords,
+                              float *dbias) {
     const Examples examples{count, dim, vectors, target, share};
-    return fused_softmax(threads, examples, vocab, most, words, bias, total, dvectors, dwords, dbias);
+    return fused_softmax(threads, examples, vocab, most, by_unit, words, bias, total, dvectors, dwords, dbias);
 }
 
 void likeliest_leaves_of_pointers(int threads, const float *vectors, const float *nodes, const int64_t *children,

@@ -88,7 +88,7 @@ class Run {
 };
 
 struct Attributes {
-    int32_t threads = 1, k = 0, most = 0, width = 0, left_by_columns = 0, right_by_columns = 0;
+    int32_t threads = 1, k = 0, most = 0, width = 0, left_by_columns = 0, right_by_columns = 0, by_unit = 0;
     Projection projection{};
 };
 
@@ -96,7 +96,7 @@ void *attributes_of(TF_OpKernelConstruction *construction) {
     auto found = std::make_unique<Attributes>();
     for (const auto &[name, place] : {std::pair{"threads", &found->threads}, {"k", &found->k}, {"most", &found->most},
                                       {"width", &found->width}, {"left_by_columns", &found->left_by_columns},
-                                      {"right_by_columns", &found->right_by_columns}}) {
+                                      {"right_by_columns", &found->right_by_columns}, {"by_unit", &found->by_unit}}) {
         const Status status(TF_NewStatus());  // an operation has no others than its own
         TF_OpKernelConstruction_GetAttrInt32(construction, name, place, status.get());
     }
@@ -198,7 +198,7 @@ void fused(void *attributes, TF_OpKernelContext *context) {
     float *dvectors = total ? run.output<float>(1, {count, examples.dim}) : nullptr;
     float *dwords = dvectors ? run.output<float>(2, {vocab, examples.dim}) : nullptr;
     float *dbias = dwords ? run.output<float>(3, {vocab}) : nullptr;
-    if (dbias && !fused_softmax(given.threads, examples, vocab, given.most, run.data<float>(1), run.data<float>(2), total, dvectors,
+    if (dbias && !fused_softmax(given.threads, examples, vocab, given.most, given.by_unit, run.data<float>(1), run.data<float>(2), total, dvectors,
                                 dwords, dbias))
         run.fail(TF_OUT_OF_RANGE, "a target is none of the words");
 }
@@ -255,7 +255,7 @@ const bool added = [] {
     add("VocabenchLeavesOfBeam", {"threads: int", "k: int", "width: int"},
         {"nodes: float", "children: int32", "vectors: float"},
         {"values: float", "ids: int32", "share_of_nodes: float"}, beam);
-    add("VocabenchFusedSoftmax", {"threads: int", "most: int"},
+    add("VocabenchFusedSoftmax", {"threads: int", "most: int", "by_unit: int"},
         {"vectors: float", "words: float", "bias: float", "target: int32", "share: float"},
         {"total: float", "dvectors: float", "dwords: float", "dbias: float"}, fused);
     add("VocabenchMatrixProduct", {"threads: int", "left_by_columns: int", "right_by_columns: int"},

@@ -9,14 +9,14 @@
 #include <cmath>
 #include <memory>
 
+#include "matrix_unit.h"
 #include "strips.h"
 #include "threads.h"
 #include "tiles.h"
 
 namespace {
 
-constexpr int64_t WORDS = 64;   // of a tile
-constexpr int64_t MOST = 512;   // tokens whose logits of a tile stay in the cache next to a core
+constexpr int64_t WORDS = 64;  // of a tile
 
 struct Softmax {
     int64_t vocab, dim;
@@ -29,42 +29,144 @@ struct Softmax {
     Dense<float> dwords_of(int64_t tile) const { return {dwords + tile * WORDS * dim, dim}; }
 };
 
+// Products by the vector units.
+struct ByVectors {
+    static constexpr int64_t MOST = 512;  // tokens whose logits of a tile stay in the cache next to a core
+
+    struct Tokens {
+        Strips vectors;  // (tokens, dim)
+        Strips across;   // (dim, places)
+        Tokens(int64_t most, int64_t places, int64_t dim) : vectors(most, dim), across(dim, places) {}
+
+        void read(Dense<const float> from, int64_t count) {
+            vectors.copy(from, count);
+            across.copy_across(from, count);
+        }
+    };
+
+    // What a thread has of its own.
+    class Own {
+      public:
+        Own(int64_t most, int64_t, int64_t dim) : words_(WORDS, dim), dvectors_(most, dim) {}
+
+        void clear() { dvectors_.clear(); }
+        void score(Dense<const float> words, int64_t size, const Tokens &tokens, Dense<float> scores) {
+            products(words, size, tokens.across, scores);
+        }
+        template <To TO>
+        void differentiate(Dense<const float> dlogits, Dense<const float> words, int64_t size, const Tokens &tokens,
+                           int64_t count, Dense<float> dwords) {
+            words_.copy(words, size);
+            by_strips(words.dim / LANES, [&](int64_t v, auto some) {
+                strip_sums<some(), TO>(dlogits.first, dlogits.dim, 1, size, count, tokens.vectors.at<some()>(v), 0,
+                                       Dense<float>{dwords.first + v * LANES, dwords.dim});
+                strip_sums<some(), To::ADD>(dlogits.first, 1, dlogits.dim, count, size, words_.at<some()>(v), 0,
+                                            dvectors_.at<some()>(v));
+            });
+        }
+        void add_to(Dense<float> dvectors, int64_t count) {
+            dvectors_.each([&](Dense<float> strip, int64_t first, int64_t numbers) {
+                for (int64_t token = 0; token < count; ++token)
+                    for (int64_t d = 0; d < numbers; ++d) dvectors[token][first + d] += strip[token][d];
+            });
+        }
+
+      private:
+        Strips words_, dvectors_;  // (WORDS, dim), (tokens, dim)
+    };
+};
+
+// Products by a unit for matrices.
+struct ByUnit {
+    static constexpr int64_t MOST = 256;  // tokens whose parts stay in the cache next to a core
+
+    struct Tokens {
+        Parts vectors, across;  // as columns of sums over numbers, and over tokens
+        Tokens(int64_t, int64_t places, int64_t dim) : vectors(places, dim), across(dim, places) {}
+
+        void read(Dense<const float> from, int64_t count) {
+            vectors.read(Factor::of(from.first, count, from.dim, false), Of::RIGHT);
+            across.read(Factor::of(from.first, count, from.dim, true), Of::RIGHT);
+        }
+    };
+
+    class Own {
+      public:
+        Own(int64_t, int64_t places, int64_t dim)
+            : places_(places), dim_(dim), words_(WORDS, dim), across_(dim, WORDS), dlogits_(WORDS, places),
+              dlogits_across_(places, WORDS), dvectors_(new float[places * dim]) {}
+
+        void clear() { std::fill_n(dvectors_.get(), places_ * dim_, 0.0f); }
+        void score(Dense<const float> words, int64_t size, const Tokens &tokens, Dense<float> scores) {
+            const Unit unit;
+            words_.read(Factor::of(words.first, size, dim_, false), Of::LEFT);
+            multiply_all(words_, size, tokens.vectors, places_, {}, false, scores.first, scores.dim);
+        }
+        template <To TO>
+        void differentiate(Dense<const float> dlogits, Dense<const float> words, int64_t size, const Tokens &tokens,
+                           int64_t, Dense<float> dwords) {
+            const Unit unit;
+            dlogits_.read(Factor::of(dlogits.first, size, places_, false), Of::LEFT);
+            multiply_all(dlogits_, size, tokens.across, dim_, {}, TO == To::ADD, dwords.first, dwords.dim);
+            dlogits_across_.read(Factor::of(dlogits.first, size, places_, true), Of::LEFT);
+            across_.read(Factor::of(words.first, size, dim_, true), Of::RIGHT);
+            multiply_all(dlogits_across_, places_, across_, dim_, {}, true, dvectors_.get(), dim_);
+        }
+        void add_to(Dense<float> dvectors, int64_t count) {
+            for (int64_t number = 0; number < count * dim_; ++number) dvectors.first[number] += dvectors_[number];
+        }
+
+      private:
+        int64_t places_, dim_;
+        Parts words_, across_, dlogits_, dlogits_across_;
+        std::unique_ptr<float[]> dvectors_;  // (places, dim)
+    };
+};
+
 // Some tokens and what is known of them: with zeros for those that there is room for.
+template <class Kind>
 struct Block {
     int64_t tokens = 0, places;             // places: in whole vectors
-    Strips vectors;                         // (tokens, dim)
-    Strips across;                          // (dim, places)
+    typename Kind::Tokens own;
     std::unique_ptr<float[]> exponentials;  // (tiles, WORDS, places)
     std::vector<float> highest;             // (tiles, places) logits, then what exponentials are times to be P
     std::vector<float> sum;                 // (tiles, places) of exponentials
     std::vector<float> share;               // (places,)
 
     Block(int64_t most, const Softmax &softmax)
-        : places((most + LANES - 1) / LANES * LANES), vectors(most, softmax.dim), across(softmax.dim, places),
+        : places((most + LANES - 1) / LANES * LANES), own(most, places, softmax.dim),
           exponentials(new float[softmax.tiles() * WORDS * places]), highest(softmax.tiles() * places),
           sum(softmax.tiles() * places), share(places) {}
 
     void read(Dense<const float> from, const float *shares, int64_t count) {
         tokens = count;
-        vectors.copy(from, tokens);
-        across.copy_across(from, tokens);
+        own.read(from, tokens);
         std::fill(std::copy_n(shares, tokens, share.begin()), share.end(), 0.0f);
     }
     Dense<float> of_tile(int64_t tile) { return {exponentials.get() + tile * WORDS * places, places}; }
 };
 
-void score(const Softmax &softmax, int64_t tile, Block &block) {
+// What one thread has of its own.
+template <class Kind>
+struct Thread {
+    typename Kind::Own own;
+    std::vector<float> dlogits;  // (WORDS, places)
+    Thread(const Block<Kind> &block, int64_t most, int64_t dim)
+        : own(most, block.places, dim), dlogits(WORDS * block.places) {}
+};
+
+template <class Kind>
+void score(const Softmax &softmax, int64_t tile, Block<Kind> &block, Thread<Kind> &thread) {
     const int64_t size = softmax.size(tile);
-    const Dense<const float> words = softmax.words_of(tile);
-    const Dense<float> own = block.of_tile(tile);
+    const Dense<float> scores = block.of_tile(tile);
     const float *bias = softmax.bias + tile * WORDS;
-    products(words, size, block.across, own);
+    thread.own.score(softmax.words_of(tile), size, block.own, scores);
     for (int64_t token = 0; token < block.places; token += LANES) {
-        const Vector highest = add_biases({own.first + token, own.dim}, size, bias);
+        const Vector highest = add_biases({scores.first + token, scores.dim}, size, bias);
         Vector sum = {};
         for (int64_t w = 0; w < size; ++w) {
-            const Vector exponential = exp(load(own[w] + token) - highest);
-            store(own[w] + token, exponential);
+            const Vector exponential = exp(load(scores[w] + token) - highest);
+            store(scores[w] + token, exponential);
             sum += exponential;
         }
         store(&block.highest[tile * block.places + token], highest);
@@ -73,7 +175,8 @@ void score(const Softmax &softmax, int64_t tile, Block &block) {
 }
 
 // log-sum-exp of some tokens, one a lane, into log_sum.
-void normalise(int64_t tiles, int64_t token, Block &block, float *log_sum) {
+template <class Kind>
+void normalise(int64_t tiles, int64_t token, Block<Kind> &block, float *log_sum) {
     const auto highest_of = [&](int64_t tile) { return &block.highest[tile * block.places + token]; };
     Vector highest = load(highest_of(0));
     for (int64_t tile = 1; tile < tiles; ++tile) {
@@ -95,20 +198,11 @@ void normalise(int64_t tiles, int64_t token, Block &block, float *log_sum) {
     for (int64_t tile = 0; tile < tiles; ++tile) store(highest_of(tile), load(highest_of(tile)) * scale);
 }
 
-// What one thread has of its own.
-struct Own {
-    Strips words, dvectors;      // (WORDS, dim), (tokens, dim)
-    std::vector<float> dlogits;  // (WORDS, places)
-    Own(const Block &block, int64_t most, int64_t dim)
-        : words(WORDS, dim), dvectors(most, dim), dlogits(WORDS * block.places) {}
-};
-
 // What a tile adds to the gradients. Of the first tokens of all, its own words' are set.
-template <To TO>
-void differentiate(const Softmax &softmax, int64_t tile, const int64_t *target, Block &block, Own &own) {
+template <To TO, class Kind>
+void differentiate(const Softmax &softmax, int64_t tile, const int64_t *target, Block<Kind> &block, Thread<Kind> &thread) {
     const int64_t size = softmax.size(tile), places = block.places;
-    const Dense<float> dlogits{own.dlogits.data(), places}, exponentials = block.of_tile(tile),
-                       dwords = softmax.dwords_of(tile);
+    const Dense<float> dlogits{thread.dlogits.data(), places}, exponentials = block.of_tile(tile);
     for (int64_t token = 0; token < places; token += LANES) {
         const Vector scale = load(&block.highest[tile * places + token]) * load(&block.share[token]);
         for (int64_t w = 0; w < size; ++w) store(dlogits[w] + token, load(exponentials[w] + token) * scale);
@@ -123,18 +217,58 @@ void differentiate(const Softmax &softmax, int64_t tile, const int64_t *target, 
         float &dbias = softmax.dbias[tile * WORDS + w];
         dbias = TO == To::ADD ? dbias + sum(sums) : sum(sums);
     }
-    own.words.copy(softmax.words_of(tile), size);
-    by_strips(softmax.dim / LANES, [&](int64_t v, auto some) {
-        strip_sums<some(), TO>(dlogits.first, places, 1, size, block.tokens, block.vectors.at<some()>(v), 0,
-                               Dense<float>{dwords.first + v * LANES, dwords.dim});
-        strip_sums<some(), To::ADD>(dlogits.first, 1, places, block.tokens, size, own.words.at<some()>(v), 0,
-                                    own.dvectors.at<some()>(v));
-    });
+    thread.own.template differentiate<TO>({dlogits.first, dlogits.dim}, softmax.words_of(tile), size, block.own,
+                                          block.tokens, softmax.dwords_of(tile));
+}
+
+template <class Kind>
+double loss_and_gradients(int threads, const Examples &examples, const Softmax &softmax, int64_t most, float *dvectors) {
+    const int64_t count = examples.count, dim = examples.dim;
+    most = std::min(most, Kind::MOST);
+    const int64_t tiles = softmax.tiles(), blocks = (count + most - 1) / most, width = (count + blocks - 1) / blocks;
+    Block<Kind> block(width, softmax);
+    std::vector<Thread<Kind>> of_threads;
+    for (int thread = 0; thread < threads; ++thread) of_threads.emplace_back(block, width, dim);
+    double total = 0;
+    for (int64_t start = 0; start < count; start += width) {
+        const Dense<const float> vectors{examples.vectors + start * dim, dim};
+        const int64_t *target = examples.target + start;
+        block.read(vectors, examples.share + start, std::min(width, count - start));
+        std::atomic<int64_t> next{0};
+        share_work(threads, threads, [&](int64_t thread) {
+            for (int64_t tile; (tile = next++) < tiles;) score(softmax, tile, block, of_threads[thread]);
+        });
+
+        std::vector<float> log_sum(block.places);
+        share_work(threads, block.places / LANES, [&](int64_t group) {
+            normalise(tiles, group * LANES, block, &log_sum[group * LANES]);
+        });
+        for (int64_t token = 0; token < block.tokens; ++token) {
+            float own;
+            dots(vectors.from(token), 1, Dense<const float>{softmax.words + target[token] * dim, dim}, 1, &own, 1);
+            total += block.share[token] * (log_sum[token] - own - softmax.bias[target[token]]);
+        }
+
+        // Each thread the same tiles in every run, so that sums are the same to the last bit.
+        share_work(threads, threads, [&](int64_t thread) {
+            of_threads[thread].own.clear();
+            for (int64_t tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; ++tile) {
+                if (start == 0)
+                    differentiate<To::SET>(softmax, tile, target, block, of_threads[thread]);
+                else
+                    differentiate<To::ADD>(softmax, tile, target, block, of_threads[thread]);
+            }
+        });
+        const Dense<float> found{dvectors + start * dim, dim};
+        std::fill_n(found.first, block.tokens * dim, 0.0f);
+        for (Thread<Kind> &thread : of_threads) thread.own.add_to(found, block.tokens);
+    }
+    return total;
 }
 
 }  // namespace
 
-bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, const float *words,
+bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, bool by_unit, const float *words,
                    const float *bias, float *total, float *dvectors, float *dwords, float *dbias) {
     const int64_t count = examples.count, dim = examples.dim;
     if (std::any_of(examples.target, examples.target + count, [=](int64_t word) { return word < 0 || word >= vocab; }))
@@ -146,45 +280,7 @@ bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t
         return true;
     }
     const Softmax softmax{vocab, dim, words, bias, dwords, dbias};
-    most = std::min(most, MOST);
-    const int64_t tiles = softmax.tiles(), blocks = (count + most - 1) / most, width = (count + blocks - 1) / blocks;
-    Block block(width, softmax);
-    std::vector<Own> of_threads;
-    for (int thread = 0; thread < threads; ++thread) of_threads.emplace_back(block, width, dim);
-    double sum = 0;
-    for (int64_t start = 0; start < count; start += width) {
-        const Dense<const float> vectors{examples.vectors + start * dim, dim};
-        const int64_t *target = examples.target + start;
-        block.read(vectors, examples.share + start, std::min(width, count - start));
-        share_work(threads, tiles, [&](int64_t tile) { score(softmax, tile, block); });
-
-        std::vector<float> log_sum(block.places);
-        share_work(threads, block.places / LANES, [&](int64_t group) {
-            normalise(tiles, group * LANES, block, &log_sum[group * LANES]);
-        });
-        for (int64_t token = 0; token < block.tokens; ++token) {
-            float own;
-            dots(vectors.from(token), 1, Dense<const float>{words + target[token] * dim, dim}, 1, &own, 1);
-            sum += block.share[token] * (log_sum[token] - own - bias[target[token]]);
-        }
-
-        // Each thread the same tiles in every run, so that sums are the same to the last bit.
-        share_work(threads, threads, [&](int64_t thread) {
-            of_threads[thread].dvectors.clear();
-            for (int64_t tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; ++tile) {
-                if (start == 0)
-                    differentiate<To::SET>(softmax, tile, target, block, of_threads[thread]);
-                else
-                    differentiate<To::ADD>(softmax, tile, target, block, of_threads[thread]);
-            }
-        });
-        std::fill_n(dvectors + start * dim, block.tokens * dim, 0.0f);
-        for (Own &own : of_threads)
-            own.dvectors.each([&](Dense<float> strip, int64_t first, int64_t numbers) {
-                for (int64_t token = 0; token < block.tokens; ++token)
-                    for (int64_t d = 0; d < numbers; ++d) dvectors[(start + token) * dim + first + d] += strip[token][d];
-            });
-    }
-    *total = sum;
+    const auto loss = by_unit ? loss_and_gradients<ByUnit> : loss_and_gradients<ByVectors>;
+    *total = loss(threads, examples, softmax, most, dvectors);
     return true;
 }

@@ -18,5 +18,6 @@ struct Examples {
 // False, and nothing of these, where a target is none of the words.
 //
 // most: examples whose numbers for all words are in memory at a time.
-bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, const float *words,
+// by_unit: whether products are made by a unit for matrices, as `matrix_unit.h` has it.
+bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, bool by_unit, const float *words,
                    const float *bias, float *total, float *dvectors, float *dwords, float *dbias);

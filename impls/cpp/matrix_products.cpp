@@ -10,19 +10,13 @@ namespace {
 constexpr int64_t MOST = 8;     // pairs of tiles of rows, whose parts of some steps stay in the cache next to a core
 constexpr int64_t DEPTH = 512;  // numbers of those steps
 
-// out, on top of what is there if `add`, of rows (height, right.count) for a block, of parts of all the right.
+// out (left.count, columns), on top of what is there if `add`.
 void add_block(const Factor &left, const Parts &right, int64_t columns, bool add, float *out) {
     const Unit unit;
     Parts parts(left.count, left.depth);
-    for (int64_t piece = 0; piece < parts.pieces(left); ++piece) parts.read(left, Of::LEFT, piece);
-    const int64_t pairs = (left.count + 2 * SIDE - 1) / (2 * SIDE);
-    for (int64_t column = 0; column < columns; column += 2 * SIDE)
-        for (int64_t pair = 0; pair < pairs; ++pair) {
-            const int64_t row = pair * 2 * SIDE;
-            const Ahead ahead = right.ahead(column / SIDE + 2, pair, pairs);
-            multiply_some(parts.from(row / SIDE), right.from(column / SIDE), parts.steps(), ahead, add,
-                          out + row * columns + column, columns, left.count - row, columns - column);
-        }
+    parts.read(left, Of::LEFT);
+    const Wanted next = Wanted::of(right.from(2).tile, right.bytes());  // two tiles of columns ahead
+    multiply_all(parts, left.count, right, columns, next, add, out, columns);
 }
 
 }  // namespace

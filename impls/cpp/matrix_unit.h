@@ -29,6 +29,7 @@ namespace {
 constexpr int64_t SIDE = 16;   // rows and columns of what the unit makes at a time
 constexpr int64_t STEP = 32;   // numbers of a row that it multiplies at a time
 constexpr int64_t PARTS = 3;   // that a float32 is the sum of
+constexpr int64_t LINE_BYTES = 64;  // that a cache fetches together
 
 // Pairs of bfloat16: in a left factor's a row each, in a right one's a column. A pair's numbers are SIDE apart.
 struct alignas(64) Tile {
@@ -99,16 +100,24 @@ struct Run {
     int64_t between;
 };
 
-// Lines of memory that are wanted next: for each step some are fetched, to the cache next to a core.
-struct Ahead {
-    const char *first;
-    int64_t lines;
+// Memory that is wanted next: while others are multiplied its lines are fetched, to the cache next to a core.
+struct Wanted {
+    const void *first = nullptr;
+    int64_t lines = 0;
 
-    static constexpr int64_t BYTES = sizeof(Tile) / SIDE;
-
-    void fetch(int64_t step) const {
-        for (int64_t line = step * lines; line < (step + 1) * lines; ++line) __builtin_prefetch(first + line * BYTES, 0, 2);
+    static Wanted of(const void *first, int64_t bytes) { return {first, bytes / LINE_BYTES}; }
+    void fetch(int64_t from, int64_t some) const {
+        const char *next = static_cast<const char *>(first) + from * LINE_BYTES;
+        for (int64_t line = 0; line < some; ++line) __builtin_prefetch(next + line * LINE_BYTES, 0, 2);
     }
+};
+
+// Its share for some steps: from a line on so many with each.
+struct Ahead {
+    Wanted wanted;
+    int64_t first, lines;
+
+    void fetch(int64_t step) const { wanted.fetch(first + step * lines, lines); }
 };
 
 enum class Of { LEFT, RIGHT };
@@ -122,12 +131,7 @@ class Parts {
 
     int64_t steps() const { return steps_; }
     Run from(int64_t tile) const { return {at(tile, 0), steps_ * PARTS}; }
-    // Of two tiles of rows from one on, what the `share`-th of `shares` products fetches.
-    Ahead ahead(int64_t tile, int64_t share, int64_t shares) const {
-        const int64_t lines = (2 * PARTS * SIDE + shares - 1) / shares;
-        return {reinterpret_cast<const char *>(at(tile, 0)) + share * steps_ * lines * Ahead::BYTES, lines};
-    }
-
+    int64_t bytes() const { return tiles_ * steps_ * PARTS * sizeof(Tile); }
     // How many pieces `read` reads the factor in: as it lies in memory.
     int64_t pieces(const Factor &factor) const { return factor.by_number == 1 ? tiles_ : steps_; }
 
@@ -137,6 +141,10 @@ class Parts {
             for (int64_t step = 0; step * STEP < factor.depth; ++step) read(factor, side, piece, step);
         else
             for (int64_t tile = 0; tile < tiles_; ++tile) read(factor, side, tile, piece);
+    }
+
+    void read(const Factor &factor, Of side) {
+        for (int64_t piece = 0; piece < pieces(factor); ++piece) read(factor, side, piece);
     }
 
   private:
@@ -283,6 +291,18 @@ void multiply_some(Run left, Run right, int64_t steps, Ahead ahead, bool add, fl
         for (int64_t m = 0; m < rows; ++m) std::copy_n(out + m * dim, columns, own + m * 2 * SIDE);
     call(own, 2 * SIDE);
     for (int64_t m = 0; m < rows; ++m) std::copy_n(own + m * 2 * SIDE, columns, out + m * dim);
+}
+
+// out (rows, columns), whose rows are `dim` apart: of the left's rows with the right's, all steps that the left has; on
+// top of what is there if `add`.
+void multiply_all(const Parts &left, int64_t rows, const Parts &right, int64_t columns, Wanted wanted, bool add,
+                  float *out, int64_t dim) {
+    const int64_t steps = left.steps(), pairs = (rows + 2 * SIDE - 1) / (2 * SIDE) * ((columns + 2 * SIDE - 1) / (2 * SIDE));
+    Ahead ahead{wanted, 0, (wanted.lines + pairs * steps - 1) / (pairs * steps)};
+    for (int64_t column = 0; column < columns; column += 2 * SIDE)
+        for (int64_t row = 0; row < rows; row += 2 * SIDE, ahead.first += steps * ahead.lines)
+            multiply_some(left.from(row / SIDE), right.from(column / SIDE), steps, ahead, add, out + row * dim + column,
+                          dim, rows - row, columns - column);
 }
 
 }  // namespace

@@ -149,7 +149,8 @@ def fused_softmax(
     """Total and gradients as `impls/cpp/fused_softmax.h` has them; targets in int32."""
     shapes = (), hidden_ND.shape, weight_VD.shape, bias_V.shape
     call = _call(_FUSED, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
-    total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, most=np.int32(most))
+    numbers = {"most": np.int32(most), "by_unit": np.int32(cpp.multiplies_fastest())}
+    total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, **numbers)
     return total, tuple(gradients)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
+from impls import cpp
 from impls.spec import LayerSpec
 
 Array = jax.Array
@@ -140,7 +141,7 @@ class OutputLayer(ABC):
         return dict(tree)
 
     def formulation(self) -> str:
-        return self.form
+        return cpp.formulation(self.form)
 
 
 def wide(dtype: jnp.dtype) -> jnp.dtype:

@@ -49,9 +49,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         arrays = {"cluster": cluster_V, "slot": slot_V, "word": word_CS}
         return {name: put(array, jnp.int32) for name, array in arrays.items()}
 
-    def formulation(self) -> str:
-        return cpp.formulation(self.form)
-
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         cluster_nll_N, word_nll_N, _ = self.nll_parts(params, structure, hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N

@@ -150,7 +150,8 @@ def fused_softmax(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Total and gradients as `impls/cpp/fused_softmax.h` has them; targets in int32."""
     given = hidden_ND, weight_VD, bias_V, targets_N, share_N
-    found = _operations().vocabench_fused_softmax(*given, threads=threads(), most=most)
+    sizes = {"most": most, "by_unit": int(cpp.multiplies_fastest())}
+    found = _operations().vocabench_fused_softmax(*given, threads=threads(), **sizes)
     gradients = zip((found.dvectors, found.dwords, found.dbias), given[:3], strict=True)
     return tf.ensure_shape(found.total, []), tuple(tf.ensure_shape(array, like.shape) for array, like in gradients)
 

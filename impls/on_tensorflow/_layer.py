@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import keras
 import tensorflow as tf
 
+from impls import cpp
 from impls.spec import LayerSpec, Shapes
 
 Tensor = Any  # tf.Tensor, which carries no usable annotations
@@ -163,7 +164,7 @@ class OutputLayer(keras.layers.Layer):
             own[name].assign(value)
 
     def formulation(self) -> str:
-        return self.form
+        return cpp.formulation(self.form)
 
 
 @cache

@@ -297,7 +297,7 @@ class FusedSoftmax(FullSoftmax):
         return tf.convert_to_tensor(self.value_of("weight")), tf.convert_to_tensor(self.value_of("bias"))
 
     def formulation(self) -> str:
-        return f"{self.form}; XLA" if self.jit_compile else self.form
+        return f"{self.form}; XLA" if self.jit_compile else super().formulation()
 
 
 LAYER = FusedSoftmax

@@ -62,9 +62,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             shapes["word_bias"] = (self.limits.clusters, self.width)
         return shapes
 
-    def formulation(self) -> str:
-        return cpp.formulation(self.form)
-
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N, _ = self.nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from impls import cpp
 from impls.on_torch import _products, _triton
 from impls.on_torch._best import exact_topk
 from impls.spec import LayerSpec
@@ -132,7 +133,7 @@ class OutputLayer(nn.Module):
         return dict(tensors)
 
     def formulation(self) -> str:
-        return self.form
+        return cpp.formulation(self.form)
 
     @torch.no_grad()
     def load_canonical(self, tensors: Tensors) -> None:

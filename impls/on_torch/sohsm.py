@@ -72,9 +72,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def form(self) -> str:
         return _clusters.form_of(self.spec.form, self._forms, self.word_weight)
 
-    def formulation(self) -> str:
-        return cpp.formulation(self.form)
-
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N

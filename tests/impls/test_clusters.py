@@ -388,7 +388,7 @@ def test_forms_of_pytorch_that_need_no_slab_keep_no_empty_slots(form):
     if form not in layers.forms("torch", spec):
         pytest.skip("needs a C++ compiler")
     layer = layers.from_spec("torch", dataclasses.replace(spec, form=form))
-    assert layer.formulation() .startswith(form)
+    assert layer.formulation().startswith(form)
     assert layer.native.word_weight.shape == (2000, 1536)
     assert layer.native.word_bias.shape == (2000,)
     slab = layers.from_spec("torch", dataclasses.replace(spec, form="grouped_mm"))

@@ -76,14 +76,24 @@ def test_any_sizes(sizes, dim, in_slab, biased, seed):
     _check(sizes, dim, in_slab, biased, seed)
 
 
-def _check_fused(tokens, vocab, dim, most, seed):
+# Whether products are made by a unit for matrices: elsewhere by the same numbers one by one.
+BY_UNIT = [False, True] if cpp.multiplies_fastest() or not cpp._has("amx_bf16") else [False]
+
+
+def _fused(*given, by_unit):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpp, "multiplies_fastest", lambda: by_unit)
+        return _cpp.fused_softmax(*given)
+
+
+def _check_fused(tokens, vocab, dim, most, seed, *, by_unit):
     """The loss and its gradients next to those of float64."""
     generator = torch.Generator().manual_seed(seed)
     hidden_ND, weight_VD = torch.randn(tokens, dim, generator=generator), torch.randn(vocab, dim, generator=generator)
     bias_V, share_N = torch.randn(vocab, generator=generator), torch.rand(tokens, generator=generator)
     targets_N = torch.randint(vocab, (tokens,), generator=generator)
     given = hidden_ND, weight_VD / dim**0.5, bias_V
-    total, gradients = _cpp.fused_softmax(*given, targets_N, share_N, most)
+    total, gradients = _fused(*given, targets_N, share_N, most, by_unit=by_unit)
 
     exact = [array.double().requires_grad_() for array in given]
     losses_N = torch.nn.functional.cross_entropy(exact[0] @ exact[1].T + exact[2], targets_N, reduction="none")
@@ -94,23 +104,28 @@ def _check_fused(tokens, vocab, dim, most, seed):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 70), st.integers(1, 200), st.integers(1, 12), st.integers(1, 80), st.integers(0, 9))
-def test_fused_softmax_of_any_sizes(tokens, vocab, sixteens, most, seed):
-    _check_fused(tokens, vocab, 16 * sixteens, most, seed)
+@given(
+    *(st.integers(*range) for range in ((0, 70), (1, 200), (1, 12), (1, 80), (0, 9))),
+    st.sampled_from(BY_UNIT),
+)
+def test_fused_softmax_of_any_sizes(tokens, vocab, sixteens, most, seed, by_unit):
+    _check_fused(tokens, vocab, 16 * sixteens, most, seed, by_unit=by_unit)
 
 
+@pytest.mark.parametrize("by_unit", BY_UNIT)
 @pytest.mark.parametrize("dim", [512, 48])
-def test_fused_softmax_of_either_width(compiled_otherwise, dim):
-    _check_fused(131, 333, dim, 50, 1)
+def test_fused_softmax_of_either_width(compiled_otherwise, dim, by_unit):
+    _check_fused(131, 333, dim, 50, 1, by_unit=by_unit)
 
 
-def test_fused_softmax_of_words_that_are_ruled_out():
+@pytest.mark.parametrize("by_unit", BY_UNIT)
+def test_fused_softmax_of_words_that_are_ruled_out(by_unit):
     """Whole tiles of words whose bias is -inf: the loss is that over the others, as full softmax has it."""
     generator = torch.Generator().manual_seed(3)
     hidden_ND, weight_VD = torch.randn(20, 16, generator=generator), torch.randn(300, 16, generator=generator)
     bias_V = torch.zeros(300).index_fill_(0, torch.arange(50, 250), -torch.inf)
     targets_N, share_N = torch.arange(20), torch.full((20,), 1 / 20)
-    total, (dhidden_ND, dweight_VD, _) = _cpp.fused_softmax(hidden_ND, weight_VD, bias_V, targets_N, share_N, 7)
+    total, (dhidden_ND, dweight_VD, _) = _fused(hidden_ND, weight_VD, bias_V, targets_N, share_N, 7, by_unit=by_unit)
     given = [array.double().requires_grad_() for array in (hidden_ND, weight_VD)]
     expected = torch.nn.functional.cross_entropy(given[0] @ given[1].T + bias_V, targets_N)
     torch.testing.assert_close(total.double(), expected.detach(), rtol=1e-5, atol=1e-5)
