@@ -94,7 +94,7 @@ def multiplies_fastest() -> bool:
     return known and ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK_FOR, _TILES) == 0
 
 
-def multiplies(rows: int, depth: int, columns: int) -> bool:
+def is_worth_splitting(rows: int, depth: int, columns: int) -> bool:
     """Whether they do for a product of (rows, depth) with (columns, depth): of others they spend too long on splitting
     its factors, or on writing what they are made into."""
     return rows * columns >= _TIMES * (rows + columns) and depth >= _DEPTH

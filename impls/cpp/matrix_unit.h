@@ -1,8 +1,8 @@
 // Products of float32 matrices by a processor's unit for matrices of bfloat16, Intel's AMX, to float32's own precision.
 //
 // A float32 is the sum of three bfloat16, each what rounding leaves of the ones before: 8 bits of its 24 each. Of the
-// nine products of two such sums six are made, and the unit adds them up in float32: what the other three would add is
-// an eighth of a rounding of float32. Six times the work, at sixteen times the speed of the vector units.
+// nine products of two such sums six are made, and the unit adds them up in float32: the other three are two roundings of
+// a product at most, a fifth of one as a rule. Six times the work, at sixteen times the speed of the vector units.
 //
 // Where there is no such unit the same numbers are made one by one: for tests, not to be fast.
 

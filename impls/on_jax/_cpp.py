@@ -13,7 +13,7 @@ import numpy as np
 
 from impls import cpp
 from impls.cpp import Paths
-from impls.on_jax._layer import Array
+from impls.on_jax._layer import Array, product
 from impls.on_numpy.sohsm import Projected
 
 _SCORES, _GRADIENTS, _LIKELIEST = "cluster_scores_of_xla", "cluster_gradients_of_xla", "likeliest_words_of_xla"
@@ -27,6 +27,11 @@ _TARGETS = _SCORES, _GRADIENTS, _LIKELIEST, _OF_HIDDEN, _FUSED, _LOSSES, _BY_NOD
 def known(dtype: str) -> bool:
     """Whether there are kernels for vectors of a spec's `dtype` on the device that JAX takes by itself: a CPU."""
     return dtype == "float32" and jax.default_backend() == "cpu" and _registered()
+
+
+def multiplies(dtype: str) -> bool:
+    """Whether they multiply large matrices of `dtype` there faster than JAX does."""
+    return cpp.multiplies_fastest() and known(dtype)
 
 
 def scores(
@@ -80,8 +85,10 @@ def likeliest_of_hidden(
 
 
 def linear(hidden_ND: Array, weight_VD: Array) -> Array:
-    """(N, V) h W^T of float32, by the kernels where they are fastest."""
-    return _linear(hidden_ND, weight_VD) if cpp.multiplies_fastest() else jnp.matmul(hidden_ND, weight_VD.T)
+    """(N, V) h W^T in the dtype of W and in at least float32, as `product`: by the kernels where they are fastest."""
+    if len(hidden_ND) == 1 or not multiplies(weight_VD.dtype.name):
+        return product(hidden_ND, weight_VD)
+    return _linear(hidden_ND.astype(weight_VD.dtype), weight_VD)
 
 
 @jax.custom_vjp
@@ -106,7 +113,7 @@ def _product(left: Array, right: Array, *, left_by_columns: bool = False, right_
     """The products of the rows, or columns, of one with those of the other."""
     rows, depth = left.shape[::-1] if left_by_columns else left.shape
     columns = right.shape[1 if right_by_columns else 0]
-    if not cpp.multiplies(rows, depth, columns):
+    if not cpp.is_worth_splitting(rows, depth, columns):
         return jnp.matmul(left.T if left_by_columns else left, right if right_by_columns else right.T)
     call = _call(_PRODUCT, jax.ShapeDtypeStruct((rows, columns), jnp.float32))
     return call(left, right, left_by_columns=np.int32(left_by_columns), right_by_columns=np.int32(right_by_columns))

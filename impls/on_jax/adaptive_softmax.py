@@ -15,6 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from impls import cpp
+from impls.cpp import CPP
+from impls.on_jax import _cpp
 from impls.on_jax._best import top_k
 from impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product, put, wide
 from impls.spec import LayerSpec
@@ -120,10 +123,13 @@ class AdaptiveSoftmax(OutputLayer):
         places = {"band": put(self._bands.band, jnp.int32), "place": put(self._bands.place, jnp.int32)}
         return places | words
 
+    def formulation(self) -> str:
+        return cpp.formulation(CPP) if _cpp.multiplies(self.spec.dtype) else ""
+
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         band_N, place_N = structure["band"][targets_N], structure["place"][targets_N]
         entry_N = jnp.where(band_N == 0, place_N, self.head - 1 + band_N)
-        scores = product(hidden_ND, params["head_weight"])
+        scores = _cpp.linear(hidden_ND, params["head_weight"])
         nll_N = jax.nn.logsumexp(scores, axis=1) - pick(scores, entry_N)
         for tail in range(self.tails):
             nll_N += tail_nll(hidden_ND, *self._tail(params, tail), band_N == tail + 1, place_N)

@@ -127,8 +127,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return hidden_ND + rectified_ND * sohsm.RECTIFIED
 
     def _product(self, left: Array, right: Array) -> Array:
-        kernels = self.form == CPP and len(left) > 1
-        return _cpp.linear(left.astype(right.dtype), right) if kernels else product(left, right)
+        return _cpp.linear(left, right) if self.form == CPP else product(left, right)
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = ("word_weight", "word_bias")

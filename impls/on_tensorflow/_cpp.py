@@ -13,12 +13,17 @@ import tensorflow as tf
 from impls import cpp
 from impls.cpp import Paths
 from impls.on_numpy.sohsm import Projected
-from impls.on_tensorflow._layer import Tensor
+from impls.on_tensorflow._layer import Tensor, product
 
 
 def known(dtype: str) -> bool:
     """Whether there are kernels for vectors of a spec's `dtype` where TensorFlow places them by itself: on a CPU."""
     return dtype == "float32" and not tf.config.list_logical_devices("GPU") and _operations() is not None
+
+
+def multiplies(dtype: str) -> bool:
+    """Whether they multiply large matrices of `dtype` there faster than TensorFlow does."""
+    return cpp.multiplies_fastest() and known(dtype)
 
 
 def threads() -> int:
@@ -79,11 +84,11 @@ def likeliest_of_hidden(
 
 
 def linear(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
-    """(N, V) h W^T of float32, by the kernels where they are fastest."""
-    hidden_ND, weight_VD = tf.convert_to_tensor(hidden_ND), tf.convert_to_tensor(weight_VD)
-    if not cpp.multiplies_fastest() or hidden_ND.shape[0] is None:
-        return tf.matmul(hidden_ND, weight_VD, transpose_b=True)
-    return _linear(hidden_ND, weight_VD)
+    """(N, V) h W^T in the dtype of W, as `product`: by the kernels where they are fastest."""
+    weight_VD = tf.convert_to_tensor(weight_VD)
+    if hidden_ND.shape[0] is None or not multiplies(weight_VD.dtype.name):
+        return product(hidden_ND, weight_VD)
+    return _linear(tf.cast(hidden_ND, weight_VD.dtype), weight_VD)
 
 
 @tf.custom_gradient
@@ -99,7 +104,7 @@ def _product(left: Tensor, right: Tensor, *, left_by_columns: bool = False, righ
     """The products of the rows, or columns, of one with those of the other."""
     rows, depth = left.shape[::-1] if left_by_columns else left.shape
     columns = right.shape[1 if right_by_columns else 0]
-    if not cpp.multiplies(rows, depth, columns):
+    if not cpp.is_worth_splitting(rows, depth, columns):
         return tf.matmul(left, right, transpose_a=left_by_columns, transpose_b=not right_by_columns)
     found = _operations().vocabench_matrix_product(
         left, right, threads=threads(), left_by_columns=left_by_columns, right_by_columns=right_by_columns

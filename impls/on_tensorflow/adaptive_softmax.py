@@ -7,6 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from impls import cpp
+from impls.cpp import CPP
+from impls.on_tensorflow import _cpp
 from impls.on_tensorflow._layer import (
     OutputLayer,
     Tensor,
@@ -35,6 +38,9 @@ class AdaptiveSoftmax(OutputLayer):
         self.head, self.tails = bands.head, bands.tails
         self.band, self.place = tf.constant(bands.band, tf.int32), tf.constant(bands.place, tf.int32)
         self._words = [tf.constant(words, tf.int32) for words in bands.words]
+
+    def formulation(self) -> str:
+        return cpp.formulation(CPP) if _cpp.multiplies(self.spec.dtype) else ""
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         band_N, place_N = tf.gather(self.band, targets_N), tf.gather(self.place, targets_N)
@@ -120,7 +126,7 @@ class AdaptiveSoftmax(OutputLayer):
 
     def _head_scores(self, hidden_ND: Tensor) -> Tensor:
         """(N, head + tails) of the head's words and of each tail."""
-        return at_least_float32(product(hidden_ND, self.value_of("head_weight")))
+        return at_least_float32(_cpp.linear(hidden_ND, self.value_of("head_weight")))
 
     def _tail_scores(self, hidden_RD: Tensor, tail: int) -> Tensor:
         projected = product(hidden_RD, self.value_of(f"tail{tail}_projection"))

@@ -145,7 +145,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return at_least_float32(logits_NC)
 
     def _product(self, left: Tensor, right: Tensor) -> Tensor:
-        return _cpp.linear(tf.cast(left, right.dtype), right) if self.form == CPP else product(left, right)
+        return _cpp.linear(left, right) if self.form == CPP else product(left, right)
 
     # Words by slot inside, in vocabulary order outside.
     _BY_SLOT = ("word_weight", "word_bias")

@@ -25,6 +25,11 @@ def known(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and _library() is not None
 
 
+def multiplies(dtype: torch.dtype) -> bool:
+    """Whether they multiply large matrices of `dtype` there faster than PyTorch does."""
+    return cpp.multiplies_fastest() and known(dtype)
+
+
 def runs_on(words: Tensor) -> bool:
     """Whether the kernels take these words."""
     return words.device.type == "cpu" and words.dtype == torch.float32 and words.is_contiguous()

@@ -39,16 +39,16 @@ def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None, *
     if not learns and len(hidden_ND) <= FEW_VECTORS and _is_plain(hidden_ND, weight_VD):
         scores_NV = of_few(hidden_ND, weight_VD)
         return scores_NV if bias_V is None else scores_NV + bias_V
-    if kernels and _is_plain(hidden_ND, weight_VD) and cpp.multiplies_fastest():
+    if kernels and _is_kernels(hidden_ND, weight_VD):
         return _LinearByKernels.apply(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
     if not is_onednns(hidden_ND, weight_VD):
         return F.linear(hidden_ND, weight_VD, bias_V)
     return _Linear.apply(hidden_ND, weight_VD, bias_V) if learns else _by_onednn(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
 
 
-def product(left_NV: Tensor, right_VD: Tensor) -> Tensor:
+def product(left_NV: Tensor, right_VD: Tensor, *, kernels: bool = False) -> Tensor:
     """(N, D), as `linear`."""
-    return linear(left_NV, right_VD.T)
+    return linear(left_NV, right_VD.T, kernels=kernels)
 
 
 def add_product(total_ND: Tensor, left_NV: Tensor, right_VD: Tensor) -> None:
@@ -59,9 +59,11 @@ def add_product(total_ND: Tensor, left_NV: Tensor, right_VD: Tensor) -> None:
         total_ND.addmm_(left_NV, right_VD)
 
 
-def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
-    """(V, D) the gradient of h W^T by W."""
+def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor, *, kernels: bool = False) -> Tensor:
+    """(V, D) the gradient of h W^T by W, with `kernels` as `linear` has them."""
     dscores_VN, hidden_DN = dscores_NV.T, hidden_ND.T
+    if kernels and _is_kernels(dscores_VN, hidden_DN):
+        return linear(dscores_VN, hidden_DN, kernels=True)
     if not is_onednns(hidden_DN, dscores_VN):
         return dscores_VN @ hidden_ND
     if len(dscores_VN) <= len(hidden_DN):  # of the first factor a copy is made
@@ -105,12 +107,12 @@ class _Linear(torch.autograd.Function):
 
 
 class _LinearByKernels(torch.autograd.Function):
-    """The same by the C++ kernels, each product that is theirs."""
+    """By the C++ kernels, and those of its gradients that are theirs."""
 
     @staticmethod
     def forward(ctx, hidden_ND, weight_VD, bias_V) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(hidden_ND, weight_VD)
-        scores_NV = _by_kernels(hidden_ND, weight_VD)
+        scores_NV = _cpp.matrix_product(hidden_ND, weight_VD)
         return scores_NV if bias_V is None else scores_NV.add_(bias_V)
 
     @staticmethod
@@ -118,17 +120,16 @@ class _LinearByKernels(torch.autograd.Function):
         hidden_ND, weight_VD = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad
         return (
-            linear(dscores_NV, weight_VD.T, kernels=True) if needs_hidden else None,
-            linear(dscores_NV.T, hidden_ND.T, kernels=True) if needs_weight else None,
+            product(dscores_NV, weight_VD, kernels=True) if needs_hidden else None,
+            weight_gradient(dscores_NV, hidden_ND, kernels=True) if needs_weight else None,
             dscores_NV.sum(dim=0) if needs_bias else None,
         )
 
 
-def _by_kernels(left_ND: Tensor, right_VD: Tensor) -> Tensor:
-    """(N, V), of factors that are large enough; of others PyTorch's."""
-    if cpp.multiplies(len(left_ND), left_ND.shape[1], len(right_VD)):
-        return _cpp.matrix_product(left_ND, right_VD)
-    return left_ND @ right_VD.T
+def _is_kernels(left_ND: Tensor, right_VD: Tensor) -> bool:
+    """Whether the C++ kernels make `left_ND @ right_VD.T`, where they may."""
+    large = cpp.is_worth_splitting(len(left_ND), left_ND.shape[1], len(right_VD))
+    return large and _is_plain(left_ND, right_VD) and _cpp.multiplies(left_ND.dtype)
 
 
 def _by_onednn(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:

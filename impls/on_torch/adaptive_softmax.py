@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.on_torch import _products
+from impls import cpp
+from impls.cpp import CPP
+from impls.on_torch import _cpp, _products
 from impls.on_torch._best import best, exact_topk
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
 from impls.spec import LayerSpec
@@ -24,7 +26,7 @@ class _LinearNll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_ND, weight_SD, place_N) -> Tensor:  # type: ignore[override]
         cast_ND = hidden_ND.to(weight_SD.dtype)
-        scores_NS = at_least_float32(_products.linear(cast_ND, weight_SD))
+        scores_NS = at_least_float32(_products.linear(cast_ND, weight_SD, kernels=True))
         scores_NS -= scores_NS.amax(
             dim=1, keepdim=True
         )  # or the logarithm's rounding would show where scores are large
@@ -41,8 +43,9 @@ class _LinearNll(torch.autograd.Function):
         dscores_NS = (scores_NS - log_sum_N[:, None]).exp_()
         dscores_NS.scatter_add_(1, place_N[:, None], dscores_NS.new_full((len(dscores_NS), 1), -1.0))
         dscores_NS = dscores_NS.mul_(dnll_N[:, None]).to(weight_SD.dtype)
-        dhidden_ND = _products.product(dscores_NS, weight_SD)
-        return dhidden_ND.to(ctx.hidden_dtype), _products.weight_gradient(dscores_NS, hidden_ND), None
+        dhidden_ND = _products.product(dscores_NS, weight_SD, kernels=True)
+        dweight_SD = _products.weight_gradient(dscores_NS, hidden_ND, kernels=True)
+        return dhidden_ND.to(ctx.hidden_dtype), dweight_SD, None
 
 
 class AdaptiveSoftmax(OutputLayer):
@@ -68,6 +71,11 @@ class AdaptiveSoftmax(OutputLayer):
         self.register_buffer("place", torch.from_numpy(bands.place), persistent=False)
         for number, words in enumerate(bands.words):
             self.register_buffer(f"words{number}", torch.from_numpy(words), persistent=False)
+
+    def formulation(self) -> str:
+        return (
+            cpp.formulation(CPP) if _cpp.runs_on(self.head_weight) and _cpp.multiplies(self.head_weight.dtype) else ""
+        )
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         band_N, place_N = self.band[targets_N], self.place[targets_N]
@@ -150,7 +158,7 @@ class AdaptiveSoftmax(OutputLayer):
         return F.log_softmax(at_least_float32(_products.linear(hidden_ND, self.head_weight)), dim=1)
 
     def _projected(self, hidden_RD: Tensor, tail: int) -> Tensor:
-        return _products.linear(hidden_RD, getattr(self, f"tail{tail}_projection"))
+        return _products.linear(hidden_RD, getattr(self, f"tail{tail}_projection"), kernels=True)
 
     def _joint(self, hidden_RD: Tensor, log_tail_R: Tensor, tail: int) -> Tensor:
         """(R, S) log P(tail, w | h) of the tail's words."""

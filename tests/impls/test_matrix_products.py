@@ -2,6 +2,7 @@
 is none: as near to float64 as float32 comes, however the factors lie, and in the three frameworks' layers."""
 
 import dataclasses
+import importlib
 import subprocess
 
 import pytest
@@ -83,27 +84,33 @@ def test_sums_of_nothing_are_zeros():
 def every_product(monkeypatch):
     """Taken by layers, of whatever size and wherever they run."""
     monkeypatch.setattr(cpp, "multiplies_fastest", lambda: True)
-    monkeypatch.setattr(cpp, "multiplies", lambda *sizes: True)
+    monkeypatch.setattr(cpp, "is_worth_splitting", lambda *sizes: True)
+
+
+LAYERS = {
+    "sohsm": {"bias": True},
+    "sohsm, residual": {"bias": True, "projection": "residual"},
+    "adaptive_softmax": {},
+}
 
 
 @pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
-@pytest.mark.parametrize("projection", ["relu", "residual"])
-def test_layers_agree_with_their_definition(framework, projection, every_product, monkeypatch):
-    made = []
-    for module in (f"impls.on_{framework}._cpp",):
-        name = "matrix_product" if framework == "torch" else "_product"
-        product = getattr(__import__(module, fromlist=[name]), name)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_agree_with_their_definition(framework, name, every_product, monkeypatch):
+    module, function = f"impls.on_{framework}._cpp", "matrix_product" if framework == "torch" else "_product"
+    made, product = [], getattr(importlib.import_module(module), function)
 
-        def counted(*given, product=product, **further):
-            made.append(given)
-            return product(*given, **further)
+    def counted(*given, **further):
+        made.append(given)
+        return product(*given, **further)
 
-        monkeypatch.setattr(f"{module}.{name}", counted)
-    spec = layers.spec("sohsm", counts=zipf_counts(400), dim=40, seed=2, bias=True, projection=projection)
-    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP))
+    monkeypatch.setattr(f"{module}.{function}", counted)
+    spec = layers.spec(name.partition(",")[0], counts=zipf_counts(400), dim=40, seed=2, **LAYERS[name])
+    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP if name.startswith("sohsm") else ""))
     found = agreement.check_layer(layer, batch(spec.counts, tokens=60, dim=40, seed=2), k=12)
     assert [str(check) for check in found if not check.agrees] == []
-    assert len(made) >= 9  # of three products the gradients by both factors
+    assert len(made) >= 3  # a product and both of its gradients
+    assert layer.formulation() == f"{CPP}, AMX"
 
 
 def test_gradients_of_gradients(every_product):
@@ -120,10 +127,10 @@ def test_gradients_of_gradients(every_product):
 
 
 def test_only_large_products_are_worth_splitting_their_factors():
-    assert cpp.multiplies(2560, 512, 512)
-    assert cpp.multiplies(512, 2560, 512)
-    assert not cpp.multiplies(2560, 512, 100)
-    assert not cpp.multiplies(2560, 100, 512)
+    assert cpp.is_worth_splitting(2560, 512, 512)
+    assert cpp.is_worth_splitting(512, 2560, 512)
+    assert not cpp.is_worth_splitting(2560, 512, 100)
+    assert not cpp.is_worth_splitting(2560, 100, 512)
 
 
 @pytest.fixture
