@@ -26,9 +26,9 @@
 
 namespace {
 
-constexpr int64_t SIDE = 16;   // rows and columns of what the unit makes at a time
-constexpr int64_t STEP = 32;   // numbers of a row that it multiplies at a time
-constexpr int64_t PARTS = 3;   // that a float32 is the sum of
+constexpr int64_t SIDE = 16;        // rows and columns of what the unit makes at a time
+constexpr int64_t STEP = 32;        // numbers of a row that it multiplies at a time
+constexpr int64_t PARTS = 3;        // that a float32 is the sum of
 constexpr int64_t LINE_BYTES = 64;  // that a cache fetches together
 
 // Pairs of bfloat16: in a left factor's a row each, in a right one's a column. A pair's numbers are SIDE apart.
@@ -39,8 +39,11 @@ struct alignas(64) Tile {
 using Sixteen = float __attribute__((vector_size(64)));
 using Bits = uint32_t __attribute__((vector_size(64)));
 
-// To bfloat16, halves away from zero.
-Sixteen rounded(Sixteen numbers) { return (Sixteen)(((Bits)numbers + 0x8000u) & 0xffff0000u); }
+// To bfloat16, halves away from zero; what is no number stays none.
+Sixteen rounded(Sixteen numbers) {
+    const Bits is_number = (Bits)(numbers == numbers);
+    return (Sixteen)(((Bits)numbers + (is_number & 0x8000u)) & 0xffff0000u);
+}
 
 // Of two times SIDE numbers the parts, a pair each.
 void split(Sixteen one, Sixteen other, Tile *tile, int64_t line) {

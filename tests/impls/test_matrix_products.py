@@ -64,6 +64,15 @@ def test_no_number_is_lost_of_a_float32():
     assert torch.equal(_cpp.matrix_product(numbers_N1, torch.ones(1, 1)), numbers_N1)
 
 
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, 0x7F800001, -1, -0x400000])
+def test_every_nan_stays_one(bits):
+    """Rounding by adding to the bits would carry over into the sign of some."""
+    nan_11 = torch.tensor([[bits]], dtype=torch.int32).view(torch.float32)
+    assert nan_11.isnan().all()
+    assert _cpp.matrix_product(nan_11, torch.ones(1, 1)).isnan().all()
+    assert _cpp.matrix_product(torch.ones(1, 1), nan_11).isnan().all()
+
+
 def test_what_is_no_number_stays_none_and_harms_no_other():
     left_ND, right_VD = torch.ones(40, 35), torch.ones(20, 35)
     left_ND[3, 7], right_VD[5, 34] = torch.nan, torch.inf
