@@ -88,35 +88,42 @@ def linear(hidden_ND: Array, weight_VD: Array) -> Array:
     """(N, V) h W^T in the dtype of W and in at least float32, as `product`: by the kernels where they are fastest."""
     if len(hidden_ND) == 1 or not multiplies(weight_VD.dtype.name):
         return product(hidden_ND, weight_VD)
-    return _linear(hidden_ND.astype(weight_VD.dtype), weight_VD)
+    return _product(hidden_ND.astype(weight_VD.dtype), weight_VD)
 
 
-@jax.custom_vjp
-def _linear(hidden_ND: Array, weight_VD: Array) -> Array:
-    return _product(hidden_ND, weight_VD)
-
-
-def _linear_forward(hidden_ND: Array, weight_VD: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _product(hidden_ND, weight_VD), (hidden_ND, weight_VD)
-
-
-def _linear_backward(factors: tuple[Array, Array], dscores_NV: Array) -> tuple[Array, Array]:
-    hidden_ND, weight_VD = factors
-    dhidden_ND = _product(dscores_NV, weight_VD, right_by_columns=True)
-    return dhidden_ND, _product(dscores_NV, hidden_ND, left_by_columns=True, right_by_columns=True)
-
-
-_linear.defvjp(_linear_forward, _linear_backward)
-
-
-def _product(left: Array, right: Array, *, left_by_columns: bool = False, right_by_columns: bool = False) -> Array:
-    """The products of the rows, or columns, of one with those of the other."""
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _product(left: Array, right: Array, left_by_columns: bool = False, right_by_columns: bool = False) -> Array:
+    """The products of the rows, or columns, of one with those of the other; differentiable as often as wanted."""
     rows, depth = left.shape[::-1] if left_by_columns else left.shape
     columns = right.shape[1 if right_by_columns else 0]
     if not cpp.is_worth_splitting(rows, depth, columns):
         return jnp.matmul(left.T if left_by_columns else left, right if right_by_columns else right.T)
     call = _call(_PRODUCT, jax.ShapeDtypeStruct((rows, columns), jnp.float32))
     return call(left, right, left_by_columns=np.int32(left_by_columns), right_by_columns=np.int32(right_by_columns))
+
+
+def _product_forward(
+    left: Array, right: Array, left_by_columns: bool, right_by_columns: bool
+) -> tuple[Array, tuple[Array, Array]]:
+    return _product(left, right, left_by_columns, right_by_columns), (left, right)
+
+
+def _product_backward(
+    left_by_columns: bool, right_by_columns: bool, factors: tuple[Array, Array], dproduct: Array
+) -> tuple[Array, Array]:
+    left, right = factors
+    of_right, of_left = (right, not right_by_columns), (left, not left_by_columns)
+    dleft = _of_either(of_right, (dproduct, False)) if left_by_columns else _of_either((dproduct, False), of_right)
+    dright = _of_either(of_left, (dproduct, True)) if right_by_columns else _of_either((dproduct, True), of_left)
+    return dleft, dright
+
+
+def _of_either(left: tuple[Array, bool], right: tuple[Array, bool]) -> Array:
+    """Of factors with whether their columns are meant."""
+    return _product(left[0], right[0], left[1], right[1])
+
+
+_product.defvjp(_product_forward, _product_backward)
 
 
 def path_losses(hidden_ND: Array, node_weight: Array, paths: Paths) -> tuple[Array, Array, Array]:

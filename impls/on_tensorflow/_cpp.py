@@ -88,28 +88,31 @@ def linear(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
     weight_VD = tf.convert_to_tensor(weight_VD)
     if hidden_ND.shape[0] is None or not multiplies(weight_VD.dtype.name):
         return product(hidden_ND, weight_VD)
-    return _linear(tf.cast(hidden_ND, weight_VD.dtype), weight_VD)
+    return _product((tf.cast(hidden_ND, weight_VD.dtype), False), (weight_VD, False))
 
 
-@tf.custom_gradient
-def _linear(hidden_ND: Tensor, weight_VD: Tensor) -> tuple[Tensor, object]:
-    def gradient(dscores_NV: Tensor) -> tuple[Tensor, Tensor]:
-        dhidden_ND = _product(dscores_NV, weight_VD, right_by_columns=True)
-        return dhidden_ND, _product(dscores_NV, hidden_ND, left_by_columns=True, right_by_columns=True)
-
-    return _product(hidden_ND, weight_VD), gradient
-
-
-def _product(left: Tensor, right: Tensor, *, left_by_columns: bool = False, right_by_columns: bool = False) -> Tensor:
-    """The products of the rows, or columns, of one with those of the other."""
-    rows, depth = left.shape[::-1] if left_by_columns else left.shape
-    columns = right.shape[1 if right_by_columns else 0]
+def _product(left: tuple[Tensor, bool], right: tuple[Tensor, bool]) -> Tensor:
+    """The products of the rows of one with those of the other, or of the columns where they are said to be meant;
+    differentiable as often as wanted."""
+    (left_matrix, left_by_columns), (right_matrix, right_by_columns) = left, right
+    rows, depth = left_matrix.shape[::-1] if left_by_columns else left_matrix.shape
+    columns = right_matrix.shape[1 if right_by_columns else 0]
     if not cpp.is_worth_splitting(rows, depth, columns):
-        return tf.matmul(left, right, transpose_a=left_by_columns, transpose_b=not right_by_columns)
-    found = _operations().vocabench_matrix_product(
-        left, right, threads=threads(), left_by_columns=left_by_columns, right_by_columns=right_by_columns
-    )
-    return tf.ensure_shape(found, [rows, columns])
+        return tf.matmul(left_matrix, right_matrix, transpose_a=left_by_columns, transpose_b=not right_by_columns)
+
+    @tf.custom_gradient
+    def by_kernels(left_matrix: Tensor, right_matrix: Tensor) -> tuple[Tensor, object]:
+        def gradient(dproduct: Tensor) -> tuple[Tensor, Tensor]:
+            of_right, of_left = (right_matrix, not right_by_columns), (left_matrix, not left_by_columns)
+            dleft = _product(of_right, (dproduct, False)) if left_by_columns else _product((dproduct, False), of_right)
+            dright = _product(of_left, (dproduct, True)) if right_by_columns else _product((dproduct, True), of_left)
+            return dleft, dright
+
+        sides = {"left_by_columns": int(left_by_columns), "right_by_columns": int(right_by_columns)}
+        found = _operations().vocabench_matrix_product(left_matrix, right_matrix, threads=threads(), **sides)
+        return tf.ensure_shape(found, [rows, columns]), gradient
+
+    return by_kernels(left_matrix, right_matrix)
 
 
 def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,7 +4,9 @@ is none: as near to float64 as float32 comes, however the factors lie, and in th
 import dataclasses
 import importlib
 import subprocess
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -122,17 +124,57 @@ def test_layers_agree_with_their_definition(framework, name, every_product, monk
     assert layer.formulation() == f"{CPP}, AMX"
 
 
-def test_gradients_of_gradients(every_product):
-    generator = torch.Generator().manual_seed(0)
-    found = []
-    for kernels in (True, False):
-        generator.manual_seed(0)
-        arrays = [torch.randn(s, generator=generator).requires_grad_() for s in ((17, 9), (23, 9), (23,))]
-        loss = torch.log_softmax(_products.linear(*arrays, kernels=kernels), dim=1)[:, 3].sum()
-        (gradient_ND,) = torch.autograd.grad(loss, arrays[0], create_graph=True)
-        found.append(torch.autograd.grad(gradient_ND.square().sum(), arrays))
-    for ours, expected in zip(*found, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+def _of_torch(factors, weights_NV, *, kernels):
+    hidden_ND, weight_VD = (torch.tensor(factor, requires_grad=True) for factor in factors)
+    log_NV = torch.log_softmax(_products.linear(hidden_ND, weight_VD, kernels=kernels), 1)
+    loss = (log_NV * torch.from_numpy(weights_NV)).sum()
+    first = torch.autograd.grad(loss, (hidden_ND, weight_VD), create_graph=True)
+    return torch.autograd.grad(sum(gradient.square().sum() for gradient in first), (hidden_ND, weight_VD))
+
+
+def _of_tensorflow(factors, weights_NV, *, kernels):
+    import tensorflow as tf
+
+    from impls.on_tensorflow import _cpp, _layer
+
+    product = _cpp.linear if kernels else _layer.product
+    variables = [tf.Variable(factor) for factor in factors]
+    with tf.GradientTape() as second:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.log_softmax(product(*variables)) * weights_NV)
+        first: Any = tape.gradient(loss, variables)
+        squares = tf.add_n([tf.reduce_sum(gradient**2) for gradient in first])
+    return second.gradient(squares, variables)
+
+
+def _of_jax(factors, weights_NV, *, kernels):
+    import jax
+    import jax.numpy as jnp
+
+    from impls.on_jax import _cpp, _layer
+
+    product = _cpp.linear if kernels else _layer.product
+
+    def loss(factors):
+        return (jax.nn.log_softmax(product(*factors)) * weights_NV).sum()
+
+    def squares(factors):
+        return sum((gradient**2).sum() for gradient in jax.grad(loss)(factors))
+
+    return jax.jit(jax.grad(squares))(tuple(jnp.asarray(factor) for factor in factors))
+
+
+SECOND = {"torch": _of_torch, "tensorflow": _of_tensorflow, "jax": _of_jax}
+
+
+@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
+def test_gradients_of_gradients(framework, every_product):
+    rng = np.random.default_rng(0)
+    factors = [rng.normal(size=size).astype(np.float32) for size in ((17, 9), (23, 9))]
+    weights_NV = rng.normal(size=(17, 23)).astype(np.float32)
+    ours, theirs = (SECOND[framework](factors, weights_NV, kernels=kernels) for kernels in (True, False))
+    for found, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-3, atol=1e-3)
 
 
 def test_only_large_products_are_worth_splitting_their_factors():
