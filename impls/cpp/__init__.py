@@ -31,6 +31,7 @@ _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
 _WIDEST = 16  # numbers that registers hold at once, at most
 _TIMES, _DEPTH = 160, 192  # that a number of a product is multiplied, and numbers of a sum, for the unit for matrices
+_FUSED_DIM, _FUSED_NUMBERS = 256, 3 * 2**14  # of vectors, and of a block of them, for fused softmax by that unit
 _ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18  # Linux's call for leave to use the registers of that unit
 _PROJECTED = 32  # rows at most that the kernels project faster than frameworks' products do
 
@@ -67,7 +68,7 @@ def version() -> str:
 
 def formulation(form: str) -> str:
     """How a row tells a layer's form whose kernels multiply large matrices."""
-    return f"{form}, AMX" if form == CPP and multiplies_fastest() else form
+    return f"{form}, large products by AMX" if form == CPP and multiplies_fastest() else form
 
 
 def with_fused_softmax(forms: tuple[str, ...], dim: int) -> tuple[str, ...]:
@@ -98,6 +99,12 @@ def is_worth_splitting(rows: int, depth: int, columns: int) -> bool:
     """Whether they do for a product of (rows, depth) with (columns, depth): of others they spend too long on splitting
     its factors, or on writing what they are made into."""
     return rows * columns >= _TIMES * (rows + columns) and depth >= _DEPTH
+
+
+def fuses_by_unit(tokens: int, most: int, dim: int) -> bool:
+    """Whether fused softmax of vectors (dim,), of at most so many at a time, is fastest by the unit for matrices: its
+    time for a word is the same for few vectors, where the others' is less."""
+    return multiplies_fastest() and dim >= _FUSED_DIM and min(tokens, most) * dim >= _FUSED_NUMBERS
 
 
 @cache

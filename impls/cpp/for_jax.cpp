@@ -102,8 +102,8 @@ ffi::Error beam(int32_t threads, int32_t width, Floats nodes, Integers children,
     return ffi::Error::Success();
 }
 
-ffi::Error fused(int32_t threads, int32_t most, int32_t by_unit, Floats vectors, Floats words, Floats bias, Integers target,
-                 Floats share, FloatsOut total, FloatsOut dvectors, FloatsOut dwords, FloatsOut dbias) {
+ffi::Error fused(int32_t threads, int32_t most, int32_t by_unit, Floats vectors, Floats words, Floats bias,
+                 Integers target, Floats share, FloatsOut total, FloatsOut dvectors, FloatsOut dwords, FloatsOut dbias) {
     const auto shape = vectors.dimensions();
     const std::vector<int64_t> words_of(target.typed_data(), target.typed_data() + shape[0]);
     const Examples examples{shape[0], shape[1], vectors.typed_data(), words_of.data(), share.typed_data()};
@@ -149,8 +149,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(leaves_of_beam_of_xla, beam,
                               bound().Attr<int32_t>("width").Arg<Floats>().Arg<Integers>().Arg<Floats>().Ret<Floats>()
                                   .Ret<Integers>().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, fused,
-                              bound().Attr<int32_t>("most").Attr<int32_t>("by_unit").Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Integers>()
-                                  .Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());
+                              bound().Attr<int32_t>("most").Attr<int32_t>("by_unit").Arg<Floats>().Arg<Floats>()
+                                  .Arg<Floats>().Arg<Integers>().Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(matrix_product_of_xla, product,
                               bound().Attr<int32_t>("left_by_columns").Attr<int32_t>("right_by_columns").Arg<Floats>()
                                   .Arg<Floats>().Ret<Floats>());

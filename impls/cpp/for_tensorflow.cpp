@@ -150,8 +150,8 @@ void of_hidden(void *attributes, TF_OpKernelContext *context) {
                            run.data<float>(6), run.or_null(7)};
     const Likeliest<int32_t> likeliest = found(run, rows, given.k);
     if (likeliest.share)
-        likeliest_of_hidden(given.threads, level, run.data<float>(3), rows, run.products(given.threads).words(run.or_null(2)),
-                            likeliest);
+        likeliest_of_hidden(given.threads, level, run.data<float>(3), rows,
+                            run.products(given.threads).words(run.or_null(2)), likeliest);
 }
 
 void losses_of_paths(void *attributes, TF_OpKernelContext *context) {

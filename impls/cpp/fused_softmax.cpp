@@ -100,17 +100,17 @@ struct ByUnit {
         void score(Dense<const float> words, int64_t size, const Tokens &tokens, Dense<float> scores) {
             const Unit unit;
             words_.read(Factor::of(words.first, size, dim_, false), Of::LEFT);
-            multiply_all(words_, size, tokens.vectors, places_, {}, false, scores.first, scores.dim);
+            multiply_all(words_, size, tokens.vectors, places_, false, scores.first, scores.dim);
         }
         template <To TO>
         void differentiate(Dense<const float> dlogits, Dense<const float> words, int64_t size, const Tokens &tokens,
                            int64_t, Dense<float> dwords) {
             const Unit unit;
             dlogits_.read(Factor::of(dlogits.first, size, places_, false), Of::LEFT);
-            multiply_all(dlogits_, size, tokens.across, dim_, {}, TO == To::ADD, dwords.first, dwords.dim);
+            multiply_all(dlogits_, size, tokens.across, dim_, TO == To::ADD, dwords.first, dwords.dim);
             dlogits_across_.read(Factor::of(dlogits.first, size, places_, true), Of::LEFT);
             across_.read(Factor::of(words.first, size, dim_, true), Of::RIGHT);
-            multiply_all(dlogits_across_, places_, across_, dim_, {}, true, dvectors_.get(), dim_);
+            multiply_all(dlogits_across_, places_, across_, dim_, true, dvectors_.get(), dim_);
         }
         void add_to(Dense<float> dvectors, int64_t count) {
             for (int64_t number = 0; number < count * dim_; ++number) dvectors.first[number] += dvectors_[number];

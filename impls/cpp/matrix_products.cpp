@@ -15,14 +15,14 @@ void add_block(const Factor &left, const Parts &right, int64_t columns, bool add
     const Unit unit;
     Parts parts(left.count, left.depth);
     parts.read(left, Of::LEFT);
-    const Wanted next = Wanted::of(right.from(2).tile, right.bytes());  // two tiles of columns ahead
-    multiply_all(parts, left.count, right, columns, next, add, out, columns);
+    multiply_all(parts, left.count, right, columns, add, out, columns);
 }
 
 }  // namespace
 
 void matrix_product(int threads, const Factor &left, const Factor &right, float *out) {
-    if (left.count == 0 || left.depth == 0 || right.count == 0) return (void)std::fill_n(out, left.count * right.count, 0.0f);
+    if (left.count == 0 || left.depth == 0 || right.count == 0)
+        return (void)std::fill_n(out, left.count * right.count, 0.0f);
     // Blocks of rows of about one size, as many for each thread.
     const int64_t pairs = (left.count + 2 * SIDE - 1) / (2 * SIDE);
     const int64_t blocks = (pairs + MOST * threads - 1) / (MOST * threads) * threads;

@@ -103,24 +103,15 @@ struct Run {
     int64_t between;
 };
 
-// Memory that is wanted next: while others are multiplied its lines are fetched, to the cache next to a core.
-struct Wanted {
-    const void *first = nullptr;
-    int64_t lines = 0;
-
-    static Wanted of(const void *first, int64_t bytes) { return {first, bytes / LINE_BYTES}; }
-    void fetch(int64_t from, int64_t some) const {
-        const char *next = static_cast<const char *>(first) + from * LINE_BYTES;
-        for (int64_t line = 0; line < some; ++line) __builtin_prefetch(next + line * LINE_BYTES, 0, 2);
-    }
-};
-
-// Its share for some steps: from a line on so many with each.
+// Lines of memory that are wanted next: with each step some are fetched, to the cache next to a core.
 struct Ahead {
-    Wanted wanted;
-    int64_t first, lines;
+    const char *first;
+    int64_t lines;  // with a step
 
-    void fetch(int64_t step) const { wanted.fetch(first + step * lines, lines); }
+    void fetch(int64_t step) const {
+        for (int64_t line = step * lines; line < (step + 1) * lines; ++line)
+            __builtin_prefetch(first + line * LINE_BYTES, 0, 2);
+    }
 };
 
 enum class Of { LEFT, RIGHT };
@@ -134,7 +125,6 @@ class Parts {
 
     int64_t steps() const { return steps_; }
     Run from(int64_t tile) const { return {at(tile, 0), steps_ * PARTS}; }
-    int64_t bytes() const { return tiles_ * steps_ * PARTS * sizeof(Tile); }
     // How many pieces `read` reads the factor in: as it lies in memory.
     int64_t pieces(const Factor &factor) const { return factor.by_number == 1 ? tiles_ : steps_; }
 
@@ -297,15 +287,17 @@ void multiply_some(Run left, Run right, int64_t steps, Ahead ahead, bool add, fl
 }
 
 // out (rows, columns), whose rows are `dim` apart: of the left's rows with the right's, all steps that the left has; on
-// top of what is there if `add`.
-void multiply_all(const Parts &left, int64_t rows, const Parts &right, int64_t columns, Wanted wanted, bool add,
-                  float *out, int64_t dim) {
-    const int64_t steps = left.steps(), pairs = (rows + 2 * SIDE - 1) / (2 * SIDE) * ((columns + 2 * SIDE - 1) / (2 * SIDE));
-    Ahead ahead{wanted, 0, (wanted.lines + pairs * steps - 1) / (pairs * steps)};
-    for (int64_t column = 0; column < columns; column += 2 * SIDE)
-        for (int64_t row = 0; row < rows; row += 2 * SIDE, ahead.first += steps * ahead.lines)
+// top of what is there if `add`. While two tiles of columns meet all rows the next two are fetched.
+void multiply_all(const Parts &left, int64_t rows, const Parts &right, int64_t columns, bool add, float *out,
+                  int64_t dim) {
+    const int64_t steps = left.steps(), pairs = (rows + 2 * SIDE - 1) / (2 * SIDE);
+    const int64_t lines = (2 * PARTS * SIDE + pairs - 1) / pairs;
+    for (int64_t column = 0; column < columns; column += 2 * SIDE) {
+        Ahead ahead{reinterpret_cast<const char *>(right.from(column / SIDE + 2).tile), lines};
+        for (int64_t row = 0; row < rows; row += 2 * SIDE, ahead.first += steps * lines * LINE_BYTES)
             multiply_some(left.from(row / SIDE), right.from(column / SIDE), steps, ahead, add, out + row * dim + column,
                           dim, rows - row, columns - column);
+    }
 }
 
 }  // namespace

@@ -163,7 +163,8 @@ def fused_softmax(
     """Total and gradients as `impls/cpp/fused_softmax.h` has them; targets in int32."""
     shapes = (), hidden_ND.shape, weight_VD.shape, bias_V.shape
     call = _call(_FUSED, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
-    numbers = {"most": np.int32(most), "by_unit": np.int32(cpp.multiplies_fastest())}
+    by_unit = cpp.fuses_by_unit(len(hidden_ND), most, weight_VD.shape[1])
+    numbers = {"most": np.int32(most), "by_unit": np.int32(by_unit)}
     total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, **numbers)
     return total, tuple(gradients)
 

@@ -158,7 +158,8 @@ def fused_softmax(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Total and gradients as `impls/cpp/fused_softmax.h` has them; targets in int32."""
     given = hidden_ND, weight_VD, bias_V, targets_N, share_N
-    sizes = {"most": most, "by_unit": int(cpp.multiplies_fastest())}
+    tokens = most if hidden_ND.shape[0] is None else hidden_ND.shape[0]
+    sizes = {"most": most, "by_unit": int(cpp.fuses_by_unit(tokens, most, weight_VD.shape[1]))}
     found = _operations().vocabench_fused_softmax(*given, threads=threads(), **sizes)
     gradients = zip((found.dvectors, found.dwords, found.dbias), given[:3], strict=True)
     return tf.ensure_shape(found.total, []), tuple(tf.ensure_shape(array, like.shape) for array, like in gradients)

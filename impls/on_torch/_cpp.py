@@ -165,7 +165,8 @@ def fused_softmax(
     """
     given = hidden_ND.contiguous(), weight_VD, bias_V.contiguous(), targets_N.contiguous(), share_N.contiguous()
     gradients = torch.empty_like(given[0]), torch.empty_like(weight_VD), torch.empty_like(given[2])
-    total, sizes = hidden_ND.new_empty(()), (len(hidden_ND), *weight_VD.shape, most, cpp.multiplies_fastest())
+    by_unit = cpp.fuses_by_unit(len(hidden_ND), most, weight_VD.shape[1])
+    total, sizes = hidden_ND.new_empty(()), (len(hidden_ND), *weight_VD.shape, most, by_unit)
     kernel = _kernel("fused_softmax_of_pointers", weight_VD)
     if not kernel(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, (total, *gradients))):
         raise IndexError(f"a target is none of the {len(weight_VD)} words")

@@ -40,10 +40,10 @@ def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None, *
         scores_NV = of_few(hidden_ND, weight_VD)
         return scores_NV if bias_V is None else scores_NV + bias_V
     if kernels and _is_kernels(hidden_ND, weight_VD):
-        return _LinearByKernels.apply(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
+        return _Linear.apply(hidden_ND, weight_VD, bias_V, True)  # type: ignore[return-value]
     if not is_onednns(hidden_ND, weight_VD):
         return F.linear(hidden_ND, weight_VD, bias_V)
-    return _Linear.apply(hidden_ND, weight_VD, bias_V) if learns else _by_onednn(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
+    return _Linear.apply(hidden_ND, weight_VD, bias_V, False) if learns else _by_onednn(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
 
 
 def product(left_NV: Tensor, right_VD: Tensor, *, kernels: bool = False) -> Tensor:
@@ -83,46 +83,31 @@ def add_weight_gradient(total_VD: Tensor, dscores_NV: Tensor, hidden_ND: Tensor,
 
 
 class _Linear(torch.autograd.Function):
-    """By oneDNN, and its gradients; differentiable as often as wanted."""
+    """By oneDNN or the C++ kernels, and its gradients; differentiable as often as wanted."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(hidden_ND, weight_VD, bias_V) -> Tensor:
-        return _by_onednn(hidden_ND, weight_VD, bias_V)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        ctx.save_for_backward(*inputs[:2])
-
-    @staticmethod
-    def backward(ctx, dscores_NV):  # type: ignore[override]
-        hidden_ND, weight_VD = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad
-        return (
-            product(dscores_NV, weight_VD) if needs_hidden else None,
-            weight_gradient(dscores_NV, hidden_ND) if needs_weight else None,
-            dscores_NV.sum(dim=0) if needs_bias else None,
-        )
-
-
-class _LinearByKernels(torch.autograd.Function):
-    """By the C++ kernels, and those of its gradients that are theirs."""
-
-    @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, bias_V) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(hidden_ND, weight_VD)
+    def forward(hidden_ND, weight_VD, bias_V, kernels) -> Tensor:
+        if not kernels:
+            return _by_onednn(hidden_ND, weight_VD, bias_V)
         scores_NV = _cpp.matrix_product(hidden_ND, weight_VD)
         return scores_NV if bias_V is None else scores_NV.add_(bias_V)
 
     @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.kernels = inputs[3]
+
+    @staticmethod
     def backward(ctx, dscores_NV):  # type: ignore[override]
         hidden_ND, weight_VD = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad
+        needs_hidden, needs_weight, needs_bias, _ = ctx.needs_input_grad
         return (
-            product(dscores_NV, weight_VD, kernels=True) if needs_hidden else None,
-            weight_gradient(dscores_NV, hidden_ND, kernels=True) if needs_weight else None,
+            product(dscores_NV, weight_VD, kernels=ctx.kernels) if needs_hidden else None,
+            weight_gradient(dscores_NV, hidden_ND, kernels=ctx.kernels) if needs_weight else None,
             dscores_NV.sum(dim=0) if needs_bias else None,
+            None,
         )
 
 

@@ -121,7 +121,7 @@ def test_layers_agree_with_their_definition(framework, name, every_product, monk
     found = agreement.check_layer(layer, batch(spec.counts, tokens=60, dim=40, seed=2), k=12)
     assert [str(check) for check in found if not check.agrees] == []
     assert len(made) >= 3  # a product and both of its gradients
-    assert layer.formulation() == f"{CPP}, AMX"
+    assert layer.formulation() == f"{CPP}, large products by AMX"
 
 
 def _of_torch(factors, weights_NV, *, kernels):
@@ -182,6 +182,17 @@ def test_only_large_products_are_worth_splitting_their_factors():
     assert cpp.is_worth_splitting(512, 2560, 512)
     assert not cpp.is_worth_splitting(2560, 512, 100)
     assert not cpp.is_worth_splitting(2560, 100, 512)
+
+
+def test_fused_softmax_of_few_or_narrow_vectors_stays_with_the_vector_units(monkeypatch):
+    monkeypatch.setattr(cpp, "multiplies_fastest", lambda: True)
+    assert cpp.fuses_by_unit(2560, 196, 512)
+    assert cpp.fuses_by_unit(2560, 300, 256)
+    assert not cpp.fuses_by_unit(16, 196, 512)
+    assert not cpp.fuses_by_unit(2560, 16, 512)
+    assert not cpp.fuses_by_unit(2560, 571, 128)
+    monkeypatch.setattr(cpp, "multiplies_fastest", lambda: False)
+    assert not cpp.fuses_by_unit(2560, 196, 512)
 
 
 @pytest.fixture

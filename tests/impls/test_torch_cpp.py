@@ -82,7 +82,7 @@ BY_UNIT = [False, True] if cpp.multiplies_fastest() or not cpp._has("amx_bf16") 
 
 def _fused(*given, by_unit):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpp, "multiplies_fastest", lambda: by_unit)
+        patch.setattr(cpp, "fuses_by_unit", lambda *sizes: by_unit)
         return _cpp.fused_softmax(*given)
 
 
