@@ -33,7 +33,7 @@ _WIDEST = 16  # numbers that registers hold at once, at most
 _TIMES, _DEPTH = 160, 192  # that a number of a product is multiplied, and numbers of a sum, for the unit for matrices
 _FUSED_DIM, _FUSED_NUMBERS = 256, 3 * 2**14  # of vectors, and of a block of them, for fused softmax by that unit
 _ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18  # Linux's call for leave to use the registers of that unit
-_PROJECTED = 32  # rows at most that the kernels project faster than frameworks' products do
+_PROJECTED = 128  # rows at most that the kernels project faster than frameworks' products do
 
 
 class Paths(NamedTuple):

@@ -2,9 +2,11 @@
 //
 // No word is likelier than its cluster. So the likeliest few clusters of each vector are looked through, then those that
 // are as likely as the k-th best word found, the likeliest of them first: all vectors together, each cluster read once a
-// round, in three rounds at most. Where most clusters are about as likely as the likeliest, the k-th best word is less
-// likely than nearly all of them, and they are looked through at once. Each thread keeps the best words that it has found
-// of each vector, so that few others get as far as being compared with them one by one.
+// round, in three rounds at most. To read a cluster takes as long as to multiply it with a few vectors: in the first round
+// those that are read for some vectors are looked through for all others that may well want them later. Where most
+// clusters are about as likely as the likeliest, the k-th best word is less likely than nearly all of them, and they are
+// looked through at once. Each thread keeps the best words that it has found of each vector, so that few others get as far
+// as being compared with them one by one.
 
 #include "cluster_search.h"
 
@@ -21,16 +23,22 @@ namespace {
 
 constexpr int64_t FIRST = 6;        // clusters of each vector that are looked through first
 constexpr int64_t NEXT = 24;        // that are next at most: the k-th best of so few words is far too low
+constexpr int64_t LIKELY = 10;      // the k-th best, at most 1 / k likely, may well be so many times less
 constexpr int64_t WORDS = 64;       // whose vectors stay in the cache next to a core while strips of vectors go by
 constexpr int64_t TOGETHER = 1024;  // vectors at most: what is kept of each and each cluster takes memory
 
 // One vector on the way.
 struct State {
     Best best;
-    std::vector<char> done;  // (C,) clusters looked through
+    std::vector<char> taken;  // (C,) clusters looked through, or among the next
     int64_t expanded = 0;
     std::vector<int32_t> next;  // clusters to look through in this round
     explicit State(int64_t k) : best(k) {}
+
+    void take(int32_t cluster) {
+        taken[cluster] = 1;
+        next.push_back(cluster);
+    }
 };
 
 // Some vectors, and the words of a cluster that is to be looked through for them.
@@ -50,6 +58,20 @@ struct Visit {
     float least_of(int64_t vector) const { return std::max(least[vector], best_of(vector).least()); }
 };
 
+// work(number) for those of `count` values that are at least `least()`, which may grow on the way.
+template <class Least, class Work>
+void each_at_least(const float *values, int64_t count, Least least, Work work) {
+    Vector lowest = Vector{} + least();
+    int64_t number = 0;
+    for (; number + LANES <= count; number += LANES)
+        for (unsigned wanted = where_at_least(load(values + number), lowest); wanted; wanted &= wanted - 1) {
+            work(number + __builtin_ctz(wanted));
+            lowest = Vector{} + least();
+        }
+    for (; number < count; ++number)
+        if (values[number] >= least()) work(number);
+}
+
 // Vector by vector: of few.
 template <class Id>
 void by_vector(const Visit<Id> &visit) {
@@ -61,17 +83,9 @@ void by_vector(const Visit<Id> &visit) {
             for (int64_t s = 0; s < visit.size; ++s) own[s] += visit.bias[s];
         log_softmax(own, visit.size, visit.log_cluster[vector]);
         Best &best = visit.best_of(vector);
-        Vector least = Vector{} + visit.least_of(vector);
-        const auto put = [&](int64_t s) {
-            best.put({own[s], visit.ids[s]});
-            least = Vector{} + std::max(least[0], best.least());
-        };
-        int64_t s = 0;
-        for (; s + LANES <= visit.size; s += LANES)
-            for (unsigned wanted = where_at_least(load(own + s), least); wanted; wanted &= wanted - 1)
-                put(s + __builtin_ctz(wanted));
-        for (; s < visit.size; ++s)
-            if (own[s] >= least[0]) put(s);
+        const float least = visit.least_of(vector);
+        each_at_least(own, visit.size, [&] { return std::max(least, best.least()); },
+                      [&](int64_t s) { best.put({own[s], visit.ids[s]}); });
     }
 }
 
@@ -110,20 +124,26 @@ bool is_flat(const float *log_cluster, int64_t count) {
     return 2 * std::count_if(log_cluster, log_cluster + count, [=](float each) { return each >= half; }) > count;
 }
 
-// The clusters that a vector wants next, of those not looked through.
-void choose(State &state, const float *log_cluster, int64_t count) {
-    std::vector<int32_t> &next = state.next;
-    next.clear();
+// The clusters that a vector wants in a round, of those not looked through.
+void choose(State &state, int64_t round, const float *log_cluster, int64_t count) {
+    state.next.clear();
     const float least = state.best.least();  // at equality a word of lower number may still come
-    for (int64_t cluster = 0; cluster < count; ++cluster)
-        if (log_cluster[cluster] >= least && !state.done[cluster]) next.push_back(cluster);
-    const bool first = !state.expanded;
-    const int64_t room = first && !is_flat(log_cluster, count) ? FIRST : state.expanded == FIRST ? NEXT : count;
-    if (static_cast<int64_t>(next.size()) > room) {
-        const auto likelier = [&](int32_t one, int32_t other) { return log_cluster[one] > log_cluster[other]; };
-        std::nth_element(next.begin(), next.begin() + room, next.end(), likelier);
-        next.resize(room);
-    }
+    const int64_t room = round == 0 && !is_flat(log_cluster, count) ? FIRST : round == 1 ? NEXT : count;
+    Best likeliest(room);
+    each_at_least(log_cluster, count, [&] { return std::max(least, likeliest.least()); }, [&](int64_t cluster) {
+        if (state.taken[cluster]) return;
+        if (room < count)
+            likeliest.put({log_cluster[cluster], cluster});
+        else
+            state.take(cluster);
+    });
+    for (const Word &cluster : likeliest.words()) state.take(cluster.id);
+}
+
+// Further clusters that it may well want: of those that are read for others.
+void join(State &state, const std::vector<char> &is_read, float likely, const float *log_cluster) {
+    for (size_t cluster = 0; cluster < is_read.size(); ++cluster)
+        if (is_read[cluster] && log_cluster[cluster] >= likely && !state.taken[cluster]) state.take(cluster);
 }
 
 // As `likeliest_words`, of vectors that are few enough.
@@ -135,13 +155,23 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
     std::vector<State> states(rows, State(k));
     std::vector<std::vector<Best>> found(threads, std::vector<Best>(rows, Best(k)));  // by each thread in a round
     std::vector<int64_t> open(rows);
-    for (int64_t row = 0; row < rows; ++row) open[row] = row, states[row].done.assign(clusters.count, 0);
+    for (int64_t row = 0; row < rows; ++row) open[row] = row, states[row].taken.assign(clusters.count, 0);
 
-    while (true) {
+    const auto of_open = [&](auto work) {
         share_work(threads, open.size(), [&](int64_t number) {
             const int64_t row = open[number];
-            choose(states[row], searched.log_cluster + row * clusters.count, clusters.count);
+            work(states[row], searched.log_cluster + row * clusters.count);
         });
+    };
+    for (int64_t round = 0;; ++round) {
+        of_open([&](State &state, const float *log_cluster) { choose(state, round, log_cluster, clusters.count); });
+        if (round == 0) {
+            std::vector<char> is_read(clusters.count, 0);
+            for (const State &state : states)
+                for (int32_t cluster : state.next) is_read[cluster] = 1;
+            const float likely = -std::log(static_cast<float>(LIKELY * k));
+            of_open([&](State &state, const float *log_cluster) { join(state, is_read, likely, log_cluster); });
+        }
         open.erase(std::remove_if(open.begin(), open.end(), [&](int64_t row) { return states[row].next.empty(); }),
                    open.end());
         if (open.empty()) break;
@@ -194,7 +224,6 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
         share_work(threads, open.size(), [&](int64_t number) {
             State &state = states[open[number]];
             for (std::vector<Best> &best : found) state.best.take(best[open[number]]);
-            for (int32_t cluster : state.next) state.done[cluster] = 1;
             state.expanded += state.next.size();
         });
     }

@@ -74,8 +74,8 @@ def test_fused_softmax_is_first_where_vectors_are_whole():
 
 def test_few_rows_are_projected_by_the_kernel():
     assert cpp.projects_fastest(1)
-    assert cpp.projects_fastest(32)
-    assert not cpp.projects_fastest(33)
+    assert cpp.projects_fastest(128)
+    assert not cpp.projects_fastest(129)
     assert not cpp.projects_fastest(None)
 
 

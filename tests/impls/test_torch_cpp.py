@@ -214,6 +214,25 @@ def test_few_clusters_are_looked_through_and_all_of_flat_ones():
     assert _cpp.likeliest(*given, 5)[2].tolist() == [1, 1, 1]
 
 
+def test_a_cluster_read_for_one_vector_is_looked_through_for_another_that_may_well_want_it():
+    """Clusters of a word each. The first six hold the second row's best five words: alone it looks at no others. The
+    seventh, which the first row wants, might have held one, the eighth, which it wants too, hardly."""
+    probability_R20 = torch.full((2, 20), 0.01)
+    probability_R20[0, :8] = torch.tensor([0.01] * 6 + [0.8, 0.02])
+    probability_R20[1, :8] = torch.tensor([0.13] * 6 + [0.09, 0.01])
+    where = WordRows.of(torch.ones(20, dtype=torch.int64), 1, in_slab=False)
+    words = torch.ones(20, 4), None, torch.arange(20)[:, None], where
+
+    def found(log_R20):
+        values_RK, ids_RK, share_R = _cpp.likeliest(torch.ones(len(log_R20), 4), log_R20, *words, 5)
+        return values_RK[-1].tolist(), ids_RK[-1].tolist(), round(share_R[-1].item() * 20)
+
+    log_R20 = probability_R20.log()
+    *best, looked_at = found(log_R20[1:])
+    assert (best[1], looked_at) == ([0, 1, 2, 3, 4], 6)
+    assert found(log_R20) == (*best, 7)
+
+
 @pytest.mark.parametrize("where", [0, 1])
 @pytest.mark.parametrize("rows", [2, 20])
 def test_what_is_not_a_number_is_not_searched(where, rows):
