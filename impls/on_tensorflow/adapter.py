@@ -235,6 +235,7 @@ class TensorFlowLayer(Switched, Layer):
         self._log_probs_of = traced(layer.log_probs, **compiled)
         self._target_log_probs_of = traced(layer.target_log_probs, **compiled)
         self._search_of = traced(layer.search)
+        self._topk_of = traced(layer.topk)
         self._beam_of = traced(layer.beam)
         self._sample_of = traced(layer.sample)
 
@@ -310,15 +311,14 @@ class TensorFlowLayer(Switched, Layer):
         uniforms, extra = self._uniforms(job.uniforms_NU), extra_on(self.device, job.extra)
         if job.work == "layer_step":
             return self._prepare_step(hidden, targets, extra, job.optimizer)
-        layer = self.native
-        words_of: dict[str, Callable[[Tensor], object]] = {
-            "topk": lambda hidden: layer.topk(hidden, job.k),
-            "beam": lambda hidden: layer.beam(hidden, job.k, job.width),
-        }
+        words_of = {"topk": (self._topk_of, job.k), "beam": (self._beam_of, job.k, job.width)}
         if job.work in words_of:
-            # Traced for this shape: to find the program for its arguments takes TensorFlow 0.2 ms, of a row's 1.3.
-            program = traced(words_of[job.work]).get_concrete_function(hidden)
-            return self._precise(lambda: wait(program(hidden)))
+            # To find the program for these arguments each time anew takes TensorFlow 0.2 ms, of a row's 1.3. It is the
+            # same one for all hidden vectors of a shape, as where a text is decoded. Without the numbers that it was
+            # traced for a call takes milliseconds: TensorFlow tries all it has against them first.
+            function, *numbers = words_of[job.work]
+            program = function.get_concrete_function(hidden, *numbers)
+            return self._precise(lambda: wait(program(hidden, *numbers)))
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets, extra),
             "sample": lambda: self._sample_of(hidden, uniforms),
