@@ -150,7 +150,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(leaves_of_beam_of_xla, beam,
                                   .Ret<Integers>().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, fused,
                               bound().Attr<int32_t>("most").Attr<int32_t>("by_unit").Arg<Floats>().Arg<Floats>()
-                                  .Arg<Floats>().Arg<Integers>().Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());
+                                  .Arg<Floats>().Arg<Integers>().Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>()
+                                  .Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(matrix_product_of_xla, product,
                               bound().Attr<int32_t>("left_by_columns").Attr<int32_t>("right_by_columns").Arg<Floats>()
                                   .Arg<Floats>().Ret<Floats>());

@@ -198,8 +198,8 @@ void fused(void *attributes, TF_OpKernelContext *context) {
     float *dvectors = total ? run.output<float>(1, {count, examples.dim}) : nullptr;
     float *dwords = dvectors ? run.output<float>(2, {vocab, examples.dim}) : nullptr;
     float *dbias = dwords ? run.output<float>(3, {vocab}) : nullptr;
-    if (dbias && !fused_softmax(given.threads, examples, vocab, given.most, given.by_unit, run.data<float>(1), run.data<float>(2), total, dvectors,
-                                dwords, dbias))
+    if (dbias && !fused_softmax(given.threads, examples, vocab, given.most, given.by_unit, run.data<float>(1),
+                                run.data<float>(2), total, dvectors, dwords, dbias))
         run.fail(TF_OUT_OF_RANGE, "a target is none of the words");
 }
 
