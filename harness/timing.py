@@ -21,6 +21,7 @@ _FRESH = 1024  # pages given to calls that count as having been given memory ane
 _TRIES = 4
 
 _SHORTEST_SAMPLE = 0.02  # seconds of calls; shorter work takes several turns within a round
+_LEAST_TURNS = 3  # of each of several pieces: the mean of single calls has those that were interrupted
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,12 @@ def paired(baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budg
 
 def _turns(works: Sequence[Work]) -> int:
     """Calls of each that fill a round, by the shortest of some: a single one may have been interrupted."""
+    least = 1 if len(works) == 1 else _LEAST_TURNS
     deadline = time.perf_counter() + _SHORTEST_SAMPLE
     shortest = _seconds_of_all(works)
     while time.perf_counter() < deadline:
         shortest = min(shortest, _seconds_of_all(works))
-    return max(1, min(1000, round(_SHORTEST_SAMPLE / max(shortest, 1e-9))))
+    return max(least, min(1000, round(_SHORTEST_SAMPLE / max(shortest, 1e-9))))
 
 
 def _seconds_of_all(works: Sequence[Work]) -> float:

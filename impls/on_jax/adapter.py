@@ -202,7 +202,6 @@ class JaxLayer(Layer):
         self._losses_of = jax.jit(layer.losses) if spec.definition.train_only_loss else self._nll_of
         self._grads_of = jax.jit(jax.value_and_grad(layer.loss, argnums=(0, 2)))
         self._log_probs_of = jax.jit(layer.log_probs)
-        self._topk_of = jax.jit(layer.topk, static_argnums=3)
         self._search_of = jax.jit(layer.search, static_argnums=3)
         self._beam_of = jax.jit(layer.beam, static_argnums=(3, 4))
         self._sample_of = jax.jit(layer.sample)
@@ -288,7 +287,7 @@ class JaxLayer(Layer):
             return self._prepare_step(hidden, targets, extra, job.optimizer)
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(self._params, self._structure, hidden, targets, **extra),
-            "topk": lambda: self._topk_of(self._params, self._structure, hidden, job.k),
+            "topk": lambda: self._search_of(self._params, self._structure, hidden, job.k),
             "beam": lambda: self._beam_of(self._params, self._structure, hidden, job.k, job.width),
             "sample": lambda: self._sample_of(self._params, self._structure, hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(self._params, self._structure, hidden),

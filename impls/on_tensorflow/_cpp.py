@@ -4,7 +4,7 @@ fused softmax."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 from impls import cpp
 from impls.cpp import Paths
 from impls.on_numpy.sohsm import Projected
-from impls.on_tensorflow._layer import Tensor, product
+from impls.on_tensorflow._layer import Tensor, in_dtype, product
 
 
 def known(dtype: str) -> bool:
@@ -26,8 +26,9 @@ def multiplies(dtype: str) -> bool:
     return cpp.multiplies_fastest() and known(dtype)
 
 
+@cache
 def threads() -> int:
-    """As many as TensorFlow has for one operation."""
+    """As many as TensorFlow has for one operation, which stay as many once it has begun. To ask takes 0.2 ms."""
     chosen = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
     return int(chosen or os.cpu_count() or 1)
 
@@ -65,22 +66,30 @@ def likeliest(
     """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) the share of the
     clusters that were looked through for them: 0 of a row that is no numbers, whose words are of no meaning."""
     given = slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, log_cluster_NC
-    return _found(_operations().vocabench_likeliest_words(*given, threads=threads(), k=k), hidden_ND.shape[0], k)
+    return _found(_operations().vocabench_likeliest_words(*given, threads=threads(), k=k), hidden_ND, k)
 
 
-def likeliest_of_hidden(
-    hidden_ND: Tensor, projected: Projected, upper: Sequence[Tensor | None], slab_CSD: Tensor, bias_CS: Tensor | None,
-    word_CS: Tensor, k: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As `likeliest`, of hidden vectors whose upper level is made by the kernel too.
+def search_of_hidden(
+    projected: Projected, upper: Sequence[tf.Variable | None], slab_CSD: tf.Variable, bias_CS: tf.Variable | None,
+    word_CS: tf.Variable,
+) -> Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
+    """A function of hidden vectors and k: as `likeliest`, with an upper level that the kernel makes too.
+
+    A function, as what does not change from call to call is made once: TensorFlow takes a fifth of a vector's time to
+    make it.
 
     Args:
         projected: What projections make of vectors.
         upper: What `impls.on_numpy.sohsm.UPPER_LEVEL` names.
     """
-    given = slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper)
     operation = _operations().vocabench_likeliest_of_hidden
-    return _found(operation(*given, threads=threads(), k=k, **projected._asdict()), hidden_ND.shape[0], k)
+    words, above = (slab_CSD, word_CS, _or_none(bias_CS)), tuple(map(_or_none, upper))
+    numbers = {"threads": threads(), **projected._asdict()}
+
+    def search(hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        return _found(operation(*words, in_dtype(hidden_ND, tf.float32), *above, k=k, **numbers), hidden_ND, k)
+
+    return search
 
 
 def linear(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
@@ -134,22 +143,25 @@ def path_gradients(dscores_NL: Tensor, hidden_ND: Tensor, node_weight: Tensor, p
 def likeliest_leaves(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Values and numbers (N, K) of a tree's k likeliest leaves, best first, equals by their numbers, and (N,) the share
     of the nodes that were looked at for them: 0 of a row that is no numbers."""
-    found = _operations().vocabench_likeliest_leaves(node_weight, children, hidden_ND, threads=threads(), k=k)
-    return _found(found, hidden_ND.shape[0], k)
+    given = node_weight, children, in_dtype(hidden_ND, tf.float32)
+    found = _operations().vocabench_likeliest_leaves(*given, threads=threads(), k=k)
+    return _found(found, hidden_ND, k)
 
 
 def leaves_of_beam(
     hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `likeliest_leaves`, of the leaves that the `width` likeliest ways of each level lead to."""
-    operation = _operations().vocabench_leaves_of_beam
-    found = operation(node_weight, children, hidden_ND, threads=threads(), k=k, width=width)
-    return _found(found, hidden_ND.shape[0], k)
+    given = node_weight, children, in_dtype(hidden_ND, tf.float32)
+    found = _operations().vocabench_leaves_of_beam(*given, threads=threads(), k=k, width=width)
+    return _found(found, hidden_ND, k)
 
 
-def _found(outputs: tuple[Tensor, ...], rows: int | None, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    for output, shape in zip(outputs, ([rows, k], [rows, k], [rows]), strict=True):
-        output.set_shape(shape)
+def _found(outputs: tuple[Tensor, ...], hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    if not tf.executing_eagerly():
+        rows = hidden_ND.shape[0]
+        for output, shape in zip(outputs, ([rows, k], [rows, k], [rows]), strict=True):
+            output.set_shape(shape)
     return tuple(outputs)
 
 
@@ -166,7 +178,14 @@ def fused_softmax(
 
 
 def _or_none(array: Tensor | None) -> Tensor:
-    return tf.zeros([0]) if array is None else array
+    return _nothing() if array is None else array
+
+
+@cache
+def _nothing() -> Tensor:
+    """What kernels are given for an array that a layer does not have; made once, as to make it takes an operation."""
+    with tf.init_scope():  # else it would belong to the graph that asks first
+        return tf.zeros([0])
 
 
 @cache

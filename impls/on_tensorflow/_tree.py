@@ -153,6 +153,10 @@ class TreeSoftmax(OutputLayer):
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         return (CPP, PAIRS) if _cpp.known(spec.dtype) else (PAIRS,)
 
+    @property
+    def one_operation(self) -> tuple[str, ...]:
+        return ("search", "beam") if self.form == CPP and self._single else ()
+
     def inner_shapes(self) -> Shapes:
         return self._inner_shapes
 
@@ -226,7 +230,7 @@ class TreeSoftmax(OutputLayer):
         if not self._single:
             return super().search(hidden_ND, k)
         if self.form == CPP:
-            return _cpp.likeliest_leaves(*self._cast(hidden_ND), self.children, k)
+            return _cpp.likeliest_leaves(self._with_one(hidden_ND), self.value_of("node_weight"), self.children, k)
         values_NK, ids_NK, nodes_N = self._settle(self._with_one(hidden_ND), k, _BEAMS)
         return values_NK, ids_NK, tf.cast(nodes_N, tf.float32) / (self.leaves - 1)
 
@@ -235,9 +239,10 @@ class TreeSoftmax(OutputLayer):
         words have several codes."""
         if not self._single:
             return self.topk(hidden_ND, k)
-        (cast_ND, node_weight), leaves = self._cast(hidden_ND), self.leaves
         if self.form == CPP:
-            return _cpp.leaves_of_beam(cast_ND, node_weight, self.children, k, width)[:2]
+            tree = self.value_of("node_weight"), self.children
+            return _cpp.leaves_of_beam(self._with_one(hidden_ND), *tree, k, width)[:2]
+        (cast_ND, node_weight), leaves = self._cast(hidden_ND), self.leaves
         kind = at_least_float32(node_weight[:0]).dtype
         none = tf.cast(-math.inf, kind)
 

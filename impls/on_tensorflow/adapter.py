@@ -234,10 +234,13 @@ class TensorFlowLayer(Switched, Layer):
         self._grads_of = traced(self._gradients, **compiled)
         self._log_probs_of = traced(layer.log_probs, **compiled)
         self._target_log_probs_of = traced(layer.target_log_probs, **compiled)
-        self._search_of = traced(layer.search)
-        self._topk_of = traced(layer.topk)
-        self._beam_of = traced(layer.beam)
+        self._search_of, self._beam_of = self._as_called("search"), self._as_called("beam")
         self._sample_of = traced(layer.sample)
+
+    def _as_called(self, name: str) -> Callable[..., Any]:
+        """A function of the layer's, as TensorFlow is fastest to call it."""
+        function: Callable[..., Any] = getattr(self.native, name)
+        return function if name in self.native.one_operation else traced(function)
 
     def _gradients(self, hidden: Tensor, targets: Tensor, extra: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         return self._gradients_of(OutputLayer.reach(self.native, targets, **extra), hidden, {})
@@ -311,20 +314,25 @@ class TensorFlowLayer(Switched, Layer):
         uniforms, extra = self._uniforms(job.uniforms_NU), extra_on(self.device, job.extra)
         if job.work == "layer_step":
             return self._prepare_step(hidden, targets, extra, job.optimizer)
-        words_of = {"topk": (self._topk_of, job.k), "beam": (self._beam_of, job.k, job.width)}
-        if job.work in words_of:
-            # To find the program for these arguments each time anew takes TensorFlow 0.2 ms, of a row's 1.3. It is the
-            # same one for all hidden vectors of a shape, as where a text is decoded. Without the numbers that it was
-            # traced for a call takes milliseconds: TensorFlow tries all it has against them first.
-            function, *numbers = words_of[job.work]
-            program = function.get_concrete_function(hidden, *numbers)
-            return self._precise(lambda: wait(program(hidden, *numbers)))
+        if job.work == "topk":
+            return self._decoding(self._search_of, hidden, job.k)
+        if job.work == "beam":
+            return self._decoding(self._beam_of, hidden, job.k, job.width)
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets, extra),
             "sample": lambda: self._sample_of(hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(hidden),
         }
         return self._precise(lambda: wait(calls[job.work]()))
+
+    def _decoding(self, function: Any, hidden: Tensor, *numbers: int) -> Callable[[], object]:
+        """As a user would decode many batches of this shape."""
+        called: Any = function
+        if isinstance(function, tf.types.experimental.PolymorphicFunction):
+            # To find the graph for these arguments each time anew takes TensorFlow 0.2 ms. Without the numbers that it
+            # was traced for a call takes milliseconds: TensorFlow tries all it has against them first.
+            called = function.get_concrete_function(hidden, *numbers)
+        return self._precise(lambda: wait(called(hidden, *numbers)))
 
     def _prepare_step(
         self, hidden: Tensor, targets: Tensor, extra: Tensors, optimizer: Optimizer

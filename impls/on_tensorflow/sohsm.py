@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
         return _clusters.forms(spec.dtype)
 
+    @property
+    def one_operation(self) -> tuple[str, ...]:
+        return ("search",) if self.form == CPP else ()
+
     def inner_shapes(self) -> Shapes:
         shapes = self.spec.parameter_shapes()
         shapes["word_weight"] = (self.limits.clusters, self.width, self.spec.dim)
@@ -102,12 +108,17 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
-        words = self._words()
-        if words.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
-            upper = [self.value_of(name) for name in sohsm.UPPER_LEVEL]
-            projected = sohsm.projected(str(self.spec.options["projection"]))
-            return _cpp.likeliest_of_hidden(tf.cast(hidden_ND, words.slab_CSD.dtype), projected, upper, *words[:3], k)
-        return _expand.search(*self._levels(hidden_ND), words, k)
+        if self.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
+            return self._search_of_few(hidden_ND, k)
+        return _expand.search(*self._levels(hidden_ND), self._words(), k)
+
+    @cached_property
+    def _search_of_few(self) -> Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]:
+        projected = sohsm.projected(str(self.spec.options["projection"]))
+        upper = [self.value_of(name) for name in sohsm.UPPER_LEVEL]
+        return _cpp.search_of_hidden(
+            projected, upper, self.value_of("word_weight"), self.value_of("word_bias"), self.word
+        )
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""

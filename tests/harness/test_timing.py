@@ -54,6 +54,18 @@ def test_an_interrupted_call_counts_for_little():
     assert found.other.seconds.value < 0.001  # the mean call takes 2 ms
 
 
+def test_an_interrupted_call_of_one_of_several_pieces_counts_for_little_too():
+    calls = []
+
+    def interrupted():
+        calls.append(1)
+        time.sleep(0.1 if len(calls) % 10 == 0 else 0.005)
+
+    found = paired([sleeper(0.005)] * 8, [interrupted, *[sleeper(0.005)] * 7], rounds=6, budget_seconds=5)
+    assert found.other.turns == 3  # a single one of each takes 40 ms, for one piece enough
+    assert max(found.other.samples) < 0.012  # a mean would be 0.017 where one was interrupted
+
+
 def test_of_several_pieces_a_sample_is_the_mean():
     pieces = [sleeper(0.01), sleeper(0.03)]
     found = paired(pieces, [sleeper(0.01)] * 2, rounds=6, budget_seconds=5)

@@ -117,9 +117,13 @@ def test_every_product_of_a_jax_layer_has_the_precision_asked_for(method, dtype,
         *products(layer, "_log_probs_of", lambda: layer.log_probs(hidden_ND)),
         *products(layer, "_search_of", lambda: layer.topk(hidden_ND, 5)),
     ]
-    for work in ("layer", "topk", "beam", "sample"):
-        run = layer.prepare(work, hidden_ND, targets_N)
-        found += products(layer, f"_{'grads' if work == 'layer' else work}_of", run)
+    for work, function in {
+        "layer": "_grads_of",
+        "topk": "_search_of",
+        "beam": "_beam_of",
+        "sample": "_sample_of",
+    }.items():
+        found += products(layer, function, layer.prepare(work, hidden_ND, targets_N))
     assert [line for line in found if JAX_PRECISIONS[dtype] not in line] == []
 
 

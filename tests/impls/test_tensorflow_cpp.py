@@ -74,3 +74,21 @@ def test_what_cannot_be_loaded_is_told_and_done_without(monkeypatch):
     with pytest.warns(UserWarning, match=r"no C\+\+ kernels, .*: undefined symbol: TF_Anything$"):
         # Not those that this process has loaded already.
         assert cpp.library("for_tensorflow", ("-isystem", tf.sysconfig.get_include(), "-O1"), (), _cpp._load) is None
+
+
+@pytest.mark.parametrize(("method", "options"), [("sohsm", {}), ("sohsm", {"bias": True}), ("huffman", {})])
+@pytest.mark.parametrize("graph_first", [False, True])
+def test_words_found_within_a_graph_are_those_found_without(method, options, graph_first):
+    _cpp._nothing.cache_clear()  # so that the one that comes first makes it
+    layer = layers.create("tensorflow", method, counts=zipf_counts(300), dim=16, seed=2, **options).native
+    assert "search" in layer.one_operation
+    hidden_ND = np.random.default_rng(0).normal(size=(5, 16))
+    ways = [layer.search, tf.function(layer.search)]
+    for kind in (np.float32, np.float64):
+        given = tf.constant(hidden_ND, kind)
+        found, other = (way(given, 7) for way in (ways[::-1] if graph_first else ways))
+        for own, expected in zip(found, other, strict=True):
+            np.testing.assert_array_equal(own, expected)
+        np.testing.assert_array_equal(layer.topk(hidden_ND.astype(kind), 7)[1], found[1])
+    if "beam" in layer.one_operation:
+        np.testing.assert_array_equal(layer.beam(hidden_ND, 7, 9)[1], tf.function(layer.beam)(hidden_ND, 7, 9)[1])
