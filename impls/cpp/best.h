@@ -20,7 +20,7 @@ struct Word {
 // The k best of those that were put in, best first.
 class Best {
   public:
-    explicit Best(int64_t k) : k_(k) {}
+    explicit Best(int64_t k) : k_(k) { words_.reserve(std::min(k, FEW)); }
     // The lowest value that may still get in; another of that value by its number.
     float least() const { return full() ? words_.back().value : -std::numeric_limits<float>::infinity(); }
     // Those of another are put in, which has none then.
@@ -39,6 +39,7 @@ class Best {
     const std::vector<Word> &words() const { return words_; }
 
   private:
+    static constexpr int64_t FEW = 64;  // words for which there is room from the start
     int64_t k_;
     std::vector<Word> words_;
 };

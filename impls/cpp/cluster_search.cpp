@@ -15,6 +15,7 @@
 
 #include "best.h"
 #include "log_softmax.h"
+#include "own_room.h"
 #include "strips.h"
 #include "threads.h"
 #include "tiles.h"
@@ -33,7 +34,7 @@ struct State {
     std::vector<char> taken;  // (C,) clusters looked through, or among the next
     int64_t expanded = 0;
     std::vector<int32_t> next;  // clusters to look through in this round
-    explicit State(int64_t k) : best(k) {}
+    State(int64_t k, int64_t clusters) : best(k), taken(clusters, 0) { next.reserve(clusters); }
 
     void take(int32_t cluster) {
         taken[cluster] = 1;
@@ -75,10 +76,10 @@ void each_at_least(const float *values, int64_t count, Least least, Work work) {
 // Vector by vector: of few.
 template <class Id>
 void by_vector(const Visit<Id> &visit) {
-    std::vector<float> scores(visit.count * visit.size);
-    dots(visit.vectors, visit.count, visit.words, visit.size, scores.data(), visit.size);
+    float *const scores = own_room<struct Scores>(visit.count * visit.size);
+    dots(visit.vectors, visit.count, visit.words, visit.size, scores, visit.size);
     for (int64_t vector = 0; vector < visit.count; ++vector) {
-        float *own = scores.data() + vector * visit.size;
+        float *own = scores + vector * visit.size;
         if (visit.bias)
             for (int64_t s = 0; s < visit.size; ++s) own[s] += visit.bias[s];
         log_softmax(own, visit.size, visit.log_cluster[vector]);
@@ -93,12 +94,12 @@ void by_vector(const Visit<Id> &visit) {
 template <class Id>
 void side_by_side(const Visit<Id> &visit, const Strips &across) {
     const int64_t places = across.dim();
-    std::vector<float> scores(visit.size * places);
+    float *const scores = own_room<struct Scores>(visit.size * places);
     for (int64_t s = 0; s < visit.size; s += WORDS)
-        products(visit.words.from(s), std::min(WORDS, visit.size - s), across, {scores.data() + s * places, places});
+        products(visit.words.from(s), std::min(WORDS, visit.size - s), across, {scores + s * places, places});
     for (int64_t first = 0; first < visit.count; first += LANES) {
         const int lanes = std::min<int64_t>(LANES, visit.count - first);
-        const Dense<float> own{scores.data() + first, places};
+        const Dense<float> own{scores + first, places};
         const Vector highest = add_biases(own, visit.size, visit.bias);
         Vector total = {}, shift = {}, least = Vector{} + std::numeric_limits<float>::infinity();
         for (int64_t s = 0; s < visit.size; ++s) total += exp(load(own[s]) - highest);
@@ -152,10 +153,15 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
                       const Likeliest<Id> &likeliest) {
     const Clusters &clusters = words.clusters;
     const int64_t rows = searched.count, dim = clusters.dim, slots = clusters.slots, k = likeliest.k;
-    std::vector<State> states(rows, State(k));
-    std::vector<std::vector<Best>> found(threads, std::vector<Best>(rows, Best(k)));  // by each thread in a round
+    std::vector<State> states;
+    states.reserve(rows);
+    std::vector<std::vector<Best>> found(threads);  // by each thread in a round
     std::vector<int64_t> open(rows);
-    for (int64_t row = 0; row < rows; ++row) open[row] = row, states[row].taken.assign(clusters.count, 0);
+    for (int64_t row = 0; row < rows; ++row) {
+        states.emplace_back(k, clusters.count);
+        for (std::vector<Best> &best : found) best.emplace_back(k);
+        open[row] = row;
+    }
 
     const auto of_open = [&](auto work) {
         share_work(threads, open.size(), [&](int64_t number) {
@@ -199,7 +205,7 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
             const auto [cluster, first, count] = piece;
             const int64_t start = clusters.start[cluster];
             if (!clusters.size[cluster]) return;  // no word of it is found
-            std::vector<float> log_cluster(count), least(count);
+            float log_cluster[TOKENS], least[TOKENS];
             for (int64_t pair = 0; pair < count; ++pair) {
                 const int64_t row = row_of[first + pair];
                 log_cluster[pair] = searched.log_cluster[row * clusters.count + cluster];
@@ -208,13 +214,13 @@ void likeliest_of_few(int threads, const Searched &searched, const ClusteredWord
             const Picked<const float> vectors{searched.vectors, dim, row_of.data() + first};
             const Visit<Id> visit{vectors, count, {words.words + start * dim, dim}, clusters.size[cluster],
                                   words.bias ? words.bias + start : nullptr, words.ids_of + cluster * slots,
-                                  log_cluster.data(), least.data(), found[thread].data()};
+                                  log_cluster, least, found[thread].data()};
             if (count < LAID)
                 by_vector(visit);
             else if (of_each)
                 side_by_side(visit, for_all[first % of_each / TOKENS]);
             else
-                side_by_side(visit, laid(vectors, count));
+                side_by_side(visit, laid_in_own_room(vectors, count));
         };
         std::atomic<size_t> next{0};
         share_work(threads, threads, [&](int64_t thread) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 
+#include "own_room.h"
 #include "sums.h"
 #include "tiles.h"
 
@@ -14,12 +15,15 @@ namespace {
 class Strips {
   public:
     // dim: of whole vectors.
-    Strips(int64_t rows, int64_t dim) : rows_(rows), dim_(dim), numbers_(new float[rows * dim]) {}
+    Strips(int64_t rows, int64_t dim)
+        : rows_(rows), dim_(dim), owned_(new float[rows * dim]), numbers_(owned_.get()) {}
+    // In room for rows * dim numbers, which is there for as long.
+    Strips(int64_t rows, int64_t dim, float *room) : rows_(rows), dim_(dim), numbers_(room) {}
 
     int64_t dim() const { return dim_; }
     template <int VECTORS>
     Dense<float> at(int64_t vector) const {
-        return {numbers_.get() + vector * LANES * rows_, VECTORS * LANES};
+        return {numbers_ + vector * LANES * rows_, VECTORS * LANES};
     }
     // work(strip, first number, how many) of each.
     template <class Work>
@@ -46,18 +50,29 @@ class Strips {
             }
         });
     }
-    void clear() { std::fill_n(numbers_.get(), rows_ * dim_, 0.0f); }
+    void clear() { std::fill_n(numbers_, rows_ * dim_, 0.0f); }
 
   private:
     int64_t rows_, dim_;
-    std::unique_ptr<float[]> numbers_;
+    std::unique_ptr<float[]> owned_;
+    float *numbers_;
 };
 
 constexpr int64_t LAID = 12;  // vectors that are laid side by side at least: of fewer most lanes would be empty
 
+int64_t whole_lanes(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
+
 // Vectors, a lane each.
 Strips laid(Picked<const float> vectors, int64_t count) {
-    Strips across(vectors.dim, (count + LANES - 1) / LANES * LANES);
+    Strips across(vectors.dim, whole_lanes(count));
+    across.copy_across(vectors, count);
+    return across;
+}
+
+// The same in room of the thread's own, until it lays others.
+Strips laid_in_own_room(Picked<const float> vectors, int64_t count) {
+    const int64_t places = whole_lanes(count);
+    Strips across(vectors.dim, places, own_room<struct Laid>(vectors.dim * places));
     across.copy_across(vectors, count);
     return across;
 }

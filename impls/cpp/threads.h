@@ -1,23 +1,52 @@
 // How threads share work: those of OpenMP, where a framework has loaded it, or ours, which sleep when there is none.
 //
-// To make a thread takes longer than to find the likeliest words of a vector, and so may waking one.
+// To make a thread takes longer than to find the likeliest words of a vector, and so may waking one. Linux likes to wake a
+// thread on the CPU of the one that wakes it, or on its last one, even if another is idle, and leaves two on one CPU for
+// milliseconds, in which a call is over. So a helper that would wake where the caller is is sent away first, and the caller
+// sleeps for none unless it has waited long.
 
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
-#include <system_error>
-#include <thread>
 
 #ifdef THREADS_OF_OPENMP
 // What GCC makes of `#pragma omp parallel`. Called by its name, any compiler shares the threads of the OpenMP that the
 // framework has loaded, where each would want its own.
 extern "C" void GOMP_parallel(void (*work)(void *), void *own, unsigned threads, unsigned flags);
 #else
+#include <deque>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+
+// A number that threads sleep for.
+class Awaited {
+  public:
+    std::atomic<uint32_t> number{0};
+
+    // Returns once the number is another than `seen`, or for no reason.
+    void sleep(uint32_t seen) {
+        ++sleeping_;
+        syscall(SYS_futex, &number, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+        --sleeping_;
+    }
+
+    // To be called when the number has changed.
+    void wake(int most) {
+        if (sleeping_) syscall(SYS_futex, &number, FUTEX_WAKE_PRIVATE, most, nullptr, nullptr, 0);
+    }
+
+  private:
+    std::atomic<int> sleeping_{0};
+};
+
 // Threads that help whoever calls, one caller at a time.
 class Helpers {
   public:
@@ -31,63 +60,89 @@ class Helpers {
 
     // work(own) by the caller and by as many helpers at most as come before the caller is through with it. Where they
     // help another, or the system has none, the caller does it alone.
-    void help(int64_t helpers, Work work, void *own) {
-        const std::unique_lock<std::mutex> ours(caller_, std::try_to_lock);
-        if (!ours) return work(own);
+    void help(uint32_t helpers, Work work, void *own) {
+        if (busy_.exchange(true, std::memory_order_acquire)) return work(own);
         hire(helpers);
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            work_ = work, own_ = own, wanted_ = helpers;
-            turn_.fetch_add(1, std::memory_order_release);
-        }
-        called_.notify_all();
+        send_away();
+        work_ = work, own_ = own;
+        places_.number = helpers * PLACE;
+        ++turn_.number;
+        turn_.wake(helpers);
         work(own);
-        awake([&] { return !helping_.load(std::memory_order_acquire); });
-        std::unique_lock<std::mutex> lock(mutex_);
-        wanted_ = 0;
-        done_.wait(lock, [&] { return !helping_.load(std::memory_order_relaxed); });
+        for (uint32_t left = places_.number &= AT_WORK; left; left = places_.number)
+            if (!awake([&] { return places_.number != left; })) places_.sleep(left);
+        busy_.store(false, std::memory_order_release);
     }
 
   private:
+    struct Helper {
+        pthread_t thread{};
+        std::atomic<int> cpu{-1};  // where it was when it last had nothing to do
+    };
+
     static constexpr std::chrono::microseconds AWAKE{100};
+    // Of the number of places: those at work, and what a helper adds that may still come.
+    static constexpr uint32_t AT_WORK = 0xffff, PLACE = AT_WORK + 1;
 
-    // Returns once `come` is true or some time is over, which is often shorter than to sleep and be woken.
+    // Whether `come` is true before some time is over, which is often shorter than to sleep and be woken.
     template <class Come>
-    static void awake(Come come) {
+    static bool awake(Come come) {
         const auto until = std::chrono::steady_clock::now() + AWAKE;
-        while (!come() && std::chrono::steady_clock::now() < until) __builtin_ia32_pause();
+        while (!come()) {
+            if (std::chrono::steady_clock::now() >= until) return false;
+            __builtin_ia32_pause();
+        }
+        return true;
     }
 
-    void hire(int64_t helpers) {
-        try {
-            for (; hired_ < helpers; ++hired_) std::thread([this, turn = turn_.load()] { serve(turn); }).detach();
-        } catch (const std::system_error &) {
+    void hire(uint32_t helpers) {
+        while (hired_.size() < helpers) {
+            Helper &helper = hired_.emplace_back();
+            try {
+                std::thread thread([this, &helper, turn = turn_.number.load()] { serve(helper, turn); });
+                helper.thread = thread.native_handle();
+                thread.detach();
+            } catch (const std::system_error &) {
+                return hired_.pop_back();
+            }
         }
     }
 
-    void serve(uint64_t seen) {
+    // Helpers that are on the caller's CPU go to others, if it may use any.
+    void send_away() {
+        const int here = sched_getcpu();
+        cpu_set_t others;
+        CPU_ZERO(&others);
+        for (Helper &helper : hired_) {
+            if (helper.cpu != here) continue;
+            if (!CPU_COUNT(&others)) {
+                if (sched_getaffinity(0, sizeof others, &others)) return;
+                CPU_CLR(here, &others);
+                if (!CPU_COUNT(&others)) return;
+            }
+            pthread_setaffinity_np(helper.thread, sizeof others, &others);
+            helper.cpu = -1;
+        }
+    }
+
+    void serve(Helper &helper, uint32_t seen) {
         while (true) {
-            awake([&] { return turn_.load(std::memory_order_acquire) != seen; });
-            std::unique_lock<std::mutex> lock(mutex_);
-            called_.wait(lock, [&] { return turn_.load(std::memory_order_relaxed) != seen; });
-            seen = turn_.load(std::memory_order_relaxed);
-            if (!wanted_) continue;
-            --wanted_;
-            helping_.fetch_add(1, std::memory_order_relaxed);
-            const Work work = work_;
-            void *own = own_;
-            lock.unlock();
-            work(own);
-            lock.lock();
-            if (helping_.fetch_sub(1, std::memory_order_release) == 1) done_.notify_one();
+            helper.cpu = sched_getcpu();
+            if (!awake([&] { return turn_.number != seen; })) turn_.sleep(seen);
+            seen = turn_.number;
+            uint32_t places = places_.number;
+            while (places >= PLACE)
+                if (places_.number.compare_exchange_weak(places, places - PLACE + 1)) {
+                    work_(own_);
+                    if (!(--places_.number & AT_WORK)) places_.wake(1);
+                    break;
+                }
         }
     }
 
-    std::mutex caller_, mutex_;
-    std::condition_variable called_, done_;
-    std::atomic<uint64_t> turn_{0};  // of calls
-    std::atomic<int64_t> helping_{0};
-    int64_t hired_ = 0, wanted_ = 0;
+    std::atomic<bool> busy_{false};
+    Awaited turn_, places_;  // calls so far; places for helpers in this one
+    std::deque<Helper> hired_;  // which stay where they are
     Work work_ = nullptr;
     void *own_ = nullptr;
 };

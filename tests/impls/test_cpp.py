@@ -1,6 +1,7 @@
 """The C++ kernels: every framework's agree, by every compiler, and what cannot be compiled is done without."""
 
 import dataclasses
+import os
 import subprocess
 from pathlib import Path
 
@@ -166,8 +167,51 @@ int main() {
 """
 
 
-def test_each_piece_of_work_is_done_once_whoever_calls(tmp_path):
-    (tmp_path / "sharing.cpp").write_text(SHARING)
+APART = """
+#include <chrono>
+#include <thread>
+#include "threads.h"
+
+void go_to(int cpu) {
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(cpu, &only);
+    pthread_setaffinity_np(pthread_self(), sizeof only, &only);
+}
+
+int main() {
+    cpu_set_t allowed;
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    int together = 0;
+    for (int turn = 0; turn < 40; ++turn) {
+        int cpu[2];
+        std::atomic<int> come{0};
+        share_work(2, 2, [&](int64_t piece) {
+            cpu[piece] = sched_getcpu();
+            ++come;
+            while (come < 2) std::this_thread::yield();
+        });
+        together += cpu[0] == cpu[1];
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the helper falls asleep
+        go_to(cpu[0] == sched_getcpu() ? cpu[1] : cpu[0]);          // where it was
+        pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed);
+    }
+    return together > 10;  // the system may move the caller meanwhile
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(SHARING, id="each_piece_is_done_once_whoever_calls"),
+        pytest.param(APART, id="a_helper_leaves_the_cpu_of_the_caller"),
+    ],
+)
+def test_sharing_of_work(program, tmp_path):
+    if program is APART and len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two CPUs")
+    (tmp_path / "sharing.cpp").write_text(program)
     here = Path(cpp.__file__).parent
     command = (str(cpp.compiler()), "-std=gnu++17", "-O2", "-pthread", f"-I{here}", "sharing.cpp", "-o", "sharing")
     subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
