@@ -2,9 +2,6 @@
 
 #include "matrix_products.h"
 
-#include <atomic>
-#include <vector>
-
 #include "matrix_unit.h"
 #include "threads.h"
 
@@ -13,9 +10,10 @@ namespace {
 constexpr int64_t MOST = 8;     // pairs of tiles of rows, whose parts of some steps stay in the cache next to a core
 constexpr int64_t DEPTH = 512;  // numbers of those steps
 
-// out (left.count, columns), on top of what is there if `add`; `parts` is room for those of `left`.
-void add_block(const Factor &left, Parts &parts, const Parts &right, int64_t columns, bool add, float *out) {
+// out (left.count, columns), on top of what is there if `add`.
+void add_block(const Factor &left, const Parts &right, int64_t columns, bool add, float *out) {
     const Unit unit;
+    Parts parts(left.count, left.depth);
     parts.read(left, Of::LEFT);
     multiply_all(parts, left.count, right, columns, add, out, columns);
 }
@@ -34,14 +32,9 @@ void matrix_product(int threads, const Factor &left, const Factor &right, float 
         const int64_t depth = std::min(DEPTH, left.depth - first);
         const Factor of_right = right.numbers(first, depth);
         share_work(threads, parts.pieces(of_right), [&](int64_t piece) { parts.read(of_right, Of::RIGHT, piece); });
-        std::vector<Parts> of_threads;
-        for (int thread = 0; thread < threads; ++thread) of_threads.emplace_back(height, depth);
-        std::atomic<int64_t> next{0};
-        share_work(threads, threads, [&](int64_t thread) {
-            for (int64_t row; (row = height * next++) < left.count;) {
-                const Factor block = left.rows(row, std::min(height, left.count - row)).numbers(first, depth);
-                add_block(block, of_threads[thread], parts, right.count, first > 0, out + row * right.count);
-            }
+        share_work(threads, (left.count + height - 1) / height, [&](int64_t block) {
+            const int64_t row = block * height, rows = std::min(height, left.count - row);
+            add_block(left.rows(row, rows).numbers(first, depth), parts, right.count, first > 0, out + row * right.count);
         });
     }
 }

@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "log_sigmoid.h"
-#include "own_room.h"
 #include "products_with.h"
 #include "sums.h"
 #include "threads.h"
@@ -122,13 +121,13 @@ void path_gradients(int threads, const Paths &paths, const float *dscores, int64
     // The sums of all nodes, of some vectors' worth of numbers from d on, of which a copy stays in a near cache.
     const auto strip_of_sums = [&](int64_t d, auto some) {
         constexpr int64_t WIDTH = some() * LANES;
-        float *const strip = own_room<struct Strip>(paths.count * WIDTH);
+        std::vector<float> strip(paths.count * WIDTH);
         for (int64_t example = 0; example < paths.count; ++example)
-            std::copy_n(vectors[example] + d, WIDTH, strip + example * WIDTH);
+            std::copy_n(vectors[example] + d, WIDTH, strip.data() + example * WIDTH);
         with_constant(aligned, [&](auto is_aligned) {
             constexpr To TO = is_aligned() ? To::MEMORY : To::SET;
             for (const Shared &each : shared) {
-                const Dense<const float> own{strip + each.first * WIDTH, WIDTH};
+                const Dense<const float> own{strip.data() + each.first * WIDTH, WIDTH};
                 const Dense<float> out{dnodes + each.node * dim + d, dim};
                 sum_tile<1, some(), TO>(weights_of(each), 0, depth, each.count, own, 0, out);
             }

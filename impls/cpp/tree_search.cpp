@@ -47,8 +47,7 @@ void descend(const Tree<Id> &tree, const float *vector, const Way *ways, int64_t
 // Whether the k best leaves of a vector were found among `most` nodes.
 template <class Id>
 bool search(const Tree<Id> &tree, const float *vector, int64_t most, Best &best, int64_t &looked_at) {
-    thread_local std::vector<Way> open, next;  // a heap, and the best of it; for their room, as in `own_room.h`
-    open.assign(1, {0, 2 * tree.count});
+    std::vector<Way> open{{0, 2 * tree.count}}, next;  // a heap
     const auto reaches = [&] { return !open.empty() && open.front().value >= best.least(); };  // equals by number
     const auto meet = [&](const Way &way) {
         if (!(way.value >= best.least())) return;
@@ -192,8 +191,7 @@ template <class Id>
 void leaves_of_beam(int threads, const Tree<Id> &tree, const float *vectors, int64_t rows, int64_t width,
                     const Likeliest<Id> &likeliest) {
     share_work(threads, rows, [&](int64_t row) {
-        thread_local std::vector<Way> kept, inner, left, right;  // for their room
-        kept.assign(1, {0, 2 * tree.count});
+        std::vector<Way> kept{{0, 2 * tree.count}}, inner, left, right;
         int64_t looked_at = 0;
         const auto is_leaf = [&](const Way &way) { return way.node <= tree.count; };
         const auto add = [](std::vector<Way> &ways, const Way &way) {

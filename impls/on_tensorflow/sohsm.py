@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,6 +50,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             )
         )  # fmt: skip
         self._place(spec.structure["cluster"])
+        if self.form == CPP:
+            # Here, where a weight's value is its variable: where Keras casts by itself, it is a tensor of one call.
+            upper = [self.value_of(name) for name in sohsm.UPPER_LEVEL]
+            words = self.value_of("word_weight"), self.value_of("word_bias"), self.word
+            projected = sohsm.projected(str(spec.options["projection"]))
+            self._search_of_few = _cpp.search_of_hidden(projected, upper, *words)
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
@@ -111,14 +115,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         if self.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
             return self._search_of_few(hidden_ND, k)
         return _expand.search(*self._levels(hidden_ND), self._words(), k)
-
-    @cached_property
-    def _search_of_few(self) -> Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]:
-        projected = sohsm.projected(str(self.spec.options["projection"]))
-        upper = [self.value_of(name) for name in sohsm.UPPER_LEVEL]
-        return _cpp.search_of_hidden(
-            projected, upper, self.value_of("word_weight"), self.value_of("word_bias"), self.word
-        )
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
