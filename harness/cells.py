@@ -17,6 +17,8 @@ from impls.spec import DTYPES, Definition, check_options
 
 DEVICES = ("cpu", "cuda")
 
+Sweep = Mapping[str, Any]  # of a suite's file: the keys of `_SWEEP` below
+
 # The framework's name in a cell that needs none, such as the unigram model's.
 ORACLE = "numpy"
 
@@ -190,7 +192,7 @@ class Suite:
     name: str
     description: str
     deadline_seconds: float
-    sweeps: tuple[Mapping[str, Any], ...]
+    sweeps: tuple[Sweep, ...]
 
     @classmethod
     def load(cls, name: str) -> Suite:
@@ -220,43 +222,48 @@ class Suite:
         """
         selection.check()
         cells: list[Cell] = []
-        for number, sweep in enumerate(self.sweeps):
-            if selection.tasks is None or sweep["task"] in selection.tasks:
-                vocabularies = self._vocabularies(number, selection.vocab)
-                chosen = replace(selection, methods=self._methods(number, selection.methods))
-                cells.extend(_expand(self.name, sweep, chosen, vocabularies, progress))
+        for sweep, vocabularies, methods in self.chosen(selection):
+            cells.extend(_expand(self.name, sweep, replace(selection, methods=methods), vocabularies, progress))
         unique = list({cell.key: cell for cell in cells}.values())
         if not unique:
             raise BadInput(f"suite {self.name!r} has no cell left under these filters: allowed: fewer or other filters")
         order = [ORACLE, *registry.frameworks()]
         return sorted(unique, key=lambda cell: order.index(cell.framework))
 
-    def _vocabularies(self, number: int, selected: Sequence[int] | None) -> Sequence[int]:
-        """What sweep `number` measures of the sizes selected.
+    def chosen(self, selection: Selection) -> list[tuple[Sweep, Sequence[int], Sequence[str] | None]]:
+        """The sweeps that measure something under `selection`, each with its sizes and, if selected, its methods."""
+        sweeps = [each for each in self.sweeps if selection.tasks is None or each["task"] in selection.tasks]
+        found = [
+            (each, _vocabularies(each, sweeps, selection.vocab), _methods(each, sweeps, selection.methods))
+            for each in sweeps
+        ]
+        return [each for each in found if each[1] and each[2] != []]
 
-        A sweep that lists sizes takes its own; a size that no sweep of the task lists goes to the first of them. A
-        sweep that lists none, such as one over a text, takes all.
-        """
-        sweep = self.sweeps[number]
-        if selected is None or "vocab" not in sweep:
-            return selected or sweep.get("vocab", [0])
-        listing = [i for i, s in enumerate(self.sweeps) if s["task"] == sweep["task"] and "vocab" in s]
-        listed = {vocab for i in listing for vocab in self.sweeps[i]["vocab"]}
-        first = number == listing[0]
-        return [v for v in selected if v in sweep["vocab"] or (first and v not in listed)]
 
-    def _methods(self, number: int, selected: Sequence[str] | None) -> Sequence[str] | None:
-        """What sweep `number` measures of the methods selected; None where none are.
+def _vocabularies(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[int] | None) -> Sequence[int]:
+    """What a sweep of `sweeps` measures of the sizes selected.
 
-        A sweep over sizes takes all. One over a text that lists methods is about these, with its options: it takes
-        others only where no other sweep of the task does.
-        """
-        sweep = self.sweeps[number]
-        if selected is None or "vocab" in sweep or "methods" not in sweep:
-            return selected
-        same_task = [s for s in self.sweeps if s["task"] == sweep["task"]]
-        taken = {method for method in selected if any(method in s.get("methods", [method]) for s in same_task)}
-        return [method for method in selected if method in sweep["methods"] or method not in taken]
+    One that lists sizes takes its own; a size that no sweep lists goes to the first that lists any. One that lists
+    none, such as one over a text, takes all.
+    """
+    if selected is None or "vocab" not in sweep:
+        return selected or sweep.get("vocab", [0])
+    listing = [each for each in sweeps if "vocab" in each]
+    listed = {vocab for each in listing for vocab in each["vocab"]}
+    return [v for v in selected if v in sweep["vocab"] or (sweep is listing[0] and v not in listed)]
+
+
+def _methods(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[str] | None) -> Sequence[str] | None:
+    """What a sweep of `sweeps` measures of the methods selected; None where none are.
+
+    One over sizes takes all. One over a text that lists methods is about these, with its options: it takes others only
+    where no other sweep of the task does.
+    """
+    if selected is None or "vocab" in sweep or "methods" not in sweep:
+        return selected
+    same_task = [each for each in sweeps if each["task"] == sweep["task"]]
+    taken = {method for method in selected if any(method in each.get("methods", [method]) for each in same_task)}
+    return [method for method in selected if method in sweep["methods"] or method not in taken]
 
 
 def _check_keys(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -265,7 +272,7 @@ def _check_keys(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise unknown(kind, key, sorted(known))
 
 
-def _check_names(file: str, sweep: Mapping[str, Any]) -> None:
+def _check_names(file: str, sweep: Sweep) -> None:
     """What nothing would read is a slip of the pen, as on the command line."""
     _check_keys(f"task in {file}", [sweep["task"]], registry.tasks())
     _check_keys(f"framework in {file}", sweep.get("frameworks", ()), registry.frameworks())
@@ -277,7 +284,7 @@ def _check_names(file: str, sweep: Mapping[str, Any]) -> None:
 
 def _expand(
     suite: str,
-    sweep: Mapping[str, Any],
+    sweep: Sweep,
     selection: Selection,
     vocabularies: Sequence[int],
     progress: Callable[[str], None],
@@ -392,12 +399,12 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_by_hand(suite: Suite, selection: Selection) -> None:
     """Refuses an option or setting on the command line that nothing in the suite would read."""
-    sweeps = [sweep for sweep in suite.sweeps if selection.tasks is None or sweep["task"] in selection.tasks]
-    if not sweeps:
+    chosen = suite.chosen(selection)
+    if not chosen:
         return  # `Suite.cells` says that nothing is left to run
-    tasks = {sweep["task"] for sweep in sweeps}
+    tasks = {sweep["task"] for sweep, _, _ in chosen}
     settings = {name for task in tasks for name in registry.task(task).SETTINGS}
-    by_sweep = [selection.methods or sweep.get("methods") or registry.methods() for sweep in sweeps]
+    by_sweep = [methods or sweep.get("methods") or registry.methods() for sweep, _, methods in chosen]
     methods = {method for methods in by_sweep for method in methods}
     options = {name for method in methods for name in registry.definition(method).options}
     if selection.dataset is not None and not any(hasattr(registry.task(task), "load") for task in tasks):

@@ -53,7 +53,7 @@ def test_list_imports_no_framework(kind):
         (["run", "quick", "-v", "-3"], "vocabulary of -3"),
         (["run", "quick", "-v", "many"], "invalid int value"),
         (["run", "quick", "--device", "tpu"], "unknown device 'tpu'"),
-        (["run", "cpu", "-f", "numpy", "--precision", "float64", "--device", "cuda"], "numpy has none here"),
+        (["run", "gpu", "-f", "numpy", "--precision", "float64", "--device", "cuda"], "numpy has none here"),
         (["run", "quick", "--dataset", "pydocs", "-t", "language_modelling"], "pydocs"),
         (["run", "quick", "-o", "projection"], "allowed: NAME=VALUE"),
         (["run", "quick", "-s", "epochs=1", "-s", "epochs=2"], "--set epochs is given twice"),

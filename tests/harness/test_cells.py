@@ -9,8 +9,8 @@ from harness.cells import Cell, Selection, Suite, check_by_hand
 from impls.errors import BadInput
 
 
-def cells(suite="cpu", **selection):
-    return Suite.load(suite).cells(Selection(**selection))
+def cells(suite="cpu", tasks=("timing",), **selection):
+    return Suite.load(suite).cells(Selection(tasks=tasks, **selection))
 
 
 def test_a_cell_survives_json_with_its_key():
@@ -34,9 +34,11 @@ def test_filters_narrow_and_vocabularies_are_taken_as_given():
 
 
 def test_a_size_is_measured_by_the_sweep_that_lists_it_and_a_new_one_by_the_first():
-    for vocab, rounds in ((44_000, [11]), (256_000, [6]), (77, [11])):
+    for vocab, rounds in ((44_000, [11]), (250_000, [6]), (77, [11])):
         found = cells("cpu", frameworks=["numpy"], precision=["float64"], methods=["huffman"], vocab=[vocab])
         assert [c.settings["rounds"] for c in found] == rounds
+    trained = cells("cpu", ["language_modelling"], frameworks=["torch"], dataset="pydoc-small", vocab=[77])
+    assert {c.vocab for c in trained} == {77}  # the first of the tasks that are chosen
 
 
 def test_a_method_is_measured_by_the_sweeps_that_take_it_and_a_new_one_by_all():
@@ -85,7 +87,7 @@ def test_an_option_at_its_default_is_no_variant():
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"seed": -1}, "seed -1: allowed"),
         ({"vocab": [10**30]}, "vocabulary of 1000000"),
-        ({"tasks": ["language_modelling"]}, "no cell left"),
+        ({"tasks": ["speech"]}, "no cell left"),
         ({"options": {"gamma": "zero"}, "methods": ["sohsm"], "frameworks": ["numpy"]}, "gamma='zero'"),
         ({"settings": {"rounds": "2"}}, "rounds=2"),
         ({"settings": {"quantities": "layer_secs"}}, "did you mean 'layer_seconds'"),
@@ -97,7 +99,10 @@ def test_bad_selections_are_refused(selection, message):
 
 
 def test_what_nothing_would_read_is_refused():
-    suite = Suite.load("cpu")
+    suite = Suite.load("gpu")
+    small = Selection(methods=["sohsm"], vocab=[77], settings={"epochs": "3"})
+    with pytest.raises(BadInput, match="unknown setting 'epochs'"):
+        check_by_hand(Suite.load("cpu"), small)  # whose sweep over a text has sizes of its own
     with pytest.raises(BadInput, match="unknown setting 'epochs'"):
         check_by_hand(suite, Selection(settings={"epochs": "2"}))
     with pytest.raises(BadInput, match="--dataset pydoc: no data is read by timing"):
