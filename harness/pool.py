@@ -274,12 +274,24 @@ def _wants_fresh_process(cell: Cell) -> bool:
     return cell.task in registry.tasks() and getattr(registry.task(cell.task), "FRESH_PROCESS", False)
 
 
-def measure(worker: Worker, cell: Cell, deadline: float) -> Iterator[str | Row]:
-    """Lines of progress, then the cell's row. What befalls the child becomes the row's status."""
+def measure(worker: Worker, cell: Cell, deadline: float, code: str | None = None) -> Iterator[str | Row]:
+    """Lines of progress, then the cell's row. What befalls the child becomes the row's status.
+
+    Args:
+        code: Fingerprint of the code that the run began with; None is this process's.
+    """
     started = datetime.now(UTC).isoformat(timespec="seconds")
+    code = code or provenance.code_fingerprint()
+    # The child imports as it goes: now, and until it answers.
+    if (here := provenance.fingerprint()) != code:
+        yield _of_other_code(cell, here, code, started)
+        return
     try:
         for message in worker.ask({"cell": cell.to_json()}, deadline=deadline):
-            yield message["progress"] if "progress" in message else _answered(worker, cell, message["result"], started)
+            if "progress" in message:
+                yield message["progress"]
+            else:
+                yield _answered(worker, cell, message["result"], started, code)
     except TimeoutError:
         yield failed(cell, "timeout", f"no result within {deadline:g} s", started)
     except WorkerDied as error:
@@ -287,7 +299,7 @@ def measure(worker: Worker, cell: Cell, deadline: float) -> Iterator[str | Row]:
         yield failed(cell, "oom" if "killed by SIGKILL" in str(error) else "error", str(error), started)
 
 
-def _answered(worker: Worker, cell: Cell, answer: dict[str, Any], started: str) -> Row:
+def _answered(worker: Worker, cell: Cell, answer: dict[str, Any], started: str, code: str) -> Row:
     """The row of what a worker answers. One whose answer has another form is not asked again."""
     try:
         found = storable(_row(cell, answer, started))
@@ -295,7 +307,15 @@ def _answered(worker: Worker, cell: Cell, answer: dict[str, Any], started: str) 
     except BadInput as error:
         worker.kill()
         return failed(cell, "error", f"the worker's answer has another form: {error}", started)
+    if answer.get("code") != code:
+        worker.kill()
+        return _of_other_code(cell, answer.get("code"), code, started)
     return found
+
+
+def _of_other_code(cell: Cell, here: object, code: str, started: str) -> Row:
+    message = f"other code is here ({here}) than the run began with ({code}): allowed: the same, on every node"
+    return failed(cell, "error", message, started)
 
 
 def failed(cell: Cell, status: str, message: str, started: str = "") -> Row:

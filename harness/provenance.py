@@ -6,7 +6,8 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -22,17 +23,23 @@ _CPUINFO, _WHICH = Path("/proc/cpuinfo"), {"family": "cpu family", "model": "mod
 
 @cache
 def code_fingerprint() -> str:
-    """`fingerprint` of this code."""
-    return fingerprint(_ROOT)
+    """`fingerprint` of this code when it was first asked for: what a run goes by."""
+    return fingerprint()
 
 
-def fingerprint(root: Path) -> str:
+def fingerprint(root: Path = _ROOT) -> str:
     """Twelve hexadecimal digits over every source and suite file of harness and impls: changes when the code does."""
     digest = hashlib.sha256()
-    files = [p for folder in ("harness", "impls") for p in (root / folder).rglob("*") if p.suffix in _SOURCES]
-    for path in sorted(files):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted(_sources(root)):
+        with suppress(FileNotFoundError):  # an editor's lock, which leads nowhere, or what it has just renamed
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for room in ("harness", "impls"):
+        for folder, _, names in os.walk(root / room):
+            yield from (Path(folder, name) for name in names if name.endswith(_SOURCES))
 
 
 def _git(*arguments: str) -> str:

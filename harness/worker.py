@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any, TextIO
 
-from harness import memory, registry
+from harness import memory, provenance, registry
 from harness.cells import Cell
 from impls.errors import BadInput, Unsupported
 
@@ -57,6 +57,7 @@ def _measure(fields: dict[str, Any], answers: TextIO) -> dict[str, Any]:
     answer["seconds"] = time.perf_counter() - start
     facts = registry.adapter(cell.framework).describe(cell.device, cell.precision)
     answer["framework"] = {**facts, "freed_memory": memory.allocation()}
+    answer["code"] = provenance.fingerprint()  # now that all of it has been imported
     return answer
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import provenance
 from impls.errors import Unsupported
 
 _COMPILED = pytest.StashKey[str]()
@@ -63,6 +64,12 @@ def quick_tracing() -> None:
     if tf is not None:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         tf.debugging.disable_traceback_filtering()
+
+
+@pytest.fixture(autouse=True)
+def code_as_it_is() -> None:
+    """An edit while the tests run is another code for the test that it falls into, and not for all that follow."""
+    provenance.code_fingerprint.cache_clear()
 
 
 @pytest.hookimpl(wrapper=True)

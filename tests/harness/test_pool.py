@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from harness import pool, registry, runs
+from harness import pool, provenance, registry, runs
 from harness.cells import Cell, Selection, Suite
 from harness.store import Store, read
 from impls.errors import BadInput
@@ -110,6 +110,29 @@ def test_a_fault_in_a_worker_is_its_row_and_the_next_cell_runs(tmp_path, monkeyp
         row = rows[cells[name].key]
         assert row["status"] == status, (name, row["message"])
         assert message in row["message"], name
+
+
+def test_code_that_changes_before_a_cell_is_an_error_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "code_fingerprint", lambda: "before")
+    monkeypatch.setattr(pool.Worker, "ask", None)
+    (cell,) = oracle_cells(["full_softmax"])
+    with Store(tmp_path / "rows.jsonl") as store:
+        (row,) = pool.run([cell], store, deadline=120, progress=quiet)
+    assert row["status"] == "error"
+    assert f"other code is here ({provenance.fingerprint()}) than the run began with (before)" in row["message"]
+
+
+def test_code_that_changes_while_a_cell_is_measured_is_an_error_row(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "from harness import provenance\nprovenance.fingerprint = lambda: 'changed'\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (cell,) = oracle_cells(["full_softmax"])
+    with Store(tmp_path / "rows.jsonl") as store:
+        (row,) = pool.run([cell], store, deadline=120, progress=quiet)
+    assert row["status"] == "error"
+    assert row["measurements"] == []
+    assert "other code is here (changed)" in row["message"]
 
 
 def test_a_worker_that_died_while_nobody_asked_is_replaced(tmp_path):

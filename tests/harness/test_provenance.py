@@ -17,6 +17,14 @@ def test_the_fingerprint_changes_with_every_kind_of_source(tmp_path: Path, sourc
     assert provenance.fingerprint(tmp_path) != before
 
 
+def test_a_lock_of_an_editor_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "a.py").write_text("1")
+    before = provenance.fingerprint(tmp_path)
+    (tmp_path / "harness" / ".#a.py").symlink_to("me@localhost.123")
+    assert provenance.fingerprint(tmp_path) == before
+
+
 def test_processors_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
     for family, model in (("25", "1"), ("26", "2")):

@@ -142,7 +142,7 @@ def test_a_node_of_other_code_gives_an_error_row(cluster, tmp_path, monkeypatch)
         run = ray_pool.run(oracle_cells(["full_softmax"]), store, deadline=120, progress=quiet, address=cluster.address)
         (row,) = run
     assert row["status"] == "error"
-    assert "the node has other code" in row["message"]
+    assert "other code is here" in row["message"]
     assert row["provenance"]["code"]["fingerprint"] != "ffffffffffff"
 
 
