@@ -34,10 +34,11 @@ def table(
     if not records:
         raise BadInput(f"{path} has no row under these filters: allowed: fewer or other filters")
     text = tables.render(records, form)
+    shown = [row for row in rows if kept.keeps(row["cell"])]
     if clusters:
-        text += "\n" + tables.clusters(rows, clusters)
+        text += "\n" + tables.clusters(shown, clusters)
     if examples:
-        text += "\n" + tables.examples(rows, examples)
+        text += "\n" + tables.examples(shown, examples)
     _say(text, out)
     if plot:
         from harness.report.plot import speed

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import cli
 from harness.report import plot, table
 from harness.report.rows import flatten
 from harness.store import read
@@ -128,3 +129,17 @@ def test_a_plot_of_another_kind_is_refused(tmp_path, name):
     with pytest.raises(BadInput, match=r"allowed: a name that ends in .svg, .png, .pdf"):
         plot.speed(flatten(ROWS), tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("run", "what", "title"),
+    [
+        ("quick.jsonl", "--clusters", "### Clusters of jax sohsm on pydoc-small"),
+        ("quick-summaries.jsonl", "--examples", "- jax sohsm[interval=20]: "),
+    ],
+)
+def test_filters_hold_for_clusters_and_examples(capsys, run, what, title):
+    assert cli.main(["table", "--run", str(RESULTS / run), "-f", "jax", "-m", "sohsm", what, "1"]) == 0
+    systems = re.findall("^(?:### Clusters of|- (?:torch|tensorflow|jax)) .*$", capsys.readouterr().out, re.MULTILINE)
+    assert systems
+    assert all(system.startswith(title) for system in systems)
