@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from harness import registry, runs
@@ -13,9 +14,11 @@ from harness.cells import Cell
 from harness.store import Row
 from harness.whole_file import written_whole
 from impls.errors import BadInput
+from impls.options import Destination, File, Folder, Table, Words
 
 _KEPT = ("ok", "disagree")
-_TEXT = ("summaries", "examples", "transcripts")  # details that quote the data
+_TEXT = ("summaries", "examples", "transcripts", "ids", "clusters")  # details that quote the data
+_PLACES = (File, Folder, Destination, Table, Words)  # kinds of option and setting that name a file or a folder
 _OURS = ("pydoc", "spoken")  # built from what may be passed on
 _CODE = re.compile(r"-[0-9a-f]{12}$")  # of the run's default name
 
@@ -35,7 +38,7 @@ def publish(run: str, name: str | None, *, allow_dirty: bool, replace: bool) -> 
         _check_clean(kept, path)
     if target.exists() and not replace:
         raise BadInput(f"{target} is there already: allowed: another name by --as, or --replace")
-    quoted = [row if _may_be_passed_on(row) else _without_text(row) for row in kept]
+    quoted = [row if _may_be_passed_on(row) else _without_quotes(row) for row in kept]
     stripped = sum(new != old for new, old in zip(quoted, kept, strict=True))
     published = [_without_place(row) for row in quoted]
     if stripped:
@@ -66,6 +69,10 @@ def _may_be_passed_on(row: Row) -> bool:
     return not dataset or (dataset in registry.datasets() and dataset.startswith(_OURS))
 
 
+def _without_quotes(row: Row) -> Row:
+    return {**row, "measurements": _without_text(row["measurements"])}
+
+
 def _without_text(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_text(item) for name, item in value.items() if name not in _TEXT}
@@ -75,13 +82,29 @@ def _without_text(value: Any) -> Any:
 
 
 def _without_place(row: Row) -> Row:
-    """A dataset read from a path is named by its file or folder: where it lies is nobody's business, and its sha256
-    stays. Nor is the folder that a layer was written to."""
+    """A file or a folder, a dataset's or an option's, goes by its name: where it lies is nobody's business, and its
+    sha256 stays."""
     cell = row["cell"]
-    changed = {**cell, "dataset": Path(cell["dataset"]).name} if "/" in cell.get("dataset", "") else cell
-    if "/" in (folder := cell["settings"].get("layer_folder", "")):
-        changed = {**changed, "settings": {**cell["settings"], "layer_folder": Path(folder).name}}
-    return row if changed is cell else {**row, "cell": changed, "key": Cell.from_json(changed).key}
+    changed = {**cell, "dataset": _name(cell["dataset"])}
+    for room, kinds in _kinds(cell).items():
+        changed[room] = {
+            name: _name(value) if isinstance(kinds.get(name), (*_PLACES, NoneType)) else value
+            for name, value in cell[room].items()
+        }
+    return row if changed == cell else {**row, "cell": changed, "key": Cell.from_json(changed).key}
+
+
+def _kinds(cell: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:
+    """Of the method's options and the task's settings; of what this code does not know, none."""
+    method, task = cell["method"], cell["task"]
+    return {
+        "options": registry.definition(method).options if method in registry.methods() else {},
+        "settings": registry.task(task).SETTINGS if task in registry.tasks() else {},
+    }
+
+
+def _name(place: Any) -> Any:
+    return Path(place).name if isinstance(place, str) and "/" in place else place
 
 
 def _write(target: Path, rows: Sequence[Row]) -> None:

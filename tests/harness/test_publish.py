@@ -5,15 +5,21 @@ import os
 
 import pytest
 
-from harness import cli
-from harness.cells import Cell
+from harness import cli, registry
+from harness.cells import Cell, Names
 from harness.store import Store, read
+from impls.options import Choice, Number, Rising
 
-DETAIL = {"summaries": ["quoted"], "curve": [{"step": 1, "examples": ["quoted"]}], "transcripts": "quoted"}
+DETAIL = {
+    **{name: ["quoted"] for name in ("summaries", "transcripts", "ids")},
+    "curve": [{"step": 1, "examples": ["quoted"]}],
+    "clusters": [["quoted"]],
+}
 
 
-def row(seed=0, *, status="ok", dirty=False, dataset="pydoc-small", detail=DETAIL):
-    cell = Cell("quick", "language_modelling", "torch", "sohsm", 100, 8, 64, seed=seed, dataset=dataset)
+def row(seed=0, *, status="ok", dirty=False, dataset="pydoc-small", detail=DETAIL, **cell):
+    cell = {"task": "language_modelling", "method": "sohsm", "seed": seed, "dataset": dataset} | cell
+    cell = Cell("quick", framework="torch", vocab=100, dim=8, tokens=64, **cell)
     return {
         "key": cell.key,
         "cell": cell.to_json(),
@@ -52,10 +58,11 @@ def test_measured_rows_are_kept_whole(run, in_empty_folder, capsys):
 
 
 def test_text_of_others_is_left_out(run, in_empty_folder, capsys):
-    assert cli.main(["publish", run(row(dataset="duc-2004"), row(1)), "--as", "both"]) == 0
+    assert cli.main(["publish", run(row(dataset="duc-2004", options={"clusters": 7}), row(1)), "--as", "both"]) == 0
     others, own = published(in_empty_folder, "both")
     assert "quoted" not in json.dumps(others)
     assert others["measurements"][0]["detail"] == {"curve": [{"step": 1}]}
+    assert others["cell"]["options"] == {"clusters": 7}
     assert own["measurements"][0]["detail"] == DETAIL
     assert "left out of 1 rows" in capsys.readouterr().out
 
@@ -65,6 +72,28 @@ def test_where_a_dataset_lies_is_left_out(run, in_empty_folder):
     (found,) = published(in_empty_folder, "novels")
     assert "/home/me" not in json.dumps(found)
     assert found["cell"]["dataset"] == "novels"
+    assert found["key"] == Cell.from_json(found["cell"]).key
+
+
+PLACE, ITS_NAME = "/home/me/x.npy@0123456789ab", "x.npy@0123456789ab"
+
+
+def places(kinds):
+    """A path for all that may take one, and for what is not known."""
+    return {name: PLACE for name, kind in kinds.items() if not isinstance(kind, Choice | Number | Rising | Names)}
+
+
+@pytest.mark.parametrize("task", ["timing", "language_modelling", "word_vectors", "gone"])
+@pytest.mark.parametrize("method", ["sohsm", "class_hsm", "binary_tree", "cnn_softmax", "gone"])
+def test_where_a_file_of_an_option_or_setting_lies_is_left_out(run, in_empty_folder, method, task):
+    options = {"gone": None} if method == "gone" else registry.definition(method).options
+    settings = {"gone": None} if task == "gone" else registry.task(task).SETTINGS
+    given = {"options": places(options), "settings": places(settings)}
+    assert cli.main(["publish", run(row(method=method, task=task, **given))]) == 0
+    (found,) = published(in_empty_folder)
+    for room, named in given.items():
+        assert found["cell"][room] == dict.fromkeys(named, ITS_NAME)
+    assert "/home/me" not in json.dumps(found)
     assert found["key"] == Cell.from_json(found["cell"]).key
 
 
