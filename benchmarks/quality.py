@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from ._rows import FRAMEWORKS, Cache, LookUp, measure
+from ._rows import FRAMEWORKS, Cache, Score, measure
 
 _FEW = (FRAMEWORKS, ["full_softmax", "huffman"])
 
 
-class Perplexity(LookUp):
+class Perplexity(Score):
     figure = "perplexity"
-    track_perplexity = LookUp.look_up
+    track_perplexity = Score.look_up
 
     def setup_cache(self) -> Cache:
         return measure("language_modelling")
 
 
-class _Summaries(LookUp):
+class _Summaries(Score):
     params = _FEW
 
     def setup_cache(self) -> Cache:
@@ -24,30 +24,30 @@ class _Summaries(LookUp):
 
 class Rouge1(_Summaries):
     figure = "one_minus_rouge1_f1"
-    track_one_minus_rouge1_f1 = LookUp.look_up
+    track_one_minus_rouge1_f1 = Score.look_up
 
 
 class Rouge2(_Summaries):
     figure = "one_minus_rouge2_f1"
-    track_one_minus_rouge2_f1 = LookUp.look_up
+    track_one_minus_rouge2_f1 = Score.look_up
 
 
 class RougeL(_Summaries):
     figure = "one_minus_rougeL_f1"
-    track_one_minus_rougeL_f1 = LookUp.look_up
+    track_one_minus_rougeL_f1 = Score.look_up
 
 
-class _Transcripts(LookUp):
+class _Transcripts(Score):
     def setup_cache(self) -> Cache:
         return measure("speech")
 
 
 class CharacterErrorRate(_Transcripts):
     figure = "cer"
-    track_cer = LookUp.look_up
+    track_cer = Score.look_up
 
 
 class PhoneErrorRate(_Transcripts):
     figure = "per"
     params = _FEW
-    track_per = LookUp.look_up
+    track_per = Score.look_up

@@ -15,8 +15,8 @@ from asv_runner.statistics import compute_stats
 
 from benchmarks import layers, quality
 from benchmarks._rows import Cell as Known
-from benchmarks._rows import LookUp
-from harness import cli, history
+from benchmarks._rows import LookUp, Score
+from harness import cli, history, memory, timing
 from harness.cells import Cell, Selection, Suite
 from harness.datasets._files import cache_folder
 from harness.quantities import NOT_JUDGED, Measurement
@@ -108,6 +108,14 @@ def look_ups():
 def test_a_benchmark_is_named_by_its_figure_and_has_its_unit(look_up):
     assert callable(getattr(look_up, f"track_{look_up.figure}"))
     assert look_up.unit == history.unit(look_up.figure)
+
+
+@pytest.mark.parametrize("look_up", look_ups(), ids=lambda value: value.__name__)
+def test_a_benchmark_s_version_is_its_definition(look_up):
+    timed, counted = str(timing.DEFINITION), f"counting {memory.DEFINITION}"
+    recorded = {"seconds": timed, "full softmax's": timed, "bytes": counted}
+    assert look_up.version == recorded.get(look_up.unit, Score.version)
+    assert issubclass(look_up, Score) == (look_up.unit not in recorded)
 
 
 def test_every_quantity_of_the_history_is_there():
