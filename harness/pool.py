@@ -259,14 +259,19 @@ def run_side_by_side(cells: Iterable[Cell], store: Store, *, deadline: float, pr
     for framework in waiting:
         threading.Thread(target=work, args=(framework,), daemon=True).start()
     running = len(waiting)
-    while running:
-        item = finished.get()
-        if item is None:
-            running -= 1
-        elif isinstance(item, BaseException):
-            raise item
-        else:
-            yield item
+    try:
+        while running:
+            item = finished.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+    finally:
+        with taking:  # where one failed the others end with the cell that they have
+            for cells_left in waiting.values():
+                cells_left.clear()
 
 
 def _wants_fresh_process(cell: Cell) -> bool:

@@ -16,6 +16,8 @@ from impls.errors import BadInput
 
 SCHEMA = 1
 
+_CLOSED = -1  # in place of a descriptor
+
 Row = dict[str, Any]
 
 
@@ -68,11 +70,20 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+        with self._lock:
+            os.close(self._file)
+            self._file = _CLOSED
 
     def append(self, row: Row) -> None:
-        """Write one row and return when it is on disk. A row that could not be written whole is taken back."""
+        """Write one row and return when it is on disk. A row that could not be written whole is taken back.
+
+        Raises:
+            BadInput: It could not be written.
+            ValueError: The store is closed: a thread that outlives it must not write to what has its descriptor since.
+        """
         with self._lock:
+            if self._file == _CLOSED:
+                raise ValueError(f"results file {self.path} is closed")
             self._append(row)
 
     def _append(self, row: Row) -> None:

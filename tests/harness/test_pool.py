@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -212,3 +213,29 @@ def test_a_framework_that_is_done_helps_the_others(monkeypatch, tmp_path):
     assert measured["quick"][:3] == [2, 7, 6]
     assert measured["slow"][0] == 2
     assert sorted(measured["quick"][1:] + measured["slow"]) == [cell.vocab for cell in slow]
+
+
+def test_where_one_framework_fails_the_others_begin_no_cell(monkeypatch, tmp_path):
+    """As where the disk is full."""
+    cells = [Cell("check", "agreement", "going", "full_softmax", vocab, 8, 8) for vocab in range(2, 8)]
+    failing = Cell("check", "agreement", "failing", "full_softmax", 2, 8, 8)
+    begun = []
+    going, told, ended = (threading.Event() for _ in range(3))
+
+    def run(cells, store, *, deadline, progress):
+        for cell in cells:
+            if cell.framework == "failing":
+                going.wait(10)
+                raise BadInput("no space")
+            begun.append(cell)
+            going.set()
+            told.wait(10)
+            yield {"key": cell.key}
+        ended.set()
+
+    monkeypatch.setattr(pool, "run", run)
+    with Store(tmp_path / "rows.jsonl") as store, pytest.raises(BadInput, match="no space"):
+        list(pool.run_side_by_side([*cells, failing], store, deadline=1, progress=quiet))
+    told.set()
+    assert ended.wait(10)
+    assert len(begun) == 1

@@ -28,6 +28,16 @@ def test_rows_come_back_in_order(tmp_path):
     assert [r["key"] for r in store.read(path)] == ["a", "b", "c"]
 
 
+def test_a_store_that_is_closed_takes_no_row(tmp_path):
+    with store.Store(tmp_path / "rows.jsonl") as kept:
+        kept.append(row("a"))
+    other = tmp_path / "other"  # it may well get the descriptor that the store had
+    with other.open("w"), pytest.raises(ValueError, match="is closed"):
+        kept.append(row("b"))
+    assert other.read_text() == ""
+    assert [r["key"] for r in store.read(tmp_path / "rows.jsonl")] == ["a"]
+
+
 def test_infinity_becomes_null(tmp_path):
     path = tmp_path / "rows.jsonl"
     with store.Store(path) as kept:
