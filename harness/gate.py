@@ -14,10 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from harness.cells import Cell
-from harness.matching import Entry, Run, identify, measured
+from harness.matching import Entry, Run, Scores, agrees, identify, measured
 from harness.quantities import LOWER, NOT_JUDGED
 from harness.stats import Interval, shift
 from harness.store import Row
@@ -32,6 +30,7 @@ RATIO = "x"  # the unit of speed-ups, and of one framework's figure over another
 _MACHINE = (("machine", "cpu"), ("machine", "cores"), ("framework", "threads"), ("framework", "device_name"))
 _OTHERWISE_DEFINED = "measured by another definition: see docs/measuring.md"
 _SEVERAL = 3  # runs of a side, from which on their own differences are the measure of what is usual
+_NO_NOISE = f"absolute time with no measure of its noise: {_SEVERAL} runs a side would be one"
 _RUNS_LEVEL = 0.8  # of three runs a side the most extreme difference is left out
 _LARGEST = 700.0  # log of what a float still holds
 _PAGES = 4 * 2**20  # bytes by which peaks of the same code differ, as allocators take memory in pieces
@@ -146,17 +145,12 @@ def _cell(identity: str, row: Row, new: Run) -> Finding | None:
         return Finding(WORSE if measured(row) else NOT_COMPARABLE, cell.label, "status", reason=reason)
     if not measured(row):
         return Finding(BETTER, cell.label, "status", reason=f"was {row['status']}")
-    agreed, agrees = (_agrees(each) for each in (row, other))
-    if agreed and not agrees:
+    if agrees(row) and not agrees(other):
         lines = other.get("agreement", {}).get("disagreements") or ["no longer agrees with the definition"]
         return Finding(WORSE, cell.label, "agreement", reason=str(lines[0]))
-    if agrees and not agreed:
+    if agrees(other) and not agrees(row):
         return Finding(BETTER, cell.label, "agreement", reason="agrees again")
     return None
-
-
-def _agrees(row: Row) -> bool:
-    return "disagree" not in (row["status"], row.get("agreement", {}).get("verdict"))
 
 
 def _quantity(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float) -> Finding:
@@ -208,23 +202,27 @@ def _alone(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float)
     A slower machine slows all layers. Where others were timed turn by turn with full softmax, most of them must have
     moved the other way next to it before its own time counts as changed.
     """
-    different = [name for room, name in _MACHINE if a.provenance(room, name) != b.provenance(room, name)]
+    different = [name for room, name in _MACHINE if _differs(room, name, a, b)]
     if different:
         reason = f"absolute times of two machines ({', '.join(different)})"
         return _finding(NOT_COMPARABLE, a, b, reason=reason)
-    slower = _between_runs(shift(a.logs, b.logs, level), _centres(a, "logs"), _centres(b, "logs"))
+    slower = _apart(a, b, level)
     noise = max(old.noise(a), new.noise(b), old.spread(a), new.spread(b))
     what, bar, reason = _judge(slower, limits.cost, noise)
     witnesses = _witnesses(old, new, a, level) if a.is_baseline and what in (WORSE, BETTER) else []
     if witnesses and statistics.median(each.low if what == WORSE else -each.high for each in witnesses) <= 0:
         what, reason = UNCLEAR, "all layers moved alike: the machine, or code that they share"
     if what in (WORSE, BETTER) and not a.rounds and _few(a, b):
-        what, reason = UNCLEAR, f"absolute time with no measure of its noise: {_SEVERAL} runs a side would be one"
+        what, reason = UNCLEAR, _NO_NOISE
     return _finding(what, a, b, reason=reason or "absolute time", **_relative_change(slower), bar=math.expm1(bar))
 
 
-def _few(a: Entry, b: Entry) -> bool:
-    return min(len(a.each_run), len(b.each_run)) < _SEVERAL
+def _differs(room: str, name: str, a: Entry, b: Entry) -> bool:
+    return any(each.provenance(room, name) != a.provenance(room, name) for each in (*a.each_run, *b.each_run))
+
+
+def _few(*entries: Entry) -> bool:
+    return min(len(each.each_run) for each in entries) < _SEVERAL
 
 
 def _between_runs(pooled: Interval, first: Sequence[float], second: Sequence[float]) -> Interval:
@@ -236,6 +234,11 @@ def _between_runs(pooled: Interval, first: Sequence[float], second: Sequence[flo
         return pooled
     runs = shift(first, second, _RUNS_LEVEL)
     return Interval(pooled.value, min(pooled.low, runs.low), max(pooled.high, runs.high))
+
+
+def _apart(first: Entry, second: Entry, level: float) -> Interval:
+    """How far the second's time lies above the first's, as a log."""
+    return _between_runs(shift(first.logs, second.logs, level), _centres(first, "logs"), _centres(second, "logs"))
 
 
 def _centres(entry: Entry, name: str) -> list[float]:
@@ -277,11 +280,8 @@ def _single(a: Entry, b: Entry, limits: Limits) -> Finding:
         return _finding(SAME, a, b, bar=least)
     what = WORSE if (b.value > a.value) == (a.better == LOWER) else BETTER
     interval: dict[str, Any] = {}
-    if _scores_samples(a) and _scores_samples(b) and len(a.samples) == len(b.samples):
-        from harness.metrics._bootstrap import differences
-
-        values_S = [np.asarray(each.samples) for each in (b, a)]
-        found = differences(values_S[0][:, None], values_S[1][:, None])[0].interval
+    if a.scores.pair_with(b.scores) and _scores_samples(a) and _scores_samples(b):
+        found = _paired_difference(b.scores, a.scores)
         interval = {name: _relative(a.value, a.value + getattr(found, name)) for name in ("low", "high")}
         if found.low <= 0 <= found.high:
             what, reason = UNCLEAR, "the difference of the same samples may be chance"
@@ -293,22 +293,35 @@ def _least(entry: Entry, limits: Limits) -> float:
 
 
 def _scores_samples(entry: Entry) -> bool:
-    """Whether the figure is the mean of its samples."""
-    mean = statistics.fmean(entry.samples) if len(entry.samples) > 1 else math.nan
-    return math.isclose(mean, entry.value or 0.0, rel_tol=1e-6, abs_tol=1e-12)
+    """Whether the figure is what the scores of several samples come to."""
+    values_S, sizes_S = entry.scores
+    found = float(values_S.sum() / sizes_S.sum())
+    return len(sizes_S) > 1 and math.isclose(found, entry.value or 0.0, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def _paired_difference(first: Scores, second: Scores) -> Interval:
+    from harness.metrics._bootstrap import differences
+
+    (found,) = differences(first.values_S[:, None], second.values_S[:, None], sizes_S=first.sizes_S)
+    return found.interval
 
 
 def _next_to(old: Run, new: Run, four: tuple[Entry, Entry, Entry, Entry], limits: Limits, level: float) -> Finding:
+    """One framework's figure over another's, each measured in processes of its own: what differs between processes
+    does not cancel, and is noise as of a time that nothing was paired with."""
     a1, a2, b1, b2 = four
     before, after = (first.value / second.value for first, second in ((a1, a2), (b1, b2)))  # type: ignore[operator]
     more: dict[str, Any] = {"reason": ""}
     if len({each.definition for each in four}) > 1:
         what, more["reason"] = NOT_COMPARABLE, _OTHERWISE_DEFINED
     elif _is_timed(*four):
-        was, now = shift(a2.logs, a1.logs, level), shift(b2.logs, b1.logs, level)
+        was, now = _apart(a2, a1, level), _apart(b2, b1, level)
         slower = Interval(now.value - was.value, now.low - was.high, now.high - was.low)
-        noise = max(run.noise(each) for run, each in ((old, a1), (old, a2), (new, b1), (new, b2)))
+        sides = (old, a1), (old, a2), (new, b1), (new, b2)
+        noise = max(max(run.noise(each), run.spread(each)) for run, each in sides)
         what, bar, more["reason"] = _judge(slower, limits.cost, noise)
+        if what in (WORSE, BETTER) and _few(*four):
+            what, more["reason"] = UNCLEAR, _NO_NOISE
         more |= _relative_change(slower) | {"bar": math.expm1(bar)}
     elif a1.is_time:
         what, more["reason"] = UNCLEAR, "one sample: no interval"

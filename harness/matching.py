@@ -6,28 +6,61 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness import registry
 from harness.cells import Cell
 from harness.quantities import LOWER
 from harness.store import Row
 from harness.tasks._paired import BASELINE
+from impls.options import Destination
 
 # How long to measure and what, not how: cells that differ in these alone are the same measurement.
 EFFORT = ("rounds", "budget", "quantities", "checked_tokens")
 
+ERROR_RATES = ("cer", "per")
+
+
+class Scores(NamedTuple):
+    """What each sample adds to a figure, which is the sum of the values over that of the sizes.
+
+    Attributes:
+        values_S: Of an error rate the errors, of a mean of scores the score.
+        sizes_S: Of an error rate the length of the reference, of a mean 1, or 0 where the score is not finite.
+    """
+
+    values_S: NDArray[np.float64]
+    sizes_S: NDArray[np.float64]
+
+    def pair_with(self, other: Scores) -> bool:
+        """Whether both are of the same samples, all of which count."""
+        return bool(len(self.sizes_S) and self.sizes_S.all()) and np.array_equal(self.sizes_S, other.sizes_S)
+
+
+def sample_scores(measurement: Mapping[str, Any]) -> Scores:
+    """Of a measurement as a row keeps it; empty where it keeps none."""
+    if measurement["quantity"] in ERROR_RATES:
+        counts = (measurement.get("detail") or {}).get("counts", ())
+        counts_S4 = np.array(counts, np.float64).reshape(-1, 4)
+        return Scores(counts_S4[:, :3].sum(axis=1), counts_S4[:, 3])
+    values_S = np.array(measurement.get("samples") or (), np.float64)
+    return Scores(values_S, np.isfinite(values_S).astype(np.float64))
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One quantity of one cell; of several runs of the same code, all of their rounds.
+    """One quantity of one cell; of several runs of the same code the mean of their figures and all of their rounds.
 
     Attributes:
+        samples: Of a time its rounds.
+        scores: Of each sample; of several runs the mean, as the same samples again are no more of them.
         ratio: As a measurement's.
         definition: Which a time or a peak was taken by (`harness.timing.DEFINITION`, `harness.memory.DEFINITION`).
         runs: What was pooled; empty for a single run.
@@ -40,6 +73,7 @@ class Entry:
     unit: str
     better: str
     samples: list[float]
+    scores: Scores
     ratio: Mapping[str, Any]
     definition: int = 1
     runs: tuple[Entry, ...] = ()
@@ -70,8 +104,7 @@ class Entry:
         return self.runs or (self,)
 
     def provenance(self, room: str, name: str) -> Any:
-        found = self.row["provenance"].get(room)
-        return found.get(name) if isinstance(found, dict) else None
+        return _provenance(self.row, room, name)
 
 
 @dataclass
@@ -89,13 +122,13 @@ class Run:
             rows: Of one run, or of several of the same code, the last of each cell.
         """
         run = cls()
+        found: dict[tuple[str, str], list[Entry]] = {}
         for row in rows:
             identity = identify(Cell.from_json(row["cell"]))
-            if not measured(row) or measured(run.rows.get(identity, row)):  # what failed once has failed
-                run.rows[identity] = row
+            run.rows[identity] = max(run.rows.get(identity, row), row, key=_trouble)
             for entry in entries(row):
-                key = identity, entry.quantity
-                run.entries[key] = _pooled(run.entries[key], entry) if key in run.entries else entry
+                found.setdefault((identity, entry.quantity), []).append(entry)
+        run.entries = {key: _pooled(each) for key, each in found.items()}
         for entry in run.entries.values():
             run._groups.setdefault(_conditions(entry), []).append(entry)
         return run
@@ -142,14 +175,25 @@ def measured(row: Row | None) -> bool:
     return row is not None and row["status"] in ("ok", "disagree")
 
 
+def agrees(row: Row) -> bool:
+    return "disagree" not in (row["status"], row.get("agreement", {}).get("verdict"))
+
+
+def _trouble(row: Row) -> tuple[bool, bool]:
+    """What of several runs' rows of a cell stands for all: what failed once has failed, and likewise what disagreed."""
+    return not measured(row), not agrees(row)
+
+
 def identify(cell: Cell, **changed: Any) -> str:
-    """What has to be equal for two cells to be the same measurement: all but the suite and the effort. A setting that
-    one side's code did not know yet has its default."""
+    """What has to be equal for two cells to be the same measurement: all but the suite, the effort, and where output
+    goes or a text lies that its sha256 tells. A setting that one side's code did not know yet has its default."""
     fields = cell.to_json() | changed
     known = registry.task(cell.task).SETTINGS if cell.task in registry.tasks() else {}
     defaults = {name: setting.default for name, setting in known.items()}
-    settings = {name: value for name, value in (defaults | fields["settings"]).items() if name not in EFFORT}
-    return json.dumps({**fields, "suite": "", "settings": settings}, sort_keys=True, default=str)
+    ignored = {*EFFORT, *(name for name, setting in known.items() if isinstance(setting, Destination))}
+    settings = {name: value for name, value in (defaults | fields["settings"]).items() if name not in ignored}
+    dataset = "" if fields["dataset_sha256"] else Path(fields["dataset"]).name
+    return json.dumps({**fields, "suite": "", "dataset": dataset, "settings": settings}, sort_keys=True, default=str)
 
 
 def positive(samples: Any) -> list[float]:
@@ -166,23 +210,66 @@ def entries(row: Row) -> Iterable[Entry]:
             unit=each.get("unit", "1"),
             better=each.get("better", LOWER),
             samples=[sample for sample in each.get("samples") or [] if sample is not None],
+            scores=sample_scores(each),
             ratio=each.get("ratio") or {},
             definition=(each.get("detail") or {}).get("timing" if each.get("unit") == "s" else "counting", 1),
         )
 
 
-def _pooled(first: Entry, second: Entry) -> Entry:
-    """Both measurements' rounds, and the wider of their noise."""
-    ratios = first.ratio, second.ratio
+def mixed(rows: Iterable[Row]) -> str:
+    """What keeps rows of the same cell from being pooled: other code, or another definition of a figure; else
+    nothing."""
+    first: dict[tuple[str, str], Any] = {}
+    for row in rows:
+        cell = Cell.from_json(row["cell"])
+        identity = identify(cell)
+        for what, version in _versions(row):
+            if (known := first.setdefault((identity, what), version)) != version:
+                return f"{cell.label}: {what} {known} and {version}"
+    return ""
+
+
+def _versions(row: Row) -> Iterable[tuple[str, Any]]:
+    if code := _provenance(row, "code", "fingerprint"):
+        yield "code", code
+    for entry in entries(row):
+        yield f"{entry.quantity} by definition", entry.definition
+
+
+def _pooled(runs: Sequence[Entry]) -> Entry:
+    """The mean of the runs' figures, all of their rounds, and the widest of their noise."""
+    first, *others = runs
+    if not others:
+        return first
     ratio: dict[str, Any] = {
-        name: [*(ratios[0].get(name) or []), *(ratios[1].get(name) or [])] for name in ("samples", "baseline_samples")
+        name: [sample for each in runs for sample in each.ratio.get(name) or []]
+        for name in ("samples", "baseline_samples")
     }
-    for name, wider in (("low", min), ("high", max)):
-        ends = [each[name] for each in ratios if each.get(name)]
-        ratio |= {name: wider(ends)} if ends else {}
-    value = None if first.value is None or second.value is None else (first.value + second.value) / 2
-    samples, runs = first.samples + second.samples, first.each_run + second.each_run
-    return dataclasses.replace(second, value=value, samples=samples, ratio=ratio, runs=runs)
+    for name, widest in (("low", min), ("high", max)):
+        ends = [each.ratio[name] for each in runs if each.ratio.get(name)]
+        ratio |= {name: widest(ends)} if ends else {}
+    values = [each.value for each in runs if each.value is not None]
+    return dataclasses.replace(
+        first,
+        value=statistics.fmean(values) if len(values) == len(runs) else None,
+        samples=[sample for each in runs for sample in each.samples],
+        scores=_mean_scores([each.scores for each in runs]),
+        ratio=ratio,
+        runs=tuple(runs),
+    )
+
+
+def _mean_scores(runs: Sequence[Scores]) -> Scores:
+    """Sample by sample; none where the runs do not score the same samples."""
+    first = runs[0]
+    if not all(first.pair_with(each) for each in runs):
+        return Scores(np.zeros(0), np.zeros(0))
+    return Scores(np.mean([each.values_S for each in runs], axis=0), first.sizes_S)
+
+
+def _provenance(row: Row, room: str, name: str) -> Any:
+    found = row["provenance"].get(room)
+    return found.get(name) if isinstance(found, dict) else None
 
 
 def _conditions(entry: Entry) -> tuple[str, str]:

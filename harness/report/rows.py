@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness import registry
 from harness.agreement import DISAGREE
 from harness.cells import variant
+from harness.matching import ERROR_RATES, sample_scores
 from harness.metrics._bootstrap import differences
 from harness.store import Row
 from harness.tasks._paired import BASELINE
@@ -31,8 +29,6 @@ _SHOWN = {
     "agreement": ("precision",),
 }
 _SHOWN_OF_MODELS = ("dataset", "vocab", "objective", "split", "units")
-
-ERROR_RATES = ("cer", "per")
 
 Record = dict[str, Any]
 
@@ -132,10 +128,10 @@ def _difference(measurement: dict[str, Any], baseline: Row | None) -> Record:
     others = [m for m in baseline["measurements"] if m["quantity"] == quantity]
     if not others:
         return {}
-    (own_S, sizes_S), (other_S, other_sizes_S) = _sample_scores(measurement), _sample_scores(others[0])
-    if not len(sizes_S) or not sizes_S.all() or not np.array_equal(sizes_S, other_sizes_S):
+    own, other = sample_scores(measurement), sample_scores(others[0])
+    if not own.pair_with(other):
         return {}
-    (found,) = differences(own_S[:, None], other_S[:, None], sizes_S=sizes_S)
+    (found,) = differences(own.values_S[:, None], other.values_S[:, None], sizes_S=own.sizes_S)
     interval = found.interval
     return {
         "difference": interval.value,
@@ -143,16 +139,6 @@ def _difference(measurement: dict[str, Any], baseline: Row | None) -> Record:
         "difference_high": interval.high,
         "p_value": found.p_value,
     }
-
-
-def _sample_scores(measurement: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(S,) what each sample adds to a score, and (S,) its size: of an error rate the errors and the length of the
-    reference, of a mean of scores the score and 1."""
-    if measurement["quantity"] in ERROR_RATES:
-        counts_S4 = np.array(measurement.get("detail", {}).get("counts", ()), np.float64).reshape(-1, 4)
-        return counts_S4[:, :3].sum(axis=1), counts_S4[:, 3]
-    scores_S = np.array(measurement.get("samples", ()), np.float64)
-    return scores_S, np.ones(len(scores_S)) * np.isfinite(scores_S)
 
 
 def _record(row: Row, measurement: dict[str, Any], verdict: str) -> Record:

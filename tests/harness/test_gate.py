@@ -154,6 +154,13 @@ def test_a_process_in_which_full_softmax_was_slow_is_no_change_of_the_others():
         assert "within the noise" in sohsm.reason
 
 
+def test_a_run_on_another_machine_among_several_is_not_compared():
+    rng = np.random.default_rng(18)
+    others = [run(rng, {"full_softmax": 1.0}, where=where) for where in (MACHINE, {"cpu": "Another CPU"}, MACHINE)]
+    before = run(rng, {"full_softmax": 1.0})
+    assert outcome(before, [each for rows in others for each in rows]) == gate.NOT_COMPARABLE
+
+
 def test_unpaired_times_need_several_runs():
     """Such as the steps of a training run, which may have met a busy machine."""
     rng = np.random.default_rng(15)
@@ -211,6 +218,38 @@ def test_scores_a_sample_have_to_differ_by_more_than_chance():
         pair = [perplexity(float(s.mean()), samples=s.tolist(), quantity="beam_recall") for s in (before_S, after_S)]
         (found,) = gate.compare([pair[0]], [pair[1]], LIMITS)
         assert found.verdict == expected
+
+
+def test_the_same_samples_in_several_runs_are_no_more_evidence():
+    rng = np.random.default_rng(16)
+    before_S = rng.random(200)
+    after_S = before_S + rng.normal(0, 0.3, 200)
+    after_S += 0.95 * before_S.mean() - after_S.mean()
+    for runs in (1, 2, 3, 5):
+        before, after = (
+            [perplexity(each_S.mean(), samples=each_S.tolist(), quantity="beam_recall")] * runs
+            for each_S in (before_S, after_S)
+        )
+        (found,) = gate.compare(before, after, LIMITS)
+        assert found.verdict == gate.UNCLEAR
+        assert "chance" in found.reason
+
+
+def test_error_rates_have_to_differ_by_more_than_chance():
+    rng = np.random.default_rng(17)
+    length_S = rng.integers(10, 80, 60)
+
+    def heard(share):
+        errors_S = rng.binomial(length_S, share)
+        counts = [[int(errors), 0, 0, int(length)] for errors, length in zip(errors_S, length_S, strict=True)]
+        value = float(errors_S.sum() / length_S.sum())
+        rates = (errors_S / length_S).tolist()
+        return row(cell(task="speech"), Measurement("cer", value, rates, detail={"counts": counts}))
+
+    found = [gate.compare([heard(0.2)], [heard(0.2)], LIMITS)[0].verdict for _ in range(40)]
+    assert found.count(gate.UNCLEAR) > 20
+    assert found.count(gate.WORSE) + found.count(gate.BETTER) < 7
+    assert [gate.compare([heard(0.2)], [heard(0.3)], LIMITS)[0].verdict for _ in range(10)] == [gate.WORSE] * 10
 
 
 def test_agreement_lost_is_worse_and_gained_is_better():
@@ -275,12 +314,12 @@ def test_suites_efforts_and_settings_of_later_make_no_other_cell():
 def test_frameworks_are_compared_by_their_ratio():
     rng = np.random.default_rng(9)
 
-    def both(jax, machine=1.0):
+    def both(jax, machine=1.0, runs=3):
         quiet = {"noise": 0.01, "rounds": 41, "machine": machine}
-        rows = [
-            *run(rng, FACTORS, **quiet),
-            *run(rng, {"full_softmax": jax, "sohsm": 0.1 * jax}, framework="jax", **quiet),
-        ]
+        rows = []
+        for _ in range(runs):
+            rows += run(rng, FACTORS, **quiet)
+            rows += run(rng, {"full_softmax": jax, "sohsm": 0.1 * jax}, framework="jax", **quiet)
         for each in rows:  # absolute times have no pair to cancel a drift
             own = each["measurements"][0]
             own["samples"] = (own["value"] * np.exp(rng.normal(0, 0.01, 41))).tolist()
@@ -292,11 +331,35 @@ def test_frameworks_are_compared_by_their_ratio():
     assert len(moved) == 2  # huffman was measured in one of them alone
     back = gate.between_frameworks(both(1.0), both(2.0), "torch", "jax", LIMITS)
     assert {each.verdict for each in back} == {gate.BETTER}
+    once = gate.between_frameworks(both(1.0, runs=2), both(2.0), "jax", "torch", LIMITS)
+    assert {each.verdict for each in once} == {gate.UNCLEAR}
+    assert all("3 runs a side" in each.reason for each in once)
     rows = both(1.5)
     still = gate.between_frameworks(rows, rows, "jax", "torch", LIMITS)
     assert {each.change for each in still} == {0.0}
     assert [each.before for each in still] == pytest.approx([1.5] * 2, rel=0.2)
     assert not gate.between_frameworks(rows, rows, "jax", "tensorflow", LIMITS)
+
+
+def test_processes_of_other_speed_are_no_change_between_frameworks():
+    """Each layer of each framework is timed in a process of its own, whose speed differs by a tenth from the next."""
+    rng = np.random.default_rng(19)
+
+    def runs(number, jax):
+        rows = []
+        for _ in range(number):
+            for framework, factor in (("torch", 1.0), ("jax", jax)):
+                rows += run(rng, {"sohsm": 0.1}, framework=framework, machine=factor * np.exp(rng.normal(0, 0.1)))
+        return rows
+
+    def worse(number, jax):
+        pairs = [(runs(number, 1.0), runs(number, jax)) for _ in range(25)]
+        found = [gate.between_frameworks(*pair, "jax", "torch", LIMITS)[0].verdict for pair in pairs]
+        return found.count(gate.WORSE)
+
+    assert [worse(number, 1.0) for number in (1, 3, 5)] == [0, 0, 0]
+    assert worse(3, 2.0) > 20
+    assert worse(5, 1.3) > 8
 
 
 def test_perplexity_of_frameworks_too():
