@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from harness import gate, registry, runs
+from harness import gate, matching, registry, runs
 from harness.gate import Finding, Limits
 from harness.store import OtherSchema, Row
 from impls.errors import BadInput, unknown
@@ -55,12 +55,13 @@ def _pair(frameworks: str | None) -> tuple[str, str] | None:
 
 def _rows(path: Path) -> list[Row]:
     """Of a results file; of a folder, those of every results file in it, as several runs of the same code."""
-    if not path.is_dir():
-        return runs.rows(path)
-    files = sorted(path.glob("*.jsonl"))
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise BadInput(f"folder {path}: no results file: allowed: at least one .jsonl file")
-    return [row for each in files for row in runs.rows(each)]
+    found = [row for each in files for row in runs.rows(each)]
+    if reason := matching.mixed(found):
+        raise BadInput(f"{path}: {reason}: allowed: runs of the same code and definitions")
+    return found
 
 
 def summary(found: Sequence[Finding], outcome: str) -> str:

@@ -59,6 +59,29 @@ def test_a_folder_stands_for_runs_of_the_same_code(files, capsys):
     assert cli.main(["compare", "before", "before"]) == 0
 
 
+def test_runs_of_other_code_or_definitions_are_not_taken_for_one_side(files, capsys):
+    rng = np.random.default_rng(16)
+    times = {side: 0.1 * np.exp(rng.normal(0, 0.01, 21)) for side in ("baseline", "own")}
+
+    def code(fingerprint, definition):
+        found = row(cell(), timed(times["baseline"], times["own"], detail={"timing": definition}))
+        return found | {"provenance": found["provenance"] | {"code": {"fingerprint": fingerprint}}}
+
+    for folder, second, told in (
+        ("code", code("bbb", 3), "code aaa and bbb"),
+        ("definitions", code("aaa", 2), "layer_seconds by definition 3 and 2"),
+    ):
+        first = files(f"{folder}/1.jsonl", [code("aaa", 3)])
+        files(f"{folder}/2.jsonl", [second])
+        for pair in ([first, folder], [folder, first]):
+            assert cli.main(["compare", *pair]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert folder in line
+            assert told in line
+            assert "allowed: " in line
+    assert cli.main(["compare", "code/1.jsonl", "code/2.jsonl"]) == 0
+
+
 def test_rows_of_another_schema_are_not_comparable(files, capsys, in_empty_folder):
     path = files("a.jsonl", [perplexity(1.0)])
     (in_empty_folder / "old.jsonl").write_text(json.dumps(perplexity(1.0) | {"schema": 99}) + "\n")
