@@ -246,13 +246,15 @@ class Layer(Precise, ABC):
 
 
 def check_hidden(hidden: ArrayLike, dim: int) -> NDArray:
-    """`hidden` as a finite (N, D) floating-point array."""
+    """`hidden` as a finite, contiguous (N, D) array of float32 or, if it has more digits, of float64."""
     array = np.asarray(hidden)
     if array.ndim != 2 or array.shape[1] != dim or len(array) < 1:
         raise BadInput(f"hidden has shape {array.shape}: allowed: (N, {dim}) with N from 1")
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise BadInput(f"hidden has dtype {array.dtype}: allowed: floating point")
-    finite = np.isfinite(array.astype(np.float32) if array.dtype.name == "bfloat16" else array)
+    with np.errstate(over="ignore"):  # what is too large for float64 is refused as not finite
+        array = np.ascontiguousarray(array, dtype=np.float32 if array.dtype.itemsize <= 4 else np.float64)
+    finite = np.isfinite(array)
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
         raise BadInput(f"hidden[{row}, {column}]={array[row, column]} is not finite: allowed: finite numbers")

@@ -257,7 +257,7 @@ class TorchLayer(Switched, Layer):
 
     def _on_device(self, hidden_ND: NDArray, targets_N: NDArray | None = None) -> tuple[Tensor, Tensor]:
         self._catch_up()  # what these are computed with
-        hidden = torch.from_numpy(np.ascontiguousarray(hidden_ND)).to(self.device, self.dtype)
+        hidden = torch.tensor(hidden_ND, dtype=self.dtype, device=self.device)
         targets = torch.from_numpy(targets_N if targets_N is not None else np.empty(0, np.int64)).to(self.device)
         return hidden, targets
 

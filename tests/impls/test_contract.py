@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from harness import layers
+from harness import layers, registry
 from impls.optimizers import Optimizer
 
 COUNTS = np.array([9, 5, 3, 1, 1])
@@ -91,6 +91,22 @@ def test_inputs(hidden, targets, message):
     for method in (layer().loss, layer().loss_and_grads, layer().target_log_probs):
         with pytest.raises(ValueError, match=message):
             method(hidden, targets)
+
+
+@pytest.mark.parametrize("framework", registry.installed_frameworks())
+def test_hidden_vectors_of_every_kind_of_array(framework):
+    given = layers.create(framework, "full_softmax", counts=COUNTS, dim=4)
+    plain = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+    fixed = plain.copy()
+    fixed.flags.writeable = False
+    expected = given.loss(plain, [0, 3])
+    backwards = np.ascontiguousarray(plain[:, ::-1])[:, ::-1]
+    for hidden in (fixed, backwards, plain.astype(">f4"), plain.astype(np.longdouble), plain.tolist()):
+        assert given.loss(hidden, [0, 3]) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match=r"hidden\[0, 0\]=.* is not finite"):
+        given.loss(np.full((2, 4), np.longdouble("1e4000")), [0, 3])
+    half = plain.astype(pytest.importorskip("ml_dtypes").bfloat16)
+    assert given.loss(half, [0, 3]) == pytest.approx(given.loss(half.astype(np.float32), [0, 3]), rel=1e-6)
 
 
 @pytest.mark.parametrize("k", [0, 6, -1, 2.0, True])
