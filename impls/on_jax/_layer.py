@@ -155,7 +155,7 @@ def put(array: ArrayLike, dtype: DTypeLike | None = None, device: Any = None) ->
 
 
 def product(left: Array, right: Array) -> Array:
-    """`left @ right.T` in the narrower operands' dtype, summed and returned in at least float32."""
+    """`left @ right.T` in the dtype of `right`, summed and returned in at least float32."""
     left = left.astype(right.dtype)
     rows = _half_product(left, right) if wide(right.dtype) != right.dtype else jnp.matmul(left, right.T)
     # What is added to a single row XLA would merge with it, into a loop that takes up to ten times as long.

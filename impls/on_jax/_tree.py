@@ -30,14 +30,13 @@ _BEAMS = (16, 64)
 
 
 def _cold_pairs(index_NL: Array, cold_NL: Array, at_once: int) -> tuple[Array, Array, Array]:
-    """(token, node, place in the path) of the pairs off the shared nodes, moved to the front of (N L,) arrays, as one
-    (P, 3) array padded with zeros, and how many there are."""
+    """(P,) tokens and nodes of the pairs off the shared nodes, moved to the front of room for all N L, and how many."""
     tokens, depth = index_NL.shape
     flat = cold_NL.ravel()
     room = -(-tokens * depth // at_once) * at_once
     place = jnp.where(flat, jnp.cumsum(flat) - 1, room)
     which = jnp.zeros(room, jnp.int32).at[place].set(jnp.arange(tokens * depth, dtype=jnp.int32), mode="drop")
-    return which // depth, jnp.zeros(room, jnp.int32).at[:].set(index_NL.ravel()[which]), flat.sum()
+    return which // depth, index_NL.ravel()[which], flat.sum()
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))

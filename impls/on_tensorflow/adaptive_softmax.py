@@ -64,10 +64,6 @@ class AdaptiveSoftmax(OutputLayer):
             parts.append(self._joint(hidden_ND, head[:, self.head + tail], tail))
         return tf.gather(tf.concat(parts, axis=1), tf.argsort(tf.concat(self._words, axis=0)), axis=1)
 
-    def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
-        return self.search(hidden_ND, k)[:2]
-
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Values and ids (N, K) of the k likeliest words, and (N,) the share of the words scored: a tail is expanded
         for the rows in which it is as likely as the k-th best word so far, as none of its words is likelier."""

@@ -212,9 +212,9 @@ class FusedSoftmax(FullSoftmax):
         return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]
 
     @torch.no_grad()
-    def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         if _width(len(hidden_ND), len(self.weight), self.form) == len(self.weight):
-            return super().topk(hidden_ND, k)
+            return super().search(hidden_ND, k)
         cast_ND = hidden_ND.to(self.weight.dtype)
         log_sum_N = at_least_float32(cast_ND.new_full((len(cast_ND),), -torch.inf))
         values_NK = log_sum_N.new_empty(len(cast_ND), 0)
@@ -227,7 +227,7 @@ class FusedSoftmax(FullSoftmax):
             ids_NK = torch.cat([ids_NK, ids + block.start], dim=1).gather(1, order_NK[:, :k])
             values_NK = values_NK[:, :k]
             log_sum_N = _add_block(log_sum_N, logits_NB)
-        return values_NK - log_sum_N[:, None], ids_NK
+        return values_NK - log_sum_N[:, None], ids_NK, torch.ones_like(log_sum_N)
 
     @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,14 @@ def test_blocks_of_tokens_are_of_nearly_one_size_and_never_larger_than_the_form_
         assert width == 1 or width * vocab <= size
         assert count * width - tokens < count
     assert blocks.of_tokens(2560, 128_000, form) == 128  # twenty times, where nineteen are too few
+
+
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
+def test_what_counts_the_words_that_top_k_scores_does_it_by_blocks(monkeypatch):
+    layer: Any = made("torch", next(iter(blocks.FORMS)), counts=zipf_counts(91), dim=11)
+    monkeypatch.setitem(blocks.FORMS, layer.spec.form, 300)
+    monkeypatch.setattr(layer.native, "log_probs", lambda hidden_ND: pytest.fail("made every logit at once"))
+    assert (layer.expanded_share(batch(layer.spec.counts, tokens=41, dim=11, seed=3).hidden_ND, 20) == 1).all()
 
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
