@@ -13,13 +13,14 @@ import pytest
 from harness import provenance
 from impls.errors import Unsupported
 
-_COMPILED = pytest.StashKey[str]()
+_FOLDER = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What JAX compiles in one test is there for the others, in every worker of this run.
+    """What JAX compiles in one test is there for the others, in every worker of this run; so are the datasets that one
+    makes, in a cache that is the tests' own, and empty as they begin.
 
-    It is compiled without LLVM's optimizations, and loops by XLA's older and quicker generator of code: the same
+    A program is compiled without LLVM's optimizations, and loops by XLA's older and quicker generator of code: the same
     operations in the same fusions, but for wrappers around single ones, in a third of the time that it would take
     otherwise. Nor is a program split into parts for several threads, which takes longer than to compile it. `vocabench
     check` and the check before each timing compare what users run.
@@ -33,19 +34,21 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     # Tracing makes many objects that live on, which would be looked through again and again for garbage.
     gc.set_threshold(50_000, 20, 20)
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist has them from the process that began it
         return
-    config.stash[_COMPILED] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
-    os.environ |= {
-        "JAX_COMPILATION_CACHE_DIR": folder,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+    config.stash[_FOLDER] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
+    os.environ["VOCABENCH_CACHE"] = os.path.join(folder, "datasets")
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        os.environ |= {
+            "JAX_COMPILATION_CACHE_DIR": os.path.join(folder, "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if _COMPILED in config.stash:
-        shutil.rmtree(config.stash[_COMPILED], ignore_errors=True)
+    if _FOLDER in config.stash:
+        shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

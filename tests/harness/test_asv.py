@@ -18,7 +18,6 @@ from benchmarks._rows import Cell as Known
 from benchmarks._rows import LookUp, Score
 from harness import cli, history, memory, timing
 from harness.cells import Cell, Selection, Suite
-from harness.datasets._files import cache_folder
 from harness.quantities import NOT_JUDGED, Measurement
 from harness.store import Store
 
@@ -330,7 +329,7 @@ def asv(*arguments, home, config="asv.conf.json"):
         text=True,
         timeout=1800,
         check=False,
-        env={**os.environ, "HOME": str(home), "VOCABENCH_CACHE": str(cache_folder())},
+        env={**os.environ, "HOME": str(home)},
     )
 
 

@@ -82,10 +82,8 @@ def test_modules_are_parsed_and_never_run(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VOCABENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield _corpus.load("pydoc-small")
+def small():
+    return _corpus.load("pydoc-small")
 
 
 def test_the_standard_library(small):

@@ -1,6 +1,7 @@
 """The language modelling task from text to row, on a small language that a model can learn."""
 
 import dataclasses
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from harness import layers, registry
 from harness.cells import Selection, Suite
-from harness.datasets import _corpus
+from harness.datasets import _corpus, _files
 from harness.tasks import language_modelling
 from impls.errors import BadInput
 from impls.structures import bigrams
@@ -156,6 +157,10 @@ def test_frameworks_end_at_the_same_perplexity(text):
     rows = [by_quantity(result_of(f, "sohsm", text, "float64", {"interval": "40"}, **settings)) for f in FRAMEWORKS]
     found = [row["perplexity"].value for row in rows]
     assert found == pytest.approx([found[0]] * len(found), rel=1e-6)
+
+
+def test_the_texts_of_tests_go_to_a_cache_of_the_tests():
+    assert Path(tempfile.gettempdir()) in _files.cache_folder().parents
 
 
 def test_a_text_that_is_too_short_is_refused(text):

@@ -33,9 +33,8 @@ SMALL = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
+def tiny_recognizers():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VOCABENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setitem(_recognizers.SIZES, "tiny", _recognizers.SIZES["tiny"] | {"encoder_layers": 1, "channels": 4})
         yield
 

@@ -29,13 +29,6 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VOCABENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A summary is the source's words in a or i, or its first word."""
