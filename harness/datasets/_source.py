@@ -1,13 +1,10 @@
-"""What a dataset is before its words are counted."""
+"""What a dataset gives before its words are counted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
-
-from harness.datasets._files import Progress
 
 SPLITS = ("train", "valid", "test")
 
@@ -67,56 +64,3 @@ class Recorded:
     folder: Path
     licence: str
     versions: Mapping[str, str] = field(default_factory=dict)
-
-
-class Dataset(Protocol):
-    """What a file in this folder defines that holds running text."""
-
-    KIND: str  # "text"
-    DESCRIPTION: str
-    SOURCE: str
-    LICENCE: str
-
-    def text(self, progress: Progress) -> Text:
-        """Build, find or download the text, and check it where its checksum is known."""
-        ...
-
-    def is_here(self) -> bool:
-        """Whether `text` would need neither building nor a network."""
-        ...
-
-
-class PairDataset(Protocol):
-    """What a file in this folder defines that holds pairs."""
-
-    KIND: str  # "pairs"
-    DESCRIPTION: str
-    SOURCE: str
-    LICENCE: str
-    MAY_QUOTE: bool  # whether rows may show a few of its pairs, which go where the rows go
-
-    def pairs(self, progress: Progress) -> PairText:
-        """Build the pairs."""
-        ...
-
-    def is_here(self) -> bool:
-        """Whether `pairs` would need no building."""
-        ...
-
-
-class SpeechDataset(Protocol):
-    """What a file in this folder defines that holds speech."""
-
-    KIND: str  # "speech"
-    DESCRIPTION: str
-    SOURCE: str
-    LICENCE: str
-    MAY_QUOTE: bool  # whether rows may show a few of its transcripts, which go where the rows go
-
-    def recorded(self, progress: Progress) -> Recorded:
-        """Build the utterances."""
-        ...
-
-    def is_here(self) -> bool:
-        """Whether `recorded` would need no building."""
-        ...

@@ -36,6 +36,13 @@ def test_summarization_refuses_text_in_one_line(capsys, in_empty_folder):
     assert "'pydoc-small' is running text, not pairs of source and summary" in line
 
 
+@pytest.mark.parametrize("name", registry.datasets())
+def test_every_dataset_has_what_its_kind_asks_for(name):
+    module = registry.dataset(name)
+    assert callable(getattr(module, {"text": "text", "pairs": "pairs", "speech": "recorded"}[module.KIND]))
+    assert module.KIND == "text" or isinstance(module.MAY_QUOTE, bool)
+
+
 def test_every_dataset_has_a_kind_and_the_list_shows_it(capsys):
     kinds = {name: registry.dataset(name).KIND for name in registry.datasets()}
     assert set(kinds.values()) == {"text", "pairs", "speech"}
