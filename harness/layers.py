@@ -70,7 +70,8 @@ def create(
     registry.check_framework(framework)
     if method not in registry.methods(framework):
         raise unknown(f"method of {framework}", method, registry.methods(framework))
-    dtype = dtype or ("float64" if framework == "numpy" else "float32")
+    if dtype is None:
+        dtype = "float64" if framework == "numpy" else "float32"
     return from_spec(framework, spec(method, counts=counts, dim=dim, seed=seed, dtype=dtype, **options), device)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from impls.arrays import array_of, is_floating
 from impls.errors import BadInput, unknown
 from impls.optimizers import Optimizer
 from impls.precision import Precise
@@ -129,7 +130,7 @@ class Layer(Precise, ABC):
 
     def log_probs(self, hidden: ArrayLike) -> NDArray:
         """(N, V) natural logarithms of normalised probabilities."""
-        return self._log_probs(check_hidden(hidden, self.spec.dim))
+        return self._log_probs(check_hidden(hidden, self.spec))
 
     def target_log_probs(self, hidden: ArrayLike, targets: ArrayLike) -> NDArray:
         """(N,) exact log-probabilities of the targets."""
@@ -138,7 +139,7 @@ class Layer(Precise, ABC):
 
     def topk(self, hidden: ArrayLike, k: int) -> tuple[NDArray, NDArray]:
         """Values (N, K) and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
-        hidden_ND = check_hidden(hidden, self.spec.dim)
+        hidden_ND = check_hidden(hidden, self.spec)
         return self._topk(hidden_ND, check_k(k, self.spec.vocab))
 
     def beam(self, hidden: ArrayLike, k: int, width: int) -> tuple[NDArray, NDArray]:
@@ -152,7 +153,7 @@ class Layer(Precise, ABC):
             k: Words asked for.
             width: From k to V.
         """
-        hidden_ND = check_hidden(hidden, self.spec.dim)
+        hidden_ND = check_hidden(hidden, self.spec)
         k = check_k(k, self.spec.vocab)
         return self._beam(hidden_ND, k, check_width(width, k, self.spec.vocab))
 
@@ -165,12 +166,12 @@ class Layer(Precise, ABC):
                 several is the first whose cumulative probability exceeds its number, words and clusters in order of
                 their ids; a turn in a binary tree goes left where its number lies below the probability.
         """
-        hidden_ND = check_hidden(hidden, self.spec.dim)
+        hidden_ND = check_hidden(hidden, self.spec)
         return self._sample(hidden_ND, check_uniforms(uniforms, (len(hidden_ND), self.spec.draws)))
 
     def expanded_share(self, hidden: ArrayLike, k: int) -> NDArray:
         """(N,) the share of its clusters or nodes that the layer scores for `topk`; 1 where it has no bounds."""
-        hidden_ND = check_hidden(hidden, self.spec.dim)
+        hidden_ND = check_hidden(hidden, self.spec)
         return self._expanded_share(hidden_ND, check_k(k, self.spec.vocab))
 
     def least_work(self, targets: ArrayLike, **extra: ArrayLike) -> LeastWork | None:
@@ -208,11 +209,13 @@ class Layer(Precise, ABC):
         """
         if work not in WORK:
             raise unknown("work", work, WORK)
-        hidden_ND = check_hidden(hidden, self.spec.dim)
+        hidden_ND = check_hidden(hidden, self.spec)
         if targets is None:
             if work in ("layer", "layer_step"):
                 raise BadInput(f"targets is missing: allowed: ({len(hidden_ND)},) word ids for work={work!r}")
             targets = np.zeros(len(hidden_ND), dtype=np.int64)
+        if not isinstance(optimizer, Optimizer | None):
+            raise BadInput(f"optimizer={optimizer!r}: allowed: an Optimizer, or None for Adagrad as in the SOHSM paper")
         k = min(10, self.spec.vocab) if k is None else check_k(k, self.spec.vocab)
         size = (len(hidden_ND), self.spec.draws)
         job = Job(
@@ -228,7 +231,7 @@ class Layer(Precise, ABC):
         return self._prepare(job)
 
     def _check(self, hidden: ArrayLike, targets: ArrayLike) -> tuple[NDArray, NDArray[np.int64]]:
-        hidden_ND = check_hidden(hidden, self.spec.dim)
+        hidden_ND = check_hidden(hidden, self.spec)
         targets_N = check_targets(targets, self.spec.vocab, (len(hidden_ND),))
         return hidden_ND, targets_N
 
@@ -245,25 +248,27 @@ class Layer(Precise, ABC):
         return self.spec.draw_extra(np.random.default_rng([self.spec.seed, 6])) | given
 
 
-def check_hidden(hidden: ArrayLike, dim: int) -> NDArray:
-    """`hidden` as a finite, contiguous (N, D) array of float32 or, if it has more digits, of float64."""
-    array = np.asarray(hidden)
-    if array.ndim != 2 or array.shape[1] != dim or len(array) < 1:
-        raise BadInput(f"hidden has shape {array.shape}: allowed: (N, {dim}) with N from 1")
-    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+def check_hidden(hidden: ArrayLike, spec: LayerSpec) -> NDArray:
+    """`hidden` as a finite, contiguous (N, D) array of float64, or of float32 where the layer has no more digits."""
+    array = array_of("hidden", hidden)
+    if array.ndim != 2 or array.shape[1] != spec.dim or len(array) < 1:
+        raise BadInput(f"hidden has shape {array.shape}: allowed: (N, {spec.dim}) with N from 1")
+    if not is_floating(array):
         raise BadInput(f"hidden has dtype {array.dtype}: allowed: floating point")
-    with np.errstate(over="ignore"):  # what is too large for float64 is refused as not finite
-        array = np.ascontiguousarray(array, dtype=np.float32 if array.dtype.itemsize <= 4 else np.float64)
-    finite = np.isfinite(array)
+    with np.errstate(over="ignore"):  # what is too large is refused as not finite
+        kept_ND = np.ascontiguousarray(array, dtype=np.float64 if spec.storage == "float64" else np.float32)
+    finite = np.isfinite(kept_ND)
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
-        raise BadInput(f"hidden[{row}, {column}]={array[row, column]} is not finite: allowed: finite numbers")
-    return array
+        raise BadInput(
+            f"hidden[{row}, {column}]={array[row, column]} is not finite in {kept_ND.dtype}: allowed: finite numbers"
+        )
+    return kept_ND
 
 
 def check_targets(targets: ArrayLike, vocab: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """`targets` as int64 of the given shape, inside the vocabulary."""
-    array = np.asarray(targets)
+    array = array_of("targets", targets)
     if array.shape != shape:
         raise BadInput(f"targets has shape {array.shape}: allowed: {shape}")
     return check_words("targets", array, vocab)
@@ -271,7 +276,7 @@ def check_targets(targets: ArrayLike, vocab: int, shape: tuple[int, ...]) -> NDA
 
 def check_for_each_word(name: str, values: ArrayLike, vocab: int) -> NDArray[np.float64]:
     """`values` as finite (V,) float64."""
-    array = np.asarray(values)
+    array = array_of(name, values)
     if array.shape != (vocab,) or array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         what = f"shape {array.shape} and dtype {array.dtype}"
         raise BadInput(f"{name} has {what}: allowed: {vocab} finite numbers, one for each word")
@@ -292,7 +297,7 @@ def check_width(width: object, k: int, vocab: int) -> int:
 
 def check_uniforms(uniforms: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
     """`uniforms` as float64 of the given shape, each below 1 in float32 too, where 1 - 1e-9 would round to it."""
-    array = np.asarray(uniforms)
+    array = array_of("uniforms", uniforms)
     if array.shape != shape or array.dtype.kind != "f":
         raise BadInput(f"uniforms has shape {array.shape} and dtype {array.dtype}: allowed: {shape} floating point")
     if not ((array >= 0) & (array < 1)).all():

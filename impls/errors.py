@@ -13,9 +13,9 @@ class Unsupported(BadInput):
     installed lacks it. Measurements of it are skipped, not failed."""
 
 
-def unknown(kind: str, name: str, allowed: Iterable[str]) -> BadInput:
+def unknown(kind: str, name: object, allowed: Iterable[str]) -> BadInput:
     """A `BadInput` for a name that is not in `allowed`, with the nearest spelling that is."""
     names = list(allowed)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return BadInput(f"unknown {kind} {name!r}: {hint}allowed: {', '.join(names) or '(none)'}")

@@ -70,7 +70,7 @@ class Network(Precise, ABC, Generic[AnyConfig]):
 
     def load(self, params: Mapping[str, ArrayLike]) -> None:
         """Take parameters in canonical form; raises `BadInput` on a missing, extra or misshapen one."""
-        self._load(check_parameters(self.NAME, self.parameter_shapes(), params))
+        self._load(check_parameters(self.NAME, self.parameter_shapes(), params, self.spec.storage))
 
     @abstractmethod
     def parameters(self) -> Arrays: ...

@@ -15,6 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from impls.arrays import array_of, is_floating, largest
 from impls.errors import BadInput, unknown
 from impls.options import Option
 
@@ -186,28 +187,36 @@ class LayerSpec:
         return self.definition.initial(self, np.random.default_rng([self.seed, 1]))
 
     def check_parameters(self, params: Mapping[str, ArrayLike]) -> Arrays:
-        """`params` as arrays, once names and shapes are found to be the canonical ones."""
-        return check_parameters(self.method, self.parameter_shapes(), params)
+        """`params` as arrays, once names, shapes and numbers are found to be what the layer can hold."""
+        return check_parameters(self.method, self.parameter_shapes(), params, self.storage)
 
 
 def storage(dtype: str) -> str:
     return "float32" if dtype == "tf32" else dtype
 
 
-def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike]) -> Arrays:
+def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike], kept_in: str) -> Arrays:
+    """`params` as arrays, once they have these names and shapes and numbers that `kept_in` can hold."""
+    if not isinstance(params, Mapping):
+        raise BadInput(f"parameters of {owner}: {type(params).__name__}: allowed: a dictionary of {sorted(shapes)}")
     missing, extra = sorted(shapes.keys() - params.keys()), sorted(params.keys() - shapes.keys())
     if missing or extra:
         raise BadInput(
             f"parameters of {owner}: missing {missing or 'none'}, unexpected {extra or 'none'}; "
             f"allowed: exactly {sorted(shapes)}"
         )
-    arrays = {name: np.asarray(params[name]) for name in shapes}
+    arrays = {name: array_of(f"parameter {name} of {owner}", params[name]) for name in shapes}
     for name, shape in shapes.items():
-        if arrays[name].shape != shape:
-            raise BadInput(f"parameter {name} of {owner} has shape {arrays[name].shape}: allowed: {shape}")
         array = arrays[name]
-        if not np.isfinite(array if array.dtype.kind == "f" else array.astype(np.float64)).all():
-            raise BadInput(f"parameter {name} of {owner} holds NaN or infinity: allowed: finite numbers")
+        if array.shape != shape:
+            raise BadInput(f"parameter {name} of {owner} has shape {array.shape}: allowed: {shape}")
+        if array.dtype.kind not in "iu" and not is_floating(array):
+            raise BadInput(f"parameter {name} of {owner} has dtype {array.dtype}: allowed: numbers")
+        # Both are NaN where one is, and no array of the parameter's size is made.
+        if array.size and not -largest(kept_in) <= array.min() <= array.max() <= largest(kept_in):
+            raise BadInput(
+                f"parameter {name} of {owner} holds NaN, infinity or what {kept_in} cannot: allowed: finite numbers"
+            )
     return arrays
 
 
@@ -217,7 +226,7 @@ def check_counts(counts: ArrayLike) -> NDArray[np.int64]:
     Raises:
         BadInput: Not one-dimensional, fewer than two words, negative, fractional or not finite, or all zero.
     """
-    array = np.asarray(counts)
+    array = array_of("counts", counts)
     if array.ndim != 1:
         raise BadInput(f"counts has shape {array.shape}: allowed: one dimension, a count for each word")
     if len(array) < 2:
@@ -243,7 +252,7 @@ def check_counts(counts: ArrayLike) -> NDArray[np.int64]:
 
 def check_ids(name: str, ids: ArrayLike, vocab: int, *, lowest: int = 0) -> NDArray[np.int64]:
     """`ids` as int64 of one dimension, at least one, inside the vocabulary."""
-    array = np.asarray(ids)
+    array = array_of(name, ids)
     if array.ndim != 1 or not len(array):
         raise BadInput(f"{name} has shape {array.shape}: allowed: one dimension, from one word id on")
     return check_words(name, array, vocab, lowest=lowest)

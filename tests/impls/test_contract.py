@@ -1,5 +1,7 @@
 """Bad input to the contract: a ValueError that names the argument, its value and what is allowed."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -145,14 +147,52 @@ def test_prepared_work():
 
 def test_parameters():
     right = layer().parameters()
-    for wrong, message in (
+    cases: list[tuple[Any, str]] = [
         ({"weight": right["weight"]}, r"missing \['bias'\]"),
         ({**right, "extra": right["bias"]}, r"unexpected \['extra'\]"),
         ({**right, "bias": np.zeros(4)}, r"bias of full_softmax has shape \(4,\): allowed: \(5,\)"),
-        ({**right, "bias": np.full(5, np.inf)}, "NaN or infinity"),
-    ):
+        ({**right, "bias": np.full(5, np.inf)}, "holds NaN, infinity or what float64 cannot"),
+        ({**right, "bias": np.array([0, 0, np.nan, 0, 0])}, "holds NaN"),
+        ({**right, "bias": np.array(["1"] * 5)}, "bias of full_softmax has dtype <U1: allowed: numbers"),
+        ({**right, "bias": np.zeros(5, complex)}, "has dtype complex128"),
+        ({**right, "bias": np.zeros(5, "M8[s]")}, "has dtype datetime64"),
+        ({**right, "bias": np.zeros(5, object)}, "has dtype object"),
+        ({**right, "bias": [[0, 0], [0, 0, 0]]}, "bias of full_softmax is no array: allowed: numbers"),
+        ([right["weight"], right["bias"]], "parameters of full_softmax: list: allowed: a dictionary"),
+    ]
+    for wrong, message in cases:
         with pytest.raises(ValueError, match=message):
             layer().load(wrong)
+
+
+def test_numbers_that_a_precision_cannot_hold():
+    framework = next((name for name in registry.installed_frameworks() if name != "numpy"), None)
+    if framework is None:
+        pytest.skip("needs a framework with float32")
+    single, large = layers.create(framework, "full_softmax", counts=COUNTS, dim=4), np.full((5, 4), 1e300)
+    layer().loss(large[:2] / 1e300, [0, 3])
+    with pytest.raises(ValueError, match=r"hidden\[0, 0\]=1e\+300 is not finite in float32"):
+        single.topk(large[:2], 2)
+    with pytest.raises(ValueError, match="weight of full_softmax holds NaN, infinity or what float32 cannot"):
+        single.load({**single.parameters(), "weight": large})
+
+
+def test_values_of_another_kind():
+    with pytest.raises(ValueError, match="unknown method of numpy None"):
+        layers.create("numpy", None, counts=COUNTS, dim=4)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown device of numpy 5"):
+        layers.create("numpy", "full_softmax", counts=COUNTS, dim=4, device=5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown dtype ''"):
+        layers.create("numpy", "full_softmax", counts=COUNTS, dim=4, dtype="")
+    with pytest.raises(ValueError, match="unknown work None"):
+        layer().prepare(None, HIDDEN)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="optimizer='adam': allowed: an Optimizer"):
+        layer().prepare("layer_step", HIDDEN, [0, 1], optimizer="adam")  # type: ignore[arg-type]
+    for ragged in ([[0.0] * 4, [0.0]], "text"):
+        with pytest.raises(ValueError, match="hidden"):
+            layer().loss(ragged, [0, 1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="counts is no array"):
+        layers.create("numpy", "full_softmax", counts=[[1], [1, 2]], dim=4)  # type: ignore[arg-type]
 
 
 def test_optimizer_settings():
