@@ -20,8 +20,8 @@ class Level:
     """log P(member | group, h) of M members, which parameters and structure call `name`.
 
     Parameters: for each shelf b `{name}_weight{b}` (G, S, D) and `{name}_bias{b}` (G, S), zero in the slots left over.
-    Structure: `{name}_group`, `_shelf`, `_row`, `_slot` (M,) of each member; for each shelf `{name}_member{b}` (G, S),
-    -1 where the slot is empty, and `{name}_groups{b}` (G,).
+    Structure: `{name}_group`, `_shelf`, `_row`, `_slot`, `_place` (M,) of each member; for each shelf
+    `{name}_member{b}` (G, S), -1 where the slot is empty, and `{name}_groups{b}` (G,).
     """
 
     def __init__(self, name: str, shelves: Shelves, form: str) -> None:
@@ -34,6 +34,7 @@ class Level:
             "shelf": self._shelves.shelf_M,
             "row": self._shelves.row_M,
             "slot": self._shelves.slot_M,
+            "place": self._shelves.place_M,
         }
         for number, shelf in enumerate(self.shelves):
             whole |= {f"member{number}": shelf.member_GS, f"groups{number}": shelf.groups_G}
@@ -63,18 +64,13 @@ class Level:
 
     def log_within(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         """(N, M) log P(member | its group, h)."""
-        parts, before = [], []
-        width = 0
+        parts = []
         for number in range(len(self.shelves)):
             words = self._words(params, structure, number)
             scores_NF = product(hidden_ND, words.slab_CSD.reshape(-1, words.slab_CSD.shape[2]))
             scores_NGS = scores_NF.reshape(len(hidden_ND), *words.word_CS.shape) + words.added_CS
             parts.append(jax.nn.log_softmax(scores_NGS, axis=2).reshape(len(hidden_ND), -1))
-            before.append(width)
-            width += parts[-1].shape[1]
-        shelf_M, row_M, slot_M = (structure[f"{self.name}_{key}"] for key in ("shelf", "row", "slot"))
-        slots = jnp.asarray([shelf.member_GS.shape[1] for shelf in self.shelves])
-        return jnp.concatenate(parts, axis=1)[:, jnp.asarray(before)[shelf_M] + row_M * slots[shelf_M] + slot_M]
+        return jnp.concatenate(parts, axis=1)[:, structure[f"{self.name}_place"]]
 
     def search(
         self, params: Tree, structure: Tree, hidden_ND: Array, log_group_NC: Array, k: int
@@ -116,13 +112,9 @@ class Level:
 
     def to_canonical(self, structure: Tree, tree: Tree, kind: str) -> Array:
         """(M, D) weights or (M,) biases, or their gradients or slots, in the order of the members."""
-        first = tree[f"{self.name}_{kind}0"]
-        by_member = jnp.zeros((len(self._shelves.group_M), *first.shape[2:]), first.dtype)
-        for number in range(len(self.shelves)):
-            member_GS = structure[f"{self.name}_member{number}"]
-            place_GS = jnp.where(member_GS < 0, len(by_member), member_GS)
-            by_member = by_member.at[place_GS].set(tree[f"{self.name}_{kind}{number}"], mode="drop")
-        return by_member
+        slabs = [tree[f"{self.name}_{kind}{number}"] for number in range(len(self.shelves))]
+        flat = jnp.concatenate([slab.reshape(-1, *slab.shape[2:]) for slab in slabs])
+        return flat[structure[f"{self.name}_place"]]
 
     def from_canonical(self, structure: Tree, by_member: Array, kind: str) -> Tree:
         found: Tree = {}

@@ -33,7 +33,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.limits = sohsm.limits(spec.counts, spec.options)
-        self.width = -(-self.limits.words // 8) * 8
+        self.width = clusters.slab_width(self.limits.words)
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
@@ -44,8 +44,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _structure_of(self, cluster_V: NDArray[np.int64]) -> Tree:
         slot_V = clusters.slots(cluster_V, self.limits.clusters)
-        word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width)
-        word_CS[word_CS == self.spec.vocab] = -1
+        word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width, empty=-1)
         arrays = {"cluster": cluster_V, "slot": slot_V, "word": word_CS}
         return {name: put(array, jnp.int32) for name, array in arrays.items()}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from impls.on_tensorflow import _clusters, _expand
@@ -34,13 +33,7 @@ class Level:
         self.group, self._shelf, self._row, self._slot = (
             tf.constant(array, tf.int32) for array in (shelves.group_M, shelves.shelf_M, shelves.row_M, shelves.slot_M)
         )
-        # Where each member stands when the shelves lie end to end.
-        size = [shelf.member_GS.size for shelf in self.shelves]
-        width = np.array([shelf.member_GS.shape[1] for shelf in self.shelves])
-        before = np.cumsum(size) - size
-        place_M = before[shelves.shelf_M] + shelves.row_M * width[shelves.shelf_M] + shelves.slot_M
-        self._place_M = tf.constant(place_M, tf.int32)
-        self._total = int(sum(size))
+        self._place_M = tf.constant(shelves.place_M, tf.int32)
         self._members = [tf.constant(shelf.member_GS, tf.int32) for shelf in self.shelves]
 
     def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
@@ -129,11 +122,11 @@ class Level:
         return found
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        found = {}
+        found, sizes = {}, [shelf.member_GS.size for shelf in self.shelves]
         for kind in ("weight", "bias"):
             by_member = tensors[f"{self.name}_{kind}"]
-            flat = tf.scatter_nd(self._place_M[:, None], by_member, [self._total, *by_member.shape[1:]])
-            parts = tf.split(flat, [shelf.member_GS.size for shelf in self.shelves])
+            flat = tf.scatter_nd(self._place_M[:, None], by_member, [sum(sizes), *by_member.shape[1:]])
+            parts = tf.split(flat, sizes)
             for number, (part, shelf) in enumerate(zip(parts, self.shelves, strict=True)):
                 found[f"{self.name}_{kind}{number}"] = tf.reshape(part, [*shelf.member_GS.shape, *by_member.shape[1:]])
         return found

@@ -40,7 +40,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         self.limits = sohsm.limits(spec.counts, spec.options)
-        self.width = -(-self.limits.words // 8) * 8
+        self.width = clusters.slab_width(self.limits.words)
         super().__init__(spec, **keyword)
         # Keras saves them with the rest.
         self.cluster, self.slot, self.word = (
@@ -170,8 +170,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _place(self, cluster_V: NDArray[np.int64]) -> None:
         slot_V = clusters.slots(cluster_V, self.limits.clusters)
-        word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width)
-        word_CS[word_CS == self.spec.vocab] = -1
+        word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width, empty=-1)
         for variable, array in ((self.cluster, cluster_V), (self.slot, slot_V), (self.word, word_CS)):
             variable.assign(array.astype(np.int32))
 

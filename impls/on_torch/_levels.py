@@ -24,14 +24,15 @@ class Level(nn.Module):
     """log P(member | group, h) of M members.
 
     Parameters: for each shelf b `weight{b}` (G, S, D) and `bias{b}` (G, S), zero in the slots left over. Buffers:
-    `group`, `shelf`, `row`, `slot` (M,) of each member; for each shelf `member{b}` (G, S), M where the slot is empty,
-    `size{b}` (G,) members of each group, and `groups{b}` (G,).
+    `group`, `shelf`, `row`, `slot`, `place` (M,) of each member; for each shelf `member{b}` (G, S), M where the slot is
+    empty, `size{b}` (G,) members of each group, and `groups{b}` (G,).
     """
 
     group: Tensor
     shelf: Tensor
     row: Tensor
     slot: Tensor
+    place: Tensor
 
     def __init__(self, shelves: Shelves, dim: int, dtype: torch.dtype, form: str) -> None:
         super().__init__()
@@ -39,6 +40,7 @@ class Level(nn.Module):
         self.shelves, self.members = shelves.shelves, len(shelves.group_M)
         for name, array in (
             ("group", shelves.group_M), ("shelf", shelves.shelf_M), ("row", shelves.row_M), ("slot", shelves.slot_M),
+            ("place", shelves.place_M),
         ):  # fmt: skip
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
         for number, shelf in enumerate(self.shelves):
@@ -77,14 +79,9 @@ class Level(nn.Module):
     def log_within(self, hidden_ND: Tensor) -> Tensor:
         """(N, M) log P(member | its group, h)."""
         cast_ND = hidden_ND.to(self._of(0, "weight").dtype)
-        parts, members = [], []
-        for number in range(len(self.shelves)):
-            words = self._words(number)
-            member_F = words.word_CS.flatten()
-            real_F = (member_F < self.members).nonzero()[:, 0]
-            parts.append(words.scores_of_all(cast_ND).log_softmax(dim=2).flatten(1)[:, real_F])
-            members.append(member_F[real_F])
-        return torch.cat(parts, dim=1)[:, torch.argsort(torch.cat(members))]
+        every = map(self._words, range(len(self.shelves)))
+        parts = [words.scores_of_all(cast_ND).log_softmax(dim=2).flatten(1) for words in every]
+        return torch.cat(parts, dim=1)[:, self.place]
 
     def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Values and members (N, K) of the highest log P(group, member | h), and (N,) the share of groups expanded."""
@@ -128,21 +125,17 @@ class Level(nn.Module):
         return weights[0], weights[1]
 
     def _by_member(self, tensors: Tensors, name: str) -> Tensor:
-        first = tensors[f"{name}0"]
-        by_member = first.new_empty(self.members, *first.shape[2:])
-        for number in range(len(self.shelves)):
-            here = self.shelf == number
-            by_member[here] = tensors[f"{name}{number}"][self.row[here], self.slot[here]]
-        return by_member
+        slabs = [tensors[f"{name}{number}"].flatten(0, 1) for number in range(len(self.shelves))]
+        return torch.cat(slabs)[self.place]
 
     def from_canonical(self, weight_MD: Tensor, bias_M: Tensor) -> Tensors:
         found: Tensors = {}
+        sizes = [shelf.member_GS.size for shelf in self.shelves]
         for name, by_member in (("weight", weight_MD), ("bias", bias_M)):
-            for number, shelf in enumerate(self.shelves):
-                here = self.shelf == number
-                slab = by_member.new_zeros(*shelf.member_GS.shape, *by_member.shape[1:])
-                slab[self.row[here], self.slot[here]] = by_member[here]
-                found[f"{name}{number}"] = slab
+            flat = by_member.new_zeros(sum(sizes), *by_member.shape[1:])
+            flat[self.place] = by_member
+            for number, (part, shelf) in enumerate(zip(flat.split(sizes), self.shelves, strict=True)):
+                found[f"{name}{number}"] = part.unflatten(0, shelf.member_GS.shape)
         return found
 
     def _of(self, number: int, name: str) -> Tensor:

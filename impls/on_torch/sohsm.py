@@ -48,7 +48,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         super().__init__(spec)
         dtype = TORCH_DTYPES[spec.dtype]
         self.limits = sohsm.limits(spec.counts, spec.options)
-        self.width = _slots(self.limits)
+        self.width = clusters.slab_width(self.limits.words)
         self._last_rows: WordRows | None = None
         self._in_slab = spec.form not in _clusters.END_TO_END
         for name, shape in spec.parameter_shapes().items():
@@ -65,8 +65,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        dtype = TORCH_DTYPES[spec.dtype]
-        return _clusters.forms(_slots(sohsm.limits(spec.counts, spec.options)), spec.dim, dtype)
+        slots = clusters.slab_width(sohsm.limits(spec.counts, spec.options).words)
+        return _clusters.forms(slots, spec.dim, TORCH_DTYPES[spec.dtype])
 
     @property
     def form(self) -> str:
@@ -213,7 +213,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _place(self, cluster_V: NDArray[np.int64]) -> None:
         slot_V = clusters.slots(cluster_V, self.limits.clusters)
-        word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width)
+        word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width, empty=self.spec.vocab)
         for buffer, array in ((self.cluster, cluster_V), (self.slot, slot_V), (self.word, word_CS)):
             buffer.copy_(torch.from_numpy(array))
         self._count_words()
@@ -270,11 +270,6 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
                 by_word_V = by_row[old_row_V]
                 by_row.zero_()[row_V] = by_word_V
         return before_V, after_V
-
-
-def _slots(limits: clusters.Limits) -> int:
-    """S: grouped products want rows of whole 16 or 32 bytes."""
-    return -(-limits.words // 8) * 8
 
 
 def _after_loading(layer: SelfOrganizedHierarchicalSoftmax, incompatible_keys: object) -> None:

@@ -143,11 +143,16 @@ def slots(cluster_V: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:
     return slot_V
 
 
+def slab_width(words: int) -> int:
+    """S: slots for clusters of at most so many words; products want rows of whole 16 or 32 bytes."""
+    return -(-words // 8) * 8
+
+
 def words_by_slot(
-    cluster_V: NDArray[np.int64], slot_V: NDArray[np.int64], clusters: int, width: int
+    cluster_V: NDArray[np.int64], slot_V: NDArray[np.int64], clusters: int, width: int, *, empty: int
 ) -> NDArray[np.int64]:
-    """(C, S) the word in each slot, or V where the slot is empty."""
-    words_CS = np.full((clusters, width), len(cluster_V), dtype=np.int64)
+    """(C, S) the word in each slot, or `empty` where there is none."""
+    words_CS = np.full((clusters, width), empty, dtype=np.int64)
     words_CS[cluster_V, slot_V] = np.arange(len(cluster_V))
     return words_CS
 

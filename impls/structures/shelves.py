@@ -16,7 +16,6 @@ from impls.structures import clusters
 
 _RATIO = 3  # of the largest to the smallest group of a shelf
 _SMALL = 32  # groups up to this size share a shelf
-_MULTIPLE = 8  # widths are multiples of this: products want rows of whole 16 or 32 bytes
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,14 @@ class Shelves:
     slot_M: NDArray[np.int64]
     groups: int
 
+    @property
+    def place_M(self) -> NDArray[np.int64]:
+        """Where each member stands when the slots of all shelves lie end to end."""
+        slots = np.array([shelf.member_GS.size for shelf in self.shelves])
+        width = np.array([shelf.member_GS.shape[1] for shelf in self.shelves])
+        before = np.cumsum(slots) - slots
+        return before[self.shelf_M] + self.row_M * width[self.shelf_M] + self.slot_M
+
     @classmethod
     def of(cls, group_M: NDArray[np.int64], weights_M: NDArray[np.integer]) -> Shelves:
         """From the group of each member, every number up to the highest being used, and the members' weights."""
@@ -70,7 +77,7 @@ class Shelves:
         shelves, total = [], max(1, int(weights_M.sum()))
         for number, groups_G in enumerate(by_size):
             members = np.flatnonzero(shelf_M == number)
-            width = -(-int(size_C[groups_G].max()) // _MULTIPLE) * _MULTIPLE
+            width = clusters.slab_width(int(size_C[groups_G].max()))
             member_GS = np.full((len(groups_G), width), -1, dtype=np.int64)
             member_GS[row_M[members], slot_M[members]] = members
             shelves.append(Shelf(groups_G, member_GS, float(weights_M[members].sum()) / total))

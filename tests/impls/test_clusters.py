@@ -80,7 +80,8 @@ def test_slots_and_words_by_slot_are_inverse():
     cluster_V = np.array([2, 0, 2, 2, 0])
     slot_V = clusters.slots(cluster_V, 4)
     assert slot_V.tolist() == [0, 0, 1, 2, 1]
-    assert clusters.words_by_slot(cluster_V, slot_V, 4, 3).tolist() == [[1, 4, 5], [5, 5, 5], [0, 2, 3], [5, 5, 5]]
+    word_CS = clusters.words_by_slot(cluster_V, slot_V, 4, 3, empty=5)
+    assert word_CS.tolist() == [[1, 4, 5], [5, 5, 5], [0, 2, 3], [5, 5, 5]]
 
 
 def test_clusters_without_room_for_the_vocabulary_are_refused():
