@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from harness.schema import LARGEST
 from impls.errors import BadInput
 
 SCHEMA = 1
+
+_BEGIN = f'{{"schema": {SCHEMA}, '.encode()  # of each row, as `Store.append` writes it
 
 _CLOSED = -1  # in place of a descriptor
 
@@ -26,18 +30,23 @@ class OtherSchema(BadInput):
 
 
 _REQUIRED = ("schema", "key", "cell", "status", "measurements", "provenance")
+_NO_ROW = "not a JSON row: allowed: lines written by 'vocabench run'"
 
 
 class Store:
     """Rows of one run, open for appending. Two processes never write the same file at once.
 
-    A process killed while it wrote can leave half a line at the end. Opening keeps that half beside the file, as
-    `<name>.partial`, and cuts it off, so that the cell is done again and every line is whole.
+    A process killed while it wrote can leave half a row at the end. Opening moves that half to a new file beside it,
+    `<name>.partial`, so that the cell is done again and every line is whole.
 
     Cells whose status is one of `again` count as missing.
 
+    Attributes:
+        cut: Where the half row is that opening moved; None where every line was whole.
+
     Raises:
-        BadInput: The file is in use, read-only, on a full disk, of another schema, or damaged before its last line.
+        BadInput: The file is in use, read-only, on a full disk, or of another schema, or holds what is no row, and not
+            the beginning of one at its end: it stays as it is.
     """
 
     def __init__(self, path: Path, *, again: tuple[str, ...] = ()) -> None:
@@ -57,8 +66,9 @@ class Store:
             os.close(self._file)
             raise BadInput(f"results file {path} is in use by another run: allowed: one run at a time") from error
         try:
-            self._repair()
-            self._keys = {row["key"] for row in latest(read(path)) if row["status"] not in again}
+            rows, half = _parsed(path)
+            self._keys = {row["key"] for row in latest(rows) if row["status"] not in again}
+            self.cut = self._move(half) if half else None
         except BaseException:
             os.close(self._file)  # or the file stays in use as long as this process lives
             raise
@@ -102,13 +112,16 @@ class Store:
             ) from error
         self._keys.add(row["key"])
 
-    def _repair(self) -> None:
-        size = os.fstat(self._file).st_size
-        content = os.pread(self._file, size, 0) if size else b""
-        whole = content.rfind(b"\n") + 1
-        if whole < size:
-            self.path.with_name(self.path.name + ".partial").write_bytes(content[whole:])
-            os.ftruncate(self._file, whole)
+    def _move(self, half: bytes) -> Path:
+        """From the end of the file to one whose name nothing has yet."""
+        path = self.path.with_name(f"{self.path.name}.partial")
+        for number in itertools.count(2):
+            with suppress(FileExistsError), path.open("xb") as file:
+                file.write(half)
+                break
+            path = self.path.with_name(f"{self.path.name}.partial{number}")
+        os.ftruncate(self._file, os.fstat(self._file).st_size - len(half))
+        return path
 
 
 def storable(value: Any) -> Any:
@@ -131,7 +144,12 @@ def read(path: Path) -> list[Row]:
     Raises:
         BadInput: There is no such file, a line is cut or is not a row, or it has another schema version.
     """
-    return list(_rows(path))
+    rows, half = _parsed(path)
+    if half:
+        raise BadInput(
+            f"results file {path}, line {len(rows) + 1}: cut in the middle: the same 'vocabench run' command repairs it"
+        )
+    return rows
 
 
 def _no_constant(name: str) -> None:
@@ -143,28 +161,30 @@ def latest(rows: Iterable[Row]) -> list[Row]:
     return list({row["key"]: row for row in rows}.values())
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _parsed(path: Path) -> tuple[list[Row], bytes]:
+    """The rows of the lines that end, and what follows them: the beginning of a row, or nothing."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise BadInput(f"results file {path}: {error.strerror}: allowed: a file written by 'vocabench run'") from error
-    lines = content.split(b"\n")
-    if lines[-1]:
-        raise BadInput(
-            f"results file {path}, line {len(lines)}: cut in the middle: the same 'vocabench run' command repairs it"
-        )
-    for number, line in enumerate(lines[:-1], start=1):
-        where = f"results file {path}, line {number}"
-        try:
-            row = json.loads(line, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
-            raise BadInput(f"{where}: not a JSON row: allowed: lines written by 'vocabench run'") from error
-        if not isinstance(row, dict) or row.get("schema") != SCHEMA:
-            found = row.get("schema") if isinstance(row, dict) else None
-            raise OtherSchema(f"{where}: schema version {found!r}: allowed: {SCHEMA}")
-        missing = [name for name in _REQUIRED if name not in row]
-        kinds = {"key": str, "cell": dict, "measurements": list}
-        wrong = missing or [name for name, kind in kinds.items() if not isinstance(row[name], kind)]
-        if wrong:
-            raise BadInput(f"{where}: no row: {', '.join(wrong)} missing or of another form")
-        yield row
+    *lines, rest = content.split(b"\n")
+    rows = [_row(f"results file {path}, line {number}", line) for number, line in enumerate(lines, start=1)]
+    if rest[: len(_BEGIN)] != _BEGIN[: len(rest)]:
+        raise BadInput(f"results file {path}, line {len(lines) + 1}: {_NO_ROW}")
+    return rows, rest
+
+
+def _row(where: str, line: bytes) -> Row:
+    try:
+        row = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{where}: {_NO_ROW}") from error
+    version = row.get("schema") if isinstance(row, dict) else None
+    if type(version) is not int or version != SCHEMA:  # true and 1.0 are equal to 1
+        raise OtherSchema(f"{where}: schema version {version!r}: allowed: {SCHEMA}")
+    missing = [name for name in _REQUIRED if name not in row]
+    kinds = {"key": str, "cell": dict, "measurements": list}
+    wrong = missing or [name for name, kind in kinds.items() if not isinstance(row[name], kind)]
+    if wrong:
+        raise BadInput(f"{where}: no row: {', '.join(wrong)} missing or of another form")
+    return row

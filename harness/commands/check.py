@@ -22,7 +22,7 @@ def check(selection: Selection, *, out: str | None) -> int:
     suite = Suite.load("check")
     cells = suite.cells(selection)
     pool.check_device({cell.framework for cell in cells}, selection.device or "cpu")
-    path = Path(out) if out else runs.LOCAL / f"check-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    path = Path(out) if out is not None else runs.LOCAL / f"check-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     start = time.perf_counter()
     with Store(path, again=STATUSES) as store:
         rows = measure(cells, store, suite.deadline_seconds, console, pool.run_side_by_side)

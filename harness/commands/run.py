@@ -52,7 +52,7 @@ def run(
     run_cells = partial(ray_pool.run, address=address, cores=cores) if executor == "ray" else pool.run
     if executor == "local":
         pool.check_device({cell.framework for cell in cells if cell.method in registry.methods()}, device)
-    path = Path(out) if out else runs.default_path(suite_name)
+    path = Path(out) if out is not None else runs.default_path(suite_name)
     keys = {cell.key for cell in cells}
     with Store(path, again=_AGAIN if retry else ()) as store:
         # Also, what could not be shown in the end is refused before anything is measured.
@@ -79,6 +79,8 @@ def measure(
     cells: list[Cell], store: Store, deadline: float, console: Console, run_cells: pool.RunCells = pool.run
 ) -> list[Row]:
     """The rows of `cells` that were missing in the store, with a progress bar on the way."""
+    if store.cut:
+        console.print(f"{store.path} ended in half a row, which is in {store.cut} now", highlight=False, markup=False)
     waiting = [cell for cell in cells if cell.key not in store]
     if len(waiting) < len(cells):
         console.print(f"{len(cells) - len(waiting)} of {len(cells)} cells are in {store.path} already")

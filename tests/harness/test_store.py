@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from harness import store
 from impls.errors import BadInput
 
+BEGIN = b'{"schema": 1, '
+
 
 def row(key, **more):
     return {"key": key, "cell": {"suite": "quick"}, "status": "ok", "measurements": [], "provenance": {}, **more}
@@ -71,6 +73,8 @@ def test_a_file_cut_anywhere_is_refused_by_readers_and_repaired_by_a_run(tmp_pat
         ("not json", "line 2: not a JSON row"),
         ("[1, 2]", "line 2: schema version None: allowed: 1"),
         ('{"schema": 99}', "line 2: schema version 99: allowed: 1"),
+        ('{"schema": true}', "line 2: schema version True: allowed: 1"),
+        ('{"schema": 1.0}', r"line 2: schema version 1\.0: allowed: 1"),
         ('{"schema": 1, "key": "x"}', "line 2: no row: cell, status, measurements, provenance missing"),
         ("[" * 100_000, "line 2: not a JSON row"),
     ],
@@ -93,6 +97,37 @@ def test_any_text_is_rows_or_one_clear_line(tmp_path_factory, lines):
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
     with pytest.raises(BadInput, match="results file"):
         store.read(path)
+
+
+@given(
+    st.binary(max_size=60).filter(lambda rest: not BEGIN.startswith(rest.rpartition(b"\n")[2][: len(BEGIN)])),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_file_of_something_else_stays_as_it_is(tmp_path_factory, content, after_a_row):
+    path = tmp_path_factory.mktemp("other") / "rows.jsonl"
+    if after_a_row:
+        with store.Store(path) as kept:
+            kept.append(row("a"))
+        content = path.read_bytes() + content
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match="results file"):
+        store.Store(path)
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_half_a_row_is_moved_to_a_name_that_nothing_has(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    (tmp_path / "rows.jsonl.partial").write_text("mine")
+    path.write_bytes(BEGIN + b'"key": "a')
+    with store.Store(path) as kept:
+        assert kept.cut == tmp_path / "rows.jsonl.partial2"
+        assert kept.cut.read_bytes() == BEGIN + b'"key": "a'
+    assert (tmp_path / "rows.jsonl.partial").read_text() == "mine"
+    assert path.read_bytes() == b""
+    with store.Store(path) as kept:
+        assert kept.cut is None
 
 
 def test_places_that_cannot_be_written(tmp_path):
