@@ -31,7 +31,7 @@ def latest() -> Path:
 
 
 def resolve(path: str | None) -> Path:
-    return Path(path) if path else latest()
+    return Path(path) if path is not None else latest()
 
 
 def rows(path: Path) -> list[store.Row]:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness import gate, matching, registry, runs
+from harness.commands.table import say
 from harness.gate import Finding, Limits
 from harness.store import OtherSchema, Row
 from impls.errors import BadInput, unknown
@@ -35,9 +36,7 @@ def compare(
     found = gate.between_frameworks(old, new, *pair, limits) if pair else gate.compare(old, new, limits)
     outcome = gate.verdict(found, strict=strict)
     text = _json(found, outcome, limits) if form == "json" else _markdown(found, outcome)
-    print(text, end="")
-    if out:
-        Path(out).write_text(text, encoding="utf-8")
+    say(text, out)
     return _EXIT[outcome]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness import runs
 from harness.store import latest
+from harness.whole_file import write_whole
 from impls.errors import BadInput
 
 
@@ -19,7 +20,8 @@ def report(run_paths: Sequence[str] | None, *, out: str, title: str | None) -> i
     from harness.report.page import build
 
     names = ", ".join(path.name for path in paths)
-    page = build(rows, title=title or f"Vocabench: {', '.join(path.stem for path in paths)}", files=names)
-    Path(out).write_text(page, encoding="utf-8")
+    own_title = f"Vocabench: {', '.join(path.stem for path in paths)}"
+    page = build(rows, title=own_title if title is None else title, files=names)
+    write_whole(Path(out), page)
     print(f"{out}: {len(rows):,} rows, {len(page.encode()) / 2**20:.1f} MiB")
     return 0

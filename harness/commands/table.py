@@ -8,6 +8,7 @@ from pathlib import Path
 from harness import registry, runs
 from harness.report.rows import Filter, flatten
 from harness.store import Row
+from harness.whole_file import write_whole
 from impls.errors import BadInput, unknown
 
 
@@ -25,6 +26,8 @@ def table(
 
     if form not in tables.FORMATS:
         raise unknown("format", form, tables.FORMATS)
+    if (clusters or examples) and form != "markdown":
+        raise BadInput(f"--format {form} has no clusters or examples: allowed: --format markdown")
     _check(kept)
     if len(given or ()) > 1:
         raise BadInput("--run given more than once: allowed: with --against published only")
@@ -39,11 +42,11 @@ def table(
         text += "\n" + tables.clusters(shown, clusters)
     if examples:
         text += "\n" + tables.examples(shown, examples)
-    _say(text, out)
-    if plot:
+    if plot is not None:
         from harness.report.plot import speed
 
         speed(records, Path(plot))
+    say(text, out)
     return 0
 
 
@@ -59,14 +62,15 @@ def against_published(given: Sequence[str] | None, form: str, kept: Filter, *, o
     found = against.lines(_ledger.figures(), measured, kept)
     if not found:
         raise BadInput("no published figure under these filters: allowed: fewer or other filters")
-    _say(against.render(found, form), out)
+    say(against.render(found, form), out)
     return 0
 
 
-def _say(text: str, out: str | None) -> None:
+def say(text: str, out: str | None) -> None:
+    """To the file first: where it cannot be written nothing is on the screen but why."""
+    if out is not None:
+        write_whole(Path(out), text)
     print(text, end="" if text.endswith("\n") else "\n")
-    if out:
-        Path(out).write_text(text, encoding="utf-8")
 
 
 def show(rows: Sequence[Row], form: str) -> None:

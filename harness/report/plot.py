@@ -11,6 +11,7 @@ from harness.report import _svg
 from harness.report.rows import Record
 from harness.report.table import full_name
 from harness.tasks._paired import BASELINE
+from harness.whole_file import written_whole
 from impls.errors import BadInput
 
 _MARKERS = {"torch": "o", "tensorflow": "s", "jax": "^", "numpy": "x"}
@@ -83,7 +84,8 @@ def speed(records: Sequence[Record], path: Path) -> None:
     title = "Forward and backward of the output layer"
     axes.set_title(f"{title}, {conditions.pop()}" if len(conditions) == 1 else title, fontsize="medium")
     try:
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        with written_whole(path) as file:
+            figure.savefig(file, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
     finally:
         pyplot.close(figure)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from harness import registry
 from harness.cells import variant
 from harness.quantities import HIGHER
 from harness.report.rows import KEYS, Record, groups
@@ -76,6 +77,8 @@ def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
     agreement = [r for r in records if r["task"] == "agreement" and r["quantity"]]
     if agreement:
         found.append(("Agreement with the float64 oracle: largest error, 1 = the tolerance", _agreement(agreement)))
+    for (task,), part in groups((r for r in records if r["task"] not in registry.tasks()), "task").items():
+        found.append((f"Task {task}, which is not known here", _figures([r for r in part if r["quantity"]])))
     failed = [r for r in records if r["status"] not in ("ok", "disagree")]
     if failed:
         columns = ["task", "framework", "method", "vocab", "precision", "status", "message"]
@@ -147,6 +150,17 @@ def _agreement(records: Sequence[Record]) -> pd.DataFrame:
     return pd.DataFrame(
         [[*line, *(lines[line].get(precision, "") for precision in precisions)] for line in ordered],
         columns=["method", "framework", *precisions],
+    )
+
+
+def _figures(records: Sequence[Record]) -> pd.DataFrame:
+    """A line for each quantity, as it was stored."""
+    return pd.DataFrame(
+        [
+            [full_name(r), r["framework"], r["quantity"], "not finite" if r["value"] is None else f"{r['value']:.4g}"]
+            for r in records
+        ],
+        columns=["method", "framework", "quantity", "value"],
     )
 
 

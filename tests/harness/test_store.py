@@ -123,7 +123,7 @@ def test_half_a_row_is_moved_to_a_name_that_nothing_has(tmp_path):
     path.write_bytes(BEGIN + b'"key": "a')
     with store.Store(path) as kept:
         assert kept.cut == tmp_path / "rows.jsonl.partial2"
-        assert kept.cut.read_bytes() == BEGIN + b'"key": "a'
+    assert (tmp_path / "rows.jsonl.partial2").read_bytes() == BEGIN + b'"key": "a'
     assert (tmp_path / "rows.jsonl.partial").read_text() == "mine"
     assert path.read_bytes() == b""
     with store.Store(path) as kept:

@@ -96,6 +96,15 @@ def test_a_title_is_text_in_html():
     assert "&lt;script&gt;x&lt;/script&gt;.txt" in text
 
 
+def test_rows_of_a_task_that_is_not_known_are_shown():
+    (row,) = [r for r in ROWS if r["cell"]["task"] == "timing"][:1]
+    text = table.render(flatten([again(row, "a", task="elsewhere")]), "markdown")
+    assert text.startswith("### Task elsewhere, which is not known here\n")
+    for measurement in row["measurements"]:
+        value = re.escape(f"{measurement['value']:.4g}")
+        assert re.search(rf"\| +{measurement['quantity']} \| +{value} \|", text)
+
+
 def test_a_plot_says_which_line_was_measured_under_what(tmp_path):
     cells = ((r, r["cell"]) for r in ROWS)
     row = next(r for r, c in cells if (c["task"], c["method"], c["vocab"]) == ("timing", "huffman", 10_000))
@@ -129,6 +138,24 @@ def test_a_plot_of_another_kind_is_refused(tmp_path, name):
     with pytest.raises(BadInput, match=r"allowed: a name that ends in .svg, .png, .pdf"):
         plot.speed(flatten(ROWS), tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "where", [("--out", "no/table.md"), ("--out", "/dev/full"), ("--plot", "no/plot.svg"), ("--plot", "plot.txt")]
+)
+def test_what_cannot_be_written_is_said_before_anything_is_shown(in_empty_folder, capsys, where):
+    assert cli.main(["table", "--run", str(RESULTS / "quick.jsonl"), *where]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert f" {where[1]}: " in line
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "latex", "html"])
+@pytest.mark.parametrize("what", ["--clusters", "--examples"])
+def test_clusters_and_examples_are_for_markdown_alone(capsys, form, what):
+    assert cli.main(["table", "--run", str(RESULTS / "quick.jsonl"), "--format", form, what, "1"]) == 2
+    assert f"--format {form} has no clusters or examples" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
