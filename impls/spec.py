@@ -212,8 +212,8 @@ def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike]
             raise BadInput(f"parameter {name} of {owner} has shape {array.shape}: allowed: {shape}")
         if array.dtype.kind not in "iu" and not is_floating(array):
             raise BadInput(f"parameter {name} of {owner} has dtype {array.dtype}: allowed: numbers")
-        # Both are NaN where one is, and no array of the parameter's size is made.
-        if array.size and not -largest(kept_in) <= array.min() <= array.max() <= largest(kept_in):
+        # Both are NaN where one number is, and no array of the parameter's size is made.
+        if array.size and not -largest(kept_in) <= float(array.min()) <= float(array.max()) <= largest(kept_in):
             raise BadInput(
                 f"parameter {name} of {owner} holds NaN, infinity or what {kept_in} cannot: allowed: finite numbers"
             )

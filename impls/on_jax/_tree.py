@@ -151,7 +151,7 @@ class TreeSoftmax(OutputLayer):
         super().__init__(spec)
         self._children = spec.structure["children"].astype(np.int32)
         self._levels = huffman.levels(spec.structure["children"])
-        self._leaf_word = spec.structure.get("leaf_word", np.arange(spec.vocab))
+        self._leaf_word = trees.words_of_leaves(spec.structure, spec.vocab)
         self._leaf_VM = trees.leaves_of_words(self._leaf_word)
         self._single = self._leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
         self._biased = "node_bias" in spec.parameter_shapes()
@@ -170,10 +170,9 @@ class TreeSoftmax(OutputLayer):
 
     def structure(self) -> Tree:
         near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)
-        exits = np.concatenate([near.words, near.subtrees + len(self._children) + 1])
         whole = {name: self.spec.structure[name] for name in ("index", "sign", "children")}
         whole |= {"place": huffman.places(self.spec.structure["children"])}
-        whole |= {"exits": exits, "leaf": self._leaf_VM, "leaf_word": self._leaf_word}
+        whole |= {"exits": near.exits, "leaf": self._leaf_VM, "leaf_word": self._leaf_word}
         arrays = {name: put(array, jnp.int32) for name, array in whole.items()}
         return arrays | {"turns": put(near.turns)}
 

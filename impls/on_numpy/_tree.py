@@ -19,13 +19,13 @@ from impls.on_numpy import _work
 from impls.on_numpy._oracle import OracleLayer, best, log_sigmoid
 from impls.spec import Arrays, LayerSpec, LeastWork
 from impls.structures import huffman
-from impls.structures.trees import leaves_of_words
+from impls.structures.trees import leaves_of_words, words_of_leaves
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
     """The inner nodes on each target's way, one that its several codes share counted once."""
     words, tokens_W = np.unique(targets_N, return_counts=True)
-    leaf_WM = leaves_of_words(spec.structure.get("leaf_word", np.arange(spec.vocab)))[words]
+    leaf_WM = leaves_of_words(words_of_leaves(spec.structure, spec.vocab))[words]
     on_way_WML = (spec.structure["sign"][leaf_WM] != 0) & (leaf_WM >= 0)[:, :, None]
     row_P = np.nonzero(on_way_WML)[0]
     visited_P2 = np.unique(np.stack([row_P, spec.structure["index"][leaf_WM][on_way_WML]], axis=1), axis=0)
@@ -45,7 +45,7 @@ class TreeSoftmax(OracleLayer):
         self.index_FL = spec.structure["index"]
         self.sign_FL = spec.structure["sign"].astype(np.float64)
         self.levels = huffman.levels(self.children)
-        self.leaf_VM = leaves_of_words(spec.structure.get("leaf_word", np.arange(spec.vocab)))
+        self.leaf_VM = leaves_of_words(words_of_leaves(spec.structure, spec.vocab))
 
     def _scores(self, hidden_ND: NDArray) -> NDArray:
         """(N, nodes)."""
@@ -98,7 +98,7 @@ class TreeSoftmax(OracleLayer):
             score_N = np.take_along_axis(scores_NM, at_N[:, None], axis=1)[:, 0]
             right_N = uniforms_NU[:, turn] >= np.exp(log_sigmoid(score_N))
             node_N = np.where(inner_N, self.children[at_N, right_N.astype(np.int64)], node_N)
-        return self.spec.structure["leaf_word"][node_N] if "leaf_word" in self.spec.structure else node_N
+        return words_of_leaves(self.spec.structure, self.spec.vocab)[node_N]
 
     def _codes(self, hidden_ND: NDArray, targets_N: NDArray) -> tuple[NDArray, NDArray, NDArray, NDArray]:
         """Of each target's M codes: index and sign (N, M, L), log-probabilities of the turns (N, M, L), of the codes

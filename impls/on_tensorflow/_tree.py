@@ -131,7 +131,7 @@ class TreeSoftmax(OutputLayer):
         super().__init__(spec, **keyword)
         self.leaves, self._biased = len(children) + 1, biased
         self._shared = min(_SHARED_NODES, len(children))
-        leaf_word = spec.structure.get("leaf_word", np.arange(spec.vocab))
+        leaf_word = trees.words_of_leaves(spec.structure, spec.vocab)
         leaf_VM = trees.leaves_of_words(leaf_word)
         self._single = leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
         self._leaf_word, self._leaf_VM = tf.constant(leaf_word, tf.int32), tf.constant(leaf_VM, tf.int32)
@@ -147,7 +147,7 @@ class TreeSoftmax(OutputLayer):
         self._first_near, self._turns = near.first, near.turns
         # A dozen operations a turn, of little work each: XLA's program for one row takes a tenth less.
         self._follow_one = traced(self._follow, jit_compile=True)
-        self._exits = np.concatenate([near.words, near.subtrees + self.leaves]).astype(np.int32)
+        self._exits = near.exits.astype(np.int32)
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ class TreeSoftmax(OutputLayer):
         self._biased = "node_bias" in spec.parameter_shapes()
         shape = len(children), spec.dim + int(self._biased)
         self.node_weight = nn.Parameter(torch.empty(shape, dtype=TORCH_DTYPES[spec.dtype]))
-        leaf_word = spec.structure.get("leaf_word", np.arange(spec.vocab))
+        leaf_word = trees.words_of_leaves(spec.structure, spec.vocab)
         leaf_VM = trees.leaves_of_words(leaf_word)
         self._single = leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
         near = huffman.near_root(children, _descend.NEAR_NODES)

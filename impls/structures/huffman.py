@@ -132,6 +132,11 @@ class NearRoot:
     subtrees: NDArray[np.int64]
     turns: NDArray[np.float32]
 
+    @property
+    def exits(self) -> NDArray[np.int64]:
+        """(A + B,) what the columns of `turns` lead to, by the numbers that children have: subtrees after all words."""
+        return np.concatenate([self.words, self.subtrees + self.first + len(self.turns) // 2 + 1])
+
 
 def near_root(children: NDArray[np.int64], most: int) -> NearRoot:
     """`NearRoot` of min(most, V-1) nodes."""

@@ -9,7 +9,7 @@ Shape letters besides those of `impls.spec`: E width of a word vector, R members
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -332,6 +332,11 @@ def _two(first_R: NDArray) -> NDArray[np.float64]:
 
 def _sigmoid(odds_R: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 + 0.5 * np.tanh(0.5 * odds_R)
+
+
+def words_of_leaves(structure: Mapping[str, NDArray], vocab: int) -> NDArray[np.int64]:
+    """(leaves,) the word of each leaf, rising: where the structure does not say so, a word is a leaf of its number."""
+    return structure.get("leaf_word", np.arange(vocab))
 
 
 def leaves_of_words(leaf_word: NDArray[np.int64]) -> NDArray[np.int64]:

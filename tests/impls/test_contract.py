@@ -160,6 +160,7 @@ def test_parameters():
         ({**right, "bias": [[0, 0], [0, 0, 0]]}, "bias of full_softmax is no array: allowed: numbers"),
         ([right["weight"], right["bias"]], "parameters of full_softmax: list: allowed: a dictionary"),
     ]
+    layer().load({name: value.astype(np.float32) for name, value in right.items()})
     for wrong, message in cases:
         with pytest.raises(ValueError, match=message):
             layer().load(wrong)
