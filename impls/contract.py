@@ -260,9 +260,9 @@ def check_hidden(hidden: ArrayLike, spec: LayerSpec) -> NDArray:
     finite = np.isfinite(kept_ND)
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
-        raise BadInput(
-            f"hidden[{row}, {column}]={array[row, column]} is not finite in {kept_ND.dtype}: allowed: finite numbers"
-        )
+        given = array[row, column]
+        where = f" in {kept_ND.dtype}" if np.isfinite(given) else ""
+        raise BadInput(f"hidden[{row}, {column}]={given} is not finite{where}: allowed: finite numbers")
     return kept_ND
 
 
