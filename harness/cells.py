@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness import registry, schema
+from harness import numerals, registry, schema
 from impls.errors import BadInput, unknown
 from impls.options import Choice, Destination, File, Folder, Given, Number, Option, Rising, Spelled, Table, Words
 from impls.spec import DTYPES, Definition, check_options
@@ -297,7 +297,8 @@ def _expand(
         or [name for name in registry.installed_frameworks() if name != ORACLE]
     )
     load = getattr(task, "load", None)
-    dataset_name = (selection.dataset or sweep.get("dataset", "")) if load else ""
+    chosen = sweep.get("dataset", "") if selection.dataset is None else selection.dataset
+    dataset_name = chosen if load else ""
     if load and not dataset_name:
         raise BadInput(f"suite {suite!r} needs --dataset: allowed: what the task {sweep['task']} reads")
 
@@ -429,6 +430,6 @@ def _parse(setting: Setting | Option, text: str) -> object:
     if isinstance(setting, Rising | Table | Words | File | Folder | Destination):
         return text
     try:
-        return int(text) if isinstance(setting.default, int) else float(text)
+        return numerals.whole(text) if isinstance(setting.default, int) else numerals.number(text)
     except ValueError:
         return text

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from harness import numerals
 from impls.errors import BadInput
 
 OK, DISAGREES, BAD_USAGE = 0, 1, 2
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, function: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(command=function)
+        sub.register("type", None, _text)
         return sub
 
     run = command("run", _run, "measure a suite; the same command again resumes")
@@ -101,14 +103,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--device", help="cpu (default), cuda or cuda:1")
     run.add_argument("--precision", action="append", help="float32, tf32, float64 or bfloat16; may be repeated")
     run.add_argument("--dataset", help="a dataset's name, or a text file or folder, in place of the suite's")
-    run.add_argument("--seed", type=int, help="in place of the suite's")
+    run.add_argument("--seed", type=_whole, help="in place of the suite's")
     run.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="a method's option")
     run.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="a task's setting")
     run.add_argument("--out", help="results file (default: results/local/SUITE-CODE.jsonl)")
     run.add_argument("--retry", action="store_true", help="measure cells again that failed or were skipped")
     run.add_argument("--executor", choices=["local", "ray"], default="local", help="this machine, or a Ray cluster")
     run.add_argument("--address", help="the cluster's HOST:PORT (default: the one that runs here, else a new one)")
-    run.add_argument("--cores", type=int, metavar="N", help="cores of a cell on the cluster (default: a whole node)")
+    run.add_argument("--cores", type=_whole, metavar="N", help="cores of a cell on the cluster (default: a whole node)")
 
     check = command("check", _check, "numerical agreement of every method and framework; exit 1 where one disagrees")
     check.add_argument("-f", "--framework", action="append")
@@ -149,8 +151,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("before", metavar="A", help="results file, or a folder of them: runs of the same code")
     compare.add_argument("after", metavar="B", help="likewise")
     compare.add_argument("--frameworks", metavar="X,Y", help="whether framework X became worse next to Y")
-    compare.add_argument("--threshold", type=float, default=0.05, help="least change of times and memory (0.05)")
-    compare.add_argument("--quality-threshold", type=float, default=0.01, help="least change of all else (0.01)")
+    compare.add_argument("--threshold", type=_number, default=0.05, help="least change of times and memory (0.05)")
+    compare.add_argument("--quality-threshold", type=_number, default=0.01, help="least change of all else (0.01)")
     compare.add_argument("--strict", action="store_true", help="what B lacks counts as worse")
     compare.add_argument("--format", default="markdown", help="markdown or json")
     compare.add_argument("--out", help="write to this file as well as to the screen")
@@ -166,16 +168,34 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed: a whole number from 0")
-    return int(text)
+def _text(text: str) -> str:
+    """What an argument is that is no number. Empty, as a variable that is not set, it would stand for the default."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: allowed: text, or to leave it out")
+    return text
+
+
+def _numeral(read: Callable[[str], float], allowed: str) -> Callable[[str], float]:
+    """What an argument is that is a number, by one of `numerals`."""
+
+    def convert(text: str) -> float:
+        try:
+            return read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: allowed: {allowed}") from None
+
+    return convert
+
+
+_whole = _numeral(numerals.whole, "a whole number")
+_count = _numeral(numerals.count, "a whole number from 0")
+_number = _numeral(numerals.number, "a number")
 
 
 def _filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--framework", action="append", help="only this framework; may be repeated")
     parser.add_argument("-m", "--method", action="append", help="only this method; may be repeated")
-    parser.add_argument("-v", "--vocab", action="append", type=int, help="this vocabulary size; may be repeated")
+    parser.add_argument("-v", "--vocab", action="append", type=_whole, help="this vocabulary size; may be repeated")
     parser.add_argument("-t", "--task", action="append", help="only this task; may be repeated")
 
 

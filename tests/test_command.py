@@ -51,7 +51,7 @@ def test_list_imports_no_framework(kind):
         (["run", "quick", "-v", "0"], "vocabulary of 0"),
         (["run", "quick", "-v", "1"], "vocabulary of 1"),
         (["run", "quick", "-v", "-3"], "vocabulary of -3"),
-        (["run", "quick", "-v", "many"], "invalid int value"),
+        (["run", "quick", "-v", "many"], "-v/--vocab: 'many': allowed: a whole number"),
         (["run", "quick", "--device", "tpu"], "unknown device 'tpu'"),
         (["run", "gpu", "-f", "numpy", "--precision", "float64", "--device", "cuda"], "numpy has none here"),
         (["run", "quick", "--dataset", "pydocs", "-t", "language_modelling"], "pydocs"),
@@ -85,6 +85,31 @@ def test_a_mistake_is_one_line_and_exit_2(arguments, message, in_empty_folder):
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "quick", "--seed", "１２"], "--seed: '１２': allowed: a whole number"),
+        (["run", "quick", "-t", "timing", "-f", "numpy", "-s", "rounds=1_0"], "rounds='1_0': allowed: a whole number"),
+        (["table", "--clusters", "３"], "'３': allowed: a whole number"),
+        (["run", "quick", "--dataset", ""], "argument --dataset: it is empty"),
+        (["run", "quick", "--out="], "argument --out: it is empty"),
+        (["run", ""], "argument suite: it is empty"),
+        (["check", "--out", ""], "argument --out: it is empty"),
+        (["table", "--run", ""], "argument --run: it is empty"),
+        (["table", "--plot", ""], "argument --plot: it is empty"),
+        (["table", "-f", ""], "argument -f/--framework: it is empty"),
+        (["report", "--title", ""], "argument --title: it is empty"),
+        (["data", "verify", ""], "argument name: it is empty"),
+        (["compare", "", "b.jsonl"], "argument A: it is empty"),
+        (["export", "a.jsonl", ""], "argument run: it is empty"),
+    ],
+)
+def test_what_is_empty_or_a_number_in_other_signs_is_refused(arguments, message, in_empty_folder, capsys):
+    assert cli.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 def test_names_with_any_signs_stay_on_one_line(in_empty_folder, capsys):

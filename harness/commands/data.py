@@ -16,7 +16,7 @@ def data(action: str, name: str | None) -> int:
         return _list()
     if action == "get" and name is None:
         raise BadInput(f"data get: which dataset? allowed: {', '.join(registry.datasets())}")
-    names = [name] if name else [entry.name for entry in _catalogue.describe() if entry.is_here]
+    names = [name] if name is not None else [entry.name for entry in _catalogue.describe() if entry.is_here]
     if not names:
         print("no dataset is here: 'vocabench data get NAME' brings one")
     for each in names:

@@ -90,6 +90,8 @@ def test_an_option_at_its_default_is_no_variant():
         ({"tasks": ["speech"]}, "no cell left"),
         ({"options": {"gamma": "zero"}, "methods": ["sohsm"], "frameworks": ["numpy"]}, "gamma='zero'"),
         ({"settings": {"rounds": "2"}}, "rounds=2"),
+        ({"settings": {"rounds": "１２"}}, "rounds='１２'"),
+        ({"tasks": ["language_modelling"], "dataset": ""}, "needs --dataset"),
         ({"settings": {"quantities": "layer_secs"}}, "did you mean 'layer_seconds'"),
     ],
 )
