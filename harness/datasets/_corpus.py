@@ -16,7 +16,7 @@ from harness.datasets._files import Progress
 from harness.datasets._source import Text
 from impls.errors import BadInput
 
-_FORMAT = 2  # of the cache: raised when the same text would be encoded otherwise
+_FORMAT = 3  # of the cache: raised when the same text would be encoded otherwise
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from harness.datasets._source import SPLITS, Text
 from impls.errors import BadInput
 
 _LICENCE = "the user's own"
+_FEWEST = 41  # so that a cut after a line leaves lines for both halves of the last 5 %
 
 
 def is_path(name: str) -> bool:
@@ -22,7 +23,7 @@ def text(name: str) -> Text:
     for validation and half for testing.
 
     Raises:
-        BadInput: Nothing is there, or a split is missing.
+        BadInput: Nothing is there, or a split is missing or would be empty.
     """
     path = Path(name)
     if path.is_dir():
@@ -39,4 +40,11 @@ def text(name: str) -> Text:
     if not size:
         raise BadInput(f"text file {name}: it is empty: allowed: text")
     ends = {split: int(size * share) for split, share in zip(SPLITS, (0.95, 0.975, 1.0), strict=True)}
-    return Text(path.stem, _files.hold_out(path, ends), "english", _LICENCE)
+    files = _files.hold_out(path, ends)
+    for split, file in files.items():
+        if not file.stat().st_size:
+            raise BadInput(
+                f"text file {name}: too short to hold out a {split} split: allowed: {_FEWEST} lines of about the same "
+                "length or more, or a folder with train.txt and valid.txt"
+            )
+    return Text(path.stem, files, "english", _LICENCE)

@@ -77,7 +77,7 @@ def _pieces(path: Path) -> Iterator[str]:
     """The file's text, each piece but the last up to a space or a line's end."""
     rest = ""
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:  # a mark at the start is part of no word
             while chunk := file.read(_CHUNK_CHARACTERS):
                 cut = max(chunk.rfind(" "), chunk.rfind("\n")) + 1
                 if not cut and rest and len(chunk) == _CHUNK_CHARACTERS:

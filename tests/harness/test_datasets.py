@@ -257,6 +257,26 @@ def test_a_single_file_is_cut_at_lines(tmp_path):
     assert all(words_of(corpus, split)[0] == "line" for split in corpus.splits)
 
 
+@pytest.mark.parametrize("lines", [1, 20, 39, 40])
+def test_a_single_file_that_is_too_short_says_how_much_is_needed(tmp_path, lines):
+    (tmp_path / "one.txt").write_text("a line\n" * lines)
+    with pytest.raises(BadInput, match=r"one\.txt: too short to hold out a (valid|test) split: allowed: 41 lines"):
+        _corpus.load(str(tmp_path / "one.txt"))
+
+
+@pytest.mark.parametrize("lines", [41, 42, 60, 80, 100])
+def test_a_single_file_of_as_many_lines_as_are_needed(tmp_path, lines):
+    (tmp_path / "one.txt").write_text("a line\n" * lines)
+    assert all(len(ids_T) for ids_T in _corpus.load(str(tmp_path / "one.txt")).splits.values())
+
+
+@pytest.mark.parametrize("rule", list(_text.RULES))
+def test_a_byte_order_mark_is_part_of_no_word(tmp_path, rule):
+    path = tmp_path / "marked.txt"
+    path.write_text("a b", encoding="utf-8-sig")
+    assert [word for words in _text.tokens(path, rule) for word in words][:2] == ["a", "b"]
+
+
 def test_a_single_endless_line_is_cut_at_words(tmp_path):
     (tmp_path / "one.txt").write_text("alpha beta gamma " * 500)
     corpus = _corpus.load(str(tmp_path / "one.txt"))
