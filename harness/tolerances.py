@@ -60,6 +60,15 @@ FACTORS: dict[str, Factor] = {
         "parameters are moved once by 2^-24 of themselves, the oracle's own curve moves by up to 6e-4 for cnn_softmax, "
         "by 1e-6 for full softmax and sohsm; float32 rounds them at every step",
     ),
+    "optimizer_state": Factor(
+        2, "parameters and slots after so many steps: each is rounded once a step, whatever is between"
+    ),
+    "loss_fall": Factor(
+        64,
+        "bfloat16's five steps of Adam, each of one learning rate, 0.01, in a direction that rounding decides where a "
+        "gradient is near zero: the fall is off by 0.012 for most layers; by 0.1 for nce, whose biases, -2 to -6, move "
+        "by 0.016 or not at all, and where logits are rounded to bfloat16; by 1 for a layer that learns nothing",
+    ),
 }
 
 # Of discrete choices made with rounded numbers, the share of rows that may come out otherwise than the oracle's.

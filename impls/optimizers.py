@@ -60,3 +60,9 @@ class Optimizer:
     def slots(self) -> int:
         """How many arrays of the parameter's size the optimizer keeps."""
         return {"adagrad": 1, "adam": 2, "sgd": 0}[self.name]
+
+
+def check_rate(rate: object, *, by_rows: bool) -> None:
+    """Steps that a row has missed are done over at the settings' learning rate: another rate would be lost there."""
+    if by_rows and rate is not None:
+        raise BadInput("a step's own learning rate with row-sparse updates: allowed: row_sparse=False, or no rate")

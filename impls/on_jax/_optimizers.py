@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from impls.on_jax import _rows
-from impls.on_jax._layer import Array, Tree
-from impls.optimizers import Optimizer
+from impls.on_jax._layer import Array, Tree, wide
+from impls.optimizers import Optimizer, check_rate
 
 
 class State(NamedTuple):
@@ -62,9 +62,13 @@ def update(
         params: The parameters.
         grads: Of each parameter, or (U, ...) of the rows listed of it.
         state: Before the step.
-        rate: What a schedule gives for this step; the settings' learning rate where left out.
+        rate: What a schedule gives for this step; the settings' learning rate where left out, as it is with `rows`.
         rows: Lists (U,) as in `_rows`, of the parameters that are updated by rows.
+
+    Raises:
+        BadInput: Of `rate` with `rows`.
     """
+    check_rate(rate, by_rows=bool(rows))
     rows, steps = rows or {}, state.steps + 1
     scale = _clipping(settings, grads)
     new_params: Tree = {}
@@ -111,7 +115,7 @@ def _clipping(settings: Optimizer, grads: Tree) -> Array | None:
     """What all gradients are multiplied with, so that their global norm stays below the settings'."""
     if not settings.clip_norm:
         return None
-    norm = jnp.sqrt(sum(jnp.vdot(grad, grad) for grad in grads.values()))
+    norm = jnp.sqrt(sum(jnp.vdot(g, g, preferred_element_type=wide(g.dtype)) for g in grads.values()))
     return jnp.minimum(1.0, settings.clip_norm / (norm + 1e-6))
 
 
@@ -123,11 +127,16 @@ def _rule(
     held: _rows.Arrays,
     raw: Array,
 ) -> _rows.Arrays:
-    """A parameter and its slots after a step, the number of which may be another for each row (B, 1)."""
-    param, *slots = held
+    """A parameter and its slots after a step, the number of which may be another for each row (B, 1).
 
-    def finished(grad: Array) -> Array:
-        return (grad if scale is None else grad * scale.astype(grad.dtype)) + settings.weight_decay * param
+    All is computed in float32 at least, then rounded to what is held: in bfloat16 Adam's beta2 would be 1.
+    """
+    kind = wide(held[0].dtype)
+    param, *slots = (each.astype(kind) for each in held)
+
+    def finished(raw: Array) -> Array:
+        grad = raw.astype(kind)
+        return (grad if scale is None else grad * scale.astype(kind)) + settings.weight_decay * param
 
     # For CPUs XLA makes one result in each pass over memory, and writes out what two of them have in common: that, as
     # large as the parameter, is hidden from it and computed twice.
@@ -139,13 +148,14 @@ def _rule(
     elif settings.name == "adam":
         first = settings.beta1 * slots[0] + (1 - settings.beta1) * grad
         second = settings.beta2 * slots[1] + (1 - settings.beta2) * again * again
-        slots, time = [first, second], step.astype(param.dtype)
-        first_hat = first / (1 - jnp.asarray(settings.beta1, param.dtype) ** time)
-        second_hat = second / (1 - jnp.asarray(settings.beta2, param.dtype) ** time)
+        slots, time = [first, second], step.astype(kind)
+        first_hat = first / (1 - jnp.asarray(settings.beta1, kind) ** time)
+        second_hat = second / (1 - jnp.asarray(settings.beta2, kind) ** time)
         change = first_hat / (jnp.sqrt(second_hat) + settings.epsilon)
     else:
         change = grad
-    return param - (settings.learning_rate if rate is None else rate) * change, *slots
+    new = param - (settings.learning_rate if rate is None else rate) * change, *slots
+    return tuple(value.astype(old.dtype) for value, old in zip(new, held, strict=True))
 
 
 def _column(row_B: Array, like: Array) -> Array:

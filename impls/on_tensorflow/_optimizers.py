@@ -12,11 +12,12 @@ Shape letters besides those of `impls/spec.py`: U rows of a variable, each once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, Tensors, traced
-from impls.optimizers import Optimizer
+from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
+from impls.optimizers import Optimizer, check_rate
 
 Variables = Mapping[str, tf.Variable]
 
@@ -81,13 +82,16 @@ class Updates:
         self, grads: Mapping[str, Tensor], rate: Tensor | None = None, rows: Mapping[str, Tensor] | None = None
     ) -> None:
         """One step: clip by the global norm, add weight decay, update, at the learning rate of the settings or at
-        `rate`, a scalar. Where `rows` has (U,) of a variable, its gradient is that of these, and no other is changed.
+        `rate`, a scalar. Where `rows` has (U,) of a variable, its gradient is that of these, and no other is changed;
+        `rate` with `rows` is refused as `BadInput`.
         """
+        check_rate(rate, by_rows=bool(rows))
         rows = rows or {}
         self.steps.assign_add(1)
         scale = tf.constant(1.0, tf.float64)
         if self.settings.clip_norm:
-            norm = tf.sqrt(tf.add_n([tf.cast(2 * tf.nn.l2_loss(grad), tf.float64) for grad in grads.values()]))
+            squares = [2 * tf.nn.l2_loss(at_least_float32(grad)) for grad in grads.values()]
+            norm = tf.sqrt(tf.add_n([tf.cast(square, tf.float64) for square in squares]))
             scale = tf.minimum(scale, self.settings.clip_norm / (norm + 1e-6))
         for name in self.variables:
             if name in rows:
@@ -126,17 +130,19 @@ class Updates:
         """One step of a whole variable.
 
         Its gradient is finished in one pass, and TensorFlow's own kernels, which every device has for these dtypes,
-        change it and its slots in place: `_rule` goes over arrays as large ten times.
+        change it and its slots in place: `_rule` goes over arrays as large ten times. They compute in the variable's
+        precision, so that half precision is left to `_rule`.
         """
         settings, variable = self.settings, self.variables[name]
-        if settings.clip_norm or settings.weight_decay:
-            finish = traced(self._finished, jit_compile=variable.shape.num_elements() >= _LARGE)
-            grad = finish(grad, tf.convert_to_tensor(variable), tf.cast(scale, grad.dtype))
         held = [variable, *(slot[name] for slot in self.slots)]
+        in_one_pass = partial(traced, jit_compile=variable.shape.num_elements() >= _LARGE)
         if variable.dtype not in (tf.float32, tf.float64):
-            for old, new in zip(held, self._rule(held, grad, self.steps, rate), strict=True):
+            before = [tf.convert_to_tensor(each) for each in held]
+            for old, new in zip(held, in_one_pass(self._rule)(before, grad, scale, self.steps, rate), strict=True):
                 old.assign(new)
             return
+        if settings.clip_norm or settings.weight_decay:
+            grad = in_one_pass(self._finished)(grad, tf.convert_to_tensor(variable), tf.cast(scale, grad.dtype))
         var, *slots = (each.handle for each in held)
         lr = tf.constant(settings.learning_rate, grad.dtype) if rate is None else tf.cast(rate, grad.dtype)
         epsilon = tf.constant(settings.epsilon, grad.dtype)
@@ -159,8 +165,7 @@ class Updates:
         held = [self.variables[name], *(slot[name] for slot in self.slots)]
         before = [tf.gather(variable, rows_U) for variable in held]
         step = tf.reshape(step_U, [-1, *[1] * (len(held[0].shape) - 1)])
-        grad = self._finished(grad, before[0], tf.cast(scale, grad.dtype))
-        for variable, new in zip(held, self._rule(before, grad, step), strict=True):
+        for variable, new in zip(held, self._rule(before, grad, scale, step), strict=True):
             variable.scatter_update(tf.IndexedSlices(new, rows_U))
         if name in self._seen:
             self._seen[name].scatter_update(tf.IndexedSlices(step_U, rows_U))
@@ -169,9 +174,15 @@ class Updates:
         """A gradient, clipped and with weight decay."""
         return (grad * scale if self.settings.clip_norm else grad) + self.settings.weight_decay * param
 
-    def _rule(self, held: list[Tensor], grad: Tensor, step: Tensor, rate: Tensor | None = None) -> tuple[Tensor, ...]:
-        """A parameter and its slots after a step, the number of which may be another for each row (U, 1)."""
-        settings, (param, *slots) = self.settings, held
+    def _rule(
+        self, held: list[Tensor], grad: Tensor, scale: Tensor, step: Tensor, rate: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """A parameter and its slots after a step, the number of which may be another for each row (U, 1).
+
+        All is computed in float32 at least, then rounded to what is held: in bfloat16 Adam's beta2 would be 1.
+        """
+        settings, (param, *slots) = self.settings, [at_least_float32(each) for each in held]
+        grad = self._finished(at_least_float32(grad), param, tf.cast(scale, param.dtype))
         if settings.name == "adagrad":
             slots = [slots[0] + grad * grad]
             change = grad / (tf.sqrt(slots[0]) + settings.epsilon)
@@ -184,4 +195,5 @@ class Updates:
             change = first_hat / (tf.sqrt(second_hat) + settings.epsilon)
         else:
             change = grad
-        return param - (settings.learning_rate if rate is None else tf.cast(rate, change.dtype)) * change, *slots
+        new = param - (settings.learning_rate if rate is None else tf.cast(rate, change.dtype)) * change, *slots
+        return tuple(tf.cast(value, old.dtype) for value, old in zip(new, held, strict=True))

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from impls.on_torch import _triton
+from impls.on_torch._layer import at_least_float32
 from impls.on_torch._row_sparse import RowSparse
-from impls.optimizers import Optimizer
+from impls.optimizers import Optimizer, check_rate
 
 
 def build(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | RowSparse:
@@ -47,7 +48,9 @@ def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.O
     if settings.name == "adam":
         betas = (settings.beta1, settings.beta2)
         return torch.optim.Adam(parameters, lr=rate, betas=betas, eps=settings.epsilon, weight_decay=decay, fused=fused)
-    return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, fused=fused)
+    # On a CPU that kernel leaves half precision as it is (https://github.com/pytorch/pytorch/issues/191763).
+    fused = fused and not any(p.device.type == "cpu" and p.dtype == torch.bfloat16 for p in parameters)
+    return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, fused=fused, foreach=None if fused else True)
 
 
 def is_capturable(stepper: torch.optim.Optimizer | RowSparse) -> bool:
@@ -73,7 +76,7 @@ def finish_gradients(settings: Optimizer, parameters: Iterable[nn.Parameter]) ->
             values.append(parameter.grad.values())
         else:
             values.append(parameter.grad)
-    norm = torch.nn.utils.get_total_norm(values, foreach=True)
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values, dtype=at_least_float32(values[0]).dtype)))
     torch._foreach_mul_(values, (settings.clip_norm / (norm + 1e-6)).clamp(max=1.0))
 
 
@@ -84,7 +87,9 @@ def descend(
     parameters: Iterable[nn.Parameter],
     rate: float | None = None,
 ) -> None:
-    """One step along the loss's gradient, at the settings' learning rate or at another."""
+    """One step along the loss's gradient, at the settings' learning rate or at another, which is refused as `BadInput`
+    where the optimizer goes by rows."""
+    check_rate(rate, by_rows=isinstance(optimizer, RowSparse))
     loss.backward()
     finish_gradients(settings, parameters)
     for group in optimizer.param_groups if rate is not None else ():

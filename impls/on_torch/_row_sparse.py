@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from impls.on_torch._layer import OutputLayer
+from impls.on_torch._layer import OutputLayer, at_least_float32
 from impls.optimizers import Optimizer
 
 # The slots' names in PyTorch's own optimizers, whose state this one shares.
@@ -73,14 +73,16 @@ class RowSparse:
             self.make_up(parameter, torch.arange(len(parameter), device=parameter.device))
 
     def _update(self, parameter: nn.Parameter, rows_U: Tensor, grad: Tensor | None, step_U: Tensor) -> None:
-        """One step of some rows; `step_U` is the number of it."""
+        """One step of some rows; `step_U` is the number of it. Half precision is computed in float32, as the fused
+        kernels do."""
         settings, state = self.settings, self.state[parameter]
-        value = parameter[rows_U]
-        grad = settings.weight_decay * value if grad is None else grad + settings.weight_decay * value
+        value = at_least_float32(parameter[rows_U])
+        decay = settings.weight_decay * value
+        grad = decay if grad is None else at_least_float32(grad) + decay
         for name in _SLOTS[settings.name]:
             if name not in state:
                 state[name] = torch.zeros_like(parameter)
-        slots = [state[name][rows_U] for name in _SLOTS[settings.name]]
+        slots = [at_least_float32(state[name][rows_U]) for name in _SLOTS[settings.name]]
         if settings.name == "adagrad":
             slots[0].addcmul_(grad, grad)
             value.addcdiv_(grad, slots[0].sqrt().add_(settings.epsilon), value=-settings.learning_rate)
@@ -93,7 +95,7 @@ class RowSparse:
             value -= settings.learning_rate * first_hat / (second_hat.sqrt() + settings.epsilon)
         else:
             value.sub_(grad, alpha=settings.learning_rate)
-        parameter.index_copy_(0, rows_U, value)
+        parameter.index_copy_(0, rows_U, value.to(parameter.dtype))
         for name, slot in zip(_SLOTS[settings.name], slots, strict=True):
             state[name].index_copy_(0, rows_U, slot.to(state[name].dtype))
         if parameter in self._seen:

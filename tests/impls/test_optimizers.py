@@ -1,0 +1,163 @@
+"""Each framework's optimizers in bfloat16 against their float64 definition, on gradients that are given."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from harness import registry
+from harness.agreement import compare
+from harness.tolerances import tolerance
+from impls.errors import BadInput
+from impls.on_numpy._optimizers import Updates
+from impls.optimizers import NAMES, Optimizer
+
+FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
+WORDS, STEPS = 9, 6
+
+
+def in_sixteen_bits(rng, *shape):
+    """Numbers that bfloat16 holds as they are."""
+    return rng.integers(-127, 128, shape) / 256
+
+
+def trained_by_torch(settings, start, rows_SU, grads):
+    import torch
+
+    from impls.on_torch import _optimizers
+    from impls.on_torch._row_sparse import _SLOTS, RowSparse
+    from impls.on_torch.adapter import to_numpy
+
+    params = {name: torch.nn.Parameter(torch.tensor(value, dtype=torch.bfloat16)) for name, value in start.items()}
+    stepper = _optimizers.build(settings, params.values())
+    for rows_U, arrays in zip(rows_SU, grads, strict=True):
+        given = {name: torch.tensor(value, dtype=torch.bfloat16) for name, value in arrays.items()}
+        if isinstance(stepper, RowSparse):
+            table, listed = given["table"], torch.tensor(rows_U)
+            stepper.make_up(params["table"], listed)
+            given["table"] = torch.sparse_coo_tensor(listed[None], table[listed], table.shape, check_invariants=True)
+        for name, grad in given.items():
+            params[name].grad = grad
+        _optimizers.finish_gradients(settings, params.values())
+        stepper.step()
+    if isinstance(stepper, RowSparse):
+        stepper.catch_up()
+    slots = [{name: stepper.state[param][slot] for name, param in params.items()} for slot in _SLOTS[settings.name]]
+    return [{name: to_numpy(value) for name, value in each.items()} for each in (params, *slots)]
+
+
+def trained_by_tensorflow(settings, start, rows_SU, grads):
+    from impls.on_tensorflow import _optimizers
+    from impls.on_tensorflow.adapter import tf, to_numpy
+
+    variables = {name: tf.Variable(tf.constant(value, tf.bfloat16)) for name, value in start.items()}
+    updates = _optimizers.Updates(settings, variables, ["table"] if settings.row_sparse else [])
+    for rows_U, grad in zip(rows_SU, grads, strict=True):
+        given = {name: tf.constant(value, tf.bfloat16) for name, value in grad.items()}
+        rows = {"table": tf.constant(rows_U)} if settings.row_sparse else {}
+        updates.read(rows)
+        updates.apply(given | {name: tf.gather(given[name], listed) for name, listed in rows.items()}, rows=rows)
+    updates.catch_up()
+    held = (updates.variables, *updates.slots)
+    return [{name: to_numpy(tf.convert_to_tensor(value)) for name, value in each.items()} for each in held]
+
+
+def trained_by_jax(settings, start, rows_SU, grads):
+    import jax
+    import jax.numpy as jnp
+
+    from impls.on_jax import _optimizers
+
+    @jax.jit
+    def step(params, state, rows, grads):
+        params, state = _optimizers.make_up(settings, params, state, rows)
+        return _optimizers.update(settings, params, grads, state, rows=rows)
+
+    params = {name: jnp.asarray(value, jnp.bfloat16) for name, value in start.items()}
+    state = _optimizers.init(settings, params, ["table"] if settings.row_sparse else [])
+    for rows_U, grad in zip(rows_SU, grads, strict=True):
+        rows = {"table": jnp.asarray(rows_U, jnp.int32)} if settings.row_sparse else {}
+        given = {name: jnp.asarray(value, jnp.bfloat16) for name, value in grad.items()}
+        params, state = step(params, state, rows, given | {name: given[name][listed] for name, listed in rows.items()})
+    params, state = _optimizers.make_up(settings, params, state)
+    assert all(value.dtype == jnp.bfloat16 for each in (params, *state.slots) for value in each.values())
+    return [{name: np.asarray(value, np.float32) for name, value in each.items()} for each in (params, *state.slots)]
+
+
+TRAINED = {"torch": trained_by_torch, "tensorflow": trained_by_tensorflow, "jax": trained_by_jax}
+
+
+@pytest.mark.parametrize("row_sparse", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_parameters_and_slots_in_bfloat16_are_the_definitions(framework, name, row_sparse):
+    """Within the rounding of what is held: a row that no gradient reaches included, which moves by its weight decay."""
+    settings = Optimizer(name=name, learning_rate=0.02, epsilon=1e-8, weight_decay=0.01, clip_norm=2.0)
+    rng = np.random.default_rng(3)
+    start = {"table": in_sixteen_bits(rng, WORDS, 16), "bias": in_sixteen_bits(rng, 40)}
+    rows_SU = np.array([rng.permutation(WORDS - 1)[:4] for _ in range(STEPS)])  # the last is in none
+    grads = [{name: in_sixteen_bits(rng, *value.shape) for name, value in start.items()} for _ in range(STEPS)]
+    for rows_U, grad in zip(rows_SU, grads, strict=True):
+        grad["table"][np.setdiff1d(np.arange(WORDS), rows_U)] = 0
+
+    expected = {name: value.copy() for name, value in start.items()}
+    updates = Updates(settings, expected)
+    for grad in grads:
+        updates.apply(expected, grad)
+    held = TRAINED[framework](replace(settings, row_sparse=row_sparse), start, rows_SU, grads)
+
+    for number, (ours, theirs) in enumerate(zip(held, (expected, *updates.slots), strict=True)):
+        for key, value in theirs.items():
+            found = compare(key, ours[key], value, tolerance("optimizer_state", "bfloat16", STEPS), f"array {number}")
+            assert found.agrees, str(found)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_gradient_in_bfloat16_is_clipped_by_its_norm_in_float32(framework):
+    """So that what is left of it is rounded once."""
+    settings = Optimizer(name="sgd", learning_rate=1.0, weight_decay=0.0, clip_norm=0.25)
+    rng = np.random.default_rng(5)
+    start = {"table": np.zeros((3, 16)), "bias": np.zeros(70)}
+    grad = {name: in_sixteen_bits(rng, *value.shape) for name, value in start.items()}
+    norm = np.sqrt(sum((value**2).sum() for value in grad.values()))
+    (ours,) = TRAINED[framework](settings, start, [None], [grad])
+    for name, value in grad.items():
+        expected = -value * settings.clip_norm / norm
+        gap = 2.0 ** (np.frexp(expected)[1] - 8)  # between neighbours in bfloat16
+        assert (np.abs(ours[name] - expected) <= 0.501 * gap).all()
+
+
+def rated_by_torch(settings):
+    import torch
+
+    from impls.on_torch import _optimizers
+
+    param = torch.nn.Parameter(torch.zeros(3, 2))
+    _optimizers.descend(param.sum(), settings, _optimizers.build(settings, [param]), [param], rate=0.1)
+
+
+def rated_by_tensorflow(settings):
+    from impls.on_tensorflow import _optimizers
+    from impls.on_tensorflow.adapter import tf
+
+    updates = _optimizers.Updates(settings, {"table": tf.Variable(tf.zeros([3, 2]))}, ["table"])
+    updates.apply({"table": tf.ones([1, 2])}, tf.constant(0.1), {"table": tf.constant([1])})
+
+
+def rated_by_jax(settings):
+    import jax.numpy as jnp
+
+    from impls.on_jax import _optimizers
+
+    params = {"table": jnp.zeros((3, 2))}
+    state = _optimizers.init(settings, params, ["table"])
+    _optimizers.update(settings, params, {"table": jnp.ones((1, 2))}, state, 0.1, {"table": jnp.array([1])})
+
+
+RATED = {"torch": rated_by_torch, "tensorflow": rated_by_tensorflow, "jax": rated_by_jax}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_rate_of_the_steps_own_is_refused_with_rows(framework):
+    with pytest.raises(BadInput, match="own learning rate with row-sparse updates: allowed: row_sparse=False, or no"):
+        RATED[framework](Optimizer(row_sparse=True))
