@@ -188,12 +188,36 @@ def check_training(
     return compare("training loss", curves[0], curves[1], bound, case)
 
 
+def check_descent(layer: Layer, batch: Batch, optimizer: Optimizer, *, steps: int = 5) -> Comparison:
+    """How far `steps` optimizer steps of the layer alone lower the loss of the batch that they are taken on.
+
+    Of new text a tree that does not train at all has nearly the loss of one that does; of its own batch it has not.
+    """
+    spec, start = layer.spec, layer.parameters()
+    oracle = registry.adapter("numpy").create_layer(dataclasses.replace(spec, dtype="float64"))
+    oracle.load(start)
+    hidden_ND, targets_N = _representable(batch.hidden_ND, spec.dtype), batch.targets_N
+
+    def fall(trained: Layer) -> float:
+        before = trained.loss(hidden_ND, targets_N)
+        step = trained.prepare("layer_step", hidden_ND, targets_N, optimizer=optimizer)
+        for _ in range(steps):
+            step()
+        return before - trained.loss(hidden_ND, targets_N)
+
+    case = f"{optimizer.name} V={spec.vocab} D={spec.dim} N={len(targets_N)} {steps} steps"
+    bound = tolerance("loss_fall", spec.dtype, steps)
+    found = compare("fall of the loss", fall(layer), fall(oracle), bound, case)
+    layer.load(start)
+    return found
+
+
 # By precision, so that each method meets each: settings under which rounding does not grow without bound (see
-# tolerances.FACTORS["training_loss"]). bfloat16's loss curve would say nothing, since its rounding moves a parameter by
-# more than one step does.
+# tolerances.FACTORS["training_loss"]). bfloat16 is held by `check_descent` and has a step that its parameters can hold.
 TRAINING_OPTIMIZERS: Mapping[str, Optimizer] = {
     "float32": Optimizer(name="adagrad"),
     "float64": Optimizer(name="adam", learning_rate=1e-3, epsilon=1e-8),
+    "bfloat16": Optimizer(name="adam", learning_rate=1e-2, epsilon=1e-8),
 }
 
 

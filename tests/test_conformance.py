@@ -314,6 +314,21 @@ def test_a_flipped_sign_is_found_and_named(framework, monkeypatch):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("scale", [1.0, np.nan])
+def test_steps_in_bfloat16_that_change_nothing_or_leave_no_number_are_found(framework, scale, monkeypatch):
+    layer = shared(framework, "full_softmax", "bfloat16")
+    inputs = batch(layer.spec.counts, tokens=20, dim=24, seed=7)
+    truth = layer.loss
+
+    def prepare(*arguments, **named):
+        return lambda: monkeypatch.setattr(layer, "loss", lambda *inputs: scale * truth(*inputs))
+
+    monkeypatch.setattr(layer, "prepare", prepare)
+    found = agreement.check_descent(layer, inputs, agreement.TRAINING_OPTIMIZERS["bfloat16"])
+    assert not found.agrees
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_device_that_is_not_here_is_refused(framework):
     with pytest.raises(ValueError, match="allowed"):
         layers.create(framework, "full_softmax", counts=zipf_counts(9), dim=3, device="cuda:99")

@@ -8,13 +8,13 @@ from harness import agreement, layers, registry
 from harness.cells import Cell, Setting
 from harness.quantities import Measurement
 from harness.tasks._result import Result
-from harness.workload import batch, zipf_counts
+from harness.workload import Batch, batch, zipf_counts
+from impls.contract import Layer
 from impls.language_model import LanguageModelConfig
-from impls.optimizers import Optimizer
 from impls.options import Choice
 
 SETTINGS: dict[str, Setting] = {
-    "training": Choice(True, (False, True), "also compare the loss curves of 20 optimizer steps"),
+    "training": Choice(True, (False, True), "also compare what some optimizer steps make of the loss"),
 }
 
 # (V, D, N): one token; a prime and an odd width, so that no padding fits by accident; more tokens than words.
@@ -24,35 +24,41 @@ SIZE = (97, 24, 301)
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     found = []
-    optimizer = agreement.TRAINING_OPTIMIZERS.get(cell.precision)
     for number, options in enumerate(_variants(cell)):
         # The plain form in float32 at several sizes; variants and other precisions, which share its code, at one.
         several = number == 0 and cell.precision == "float32"
         sizes = ((cell.vocab, cell.dim, cell.tokens),) if cell.vocab else SIZES if several else (SIZE,)
         for vocab, dim, tokens in sizes:
             progress(f"V={vocab} N={tokens} {options or ''}")
-            counts_V = zipf_counts(vocab)
-            layer = layers.create(
-                cell.framework,
-                cell.method,
-                counts=counts_V,
-                dim=dim,
-                seed=cell.seed,
-                device=cell.device,
-                dtype=cell.precision,
-                **options,
-            )
-            inputs = batch(counts_V, tokens=tokens, dim=dim, seed=cell.seed)
+            layer, inputs = _layer(cell, options, vocab, dim, tokens)
             found += agreement.check_layer(layer, inputs, k=min(10, vocab))
             found.append(agreement.check_ties(layer, inputs, k=min(10, vocab)))
-        if optimizer and cell.settings["training"] and number == 0:
-            found.append(_training(cell, options, optimizer))
+        if cell.settings["training"] and number == 0 and cell.precision in agreement.TRAINING_OPTIMIZERS:
+            found.append(_training(cell, options))
     summary = agreement.summary(found)
     detail = {"comparisons": [c.to_json() for c in found]}
     return Result([Measurement("agreement_error", summary["error"], detail=detail)], summary)
 
 
-def _training(cell: Cell, options: dict[str, object], optimizer: Optimizer) -> agreement.Comparison:
+def _layer(cell: Cell, options: dict[str, object], vocab: int, dim: int, tokens: int) -> tuple[Layer, Batch]:
+    counts_V = zipf_counts(vocab)
+    layer = layers.create(
+        cell.framework,
+        cell.method,
+        counts=counts_V,
+        dim=dim,
+        seed=cell.seed,
+        device=cell.device,
+        dtype=cell.precision,
+        **options,
+    )
+    return layer, batch(counts_V, tokens=tokens, dim=dim, seed=cell.seed)
+
+
+def _training(cell: Cell, options: dict[str, object]) -> agreement.Comparison:
+    optimizer = agreement.TRAINING_OPTIMIZERS[cell.precision]
+    if cell.precision == "bfloat16":
+        return agreement.check_descent(*_layer(cell, options, *SIZE), optimizer)
     spec = layers.spec(cell.method, counts=zipf_counts(61), dim=14, seed=cell.seed, dtype=cell.precision, **options)
     config = LanguageModelConfig(embedding=10, hidden=14, optimizer=optimizer, seed=cell.seed)
     return agreement.check_training(cell.framework, spec, config, cell.device)
