@@ -375,7 +375,7 @@ def _settings(
             raise unknown(f"setting of {task}", name, allowed)
     given = dict(by_sweep) | {name: _parse(allowed[name], text) for name, text in by_hand.items() if name in allowed}
     checked = {
-        name: setting.check(name, given[name]) if name in given else setting.default
+        name: setting.check(f"setting {name}", given[name]) if name in given else setting.default
         for name, setting in allowed.items()
     }
     return _as_json(checked)

@@ -1,10 +1,15 @@
-"""The kinds of option that a method takes: what is allowed, and one clear line for what is not."""
+"""The kinds of option that a method takes: what is allowed, and one clear line for what is not.
+
+Each `check` takes what to call the option in that line, such as "option bands", and the value.
+"""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +33,7 @@ class Choice:
         for allowed in self.values:
             if value == allowed and type(value) is type(allowed):
                 return value
-        raise BadInput(f"option {name}={value!r}: allowed: {', '.join(map(repr, self.values))}")
+        raise BadInput(f"{name}={value!r}: allowed: {', '.join(map(repr, self.values))}")
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Number:
         right_type = isinstance(value, int | np.integer) if whole else isinstance(value, int | float | np.number)
         if isinstance(value, bool) or not right_type or not self.low <= value <= self.high:  # type: ignore[operator]
             kind = "whole number" if whole else "number"
-            raise BadInput(f"option {name}={value!r}: allowed: a {kind} from {self.low} to {self.high}")
+            raise BadInput(f"{name}={value!r}: allowed: a {kind} from {self.low} to {self.high}")
         return int(value) if whole else float(value)  # type: ignore[call-overload]
 
 
@@ -59,16 +64,19 @@ class Rising:
 
     def check(self, name: str, value: object) -> tuple[int, ...]:
         given = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-        wrong = BadInput(f"option {name}={value!r}: allowed: rising whole numbers from 1, such as 2000,10000")
-        if not isinstance(given, list | tuple) or any(isinstance(part, bool | float) for part in given):
+        wrong = BadInput(f"{name}={value!r}: allowed: rising whole numbers from 1, such as 2000,10000")
+        if not isinstance(given, list | tuple) or not all(map(_is_whole, given)):
             raise wrong
-        try:
-            numbers = tuple(int(part) for part in given)
-        except (TypeError, ValueError):
-            raise wrong from None
+        numbers = tuple(int(part) for part in given)
         if any(low >= high for low, high in itertools.pairwise((0, *numbers))):
             raise wrong
         return numbers
+
+
+def _is_whole(part: object) -> bool:
+    if isinstance(part, str):
+        return re.fullmatch(r" *[0-9]{1,18} *", part) is not None
+    return isinstance(part, int | np.integer) and not isinstance(part, bool)
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class Table:
         try:
             array = np.asarray(value)
         except ValueError as error:
-            raise BadInput(f"option {name}: {error}: allowed: an array of {self.dims} dimensions") from None
+            raise BadInput(f"{name}: {error}: allowed: an array of {self.dims} dimensions") from None
         return Given(_numbers(name, array, self.dims))
 
 
@@ -118,20 +126,20 @@ class Folder:
 
     def check(self, name: str, value: object) -> str:
         if not isinstance(value, str):
-            raise BadInput(f"option {name}={value!r}: allowed: the path of a folder")
+            raise BadInput(f"{name}={value!r}: allowed: the path of a folder")
         if not value:
             return value
         path, _, named = value.rpartition("@")
         folder, named = (Path(value), "") if Path(value).is_dir() or not path else (Path(path), named)
         if not folder.is_dir():
-            raise BadInput(f"option {name}={value!r}: no such folder: allowed: the path of a folder")
+            raise BadInput(f"{name}={value!r}: no such folder: allowed: the path of a folder")
         digest = hashlib.sha256()
         for file in sorted(each for each in folder.iterdir() if each.is_file()):
             digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
             digest.update(file.read_bytes())
         found = digest.hexdigest()[:12]
         if named and named != found:
-            what = f"option {name}={value!r}: the files' sha256 begins {found}"
+            what = f"{name}={value!r}: the files' sha256 begins {found}"
             raise BadInput(f"{what}: allowed: the folder as it was named")
         return f"{folder}@{found}"
 
@@ -166,7 +174,7 @@ class Words:
             return f"{path}@{sha256}"
         given = list(value) if isinstance(value, Sequence | np.ndarray) else []
         if not given or not all(isinstance(word, str) for word in given):
-            raise BadInput(f"option {name} is no sequence of texts: allowed: a word for each id, or the path of a file")
+            raise BadInput(f"{name} is no sequence of texts: allowed: a word for each id, or the path of a file")
         return Spelled(_words(name, given, "word"))
 
 
@@ -199,8 +207,8 @@ def read_table(name: str, checked: object) -> NDArray | None:
         return None
     if isinstance(checked, Given):
         return checked.array
-    path, _ = _file(name, str(checked), "a .npy file")
-    return _loaded(name, path)
+    path, _ = _file(f"option {name}", str(checked), "a .npy file")
+    return _loaded(f"option {name}", path)
 
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -211,7 +219,7 @@ def _loaded(name: str, path: Path) -> NDArray:
         with path.open("rb") as file:
             return read_npy(file, path.stat().st_size)
     except ValueError as error:
-        raise BadInput(f"option {name}: {path} {error}") from None
+        raise BadInput(f"{name}: {path} {error}") from None
 
 
 def read_npy(file: IO[bytes], size: int) -> NDArray:
@@ -243,22 +251,23 @@ def read_words(name: str, checked: object) -> tuple[str, ...] | None:
         return None
     if isinstance(checked, Spelled):
         return checked.words
+    name = f"option {name}"
     path, _ = _file(name, str(checked), "a text file with one word a line")
     # Cut at line feeds alone: a word may hold what `splitlines` takes for the end of one. The last may go without.
-    lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
     words = []
     for number, line in enumerate(lines, start=1):
         try:
             words.append(line.removesuffix(b"\r").decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise BadInput(f"option {name}: {path} line {number} is not UTF-8: {error.reason}") from None
+            raise BadInput(f"{name}: {path} line {number} is not UTF-8: {error.reason}") from None
     return _words(name, words, f"{path} line")
 
 
 def _words(name: str, words: Sequence[str], place: str) -> tuple[str, ...]:
     for number, word in enumerate(words, start=1):
         if not word:
-            raise BadInput(f"option {name}: {place} {number} is empty: allowed: words of at least one character")
+            raise BadInput(f"{name}: {place} {number} is empty: allowed: words of at least one character")
     return tuple(words)
 
 
@@ -268,17 +277,17 @@ def _file(name: str, text: str, kind: str) -> tuple[Path, str]:
     whole = Path(text)
     file, named = (whole, "") if whole.is_file() or not path else (Path(path), named)
     if not file.is_file():
-        raise BadInput(f"option {name}={text!r}: no such file: allowed: the path of {kind}")
+        raise BadInput(f"{name}={text!r}: no such file: allowed: the path of {kind}")
     found = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     if named and named != found:
-        raise BadInput(f"option {name}={text!r}: the file's sha256 begins {found}: allowed: the file as it was named")
+        raise BadInput(f"{name}={text!r}: the file's sha256 begins {found}: allowed: the file as it was named")
     return file, found
 
 
 def _numbers(name: str, array: NDArray, dims: int) -> NDArray:
     if array.ndim != dims or array.dtype.kind not in "iuf":
         what = f"shape {array.shape} and dtype {array.dtype}"
-        raise BadInput(f"option {name} has {what}: allowed: numbers in {('', 'one dimension', 'two dimensions')[dims]}")
+        raise BadInput(f"{name} has {what}: allowed: numbers in {('', 'one dimension', 'two dimensions')[dims]}")
     if not np.isfinite(array).all():
-        raise BadInput(f"option {name} holds NaN or infinity: allowed: finite numbers")
+        raise BadInput(f"{name} holds NaN or infinity: allowed: finite numbers")
     return array

@@ -274,6 +274,6 @@ def check_options(definition: Definition, options: Mapping[str, object]) -> dict
         if name not in definition.options:
             raise unknown(f"option of {definition.name}", name, definition.options)
     return {
-        name: option.check(name, options[name]) if name in options else option.default
+        name: option.check(f"option {name}", options[name]) if name in options else option.default
         for name, option in definition.options.items()
     }

@@ -89,7 +89,7 @@ def test_an_option_at_its_default_is_no_variant():
         ({"vocab": [10**30]}, "vocabulary of 1000000"),
         ({"tasks": ["speech"]}, "no cell left"),
         ({"options": {"gamma": "zero"}, "methods": ["sohsm"], "frameworks": ["numpy"]}, "gamma='zero'"),
-        ({"settings": {"rounds": "2"}}, "rounds=2"),
+        ({"settings": {"rounds": "2"}}, "setting rounds=2"),
         ({"settings": {"rounds": "１２"}}, "rounds='１２'"),
         ({"tasks": ["language_modelling"], "dataset": ""}, "needs --dataset"),
         ({"settings": {"quantities": "layer_secs"}}, "did you mean 'layer_seconds'"),

@@ -87,7 +87,8 @@ def test_strange_text_in_a_row_is_text(said, capsys):
     with Store(Path("rows.jsonl")) as store:
         store.append(row)
     for form in ("markdown", "latex", "csv", "json", "html"):
-        assert cli.main(["table", "--run", "rows.jsonl", "--format", form, "--clusters", "3"]) == 0
+        clusters = ["--clusters", "3"] if form == "markdown" else []
+        assert cli.main(["table", "--run", "rows.jsonl", "--format", form, *clusters]) == 0
     capsys.readouterr()
     assert cli.main(["report", "--run", "rows.jsonl", "--title", said]) == 0
     assert cli.main(["compare", "rows.jsonl", "rows.jsonl"]) == 0
