@@ -1,13 +1,14 @@
-"""Initial parameters: as many numbers as a large vocabulary needs, by all processors."""
+"""Initial parameters: as many numbers as a large vocabulary needs, by all usable CPUs."""
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+from impls import cpus
 
 _AT_ONCE = 2**16  # numbers, which stay in a processor's cache while they are scaled
 
@@ -35,7 +36,7 @@ def uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> N
             piece_X *= 2 * bound
             piece_X -= bound
 
-    threads = max(1, min(os.cpu_count() or 1, flat_X.size // _AT_ONCE))
+    threads = max(1, min(cpus.usable(), flat_X.size // _AT_ONCE))
     shares = pairwise(round(flat_X.size * share / threads) for share in range(threads + 1))
     if threads == 1:
         fill(0, flat_X.size)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from impls import cpp
+from impls import cpp, cpus
 from impls.cpp import Paths
 from impls.on_jax._layer import Array, product
 from impls.on_numpy.sohsm import Projected
@@ -175,7 +175,7 @@ def _or_none(array: Array | None) -> Array:
 
 def threads() -> int:
     """As many as XLA has in its pools."""
-    return int(os.environ.get("NPROC") or os.cpu_count() or 1)
+    return int(os.environ.get("NPROC") or cpus.usable())
 
 
 def _call(target: str, out):  # type: ignore[no-untyped-def]

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impls import cpp
+from impls import cpp, cpus
 from impls.cpp import Paths
 from impls.on_numpy.sohsm import Projected
 from impls.on_tensorflow._layer import Tensor, in_dtype, product
@@ -30,7 +30,7 @@ def multiplies(dtype: str) -> bool:
 def threads() -> int:
     """As many as TensorFlow has for one operation, which stay as many once it has begun. To ask takes 0.2 ms."""
     chosen = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
-    return int(chosen or os.cpu_count() or 1)
+    return int(chosen or cpus.usable())
 
 
 def scores(

@@ -7,6 +7,7 @@ import pytest
 
 from harness import layers
 from harness.workload import zipf_counts
+from impls import cpus
 from impls.cpp import CPP
 
 jax = pytest.importorskip("jax")
@@ -78,3 +79,11 @@ def test_other_precisions_take_other_forms():
     for dtype in ("float64", "bfloat16"):
         assert CPP not in layers.forms("jax", layers.spec("sohsm", counts=zipf_counts(50), dim=8, dtype=dtype))
     assert CPP not in layers.forms("jax", layers.spec("sohsm", counts=zipf_counts(50), dim=8), "cuda")
+
+
+def test_threads_are_as_many_as_xlas(monkeypatch):
+    monkeypatch.setattr(cpus, "usable", lambda: 3)
+    monkeypatch.delenv("NPROC", raising=False)
+    assert _cpp.threads() == 3
+    monkeypatch.setenv("NPROC", "5")
+    assert _cpp.threads() == 5

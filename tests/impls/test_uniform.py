@@ -1,4 +1,4 @@
-"""Initial parameters drawn by all processors are those that one generator draws."""
+"""Initial parameters drawn by all CPUs are those that one generator draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_as_by_one_generator(cores: int, size: int, bound: float, seed: int) -> 
     ours.random(3), numpys.random(3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_AT_ONCE", 64)  # numbers, so that there are several pieces and threads
-        patch.setattr(module.os, "cpu_count", lambda: cores)
+        patch.setattr(module.cpus, "usable", lambda: cores)
         found = uniform(ours, bound, (size, 2))
     np.testing.assert_allclose(found, numpys.uniform(-bound, bound, (size, 2)), rtol=0, atol=1e-15 * bound)
     assert ours.random() == numpys.random()
