@@ -28,6 +28,8 @@ constexpr int64_t LIKELY = 10;      // the k-th best, at most 1 / k likely, may 
 constexpr int64_t WORDS = 64;       // whose vectors stay in the cache next to a core while strips of vectors go by
 constexpr int64_t TOGETHER = 1024;  // vectors at most: what is kept of each and each cluster takes memory
 
+struct Scores {};  // of a visit, for which a thread has room
+
 // One vector on the way.
 struct State {
     Best best;
@@ -76,7 +78,7 @@ void each_at_least(const float *values, int64_t count, Least least, Work work) {
 // Vector by vector: of few.
 template <class Id>
 void by_vector(const Visit<Id> &visit) {
-    float *const scores = own_room<struct Scores>(visit.count * visit.size);
+    float *const scores = own_room<Scores>(visit.count * visit.size);
     dots(visit.vectors, visit.count, visit.words, visit.size, scores, visit.size);
     for (int64_t vector = 0; vector < visit.count; ++vector) {
         float *own = scores + vector * visit.size;
@@ -94,7 +96,7 @@ void by_vector(const Visit<Id> &visit) {
 template <class Id>
 void side_by_side(const Visit<Id> &visit, const Strips &across) {
     const int64_t places = across.dim();
-    float *const scores = own_room<struct Scores>(visit.size * places);
+    float *const scores = own_room<Scores>(visit.size * places);
     for (int64_t s = 0; s < visit.size; s += WORDS)
         products(visit.words.from(s), std::min(WORDS, visit.size - s), across, {scores + s * places, places});
     for (int64_t first = 0; first < visit.count; first += LANES) {

@@ -6,16 +6,24 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
+#include <memory>
 
 namespace {
 
 // At least `size` numbers of this thread's own, of any value, until it asks for those of the same use again.
-template <class Use, class Number = float>
-Number *own_room(size_t size) {
-    thread_local std::vector<Number> kept;
-    if (kept.size() < size) kept.resize(size);
-    return kept.data();
+template <class Use>
+float *own_room(size_t size) {
+    static_assert(sizeof(Use), "or `own_room<struct Use>` within a function would declare a use of that function's own");
+    struct Room {
+        std::unique_ptr<float[]> numbers;
+        size_t size = 0;
+    };
+    thread_local Room kept;
+    if (kept.size < size) {
+        kept = {};  // before the next is made: both at once would take more memory
+        kept = {std::unique_ptr<float[]>(new float[size]), size};
+    }
+    return kept.numbers.get();
 }
 
 }  // namespace

@@ -69,10 +69,12 @@ Strips laid(Picked<const float> vectors, int64_t count) {
     return across;
 }
 
+struct Laid {};
+
 // The same in room of the thread's own, until it lays others.
 Strips laid_in_own_room(Picked<const float> vectors, int64_t count) {
     const int64_t places = whole_lanes(count);
-    Strips across(vectors.dim, places, own_room<struct Laid>(vectors.dim * places));
+    Strips across(vectors.dim, places, own_room<Laid>(vectors.dim * places));
     across.copy_across(vectors, count);
     return across;
 }
