@@ -1,5 +1,9 @@
 // `cluster_products.h`, `two_levels.h`, `fused_softmax.h`, `tree_paths.h`, `tree_search.h` and `matrix_products.h` for
-// callers that have pointers and numbers.
+// callers that have pointers and numbers. Each says how a call went, as `attempt` has it.
+
+#include <exception>
+#include <new>
+#include <type_traits>
 
 #include "cluster_products.h"
 #include "fused_softmax.h"
@@ -8,76 +12,119 @@
 #include "tree_search.h"
 #include "two_levels.h"
 
+namespace {
+
+constexpr int DONE = 1, REFUSED = 0, NO_MEMORY = -1, FAILED = -2;
+
+// What `call` returns false for is refused.
+template <class Call>
+int attempt(Call call) {
+    try {
+        if constexpr (std::is_void_v<decltype(call())>)
+            call();
+        else if (!call())
+            return REFUSED;
+        return DONE;
+    } catch (const std::bad_alloc &) {
+        return NO_MEMORY;
+    } catch (const std::exception &) {
+        return FAILED;
+    }
+}
+
+}  // namespace
+
 extern "C" {
 
-void scores_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
-                        const int64_t *size, const int32_t *end, int64_t count, int64_t dim, int64_t slots,
-                        const float *bias, float *scores) {
-    cluster_scores(threads, vectors, row, words, {count, start, size, end, dim, slots}, bias, scores);
+int scores_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
+                       const int64_t *size, const int32_t *end, int64_t count, int64_t dim, int64_t slots,
+                       const float *bias, float *scores) {
+    return attempt([&] {
+        cluster_scores(threads, vectors, row, words, {count, start, size, end, dim, slots}, bias, scores);
+    });
 }
 
-void gradients_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words,
-                           const int64_t *start, const int64_t *size, const int32_t *end, int64_t count, int64_t dim,
-                           int64_t slots, const float *dscores, float *dvectors, float *dwords) {
-    cluster_gradients(threads, vectors, row, words, {count, start, size, end, dim, slots}, dscores, dvectors, dwords);
+int gradients_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words,
+                          const int64_t *start, const int64_t *size, const int32_t *end, int64_t count, int64_t dim,
+                          int64_t slots, const float *dscores, float *dvectors, float *dwords) {
+    return attempt([&] {
+        cluster_gradients(threads, vectors, row, words, {count, start, size, end, dim, slots}, dscores, dvectors, dwords);
+    });
 }
 
-void likeliest_of_pointers(int threads, const float *vectors, const float *log_cluster, const float *words,
-                           const float *bias, const int64_t *ids_of, const int64_t *start, const int64_t *size,
-                           int64_t rows, int64_t count, int64_t dim, int64_t slots, int64_t k, float *values,
-                           int64_t *ids, float *share) {
-    const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};
-    likeliest_words<int64_t>(threads, {rows, vectors, log_cluster}, clustered, {k, values, ids, share});
+int likeliest_of_pointers(int threads, const float *vectors, const float *log_cluster, const float *words,
+                          const float *bias, const int64_t *ids_of, const int64_t *start, const int64_t *size,
+                          int64_t rows, int64_t count, int64_t dim, int64_t slots, int64_t k, float *values,
+                          int64_t *ids, float *share) {
+    return attempt([&] {
+        const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};
+        likeliest_words<int64_t>(threads, {rows, vectors, log_cluster}, clustered, {k, values, ids, share});
+    });
 }
 
-void likeliest_of_hidden_pointers(int threads, const float *hidden, const float *cluster_projection,
-                                  const float *word_projection, const float *cluster_weight, const float *cluster_bias,
-                                  const float *words, const float *bias, const int64_t *ids_of, const int64_t *start,
-                                  const int64_t *size, int64_t rows, int64_t count, int64_t dim, int64_t slots,
-                                  int64_t k, float kept, float share_of_projected, float least, float *values,
-                                  int64_t *ids, float *share) {
-    const Projection projection{kept, share_of_projected, least};
-    const UpperLevel level{dim, count, cluster_projection, word_projection, projection, cluster_weight, cluster_bias};
-    const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};
-    likeliest_of_hidden<int64_t>(threads, level, hidden, rows, clustered, {k, values, ids, share});
+int likeliest_of_hidden_pointers(int threads, const float *hidden, const float *cluster_projection,
+                                 const float *word_projection, const float *cluster_weight, const float *cluster_bias,
+                                 const float *words, const float *bias, const int64_t *ids_of, const int64_t *start,
+                                 const int64_t *size, int64_t rows, int64_t count, int64_t dim, int64_t slots,
+                                 int64_t k, float kept, float share_of_projected, float least, float *values,
+                                 int64_t *ids, float *share) {
+    return attempt([&] {
+        const Projection projection{kept, share_of_projected, least};
+        const UpperLevel level{dim, count, cluster_projection, word_projection, projection, cluster_weight, cluster_bias};
+        const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};
+        likeliest_of_hidden<int64_t>(threads, level, hidden, rows, clustered, {k, values, ids, share});
+    });
 }
 
 int fused_softmax_of_pointers(int threads, const float *vectors, const float *words, const float *bias,
                               const int64_t *target, const float *share, int64_t count, int64_t vocab, int64_t dim,
                               int64_t most, int64_t by_unit, float *total, float *dvectors, float *dwords,
                               float *dbias) {
-    const Examples examples{count, dim, vectors, target, share};
-    return fused_softmax(threads, examples, vocab, most, by_unit, words, bias, total, dvectors, dwords, dbias);
+    return attempt([&] {
+        const Examples examples{count, dim, vectors, target, share};
+        return fused_softmax(threads, examples, vocab, most, by_unit, words, bias, total, dvectors, dwords, dbias);
+    });
 }
 
-void likeliest_leaves_of_pointers(int threads, const float *vectors, const float *nodes, const int64_t *children,
-                                  int64_t rows, int64_t count, int64_t dim, int64_t k, float *values, int64_t *ids,
-                                  float *share) {
-    likeliest_leaves<int64_t>(threads, {count, dim, nodes, children}, vectors, rows, {k, values, ids, share});
+int likeliest_leaves_of_pointers(int threads, const float *vectors, const float *nodes, const int64_t *children,
+                                 int64_t rows, int64_t count, int64_t dim, int64_t k, float *values, int64_t *ids,
+                                 float *share) {
+    return attempt([&] {
+        likeliest_leaves<int64_t>(threads, {count, dim, nodes, children}, vectors, rows, {k, values, ids, share});
+    });
 }
 
-void leaves_of_beam_of_pointers(int threads, const float *vectors, const float *nodes, const int64_t *children,
-                                int64_t rows, int64_t count, int64_t dim, int64_t k, int64_t width, float *values,
-                                int64_t *ids, float *share) {
-    leaves_of_beam<int64_t>(threads, {count, dim, nodes, children}, vectors, rows, width, {k, values, ids, share});
+int leaves_of_beam_of_pointers(int threads, const float *vectors, const float *nodes, const int64_t *children,
+                               int64_t rows, int64_t count, int64_t dim, int64_t k, int64_t width, float *values,
+                               int64_t *ids, float *share) {
+    return attempt([&] {
+        leaves_of_beam<int64_t>(threads, {count, dim, nodes, children}, vectors, rows, width, {k, values, ids, share});
+    });
 }
 
-void matrix_product_of_pointers(int threads, const float *left, const float *right, int64_t rows, int64_t depth,
-                                int64_t columns, int64_t left_by_row, int64_t left_by_number, int64_t right_by_row,
-                                int64_t right_by_number, float *out) {
-    matrix_product(threads, {left, rows, depth, left_by_row, left_by_number},
-                   {right, columns, depth, right_by_row, right_by_number}, out);
+int matrix_product_of_pointers(int threads, const float *left, const float *right, int64_t rows, int64_t depth,
+                               int64_t columns, int64_t left_by_row, int64_t left_by_number, int64_t right_by_row,
+                               int64_t right_by_number, float *out) {
+    return attempt([&] {
+        matrix_product(threads, {left, rows, depth, left_by_row, left_by_number},
+                       {right, columns, depth, right_by_row, right_by_number}, out);
+    });
 }
 
-void path_losses_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,
-                             const int32_t *place, const float *nodes, int64_t count, int64_t dim, int64_t depth,
-                             float *losses, float *dscores, float *dvectors) {
-    path_losses(threads, {count, dim, depth, vectors, index, sign, place}, nodes, losses, dscores, dvectors);
+int path_losses_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,
+                            const int32_t *place, const float *nodes, int64_t count, int64_t dim, int64_t depth,
+                            float *losses, float *dscores, float *dvectors) {
+    return attempt([&] {
+        path_losses(threads, {count, dim, depth, vectors, index, sign, place}, nodes, losses, dscores, dvectors);
+    });
 }
 
-void path_gradients_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,
-                                const int32_t *place, const float *dscores, int64_t count, int64_t dim, int64_t depth,
-                                int64_t nodes, float *dnodes) {
-    path_gradients(threads, {count, dim, depth, vectors, index, sign, place}, dscores, nodes, dnodes);
+int path_gradients_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,
+                               const int32_t *place, const float *dscores, int64_t count, int64_t dim, int64_t depth,
+                               int64_t nodes, float *dnodes) {
+    return attempt([&] {
+        path_gradients(threads, {count, dim, depth, vectors, index, sign, place}, dscores, nodes, dnodes);
+    });
 }
-}
+
+}  // extern "C"

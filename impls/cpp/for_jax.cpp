@@ -1,6 +1,11 @@
 // `slab_products.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h`, `fused_softmax.h` and `matrix_products.h` as
 // operations of XLA.
 
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
 #include "fused_softmax.h"
 #include "matrix_products.h"
 #include "slab_products.h"
@@ -28,39 +33,35 @@ Tokens tokens(Floats &vectors, Integers &row, Integers &end) {
 
 const float *or_null(Floats &bias) { return bias.element_count() ? bias.typed_data() : nullptr; }
 
-ffi::Error scores(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end, Floats bias,
-                  FloatsOut scores) {
+void scores(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end, Floats bias,
+            FloatsOut scores) {
     products(threads, slab, ids_of).scores(tokens(vectors, row, end), or_null(bias), scores->typed_data());
-    return ffi::Error::Success();
 }
 
-ffi::Error gradients(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end,
-                     Floats dscores, FloatsOut dvectors, FloatsOut dslab) {
+void gradients(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end,
+               Floats dscores, FloatsOut dvectors, FloatsOut dslab) {
     products(threads, slab, ids_of)
         .gradients(tokens(vectors, row, end), dscores.typed_data(), dvectors->typed_data(), dslab->typed_data());
-    return ffi::Error::Success();
 }
 
 Likeliest<int32_t> found(FloatsOut &values, IntegersOut &ids, FloatsOut &share) {
     return {values->dimensions()[1], values->typed_data(), ids->typed_data(), share->typed_data()};
 }
 
-ffi::Error likeliest(int32_t threads, Floats slab, Integers ids_of, Floats bias, Floats vectors, Floats log_cluster,
-                     FloatsOut values, IntegersOut ids, FloatsOut share) {
+void likeliest(int32_t threads, Floats slab, Integers ids_of, Floats bias, Floats vectors, Floats log_cluster,
+               FloatsOut values, IntegersOut ids, FloatsOut share) {
     const Searched searched{vectors.dimensions()[0], vectors.typed_data(), log_cluster.typed_data()};
     likeliest_words(threads, searched, products(threads, slab, ids_of).words(or_null(bias)), found(values, ids, share));
-    return ffi::Error::Success();
 }
 
-ffi::Error of_hidden(int32_t threads, float kept, float share_of_projected, float least, Floats slab, Integers ids_of,
-                     Floats bias, Floats hidden, Floats cluster_projection, Floats word_projection,
-                     Floats cluster_weight, Floats cluster_bias, FloatsOut values, IntegersOut ids, FloatsOut share) {
+void of_hidden(int32_t threads, float kept, float share_of_projected, float least, Floats slab, Integers ids_of,
+               Floats bias, Floats hidden, Floats cluster_projection, Floats word_projection,
+               Floats cluster_weight, Floats cluster_bias, FloatsOut values, IntegersOut ids, FloatsOut share) {
     const auto shape = cluster_weight.dimensions();
     const UpperLevel level{shape[1], shape[0], or_null(cluster_projection), or_null(word_projection),
                            {kept, share_of_projected, least}, cluster_weight.typed_data(), or_null(cluster_bias)};
     likeliest_of_hidden(threads, level, hidden.typed_data(), hidden.dimensions()[0],
                         products(threads, slab, ids_of).words(or_null(bias)), found(values, ids, share));
-    return ffi::Error::Success();
 }
 
 Paths paths(Floats &vectors, Integers &index, Integers &sign, Integers &place) {
@@ -69,18 +70,16 @@ Paths paths(Floats &vectors, Integers &index, Integers &sign, Integers &place) {
     return {shape[0], dim, shape[1], vectors.typed_data(), index.typed_data(), sign.typed_data(), place.typed_data()};
 }
 
-ffi::Error losses_of_paths(int32_t threads, Floats vectors, Integers index, Integers sign, Integers place, Floats nodes,
-                           FloatsOut losses, FloatsOut dscores, FloatsOut dvectors) {
+void losses_of_paths(int32_t threads, Floats vectors, Integers index, Integers sign, Integers place, Floats nodes,
+                     FloatsOut losses, FloatsOut dscores, FloatsOut dvectors) {
     path_losses(threads, paths(vectors, index, sign, place), nodes.typed_data(), losses->typed_data(),
                 dscores->typed_data(), dvectors->typed_data());
-    return ffi::Error::Success();
 }
 
-ffi::Error gradients_of_paths(int32_t threads, Floats vectors, Integers index, Integers sign, Integers place,
-                              Floats dscores, FloatsOut dnodes) {
+void gradients_of_paths(int32_t threads, Floats vectors, Integers index, Integers sign, Integers place,
+                        Floats dscores, FloatsOut dnodes) {
     path_gradients(threads, paths(vectors, index, sign, place), dscores.typed_data(), dnodes->dimensions()[0],
                    dnodes->typed_data());
-    return ffi::Error::Success();
 }
 
 Tree<int32_t> tree(Floats &nodes, Integers &children) {
@@ -88,38 +87,51 @@ Tree<int32_t> tree(Floats &nodes, Integers &children) {
     return {shape[0], shape[1], nodes.typed_data(), children.typed_data()};
 }
 
-ffi::Error leaves(int32_t threads, Floats nodes, Integers children, Floats vectors, FloatsOut values, IntegersOut ids,
-                  FloatsOut share) {
+void leaves(int32_t threads, Floats nodes, Integers children, Floats vectors, FloatsOut values, IntegersOut ids,
+            FloatsOut share) {
     likeliest_leaves(threads, tree(nodes, children), vectors.typed_data(), vectors.dimensions()[0],
                      found(values, ids, share));
-    return ffi::Error::Success();
 }
 
-ffi::Error beam(int32_t threads, int32_t width, Floats nodes, Integers children, Floats vectors, FloatsOut values,
-                IntegersOut ids, FloatsOut share) {
+void beam(int32_t threads, int32_t width, Floats nodes, Integers children, Floats vectors, FloatsOut values,
+          IntegersOut ids, FloatsOut share) {
     leaves_of_beam(threads, tree(nodes, children), vectors.typed_data(), vectors.dimensions()[0], width,
                    found(values, ids, share));
-    return ffi::Error::Success();
 }
 
-ffi::Error fused(int32_t threads, int32_t most, int32_t by_unit, Floats vectors, Floats words, Floats bias,
-                 Integers target, Floats share, FloatsOut total, FloatsOut dvectors, FloatsOut dwords, FloatsOut dbias) {
+void fused(int32_t threads, int32_t most, int32_t by_unit, Floats vectors, Floats words, Floats bias,
+           Integers target, Floats share, FloatsOut total, FloatsOut dvectors, FloatsOut dwords, FloatsOut dbias) {
     const auto shape = vectors.dimensions();
     const std::vector<int64_t> words_of(target.typed_data(), target.typed_data() + shape[0]);
     const Examples examples{shape[0], shape[1], vectors.typed_data(), words_of.data(), share.typed_data()};
-    const bool done = fused_softmax(threads, examples, words.dimensions()[0], most, by_unit, words.typed_data(),
-                                    bias.typed_data(), total->typed_data(), dvectors->typed_data(),
-                                    dwords->typed_data(), dbias->typed_data());
-    return done ? ffi::Error::Success() : ffi::Error(ffi::ErrorCode::kOutOfRange, "a target is none of the words");
+    if (!fused_softmax(threads, examples, words.dimensions()[0], most, by_unit, words.typed_data(), bias.typed_data(),
+                       total->typed_data(), dvectors->typed_data(), dwords->typed_data(), dbias->typed_data()))
+        throw std::out_of_range("a target is none of the words");
 }
 
-ffi::Error product(int32_t threads, int32_t left_by_columns, int32_t right_by_columns, Floats left, Floats right,
-                   FloatsOut out) {
+void product(int32_t threads, int32_t left_by_columns, int32_t right_by_columns, Floats left, Floats right,
+             FloatsOut out) {
     const auto factor = [](Floats &matrix, int32_t by_columns) {
         return Factor::of(matrix.typed_data(), matrix.dimensions()[0], matrix.dimensions()[1], by_columns);
     };
     matrix_product(threads, factor(left, left_by_columns), factor(right, right_by_columns), out->typed_data());
-    return ffi::Error::Success();
+}
+
+// As XLA calls it: it is told what `compute` throws.
+template <class... Given>
+auto told(void (*compute)(Given...)) {
+    return [compute](Given... given) {
+        try {
+            compute(std::move(given)...);
+            return ffi::Error::Success();
+        } catch (const std::bad_alloc &) {
+            return ffi::Error(ffi::ErrorCode::kResourceExhausted, "no memory for the C++ kernels");
+        } catch (const std::out_of_range &error) {
+            return ffi::Error(ffi::ErrorCode::kOutOfRange, error.what());
+        } catch (const std::exception &error) {
+            return ffi::Error(ffi::ErrorCode::kInternal, error.what());
+        }
+    };
 }
 
 auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }
@@ -130,28 +142,28 @@ auto of_paths() { return bound().Arg<Floats>().Arg<Integers>().Arg<Integers>().A
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_scores_of_xla, scores, of_tokens().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_gradients_of_xla, gradients, of_tokens().Ret<Floats>().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_words_of_xla, likeliest,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_scores_of_xla, told(scores), of_tokens().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_gradients_of_xla, told(gradients), of_tokens().Ret<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_words_of_xla, told(likeliest),
                               bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Floats>().Arg<Floats>()
                                   .Ret<Floats>().Ret<Integers>().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_of_hidden_of_xla, of_hidden,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_of_hidden_of_xla, told(of_hidden),
                               bound().Attr<float>("kept").Attr<float>("share").Attr<float>("least").Arg<Floats>()
                                   .Arg<Integers>().Arg<Floats>().Arg<Floats>().Arg<Floats>().Arg<Floats>()
                                   .Arg<Floats>().Arg<Floats>().Ret<Floats>().Ret<Integers>().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(path_losses_of_xla, losses_of_paths,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(path_losses_of_xla, told(losses_of_paths),
                               of_paths().Ret<Floats>().Ret<Floats>().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(path_gradients_of_xla, gradients_of_paths, of_paths().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_leaves_of_xla, leaves,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(path_gradients_of_xla, told(gradients_of_paths), of_paths().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_leaves_of_xla, told(leaves),
                               bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Ret<Floats>().Ret<Integers>()
                                   .Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(leaves_of_beam_of_xla, beam,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(leaves_of_beam_of_xla, told(beam),
                               bound().Attr<int32_t>("width").Arg<Floats>().Arg<Integers>().Arg<Floats>().Ret<Floats>()
                                   .Ret<Integers>().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, fused,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, told(fused),
                               bound().Attr<int32_t>("most").Attr<int32_t>("by_unit").Arg<Floats>().Arg<Floats>()
                                   .Arg<Floats>().Arg<Integers>().Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>()
                                   .Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(matrix_product_of_xla, product,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(matrix_product_of_xla, told(product),
                               bound().Attr<int32_t>("left_by_columns").Attr<int32_t>("right_by_columns").Arg<Floats>()
                                   .Arg<Floats>().Ret<Floats>());

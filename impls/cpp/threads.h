@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 
 #ifdef THREADS_OF_OPENMP
 // What GCC makes of `#pragma omp parallel`. Called by its name, any compiler shares the threads of the OpenMP that the
@@ -19,10 +20,10 @@ extern "C" void GOMP_parallel(void (*work)(void *), void *own, unsigned threads,
 #else
 #include <deque>
 #include <linux/futex.h>
+#include <new>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <system_error>
 #include <thread>
 #include <unistd.h>
 
@@ -50,11 +51,11 @@ class Awaited {
 // Threads that help whoever calls, one caller at a time.
 class Helpers {
   public:
-    using Work = void (*)(void *);
+    using Work = void (*)(void *) noexcept;
 
     // Those of this library. They stay until the process ends.
     static Helpers &ours() {
-        static Helpers *helpers = new Helpers;
+        static Helpers *const helpers = made();
         return *helpers;
     }
 
@@ -76,7 +77,12 @@ class Helpers {
 
   private:
     struct Helper {
-        pthread_t thread{};
+        explicit Helper(Helpers &whose) {
+            std::thread started([this, &whose, turn = whose.turn_.number.load()] { whose.serve(*this, turn); });
+            thread = started.native_handle();
+            started.detach();
+        }
+        pthread_t thread;
         std::atomic<int> cpu{-1};  // where it was when it last had nothing to do
     };
 
@@ -95,16 +101,17 @@ class Helpers {
         return true;
     }
 
+    static Helpers *made() {
+        static Helpers *const helpers = new Helpers;
+        // A child of fork() has none of its parent's threads, whatever these are at.
+        pthread_atfork(nullptr, nullptr, [] { new (helpers) Helpers; });
+        return helpers;
+    }
+
     void hire(uint32_t helpers) {
-        while (hired_.size() < helpers) {
-            Helper &helper = hired_.emplace_back();
-            try {
-                std::thread thread([this, &helper, turn = turn_.number.load()] { serve(helper, turn); });
-                helper.thread = thread.native_handle();
-                thread.detach();
-            } catch (const std::system_error &) {
-                return hired_.pop_back();
-            }
+        try {
+            while (hired_.size() < helpers) hired_.emplace_back(*this);
+        } catch (const std::exception &) {  // no thread, or no memory, for another
         }
     }
 
@@ -150,22 +157,34 @@ class Helpers {
 
 namespace {
 
-// work(number) for each number below `count`, by so many threads.
+// work(number) for each number below `count`, by so many threads. What the first of them throws the caller does, when all
+// have stopped.
 template <class Work>
 void share_work(int threads, int64_t count, Work work) {
     std::atomic<int64_t> next{0};
-    auto some = [&] {
-        for (int64_t number; (number = next++) < count;) work(number);
+    std::atomic<bool> failed{false};
+    std::exception_ptr thrown;
+    auto some = [&]() noexcept {
+        try {
+            for (int64_t number; (number = next++) < count;) work(number);
+        } catch (...) {
+            next = count;  // no other is begun
+            if (!failed.exchange(true)) thrown = std::current_exception();
+        }
         __builtin_ia32_sfence();  // what went past the caches is there before the threads meet
     };
-    const auto call = [](void *own) { (*static_cast<decltype(some) *>(own))(); };
     const int64_t helpers = std::min<int64_t>(threads, count) - 1;
-    if (helpers <= 0) return some();
+    if (helpers <= 0) {
+        some();
+    } else {
+        const auto call = [](void *own) noexcept { (*static_cast<decltype(some) *>(own))(); };
 #ifdef THREADS_OF_OPENMP
-    GOMP_parallel(call, &some, threads, 0);
+        GOMP_parallel(call, &some, threads, 0);
 #else
-    Helpers::ours().help(helpers, call, &some);
+        Helpers::ours().help(helpers, call, &some);
 #endif
+    }
+    if (failed) std::rethrow_exception(thrown);
 }
 
 }  // namespace

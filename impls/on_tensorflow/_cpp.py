@@ -3,6 +3,7 @@ fused softmax."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -196,6 +197,11 @@ def _operations() -> Any:
 
 def _load(path: str) -> Any:
     try:
-        return tf.load_op_library(path)
+        operations = tf.load_op_library(path)
     except tf.errors.OpError as error:
         raise OSError(error.message) from None
+    refused = ctypes.CDLL(path).refused_by_tensorflow
+    refused.restype = ctypes.c_char_p
+    if why := refused():
+        raise OSError(why.decode())
+    return operations

@@ -4,8 +4,7 @@ trees, and fused softmax."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from impls.on_torch._word_rows import WordRows
 
 # Vectors, the row of each token, words, and of each cluster its first row, its size and one past its last token.
 Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+_NO_MEMORY = -1  # as `impls/cpp/for_ctypes.cpp` has it
 
 
 def known(dtype: torch.dtype) -> bool:
@@ -74,7 +74,7 @@ def likeliest(
     given = hidden_RD.contiguous(), log_cluster_RC.contiguous(), words, bias, word_CS, rows.start_C, rows.size_C
     sizes = len(hidden_RD), len(rows.size_C), words.shape[-1], rows.slots, k
     found = _found(hidden_RD, k)
-    _kernel("likeliest_of_pointers", words)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
+    _run("likeliest_of_pointers", words, *map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
     return found
 
 
@@ -93,7 +93,7 @@ def likeliest_of_hidden(
     sizes = len(hidden_ND), len(rows.size_C), words.shape[-1], rows.slots, k
     found = _found(hidden_ND, k)
     numbers = *map(ctypes.c_int64, sizes), *map(ctypes.c_float, projected)
-    _kernel("likeliest_of_hidden_pointers", words)(*map(_at, given), *numbers, *map(_at, found))
+    _run("likeliest_of_hidden_pointers", words, *map(_at, given), *numbers, *map(_at, found))
     return found
 
 
@@ -102,8 +102,8 @@ def matrix_product(left_ND: Tensor, right_VD: Tensor) -> Tensor:
     left_ND, right_VD = (m if 1 in m.stride() else m.contiguous() for m in (left_ND, right_VD))
     product_NV = left_ND.new_empty(len(left_ND), len(right_VD))
     sizes = *left_ND.shape, len(right_VD), *left_ND.stride(), *right_VD.stride()
-    call = _kernel("matrix_product_of_pointers", product_NV)
-    call(_at(left_ND), _at(right_VD), *map(ctypes.c_int64, sizes), _at(product_NV))
+    factors = _at(left_ND), _at(right_VD)
+    _run("matrix_product_of_pointers", product_NV, *factors, *map(ctypes.c_int64, sizes), _at(product_NV))
     return product_NV
 
 
@@ -114,8 +114,8 @@ def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[T
     size = *hidden_ND.shape, paths.index_NL.shape[1]
     losses_N, dscores_NL = hidden_ND.new_empty(len(hidden_ND)), torch.empty_like(paths.sign_NL, dtype=hidden_ND.dtype)
     found = losses_N, dscores_NL, torch.empty_like(hidden_ND)
-    call = _kernel("path_losses_of_pointers", node_weight)
-    call(_at(hidden_ND), *map(_at, paths), _at(node_weight), *map(ctypes.c_int64, size), *map(_at, found))
+    given = hidden_ND, *paths, node_weight
+    _run("path_losses_of_pointers", node_weight, *map(_at, given), *map(ctypes.c_int64, size), *map(_at, found))
     return found
 
 
@@ -124,7 +124,7 @@ def path_gradients(dscores_NL: Tensor, hidden_ND: Tensor, node_weight: Tensor, p
     given = hidden_ND.contiguous(), *paths, dscores_NL.contiguous()
     size = *hidden_ND.shape, paths.index_NL.shape[1], len(node_weight)
     dnode = torch.empty_like(node_weight)
-    _kernel("path_gradients_of_pointers", dnode)(*map(_at, given), *map(ctypes.c_int64, size), _at(dnode))
+    _run("path_gradients_of_pointers", dnode, *map(_at, given), *map(ctypes.c_int64, size), _at(dnode))
     return dnode
 
 
@@ -144,7 +144,7 @@ def leaves_of_beam(
 def _leaves(name: str, hidden_ND: Tensor, node_weight: Tensor, children: Tensor, *further: int):  # type: ignore[no-untyped-def]
     given, found = (hidden_ND.contiguous(), node_weight, children), _found(hidden_ND, further[0])
     sizes = len(hidden_ND), *node_weight.shape, *further
-    _kernel(name, node_weight)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
+    _run(name, node_weight, *map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, found))
     return found
 
 
@@ -167,8 +167,8 @@ def fused_softmax(
     gradients = torch.empty_like(given[0]), torch.empty_like(weight_VD), torch.empty_like(given[2])
     by_unit = cpp.fuses_by_unit(len(hidden_ND), most, weight_VD.shape[1])
     total, sizes = hidden_ND.new_empty(()), (len(hidden_ND), *weight_VD.shape, most, by_unit)
-    kernel = _kernel("fused_softmax_of_pointers", weight_VD)
-    if not kernel(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, (total, *gradients))):
+    pointers = *map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, (total, *gradients))
+    if not _run("fused_softmax_of_pointers", weight_VD, *pointers):
         raise IndexError(f"a target is none of the {len(weight_VD)} words")
     return total, gradients
 
@@ -176,14 +176,22 @@ def fused_softmax(
 def _call(name: str, given: Given, slots: int, *further: Tensor | None) -> None:
     _, _, words, start_C, _, _ = given
     sizes = len(start_C), words.shape[-1], slots
-    _kernel(name, words)(*map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, further))
+    _run(name, words, *map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, further))
 
 
-def _kernel(name: str, words: Tensor) -> Callable[..., object]:
+def _run(name: str, words: Tensor, *given: object) -> bool:
+    """Whether the kernel has done it; it may have refused to.
+
+    Raises:
+        MemoryError: There is none for what the kernel keeps.
+    """
     library = _library()
     if library is None or not runs_on(words):
         raise Unsupported(f"{CPP} for {words.dtype} on {words.device}: allowed: torch.float32 on a CPU with a compiler")
-    return partial(getattr(library, name), ctypes.c_int(torch.get_num_threads()))
+    done = getattr(library, name)(ctypes.c_int(torch.get_num_threads()), *given)
+    if done < 0:
+        raise MemoryError(f"no memory for the {CPP}") if done == _NO_MEMORY else RuntimeError(f"{name} has failed")
+    return bool(done)
 
 
 def _at(tensor: Tensor | None) -> ctypes.c_void_p:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry
+from harness import agreement, layers, registry, worker
 from harness.workload import batch, zipf_counts
 from impls import cpp
 from impls.cpp import CPP
@@ -115,6 +115,50 @@ def test_rows_that_are_no_numbers_get_words_too_and_leave_the_others_theirs(fram
     np.testing.assert_allclose(values_NK[:-1], expected_NK[:-1], rtol=1e-6)
 
 
+MANY = 2**46  # clusters of no numbers, more than a process has addresses for
+
+
+def _search_torch():
+    import torch
+
+    from impls.on_torch import _cpp
+    from impls.on_torch._word_rows import WordRows
+
+    one, none = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
+    rows = WordRows(none, none.expand(MANY), slots=1, in_slab=False)
+    return _cpp.likeliest(one, one, one, None, none[None], rows, 1)
+
+
+def _search_tensorflow():
+    import tensorflow as tf
+
+    from impls.on_tensorflow import _cpp
+
+    empty = tf.zeros([1, 0]), tf.zeros([1, 1]), tf.zeros([MANY, 1, 0])
+    return _cpp.likeliest(*empty, None, tf.zeros([1, 1], tf.int32), 1)
+
+
+def _search_jax():
+    import jax
+    import jax.numpy as jnp
+
+    from impls.on_jax import _cpp
+
+    empty = jnp.zeros((1, 0)), jnp.zeros((1, 1)), jnp.zeros((MANY, 1, 0))
+    return jax.block_until_ready(_cpp.likeliest(*empty, None, jnp.zeros((1, 1), jnp.int32), 1))
+
+
+SEARCHES = {"torch": _search_torch, "tensorflow": _search_tensorflow, "jax": _search_jax}
+
+
+@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
+def test_a_kernel_without_memory_is_an_oom_row_and_the_process_goes_on(framework):
+    assert layers.forms(framework, layers.spec("sohsm", counts=zipf_counts(90), dim=16))[0] == CPP
+    with pytest.raises(Exception, match=r"no memory for the C\+\+ kernels") as failed:
+        SEARCHES[framework]()
+    assert worker._status_of(failed.value) == "oom"
+
+
 def test_the_version_of_the_compiler_is_told(monkeypatch):
     assert cpp.version().split()[0] == str(cpp.compiler()).rpartition("/")[2]
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -201,18 +245,138 @@ int main() {
 """
 
 
+THROWING = """
+#include <new>
+#include <thread>
+#include "threads.h"
+
+// Of two pieces, when both threads have begun, the caller's fails, or the other's.
+bool comes_to_the_caller(bool from_caller) {
+    const auto caller = std::this_thread::get_id();
+    std::atomic<int> begun{0};
+    std::atomic<bool> other_is_done{false};
+    try {
+        share_work(2, 2, [&](int64_t) {
+            ++begun;
+            while (begun < 2) std::this_thread::yield();
+            if ((std::this_thread::get_id() == caller) == from_caller) throw std::bad_alloc();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            other_is_done = true;
+        });
+    } catch (const std::bad_alloc &) {
+        return other_is_done;
+    }
+    return false;
+}
+
+bool begins_no_others() {
+    std::atomic<int> begun{0};
+    try {
+        share_work(2, 1 << 30, [&](int64_t) {
+            if (++begun == 5) throw std::bad_alloc();
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
+        });
+    } catch (const std::bad_alloc &) {
+        return begun < 1 << 20;
+    }
+    return false;
+}
+
+int main() {
+    for (int turn = 0; turn < 20; ++turn)
+        if (!comes_to_the_caller(true) || !comes_to_the_caller(false) || !begins_no_others()) return 1;
+    return 0;
+}
+"""
+
+FORKED = """
+#include <sys/wait.h>
+#include <thread>
+#include "threads.h"
+
+// Comes to an end if there are two threads.
+void meet() {
+    std::atomic<int> come{0};
+    share_work(2, 2, [&](int64_t) {
+        ++come;
+        while (come < 2) std::this_thread::yield();
+    });
+}
+
+int main() {
+    meet();
+    std::atomic<bool> over{false};
+    std::thread other([&] {
+        while (!over) share_work(2, 2, [](int64_t) { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
+    });
+    int status = 0;
+    for (int turn = 0; turn < 20 && !status; ++turn) {
+        const pid_t child = fork();
+        if (!child) {
+            alarm(20);
+            meet();
+            meet();
+            _exit(0);
+        }
+        waitpid(child, &status, 0);
+    }
+    over = true;
+    other.join();
+    meet();
+    return status != 0;
+}
+"""
+
+ROOM = """
+#include <thread>
+#include "own_room.h"
+
+struct Use {};
+struct Other {};
+
+template <class Any>
+float *room(size_t size) { return own_room<Use>(size); }
+
+int main() {
+    float *kept = own_room<Use>(10);
+    bool right = room<int>(4) == kept && room<char>(10) == kept && own_room<Other>(10) != kept;
+    std::thread([&] { right = right && room<int>(10) != kept; }).join();
+    room<int>(1000)[999] = 1;
+    return !(right && room<char>(1000)[999] == 1);
+}
+"""
+
+OPENMP = ("-DTHREADS_OF_OPENMP", "-fopenmp")
+
+
 @pytest.mark.parametrize(
-    "program",
+    ("program", "flags"),
     [
-        pytest.param(SHARING, id="each_piece_is_done_once_whoever_calls"),
-        pytest.param(APART, id="a_helper_leaves_the_cpu_of_the_caller"),
+        pytest.param(SHARING, (), id="each_piece_is_done_once_whoever_calls"),
+        pytest.param(APART, (), id="a_helper_leaves_the_cpu_of_the_caller"),
+        pytest.param(THROWING, (), id="what_is_thrown_comes_to_the_caller_when_all_have_stopped"),
+        pytest.param(THROWING, OPENMP, id="what_is_thrown_by_openmps_threads_too"),
+        pytest.param(FORKED, (), id="a_child_has_helpers_of_its_own"),
+        pytest.param(ROOM, (), id="a_thread_has_one_room_for_a_use"),
     ],
 )
-def test_sharing_of_work(program, tmp_path):
+def test_threads(program, flags, tmp_path):
     if program is APART and len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two CPUs")
-    (tmp_path / "sharing.cpp").write_text(program)
-    here = Path(cpp.__file__).parent
-    command = (str(cpp.compiler()), "-std=gnu++17", "-O2", "-pthread", f"-I{here}", "sharing.cpp", "-o", "sharing")
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
-    subprocess.run(tmp_path / "sharing", check=True, timeout=120)
+    (tmp_path / "program.cpp").write_text(program)
+    _compile(tmp_path, "-O1", "-pthread", *flags)
+    subprocess.run(tmp_path / "program", check=True, timeout=120)
+
+
+def test_a_use_of_room_that_is_a_functions_own_is_none(tmp_path):
+    """Two functions that named it would have a room each."""
+    (tmp_path / "program.cpp").write_text('#include "own_room.h"\nint main() { return !own_room<struct Use>(1); }')
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        _compile(tmp_path)
+    assert "incomplete type" in failed.value.stderr
+
+
+def _compile(folder, *flags):
+    here = f"-I{Path(cpp.__file__).parent}"
+    command = str(cpp.compiler()), "-std=gnu++17", here, *flags, "program.cpp", "-o", "program"
+    subprocess.run(command, cwd=folder, check=True, timeout=120, capture_output=True, text=True)

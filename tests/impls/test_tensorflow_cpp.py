@@ -1,5 +1,9 @@
 """The C++ kernels of TensorFlow's two-level layers: the same numbers as its own products, traced and not."""
 
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,7 +11,7 @@ import pytest
 
 from harness import layers
 from harness.workload import zipf_counts
-from impls import cpp
+from impls import cpp, cpus
 from impls.cpp import CPP
 
 tf = pytest.importorskip("tensorflow")
@@ -71,9 +75,97 @@ def test_what_cannot_be_loaded_is_told_and_done_without(monkeypatch):
         raise tf.errors.NotFoundError(None, None, "undefined symbol: TF_Anything\nmore")
 
     monkeypatch.setattr(tf, "load_op_library", load)
+    monkeypatch.setattr(cpp, "_run", lambda *command: "")
     with pytest.warns(UserWarning, match=r"no C\+\+ kernels, .*: undefined symbol: TF_Anything$"):
-        # Not those that this process has loaded already.
-        assert cpp.library("for_tensorflow", ("-isystem", tf.sysconfig.get_include(), "-O1"), (), _cpp._load) is None
+        assert cpp.library.__wrapped__("for_tensorflow", load=_cpp._load) is None
+
+
+def test_operations_that_tensorflow_refuses_are_told_and_done_without(monkeypatch):
+    loaded = SimpleNamespace(refused_by_tensorflow=lambda: b"no such type: int")
+    monkeypatch.setattr(tf, "load_op_library", lambda path: object())
+    monkeypatch.setattr(_cpp.ctypes, "CDLL", lambda path: loaded)
+    monkeypatch.setattr(cpp, "_run", lambda *command: "")
+    with pytest.warns(UserWarning, match=r"no C\+\+ kernels, .*: no such type: int$"):
+        assert cpp.library.__wrapped__("for_tensorflow", load=_cpp._load) is None
+
+
+# TensorFlow's C interface, of which that fails which is named; what is told of it is printed.
+REFUSING = """
+#include <cstdio>
+#include <cstdlib>
+#include "for_tensorflow.cpp"
+
+struct Said {
+    TF_Code code;
+    std::string why;
+};
+
+Said *said(const TF_Status *status) { return (Said *)status; }
+bool fails(const char *what) { return getenv("FAILS") == std::string(what); }
+void answer(const char *what, TF_Status *status) { *said(status) = {fails(what) ? TF_INTERNAL : TF_OK, what}; }
+
+void *(*create)(TF_OpKernelConstruction *);
+void (*compute)(void *, TF_OpKernelContext *);
+
+TF_Status *TF_NewStatus() { return (TF_Status *)new Said{TF_OK, ""}; }
+void TF_DeleteStatus(TF_Status *status) { delete said(status); }
+TF_Code TF_GetCode(const TF_Status *status) { return said(status)->code; }
+const char *TF_Message(const TF_Status *status) { return said(status)->why.c_str(); }
+
+TF_OpDefinitionBuilder *TF_NewOpDefinitionBuilder(const char *) { return nullptr; }
+void TF_OpDefinitionBuilderAddAttr(TF_OpDefinitionBuilder *, const char *) {}
+void TF_OpDefinitionBuilderAddInput(TF_OpDefinitionBuilder *, const char *) {}
+void TF_OpDefinitionBuilderAddOutput(TF_OpDefinitionBuilder *, const char *) {}
+void TF_OpDefinitionBuilderSetShapeInferenceFunction(
+    TF_OpDefinitionBuilder *, void (*)(TF_ShapeInferenceContext *, TF_Status *)) {}
+void TF_RegisterOpDefinition(TF_OpDefinitionBuilder *, TF_Status *status) { answer("operation", status); }
+TF_KernelBuilder *TF_NewKernelBuilder(const char *, const char *, void *(*creates)(TF_OpKernelConstruction *),
+                                      void (*computes)(void *, TF_OpKernelContext *), void (*)(void *)) {
+    create = creates, compute = computes;
+    return nullptr;
+}
+void TF_RegisterKernelBuilder(const char *, TF_KernelBuilder *, TF_Status *status) { answer("kernel", status); }
+
+bool TF_OpKernelConstruction_HasAttr(TF_OpKernelConstruction *, const char *, TF_Status *status) {
+    answer("question", status);
+    return true;
+}
+void TF_OpKernelConstruction_GetAttrInt32(TF_OpKernelConstruction *, const char *, int32_t *, TF_Status *status) {
+    answer("attribute", status);
+}
+void TF_OpKernelConstruction_GetAttrFloat(TF_OpKernelConstruction *, const char *, float *, TF_Status *status) {
+    answer("number", status);
+}
+void TF_OpKernelConstruction_Failure(TF_OpKernelConstruction *, TF_Status *status) { puts(TF_Message(status)); }
+
+int TF_NumInputs(TF_OpKernelContext *) { return 3; }
+void TF_GetInput(TF_OpKernelContext *, int, TF_Tensor **, TF_Status *status) { answer("input", status); }
+void TF_OpKernelContext_Failure(TF_OpKernelContext *, TF_Status *status) { puts(TF_Message(status)); }
+
+int main() {
+    if (*refused_by_tensorflow()) return puts(refused_by_tensorflow()), 0;
+    void *attributes = create(nullptr);
+    if (fails("input")) compute(attributes, nullptr);
+    forget(attributes);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("refusing")
+    (folder / "program.cpp").write_text(REFUSING)
+    headers = f"-I{Path(cpp.__file__).parent}", "-isystem", tf.sysconfig.get_include()
+    without = "-no-pie", "-Wl,--unresolved-symbols=ignore-all"  # the kernels, which nothing gets as far as
+    command = str(cpp.compiler()), "-std=gnu++17", *headers, *without, "program.cpp", "-o", "program"
+    subprocess.run(command, cwd=folder, check=True, timeout=120)
+    return folder / "program"
+
+
+@pytest.mark.parametrize("fails", ["nothing", "operation", "kernel", "question", "attribute", "number", "input"])
+def test_what_tensorflow_refuses_is_told(refusing, fails):
+    ran = subprocess.run([refusing], env=os.environ | {"FAILS": fails}, check=True, capture_output=True, text=True)
+    assert ran.stdout == ("" if fails == "nothing" else f"{fails}\n")
 
 
 @pytest.mark.parametrize(("method", "options"), [("sohsm", {}), ("sohsm", {"bias": True}), ("huffman", {})])
@@ -92,3 +184,11 @@ def test_words_found_within_a_graph_are_those_found_without(method, options, gra
         np.testing.assert_array_equal(layer.topk(hidden_ND.astype(kind), 7)[1], found[1])
     if "beam" in layer.one_operation:
         np.testing.assert_array_equal(layer.beam(hidden_ND, 7, 9)[1], tf.function(layer.beam)(hidden_ND, 7, 9)[1])
+
+
+def test_threads_are_as_many_as_tensorflows(monkeypatch):
+    monkeypatch.setattr(cpus, "usable", lambda: 3)
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    assert _cpp.threads.__wrapped__() == 3
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "5")
+    assert _cpp.threads.__wrapped__() == 5
