@@ -12,18 +12,19 @@ import pytest
 
 from harness import provenance
 from impls.errors import Unsupported
+from tests import compile_once
 
 _FOLDER = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What JAX compiles in one test is there for the others, in every worker of this run; so are the datasets that one
-    makes, in a cache that is the tests' own, and empty as they begin.
+    """What JAX compiles in one test is there for the others, in every worker of this run; so are the C++ kernels, and
+    the datasets that one makes, in a cache that is the tests' own, and empty as they begin.
 
-    A program is compiled without LLVM's optimizations, and loops by XLA's older and quicker generator of code: the same
-    operations in the same fusions, but for wrappers around single ones, in a third of the time that it would take
-    otherwise. Nor is a program split into parts for several threads, which takes longer than to compile it. `vocabench
-    check` and the check before each timing compare what users run.
+    JAX's programs are compiled without LLVM's optimizations, and loops by XLA's older and quicker generator of code:
+    the same operations in the same fusions, but for wrappers around single ones, in a third of the time that it would
+    take otherwise. Nor is a program split into parts for several threads, which takes longer than to compile it.
+    `vocabench check` and the check before each timing compare what users run.
     """
     os.environ.setdefault(
         "XLA_FLAGS",
@@ -38,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     config.stash[_FOLDER] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
     os.environ["VOCABENCH_CACHE"] = os.path.join(folder, "datasets")
+    compile_once.install(Path(folder, "kernels"))
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         os.environ |= {
             "JAX_COMPILATION_CACHE_DIR": os.path.join(folder, "compiled"),

@@ -1,24 +1,34 @@
 """The C++ kernels, compiled in other ways than for the processor at hand."""
 
+import functools
 import itertools
 import shutil
+from typing import Any
 
 import pytest
 
 from impls import cpp
 
 
-@pytest.fixture(params=itertools.product(("g++", "clang++"), ("native", "haswell")), ids="-".join, scope="module")
-def compiled_otherwise(request):
-    """By either compiler, for the processor at hand, and for any with AVX2 and 16 registers."""
-    compiler, processor = request.param
-    if shutil.which(compiler) is None:
-        pytest.skip(f"needs {compiler}")
+@functools.cache
+def _compiled(compiler: str, processor: str) -> Any:
+    """PyTorch's kernels; None where they cannot be compiled."""
+    from impls.on_torch import _cpp
+
     assert "-march=native" in cpp._COMPILE
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", compiler)
         patch.setattr(cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in cpp._COMPILE))
-        cpp.library.cache_clear()
-        assert cpp.library("for_ctypes", ("-DTHREADS_OF_OPENMP",)) is not None
-        yield
-        cpp.library.cache_clear()
+        patch.setattr(cpp, "library", cpp.library.__wrapped__)  # nothing takes the place of those of this process
+        return _cpp._library()
+
+
+@pytest.fixture(params=itertools.product(("g++", "clang++"), ("native", "haswell")), ids="-".join)
+def compiled_otherwise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By either compiler, for the processor at hand, and for any with AVX2 and 16 registers."""
+    compiler, processor = request.param
+    if shutil.which(compiler) is None:
+        pytest.skip(f"needs {compiler}")
+    kernels = _compiled(compiler, processor)
+    assert kernels is not None
+    monkeypatch.setattr("impls.on_torch._cpp._library", lambda: kernels)
