@@ -12,7 +12,6 @@ import pytest
 
 from harness import provenance
 from impls.errors import Unsupported
-from tests import compile_once
 
 _FOLDER = pytest.StashKey[str]()
 
@@ -38,8 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist has them from the process that began it
         return
     config.stash[_FOLDER] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
-    os.environ["VOCABENCH_CACHE"] = os.path.join(folder, "datasets")
-    compile_once.install(Path(folder, "kernels"))
+    os.environ["VOCABENCH_CACHE"] = os.path.join(folder, "cache")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         os.environ |= {
             "JAX_COMPILATION_CACHE_DIR": os.path.join(folder, "compiled"),

@@ -14,6 +14,7 @@ from harness import registry
 from harness.datasets import _encode, _files, _own, _text
 from harness.datasets._files import Progress
 from harness.datasets._source import Text
+from impls import cache_folder
 from impls.errors import BadInput
 
 _FORMAT = 3  # of the cache: raised when the same text would be encoded otherwise
@@ -81,8 +82,8 @@ def load(name: str, *, vocab: int | None = None, min_count: int | None = None, p
     fewest = min_count or text.min_count
     rule = [_FORMAT, sha256, text.rule, vocab or f"min_count {fewest}"]
     key = hashlib.sha256(json.dumps(rule).encode()).hexdigest()[:24]
-    folder = _files.filled(
-        _files.cache_folder() / "corpora" / key,
+    folder = cache_folder.filled(
+        cache_folder.path() / "corpora" / key,
         lambda scratch: _encode.encode(text.name, _tokens(text), vocab, fewest, scratch, progress),
     )
     return Corpus(

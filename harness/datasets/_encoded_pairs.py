@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.datasets import _encode, _files, _pairs
+from harness.datasets import _encode, _pairs
 from harness.datasets._files import Progress
 from harness.datasets._pairs import Pair, Pairs
 from harness.datasets._text import EOS, UNK
+from impls import cache_folder
 from impls.errors import BadInput
 
 _FORMAT = 1  # of the cache: raised when the same pairs would be encoded otherwise
@@ -187,7 +188,7 @@ def _side(
         for split, each in lengths.items():
             np.save(folder / f"{split}.npy", np.cumsum([0, *each]))
 
-    folder = _files.filled(_files.cache_folder() / "encoded" / key, fill)
+    folder = cache_folder.filled(cache_folder.path() / "encoded" / key, fill)
     splits = {
         split: Ragged(_encode.read_ids(folder, split), np.load(folder / f"{split}.npy", allow_pickle=False))
         for split in pairs.splits

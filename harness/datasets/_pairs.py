@@ -17,6 +17,7 @@ from harness import registry
 from harness.datasets import _files, _pair_files
 from harness.datasets._files import Progress
 from harness.datasets._source import SPLITS, PairText
+from impls import cache_folder
 from impls.errors import BadInput
 
 Pair = tuple[str, list[str]]  # the source, and one reference or more
@@ -98,8 +99,8 @@ def load(name: str, *, digits: bool = False, progress: Progress = _silent) -> Pa
     checksums = {split: [_files.sha256_of_file(path) for path in paths] for split, paths in text.files.items()}
     rule = [_FORMAT, checksums, text.holds_out, digits]
     key = hashlib.sha256(json.dumps(rule, sort_keys=True).encode()).hexdigest()[:24]
-    folder = _files.filled(
-        _files.cache_folder() / "pairs" / key, lambda scratch: _write_all(text, digits, scratch, progress)
+    folder = cache_folder.filled(
+        cache_folder.path() / "pairs" / key, lambda scratch: _write_all(text, digits, scratch, progress)
     )
     files = {split: folder / f"{split}.jsonl" for split in SPLITS if (folder / f"{split}.jsonl").is_file()}
     return Pairs(

@@ -10,6 +10,7 @@ from harness.datasets import _download, _files
 from harness.datasets._download import Download
 from harness.datasets._files import Progress
 from harness.datasets._source import Text
+from impls import cache_folder
 from impls.errors import BadInput
 
 
@@ -51,7 +52,7 @@ class Published:
 
     def is_here(self) -> bool:
         own = _files.local_folder(self.name)
-        return bool(own and self._has_all(own)) or _files.is_whole(self._cached())
+        return bool(own and self._has_all(own)) or cache_folder.is_whole(self._cached())
 
     def _own(self) -> Path | None:
         """The user's folder, if it holds the files themselves and not just the archive they come in."""
@@ -66,7 +67,7 @@ class Published:
         return all((folder / name).is_file() for name in self.files.values())
 
     def _cached(self) -> Path:
-        return _files.cache_folder() / "texts" / f"{self.name}-{''.join(d.sha256[:8] for d in self.downloads)}"
+        return cache_folder.path() / "texts" / f"{self.name}-{''.join(d.sha256[:8] for d in self.downloads)}"
 
     def _downloaded(self, progress: Progress) -> Path:
         if not self.downloads:
@@ -79,4 +80,4 @@ class Published:
             for download in self.downloads:
                 download.into(folder, progress, local=_files.local_folder(self.name))
 
-        return _files.filled(self._cached(), fetch)
+        return cache_folder.filled(self._cached(), fetch)

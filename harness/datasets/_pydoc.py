@@ -16,9 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from harness.datasets import _files
 from harness.datasets._files import Progress
 from harness.datasets._source import SPLITS, Text
+from impls import cache_folder
 
 _FORMAT = 4  # raised when the same sources would give other text
 _ROOT = Path(__file__).resolve().parents[2]
@@ -62,12 +62,12 @@ class Docstrings:
     def text(self, progress: Progress) -> Text:
         versions = self._versions()
         place = built_folder(self.name, _FORMAT, versions)
-        folder = _files.filled(place, lambda scratch: _build(versions, scratch, progress))
+        folder = cache_folder.filled(place, lambda scratch: _build(versions, scratch, progress))
         files = {split: folder / f"{split}.txt" for split in SPLITS}
         return Text(self.name, files, "lines", self.licence, min_count=3, versions=versions)
 
     def is_here(self) -> bool:
-        return _files.is_whole(built_folder(self.name, _FORMAT, self._versions()))
+        return cache_folder.is_whole(built_folder(self.name, _FORMAT, self._versions()))
 
     def _versions(self) -> dict[str, str]:
         return installed_versions(self.packages)
@@ -88,7 +88,7 @@ def installed_versions(packages: Sequence[str]) -> dict[str, str]:
 def built_folder(name: str, form: int, versions: Mapping[str, str], room: str = "texts") -> Path:
     """Where what is built from these versions in this form is kept, in a room of the cache."""
     key = hashlib.sha256(json.dumps([form, versions]).encode()).hexdigest()[:16]
-    return _files.cache_folder() / room / f"{name}-{key}"
+    return cache_folder.path() / room / f"{name}-{key}"
 
 
 def _build(versions: Mapping[str, str], folder: Path, progress: Progress) -> None:

@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.datasets import _files, _pairs, _pydoc
+from harness.datasets import _pairs, _pydoc
 from harness.datasets._files import Progress
 from harness.datasets._source import SPLITS, PairText
+from impls import cache_folder
 
 _FORMAT = 2  # raised when the same sources would give other pairs
 
@@ -31,12 +32,12 @@ class Summaries:
     def pairs(self, progress: Progress) -> PairText:
         versions = _pydoc.installed_versions(self.packages)
         place = _pydoc.built_folder(self.name, _FORMAT, versions)
-        folder = _files.filled(place, lambda scratch: _build(versions, scratch, progress))
+        folder = cache_folder.filled(place, lambda scratch: _build(versions, scratch, progress))
         files = {split: (folder / f"{split}.jsonl",) for split in SPLITS}
         return PairText(self.name, files, self.licence, versions=versions)
 
     def is_here(self) -> bool:
-        return _files.is_whole(_pydoc.built_folder(self.name, _FORMAT, _pydoc.installed_versions(self.packages)))
+        return cache_folder.is_whole(_pydoc.built_folder(self.name, _FORMAT, _pydoc.installed_versions(self.packages)))
 
 
 def _build(versions: Mapping[str, str], folder: Path, progress: Progress) -> None:

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.datasets import _audio, _files, _lines, _recordings
+from harness.datasets import _audio, _lines, _recordings
 from harness.datasets._audio import Unusable
 from harness.datasets._files import Progress
 from harness.datasets._source import SPLITS, Recorded
+from impls import cache_folder
 from impls.errors import BadInput
 
 # Held out in zero-shot recognition by Liu et al. 2022, table 3.
@@ -64,7 +65,9 @@ def own(name: str, progress: Progress) -> Recorded:
     stamps = [_stamp(entry.path) for entry in entries]
     listed = [{**asdict(entry), "path": str(entry.path)} for entry in entries]
     key = hashlib.sha256(json.dumps([_FORMAT, listed, stamps]).encode()).hexdigest()[:24]
-    folder = _files.filled(_files.cache_folder() / "speech" / key, lambda scratch: _decode(entries, scratch, progress))
+    folder = cache_folder.filled(
+        cache_folder.path() / "speech" / key, lambda scratch: _decode(entries, scratch, progress)
+    )
     return Recorded(path.resolve().stem, folder, _LICENCE)
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.datasets import _audio, _espeak, _files, _installed, _names, _pydoc, _recordings
+from harness.datasets import _audio, _espeak, _installed, _names, _pydoc, _recordings
 from harness.datasets._audio import Unusable
 from harness.datasets._files import Progress
 from harness.datasets._source import SPLITS, Recorded
 from harness.speech import languages as groups
+from impls import cache_folder
 
 _FORMAT = 1  # raised when the same packages would give other utterances
 _PACKAGES = {"babel": "babel", "espeakng_loader": "espeakng-loader"}
@@ -60,11 +61,11 @@ class Spoken:
 
     def recorded(self, progress: Progress) -> Recorded:
         _installed.require(f"dataset {self.name!r}", _PACKAGES)
-        folder = _files.filled(self._place(), lambda scratch: self._build(scratch, progress))
+        folder = cache_folder.filled(self._place(), lambda scratch: self._build(scratch, progress))
         return Recorded(self.name, folder, self.licence, self._versions())
 
     def is_here(self) -> bool:
-        return _files.is_whole(self._place())
+        return cache_folder.is_whole(self._place())
 
     def _versions(self) -> dict[str, str]:
         return _pydoc.installed_versions(_MADE_FROM)

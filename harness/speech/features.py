@@ -17,10 +17,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from harness.datasets import _files
 from harness.datasets._files import Progress
 from harness.datasets._recordings import SAMPLE_RATE, Utterance
 from harness.datasets._speech import Speech
+from impls import cache_folder
 from impls.errors import BadInput, unknown
 
 WINDOWS = ("povey", "hamming")
@@ -184,8 +184,8 @@ def of_corpus(speech: Speech, bank: Filterbank | None = None, progress: Progress
     """
     bank = bank or Filterbank()
     key = hashlib.sha256(json.dumps([_FORMAT, speech.sha256, bank.signature]).encode()).hexdigest()[:24]
-    folder = _files.filled(
-        _files.cache_folder() / "features" / key, lambda scratch: _write(speech, bank, scratch, progress)
+    folder = cache_folder.filled(
+        cache_folder.path() / "features" / key, lambda scratch: _write(speech, bank, scratch, progress)
     )
     return Features(folder, bank.channels)
 

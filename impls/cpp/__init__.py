@@ -1,7 +1,7 @@
-"""Kernels of ours in C++ for CPUs: compiled for the processor at hand, where there is a compiler, once a process.
+"""Kernels of ours in C++ for CPUs: compiled for the processor at hand, where there is a compiler.
 
-It takes 8 to 14 seconds on two CPUs, and what is compiled is gone with the process: nothing is kept that another
-processor or another version could find.
+It takes 8 to 14 seconds on two CPUs. What is compiled is kept for later processes by all that decides what the compiler
+makes of the sources, so that no other processor and no other version finds it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from impls.cpp import kept
 
 CPP = "C++ kernels"  # what forms of layers are called that take them
 _HERE = Path(__file__).parent
@@ -109,7 +111,11 @@ def fuses_by_unit(tokens: int, most: int, dim: int) -> bool:
 
 @cache
 def library(
-    interface: str, flags: tuple[str, ...] = (), links: tuple[str, ...] = (), load: Callable[[str], Any] = ctypes.CDLL
+    interface: str,
+    flags: tuple[str, ...] = (),
+    links: tuple[str, ...] = (),
+    load: Callable[[str], Any] = ctypes.CDLL,
+    against: str = "",
 ) -> Any:
     """The kernels behind an interface, a source next to this file; None where there is no compiler, or with a warning
     where it fails.
@@ -118,23 +124,30 @@ def library(
         interface: The name of the source.
         flags, links: What compiling and linking take further.
         load: What makes of a file that which is returned.
+        against: The version of what else is compiled in, by its headers.
     """
     found = compiler()
     if found is None:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        objects = {f"{folder}/{name}.o": _HERE / f"{name}.cpp" for name in (*_SOURCES, interface)}
-        try:
-            with ThreadPoolExecutor() as several:
-                for _ in several.map(lambda o: _run(found, *_COMPILE, *flags, str(objects[o]), "-o", o), objects):
-                    pass
-            # Without OpenMP's library: where that of a framework is taken, its threads are shared.
-            _run(found, "-shared", "-pthread", *objects, *links, "-o", f"{folder}/kernels.so")
-            return load(f"{folder}/kernels.so")
-        except (OSError, subprocess.SubprocessError) as error:
-            said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
-            warnings.warn(f"no {CPP}, layers take their framework's products: {found}: {said}", stacklevel=2)
-            return None
+    try:
+        texts = (path.read_text(encoding="utf-8") for path in sorted(_HERE.glob("*.[ch]*")))
+        made_of = found, _run(found, "--version"), *_COMPILE, *flags, *links, against, *_processor(), *texts
+        with kept.compiled(interface, made_of, partial(_compile, found, interface, flags, links)) as path:
+            return load(path)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
+        warnings.warn(f"no {CPP}, layers take their framework's products: {found}: {said}", stacklevel=2)
+        return None
+
+
+def _compile(found: str, interface: str, flags: Sequence[str], links: Sequence[str], folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        objects = {f"{scratch}/{name}.o": _HERE / f"{name}.cpp" for name in (*_SOURCES, interface)}
+        with ThreadPoolExecutor() as several:
+            for _ in several.map(lambda o: _run(found, *_COMPILE, *flags, str(objects[o]), "-o", o), objects):
+                pass
+        # Without OpenMP's library: where that of a framework is taken, its threads are shared.
+        _run(found, "-shared", "-pthread", *objects, *links, "-o", f"{folder}/{kept.LIBRARY}")
 
 
 @cache
@@ -142,8 +155,14 @@ def _has(*features: str) -> bool:
     """Whether the processor is x86, under Linux, and has them."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return any(set(features) <= set(line.split()) for line in lines if line.startswith("flags"))
+    return any(set(features) <= set(line.split()) for line in _processor() if line.startswith("flags"))
+
+
+@cache
+def _processor() -> tuple[str, ...]:
+    """What `-march=native` goes by, as Linux tells it of the first CPU."""
+    first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    return tuple(line for line in first if line.startswith(("vendor_id", "cpu family", "model\t", "stepping", "flags")))
 
 
 def _run(*command: str) -> str:

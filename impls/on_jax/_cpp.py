@@ -9,6 +9,7 @@ from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 
 from impls import cpp, cpus
@@ -184,7 +185,7 @@ def _call(target: str, out):  # type: ignore[no-untyped-def]
 
 @cache
 def _registered() -> bool:
-    library = cpp.library("for_jax", ("-isystem", jax.ffi.include_dir()))
+    library = cpp.library("for_jax", ("-isystem", jax.ffi.include_dir()), against=jaxlib.__version__)
     if library is None:
         return False
     for target in _TARGETS:

@@ -192,7 +192,8 @@ def _nothing() -> Tensor:
 @cache
 def _operations() -> Any:
     headers = "-isystem", tf.sysconfig.get_include()
-    return cpp.library("for_tensorflow", headers, tuple(tf.sysconfig.get_link_flags()), _load)
+    links = tuple(tf.sysconfig.get_link_flags())
+    return cpp.library("for_tensorflow", headers, links, _load, against=tf.version.GIT_VERSION)
 
 
 def _load(path: str) -> Any:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from harness import registry
-from harness.datasets import _catalogue, _corpus, _encode, _files, _text
+from harness.datasets import _catalogue, _corpus, _encode, _text
+from impls import cache_folder
 from impls.errors import BadInput
 
 
@@ -166,7 +167,7 @@ def test_many_at_once_fill_one_folder(tmp_path):
         (folder / "file").write_text("whole")
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: _files.filled(tmp_path / "entry", fill), range(32)))
+        found = list(pool.map(lambda _: cache_folder.filled(tmp_path / "entry", fill), range(32)))
     assert {(folder / "file").read_text() for folder in found} == {"whole"}
     assert [path.name for path in tmp_path.iterdir()] == ["entry"]
 
@@ -177,7 +178,7 @@ def test_what_fails_on_the_way_leaves_nothing(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(BadInput, match=r"entry: No space left on device"):
-        _files.filled(tmp_path / "entry", fill)
+        cache_folder.filled(tmp_path / "entry", fill)
     assert not list(tmp_path.iterdir())
 
 
@@ -186,7 +187,7 @@ def test_what_a_killed_process_left_is_removed_a_day_later(tmp_path):
         (tmp_path / name / "new").mkdir(parents=True)
         then = time.time() - age
         os.utime(tmp_path / name, (then, then))
-    _files.filled(tmp_path / "entry", lambda folder: None)
+    cache_folder.filled(tmp_path / "entry", lambda folder: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".entry-new", ".other-old", "entry"]
 
 
@@ -200,10 +201,10 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
 def test_the_cache_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("VOCABENCH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert _files.cache_folder() == tmp_path / "vocabench"
+    assert cache_folder.path() == tmp_path / "vocabench"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert _files.cache_folder() == tmp_path / "home" / ".cache" / "vocabench"
+    assert cache_folder.path() == tmp_path / "home" / ".cache" / "vocabench"
 
 
 @pytest.mark.parametrize("splits", [{"train": "", "valid": "a\n"}, {"train": "a b\n", "valid": "\n *** \n"}])

@@ -15,6 +15,7 @@ import pytest
 from harness.datasets import _catalogue, _corpus, _download, _files, ptb, text8, wikitext_2, wikitext_103
 from harness.datasets._download import Download
 from harness.datasets._published import Published
+from impls import cache_folder
 from impls.errors import BadInput
 
 
@@ -209,7 +210,7 @@ def test_a_length_that_is_no_number_is_not_believed(served):
 @pytest.mark.parametrize("manifest", ["[]", "3", '{"../../../etc/passwd": "0"}', '{"\\u0000": "0"}', "[" * 100_000, ""])
 def test_a_manifest_of_another_form_is_no_whole_folder(tmp_path, manifest):
     (tmp_path / "manifest.json").write_text(manifest)
-    assert not _files.is_whole(tmp_path)
+    assert not cache_folder.is_whole(tmp_path)
 
 
 def test_a_full_disk(served, cache, monkeypatch):

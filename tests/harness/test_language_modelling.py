@@ -9,8 +9,9 @@ import pytest
 
 from harness import layers, registry
 from harness.cells import Selection, Suite
-from harness.datasets import _corpus, _files
+from harness.datasets import _corpus
 from harness.tasks import language_modelling
+from impls import cache_folder
 from impls.errors import BadInput
 from impls.structures import bigrams
 
@@ -160,7 +161,7 @@ def test_frameworks_end_at_the_same_perplexity(text):
 
 
 def test_the_texts_of_tests_go_to_a_cache_of_the_tests():
-    assert Path(tempfile.gettempdir()) in _files.cache_folder().parents
+    assert Path(tempfile.gettempdir()) in cache_folder.path().parents
 
 
 def test_a_text_that_is_too_short_is_refused(text):
