@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +17,7 @@ from typing import Any
 
 from harness.datasets._files import Progress
 from harness.datasets._source import SPLITS, Text
-from impls import cache_folder
+from impls import cache_folder, cpus
 
 _FORMAT = 4  # raised when the same sources would give other text
 _ROOT = Path(__file__).resolve().parents[2]
@@ -134,13 +133,13 @@ def from_sources(
 
 
 def _results(program: str, paths: list[str], listing: Path, stack: ExitStack) -> Iterator[list[Any]]:
-    """What the program finds in each file, in order, run by as many processes as there are cores.
+    """What the program finds in each file, in order, run by as many processes as there are CPUs for this one.
 
     Programs of their own rather than a process pool, which would run the caller's main script again in each of them.
     """
     listing.write_text("\n".join(paths), encoding="utf-8")
     workers = []
-    step = os.cpu_count() or 1
+    step = cpus.usable()
     for first in range(step):
         command = [sys.executable, "-m", program, str(listing), str(first), str(step)]
         worker = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from harness.datasets._audio import Unusable
 from harness.datasets._files import Progress
 from harness.datasets._source import SPLITS, Recorded
 from harness.speech import languages as groups
-from impls import cache_folder
+from impls import cache_folder, cpus
 
 _FORMAT = 1  # raised when the same packages would give other utterances
 _PACKAGES = {"babel": "babel", "espeakng_loader": "espeakng-loader"}
@@ -77,7 +76,7 @@ class Spoken:
     def _build(self, folder: Path, progress: Progress) -> None:
         cast = speakers()
         plans = {language: list(_plan(texts, cast)) for language, texts in self._texts().items()}
-        with _recordings.Writer(folder) as writer, ThreadPoolExecutor(os.cpu_count()) as pool:
+        with _recordings.Writer(folder) as writer, ThreadPoolExecutor(cpus.usable()) as pool:
             jobs = {
                 language: pool.submit(_espeak.speak, language, [_said(*each) for each in plan], folder)
                 for language, plan in plans.items()
