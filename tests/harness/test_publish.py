@@ -108,7 +108,6 @@ def test_a_file_that_only_calls_itself_ours_is_not(run, in_empty_folder):
         ([row(dirty=True), row(1)], [], "1 of 2 rows come from code that no commit holds"),
         ([row(status="timeout")], [], "no row that was measured"),
         ([row()], ["--as", "../quick"], "name '../quick'"),
-        ([row()], ["--as", ""], "name ''"),
         ([row()], ["--as", ".hidden"], "name '.hidden'"),
     ],
 )
