@@ -54,7 +54,7 @@ def _folder(name: str, compile_to: Callable[[Path], None]) -> Path | None:
             os.utime(folder)
             _remove_unused(room)
         return folder
-    except (OSError, BadInput):
+    except (OSError, BadInput, RuntimeError):  # the last where the user has no home
         return None
 
 

@@ -84,6 +84,17 @@ def test_without_a_cache_it_is_made_for_this_process(text_of, empty_cache):
     assert [text_of("a"), text_of("a")] == ["library 1", "library 2"]
 
 
+def test_without_a_home_it_is_made_for_this_process(text_of, monkeypatch):
+    for name in ("VOCABENCH_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    assert [text_of("a"), text_of("a")] == ["library 1", "library 2"]
+
+
 def test_what_nobody_has_used_for_a_month_is_removed(text_of, empty_cache):
     for name in ("a", "b"):
         text_of(name)
