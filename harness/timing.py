@@ -11,8 +11,11 @@ from harness.memory import clear_pages, fresh_pages
 from harness.stats import Interval, location, paired_ratio
 
 # What a time stands for: rows keep it, and none is compared with one of another. In 3 the sides strictly alternate;
-# rows without it called short work many times in a row, at first single rows too.
-DEFINITION = 3
+# rows without it called short work many times in a row, at first single rows too. In 4 so do pieces of several calls,
+# between which an accelerator is not waited for.
+DEFINITION, IN_FLIGHT_DEFINITION = 3, 4
+
+_IN_FLIGHT = 8  # calls
 
 Work = Callable[[], object]  # does one piece of work and returns when the device is done
 
@@ -31,7 +34,7 @@ class Timed:
     Attributes:
         seconds: Centre and 95 % interval.
         samples: Seconds of the median call, one a round.
-        turns: Calls of it within a round, each next to one of the other.
+        turns: Its turns within a round, each next to one of the other.
         first_call: Seconds of the very first call, which traces and compiles.
     """
 
@@ -47,6 +50,12 @@ class Paired:
     other: Timed
     ratio: Interval  # baseline's time over other's: above 1, other is faster
     ratios: list[float]
+
+
+def calls_in_flight(device: str) -> int:
+    """Steps of training that are asked for before the device is waited for. A training loop waits for none, and to be
+    told that an accelerator is done takes the host longer than a fast layer takes."""
+    return 1 if device == "cpu" else _IN_FLIGHT
 
 
 def call_seconds(work: Work) -> float:
@@ -81,7 +90,9 @@ class Steady:
         return seconds
 
 
-def paired(baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budget_seconds: float) -> Paired:
+def paired(
+    baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budget_seconds: float, calls: int = 1
+) -> Paired:
     """Time two pieces of work in alternation, or one such pair after the other, by the mean of the pairs.
 
     Each is called once to compile and again to warm up. Then every round takes one sample of both sides, of as many
@@ -94,6 +105,7 @@ def paired(baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budg
     Args:
         baseline: The pieces of one side.
         other: Those of the other side, as many.
+        calls: How many times a piece does its work; what is returned is of one of them.
     """
     sides = (baseline, other)
     first = [_seconds_of_all(works) / len(works) for works in sides]
@@ -102,7 +114,7 @@ def paired(baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budg
     deadline, steady = time.perf_counter() + budget_seconds, Steady()
     while len(samples[0]) < rounds and (len(samples[0]) < 6 or time.perf_counter() <= deadline):
         for of_side, sample in zip(samples, _round(sides, turns, steady), strict=True):
-            of_side.append(sample)
+            of_side.append(sample / calls)
     timed = [Timed(location(s), s, turns, f) for s, f in zip(samples, first, strict=True)]
     ratio, ratios = paired_ratio(*samples)
     return Paired(timed[0], timed[1], ratio, ratios)

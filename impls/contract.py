@@ -24,7 +24,7 @@ WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
 
 @dataclass(frozen=True)
 class Job:
-    """What a prepared function does once a call, all of it checked.
+    """What a prepared function does, all of it checked.
 
     Attributes:
         work: One of `WORK`.
@@ -85,7 +85,11 @@ class Layer(Precise, ABC):
     def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray: ...
 
     @abstractmethod
-    def _prepare(self, job: Job) -> Callable[[], object]: ...
+    def _prepare(self, job: Job) -> Callable[[], object]:
+        """What has the device begin the work once, and returns what it makes."""
+
+    def _wait(self, made: object) -> None:
+        """Until the device has made that: nothing to do where a call returns no sooner."""
 
     def structure(self) -> Arrays:
         """The arrays that shape the layer, such as the cluster of each word; empty for full softmax."""
@@ -192,9 +196,10 @@ class Layer(Precise, ABC):
         width: int | None = None,
         uniforms: ArrayLike | None = None,
         optimizer: Optimizer | None = None,
+        calls: int = 1,
         **extra: ArrayLike,
     ) -> Callable[[], object]:
-        """Place the inputs on the device and return a function that does `work` once and waits until it is done.
+        """Place the inputs on the device and return a function that does `work` and waits until it is done.
 
         Args:
             work: "layer" (forward and backward), "layer_step" (and the optimizer), "topk", "beam", "sample" or
@@ -205,6 +210,7 @@ class Layer(Precise, ABC):
             width: For "beam"; k where left out.
             uniforms: (N, U) for "sample"; drawn with seed 0 where left out.
             optimizer: For "layer_step"; Adagrad as in the SOHSM paper where left out.
+            calls: How many times in a row the function does it before it waits, as a training loop does.
             **extra: As for `loss`; the same at every call of what is returned.
         """
         if work not in WORK:
@@ -216,6 +222,8 @@ class Layer(Precise, ABC):
             targets = np.zeros(len(hidden_ND), dtype=np.int64)
         if not isinstance(optimizer, Optimizer | None):
             raise BadInput(f"optimizer={optimizer!r}: allowed: an Optimizer, or None for Adagrad as in the SOHSM paper")
+        if isinstance(calls, bool) or not isinstance(calls, int | np.integer) or calls < 1:
+            raise BadInput(f"calls={calls!r}: allowed: a whole number from 1 on")
         k = min(10, self.spec.vocab) if k is None else check_k(k, self.spec.vocab)
         size = (len(hidden_ND), self.spec.draws)
         job = Job(
@@ -228,7 +236,15 @@ class Layer(Precise, ABC):
             optimizer=optimizer or Optimizer(),
             extra=self._check_extra(extra),
         )
-        return self._prepare(job)
+        begin = self._prepare(job)
+
+        def run() -> None:
+            made: object = None
+            for _ in range(calls):
+                made = begin()
+            self._wait(made)
+
+        return run
 
     def _check(self, hidden: ArrayLike, targets: ArrayLike) -> tuple[NDArray, NDArray[np.int64]]:
         hidden_ND = check_hidden(hidden, self.spec)

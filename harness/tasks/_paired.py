@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.cells import Cell
 from harness.quantities import Measurement
-from harness.timing import DEFINITION, Paired, Work, paired
+from harness.timing import DEFINITION, IN_FLIGHT_DEFINITION, Paired, Work, paired
 from impls.contract import Layer
 
 BASELINE = "full_softmax"
@@ -19,10 +19,11 @@ _ALONE = 32  # hidden vectors decoded one at a time
 
 
 def timed(
-    cell: Cell, quantity: str, baseline: Sequence[Work], other: Sequence[Work], detail: dict[str, Any]
+    cell: Cell, quantity: str, baseline: Sequence[Work], other: Sequence[Work], detail: dict[str, Any], calls: int = 1
 ) -> tuple[Paired, Measurement]:
-    """Both in alternation, piece by piece, under the cell's `rounds` and `budget`."""
-    result = paired(baseline, other, rounds=cell.settings["rounds"], budget_seconds=cell.settings["budget"])
+    """Both in alternation, piece by piece, under the cell's `rounds` and `budget`; a piece is so many calls."""
+    limits = {"rounds": cell.settings["rounds"], "budget_seconds": cell.settings["budget"]}
+    result = paired(baseline, other, **limits, calls=calls)
     seconds, ratio = result.other.seconds, result.ratio
     return result, Measurement(
         quantity,
@@ -38,7 +39,7 @@ def timed(
             "samples": result.ratios,
             "baseline_samples": result.baseline.samples,
         },
-        detail=detail | {"turns": result.other.turns, "timing": DEFINITION},
+        detail=detail | {"turns": result.other.turns, "timing": DEFINITION if calls == 1 else IN_FLIGHT_DEFINITION},
     )
 
 

@@ -16,6 +16,7 @@ from harness.cells import Cell
 from harness.fastest_form import fastest_form
 from harness.quantities import Measurement
 from harness.tasks._paired import BASELINE, K, decoding, timed
+from harness.timing import calls_in_flight
 from harness.workload import Batch
 from impls.contract import Layer
 from impls.spec import Arrays, LayerSpec
@@ -44,14 +45,15 @@ class TrainedLayer:
         some = Batch(inputs.hidden_ND[:_CHECKED], inputs.targets_N[:_CHECKED])
         checked = agreement.check_layer(layer, some, k=min(K, layer.spec.vocab), whole_vocabulary=False)
         progress("trained_layer_seconds")
-        against, work = (each.prepare("layer", inputs.hidden_ND, inputs.targets_N) for each in (baseline, layer))
+        calls = calls_in_flight(cell.device)
+        sides = [each.prepare("layer", inputs.hidden_ND, inputs.targets_N, calls=calls) for each in (baseline, layer)]
         detail: dict[str, Any] = {"tokens": len(inputs.targets_N), "tried": times}
         if "cluster" in self._spec.structure:
             cluster_V = self._spec.structure["cluster"]
             size_C = np.bincount(cluster_V)
             detail["cluster_sizes"] = [int(size_C.min()), float(np.median(size_C)), int(size_C.max())]
             detail["clusters_met"] = len(np.unique(cluster_V[inputs.targets_N])) / len(size_C)
-        _, found = timed(cell, "trained_layer_seconds", [against], [work], detail)
+        _, found = timed(cell, "trained_layer_seconds", sides[:1], sides[1:], detail, calls)
         found.detail["formulation"] = layer.formulation()  # which its first call completes
         return found, agreement.summary(checked)
 

@@ -293,11 +293,14 @@ class JaxLayer(Layer):
             "log_probs": lambda: self._log_probs_of(self._params, self._structure, hidden),
         }
 
-        def run() -> None:
+        def begin() -> object:
             with precision(self.spec.dtype):
-                jax.block_until_ready(calls[job.work]())
+                return calls[job.work]()
 
-        return run
+        return begin
+
+    def _wait(self, made: object) -> None:
+        jax.block_until_ready(made)
 
     def _prepare_step(
         self, hidden: jax.Array, targets: jax.Array, extra: Tree, optimizer: Optimizer
@@ -328,14 +331,14 @@ class JaxLayer(Layer):
             with precision(self.spec.dtype):
                 self._held, state = make_up(self._held, state)
 
-        def run() -> None:
+        def begin() -> object:
             nonlocal state
             with precision(self.spec.dtype):
                 self._held, state, dhidden = compiled(self._held, state, self._structure, hidden, targets, extra)
-                jax.block_until_ready((self._held, dhidden))
             self._catch_up = catch_up if state.seen else None
+            return self._held, dhidden
 
-        return run
+        return begin
 
     def reaches_few_rows(self) -> bool:
         return bool(self.native.FEW_ROWS)

@@ -323,7 +323,7 @@ class TensorFlowLayer(Switched, Layer):
             "sample": lambda: self._sample_of(hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(hidden),
         }
-        return self._precise(lambda: wait(calls[job.work]()))
+        return self._precise(calls[job.work])
 
     def _decoding(self, function: Any, hidden: Tensor, *numbers: int) -> Callable[[], object]:
         """As a user would decode many batches of this shape."""
@@ -332,7 +332,7 @@ class TensorFlowLayer(Switched, Layer):
             # To find the graph for these arguments each time anew takes TensorFlow 0.2 ms. Without the numbers that it
             # was traced for a call takes milliseconds: TensorFlow tries all it has against them first.
             called = function.get_concrete_function(hidden, *numbers)
-        return self._precise(lambda: wait(called(hidden, *numbers)))
+        return self._precise(lambda: called(hidden, *numbers))
 
     def _prepare_step(
         self, hidden: Tensor, targets: Tensor, extra: Tensors, optimizer: Optimizer
@@ -351,14 +351,17 @@ class TensorFlowLayer(Switched, Layer):
             updates.apply(grads, rows=reach.rows)
             return dhidden
 
-        return self._precise(lambda: wait(step(hidden, targets, extra)))
+        return self._precise(lambda: step(hidden, targets, extra))
 
     def _precise(self, work: Callable[[], object]) -> Callable[[], object]:
-        def run() -> None:
+        def begin() -> object:
             with self.precision():
-                work()
+                return work()
 
-        return run
+        return begin
+
+    def _wait(self, made: object) -> None:
+        wait(made)
 
     def reaches_few_rows(self) -> bool:
         return bool(self.native.FEW_ROWS)

@@ -356,7 +356,7 @@ class TorchLayer(Switched, Layer):
             if captures_all:
                 descend()
 
-        def run() -> None:
+        def begin() -> None:
             nonlocal replay, tried
             self.native.row_sparse = isinstance(stepper, RowSparse)
             with self.precision():
@@ -365,32 +365,35 @@ class TorchLayer(Switched, Layer):
                 (replay or step)()
                 if not captures_all:
                     descend()
-                synchronize(self.device)
                 if not tried:
+                    synchronize(self.device)
                     drop_gradients()
                     tried, replay = True, _capture.captured(step, self.device)
                     self._captured = replay is not None
             if replay is None:
                 drop_gradients()  # as large as the parameters: gone between calls, where no graph writes them
 
-        return run
+        return begin
+
+    def _wait(self, made: object) -> None:
+        synchronize(self.device)
 
     def _decoder(self, decode: Callable[[], object]) -> Callable[[], object]:
-        """`decode` and waiting for it; from the second call on as a CUDA graph, where it can be one."""
+        """`decode`; from the second call on as a CUDA graph, where it can be one."""
         replay: Callable[[], object] | None = None
         tried = False
 
         @torch.inference_mode()
-        def run() -> None:
+        def begin() -> None:
             nonlocal replay, tried
             with self.precision():
                 (replay or decode)()
-                synchronize(self.device)
                 if not tried:
+                    synchronize(self.device)
                     tried, replay = True, _capture.captured(decode, self.device)
                     self._captured = replay is not None
 
-        return run
+        return begin
 
     def reaches_few_rows(self) -> bool:
         extra = extra_on(self.device, self._check_extra({}))

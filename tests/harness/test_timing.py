@@ -9,7 +9,7 @@ import pytest
 from harness import layers
 from harness.cells import Cell
 from harness.tasks import timing
-from harness.timing import _TRIES, Steady, paired
+from harness.timing import _TRIES, DEFINITION, IN_FLIGHT_DEFINITION, Steady, calls_in_flight, paired
 from harness.workload import batch, zipf_counts
 from impls.contract import Layer
 
@@ -22,6 +22,35 @@ def test_a_ratio_of_sleeps():
     found = paired([sleeper(0.03)], [sleeper(0.01)], rounds=11, budget_seconds=5)
     assert 2.0 < found.ratio.low <= found.ratio.value <= found.ratio.high < 3.5
     assert len(found.other.samples) == len(found.baseline.samples) == 11
+
+
+def test_a_time_is_of_one_call_where_a_piece_is_several():
+    found = paired([sleeper(0.03)], [sleeper(0.03)], rounds=6, budget_seconds=5, calls=3)
+    for side in (found.baseline, found.other):
+        assert 0.01 <= side.seconds.value < 0.02
+
+
+def test_steps_in_flight_are_of_a_definition_of_their_own(monkeypatch):
+    """Layer and baseline are asked for as many; decoding is waited for each time."""
+    asked = []
+    prepare = Layer.prepare
+
+    def counted(layer, work, *given, calls=1, **named):
+        asked.append((work, calls))
+        return prepare(layer, work, *given, calls=calls, **named)
+
+    monkeypatch.setattr(Layer, "prepare", counted)
+    cell = small_cell("layer_seconds", "topk_seconds")
+    monkeypatch.setattr(timing, "calls_in_flight", lambda device: 2 if device == "cpu" else 1)
+    found = {m.quantity: m.detail.get("timing") for m in timing.run(cell, lambda text: None).measurements}
+    assert asked[:2] == [("layer", 2)] * 2
+    assert {calls for work, calls in asked if work == "topk"} == {1}
+    assert (found["layer_seconds"], found["topk_seconds"]) == (IN_FLIGHT_DEFINITION, DEFINITION)
+
+
+@pytest.mark.parametrize(("device", "several"), [("cpu", False), ("cuda", True), ("cuda:1", True)])
+def test_only_an_accelerator_is_asked_for_several_steps(device, several):
+    assert (calls_in_flight(device) > 1) == several
 
 
 def test_the_first_call_is_kept_apart():

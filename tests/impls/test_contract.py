@@ -143,6 +143,20 @@ def test_prepared_work():
         layer().prepare("top", HIDDEN)
     with pytest.raises(ValueError, match=r"targets is missing: allowed: \(2,\) word ids"):
         layer().prepare("layer", HIDDEN)
+    for calls in (0, 1.0, True, "2"):
+        with pytest.raises(ValueError, match=f"calls={calls!r}: allowed: a whole number from 1 on"):
+            layer().prepare("topk", HIDDEN, calls=calls)  # type: ignore[arg-type]
+
+
+def test_prepared_work_is_waited_for_after_all_of_its_calls(monkeypatch):
+    done = []
+    ours = layer()
+    monkeypatch.setattr(ours, "_prepare", lambda job: lambda: done.append("begun") or len(done))
+    monkeypatch.setattr(ours, "_wait", done.append)
+    run = ours.prepare("topk", HIDDEN, calls=3)
+    assert not done
+    run()
+    assert done == ["begun", "begun", "begun", 3]
 
 
 def test_parameters():
