@@ -44,7 +44,11 @@ def _best_of_group_kernel(scores_NF, ids_F, best_NG, columns, width, NAMED: tl.c
 
 
 @triton.jit
-def _best_of_cluster_kernel(scores_NF, added_F, log_cluster_NG, ids_F, shift_NG, best_NG, width, BLOCK: tl.constexpr):
+def _best_of_cluster_kernel(
+    scores_NF, added_F, log_cluster_NG, ids_F, shift_NG, best_NG, width: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """A cluster's words stand by rising ids, so that the first of its best has the lowest, and only that one's key is
+    made; its width is known beforehand, so that numbers are loaded eight at a time."""
     row, group, groups = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     slot_B = tl.arange(0, BLOCK)
     column_B, real_B = group * width + slot_B, slot_B < width
@@ -54,7 +58,9 @@ def _best_of_cluster_kernel(scores_NF, added_F, log_cluster_NG, ids_F, shift_NG,
     log_sum = highest + tl.log(tl.sum(tl.exp(scores_B - highest), 0))
     shift = tl.load(log_cluster_NG + row * groups + group) - log_sum
     tl.store(shift_NG + row * groups + group, shift)
-    tl.store(best_NG + row * groups + group, tl.max(_keys(scores_B + shift, ids_F, column_B, real_B, True), 0))
+    best = highest + shift  # some lower scores may be no lower any more
+    slot = tl.min(tl.where(scores_B + shift == best, slot_B, width - 1), 0)
+    tl.store(best_NG + row * groups + group, _keys(best, ids_F, group * width + slot, True, True))
 
 
 @triton.jit
@@ -132,7 +138,7 @@ def best_of_clusters(
         scores_NCS: Contiguous products of hidden vectors with words, in float32 or half precision.
         added_CS: float32, what each slot gets on top: a number in the first slot, -inf where there is no word.
         log_cluster_NC: float32 log P(c | h).
-        word_CS: The word in each slot, below 2**31; as `takes` has it.
+        word_CS: The word in each slot, below 2**31, by rising ids; as `takes` has it.
         k: At most `MOST` and the number of words.
     """
     rows, clusters, width = scores_NCS.shape
@@ -140,7 +146,7 @@ def best_of_clusters(
     shift_NC = torch.empty_like(best_NC, dtype=torch.float32)
     log_cluster_NC, added_CS, word_CS = log_cluster_NC.contiguous(), added_CS.contiguous(), word_CS.contiguous()
     given = scores_NCS, added_CS, log_cluster_NC, word_CS, shift_NC, best_NC
-    _best_of_cluster_kernel[(rows, clusters)](*given, width, **_block(width))
+    _best_of_cluster_kernel[(rows, clusters)](*given, width=width, **_block(width))
     joint = added_CS, shift_NC
     return _best_of_groups(scores_NCS.flatten(1), joint, word_CS, best_NC, width, k, named=True)
 

@@ -18,9 +18,10 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Of the sizes tried on an H200, from 16 to 32 tokens, 16 to 128 words, 4 to 8 warps: the fastest at 44,000 and
-# 256,000 words of 512 numbers, in bfloat16 and TF32. A cluster has a dozen tokens or fewer.
+# Of the sizes tried on an H200, from 16 to 32 tokens, 16 to 128 words, 1 to 8 blocks of them, 4 to 8 warps: the fastest
+# at 44,000 and 256,000 words of 512 numbers, in bfloat16 and TF32. A cluster has a dozen tokens or fewer.
 _TOKENS = 16
+_BLOCKS = 8  # of words, which a program takes through one tile of tokens
 _PROGRAMS = 32  # of a cluster, between which the tiles of its tokens are dealt
 _SORTED = 1024  # tokens that are looked at together
 _PLACED = 128  # tokens that a program looks up
@@ -115,41 +116,72 @@ def _forward_kernel(
 
 
 @triton.jit
+def _dscores(scores_NS, token_T, slot_T, log_sum_T, dnll_T, real_T, slot_B, size, width):
+    """(T, B) gradients by the scores of some tokens with some words of their cluster; 0 where there is none."""
+    at_TB = scores_NS + token_T[:, None] * width + slot_B[None, :]
+    scores_TB = tl.load(at_TB, mask=real_T[:, None] & (slot_B < size)[None, :], other=-float("inf"))
+    dscores_TB = tl.exp(scores_TB - log_sum_T[:, None]) - (slot_T[:, None] == slot_B[None, :]).to(tl.float32)
+    return dscores_TB * dnll_T[:, None]
+
+
+@triton.jit
+def _store_words(dslab_CSD, dbias_CS, dwords_BD, dadded_B, cluster, slot_B, d_D, width, dim, BIASED: tl.constexpr):
+    row_B = cluster.to(tl.int64) * width + slot_B
+    real_BD = (slot_B < width)[:, None] & (d_D < dim)[None, :]
+    tl.store(dslab_CSD + row_B[:, None] * dim + d_D[None, :], dwords_BD.to(dslab_CSD.dtype.element_ty), mask=real_BD)
+    if BIASED:
+        here_B = (slot_B < width) & (tl.program_id(2) == 0)
+        tl.store(dbias_CS + row_B, dadded_B.to(dbias_CS.dtype.element_ty), mask=here_B)
+
+
+@triton.jit
 def _slab_kernel(
     hidden_ND, slot_N, order_N, begin_C, size_C, log_sum_N, scores_NS, dnll_N, dslab_CSD, dbias_CS, width, dim,
-    BIASED: tl.constexpr, T: tl.constexpr, B: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+    BIASED: tl.constexpr, T: tl.constexpr, B: tl.constexpr, D: tl.constexpr, BLOCKS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    cluster = tl.program_id(0)
-    slot_B = tl.program_id(1) * B + tl.arange(0, B)
+    """A program takes a block of a cluster's words through its tokens; where these are one tile, which most clusters'
+    are, it looks them up once for several blocks, and the programs of the others have nothing to do."""
+    cluster, block = tl.program_id(0), tl.program_id(1)
     d_D = tl.program_id(2) * D + tl.arange(0, D)
-    real_D = d_D < dim
     begin, end = tl.load(begin_C + cluster), tl.load(begin_C + cluster + 1)
     size = tl.load(size_C + cluster).to(tl.int32)
-    dwords_BD = tl.zeros((B, D), tl.float32)
-    dadded_B = tl.zeros((B,), tl.float32)
-    if tl.program_id(1) * B < size:
-        for start in range(begin, end, T):
-            place_T = start + tl.arange(0, T)
+    zeros_BD, zeros_B = tl.zeros((B, D), tl.float32), tl.zeros((B,), tl.float32)
+    if end - begin <= T:
+        if block % BLOCKS == 0:
+            place_T = begin + tl.arange(0, T)
             real_T = place_T < end
             token_T = tl.load(order_N + place_T, mask=real_T, other=0).to(tl.int64)
             slot_T = tl.load(slot_N + token_T, mask=real_T, other=-1)
             log_sum_T = tl.load(log_sum_N + token_T, mask=real_T, other=0.0)
             dnll_T = tl.load(dnll_N + token_T, mask=real_T, other=0.0)
-            real_TD = real_T[:, None] & real_D[None, :]
+            real_TD = real_T[:, None] & (d_D < dim)[None, :]
             hidden_TD = tl.load(hidden_ND + token_T[:, None] * dim + d_D[None, :], mask=real_TD, other=0)
-            at_TB = scores_NS + token_T[:, None] * width + slot_B[None, :]
-            scores_TB = tl.load(at_TB, mask=real_T[:, None] & (slot_B < size)[None, :], other=-float("inf"))
-            dscores_TB = tl.exp(scores_TB - log_sum_T[:, None]) - (slot_T[:, None] == slot_B[None, :]).to(tl.float32)
-            dscores_TB = dscores_TB * dnll_T[:, None]
-            dadded_B += tl.sum(dscores_TB, 0)
-            dscores_BT = tl.trans(dscores_TB.to(hidden_TD.dtype))
-            dwords_BD = tl.dot(dscores_BT, hidden_TD, dwords_BD, input_precision=PRECISION)
-    row_B = cluster.to(tl.int64) * width + slot_B
-    real_BD = (slot_B < width)[:, None] & real_D[None, :]
-    tl.store(dslab_CSD + row_B[:, None] * dim + d_D[None, :], dwords_BD.to(dslab_CSD.dtype.element_ty), mask=real_BD)
-    if BIASED:
-        here_B = (slot_B < width) & (tl.program_id(2) == 0)
-        tl.store(dbias_CS + row_B, dadded_B.to(dbias_CS.dtype.element_ty), mask=here_B)
+            for number in range(block, min(block + BLOCKS, tl.num_programs(1))):
+                slot_B = number * B + tl.arange(0, B)
+                dscores_TB = _dscores(scores_NS, token_T, slot_T, log_sum_T, dnll_T, real_T, slot_B, size, width)
+                dscores_BT = tl.trans(dscores_TB.to(hidden_TD.dtype))
+                dwords_BD = tl.dot(dscores_BT, hidden_TD, zeros_BD, input_precision=PRECISION)
+                dadded_B = tl.sum(dscores_TB, 0)
+                _store_words(dslab_CSD, dbias_CS, dwords_BD, dadded_B, cluster, slot_B, d_D, width, dim, BIASED)
+    else:
+        slot_B = block * B + tl.arange(0, B)
+        dwords_BD, dadded_B = zeros_BD, zeros_B
+        if block * B < size:
+            for start in range(begin, end, T):
+                place_T = start + tl.arange(0, T)
+                real_T = place_T < end
+                token_T = tl.load(order_N + place_T, mask=real_T, other=0).to(tl.int64)
+                slot_T = tl.load(slot_N + token_T, mask=real_T, other=-1)
+                log_sum_T = tl.load(log_sum_N + token_T, mask=real_T, other=0.0)
+                dnll_T = tl.load(dnll_N + token_T, mask=real_T, other=0.0)
+                real_TD = real_T[:, None] & (d_D < dim)[None, :]
+                hidden_TD = tl.load(hidden_ND + token_T[:, None] * dim + d_D[None, :], mask=real_TD, other=0)
+                dscores_TB = _dscores(scores_NS, token_T, slot_T, log_sum_T, dnll_T, real_T, slot_B, size, width)
+                dadded_B += tl.sum(dscores_TB, 0)
+                dscores_BT = tl.trans(dscores_TB.to(hidden_TD.dtype))
+                dwords_BD = tl.dot(dscores_BT, hidden_TD, dwords_BD, input_precision=PRECISION)
+        _store_words(dslab_CSD, dbias_CS, dwords_BD, dadded_B, cluster, slot_B, d_D, width, dim, BIASED)
 
 
 @triton.jit
@@ -172,7 +204,7 @@ def _tiles_backward(slab_CSD: Tensor) -> dict[str, int]:
     """The same where gradients are written."""
     half = slab_CSD.dtype.itemsize == 2
     columns = min(512 if half else 128, max(16, triton.next_power_of_2(slab_CSD.shape[2])))
-    return {"T": _TOKENS, "B": 32, "D": columns, "num_warps": 8 if half else 4}
+    return {"T": _TOKENS, "B": 16 if half else 32, "D": columns, "BLOCKS": _BLOCKS, "num_warps": 4}
 
 
 def _precision(slab_CSD: Tensor) -> str:

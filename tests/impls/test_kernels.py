@@ -122,6 +122,7 @@ def test_the_best_of_clusters(k, dtype, tolerance):
     word_CS = torch.full((9, 24), 216)
     held_CS = torch.arange(24) < size_C[:, None]
     word_CS[held_CS] = torch.randperm(int(size_C.sum()), generator=generator)
+    word_CS = word_CS.sort(dim=1).values
     added_CS = torch.randint(0, 2, (9, 24), generator=generator).float().masked_fill(~held_CS, -torch.inf)
     log_cluster_NC = torch.randn(6, 9, generator=generator).log_softmax(dim=1)
     log_cluster_NC[4:] = -2.0
