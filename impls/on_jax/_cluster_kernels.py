@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
@@ -23,6 +24,7 @@ from impls.on_jax._layer import Array
 from impls.on_jax._pallas import How, call, iota, loop, up
 
 _TOKENS = 16  # of a tile: a cluster has a dozen or fewer
+_BLOCKS = 8  # of words, which a program takes through one tile of tokens
 _PROGRAMS = 32  # of a cluster, between which the tiles of its tokens are dealt
 _SORTED = 1024  # tokens that are looked at together
 
@@ -47,7 +49,7 @@ class _Tiles(NamedTuple):
     def backward(cls, slab_CSD: Array) -> _Tiles:
         half = slab_CSD.dtype.itemsize == 2
         columns = min(512 if half else 128, max(16, pl.next_power_of_2(slab_CSD.shape[2])))
-        return cls(32, columns, warps=8 if half else 4, stages=3)
+        return cls(16 if half else 32, columns, warps=4, stages=3)
 
     def call(self, kernel: Any, out: Any, grid: tuple[int, ...], how: How) -> Any:
         """`kernel` with tiles of this size, as an operation that returns arrays like `out`."""
@@ -201,32 +203,61 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
 
 
 def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbias_CS, tiles, tf32):  # type: ignore[no-untyped-def]
-    cluster, (_, width, dim) = pl.program_id(0), dslab_CSD.shape
-    slot_B = pl.program_id(1) * tiles.words + iota(tiles.words)
-    d_D = pl.program_id(2) * tiles.columns + iota(tiles.columns)
+    """A program takes a block of a cluster's words through its tokens; where these are one tile, which most clusters'
+    are, it looks them up once for several blocks, and the programs of the others have nothing to do."""
+    cluster, block, part, blocks = *(pl.program_id(axis) for axis in range(3)), pl.num_programs(1)
+    _, width, dim = dslab_CSD.shape
+    d_D = part * tiles.columns + iota(tiles.columns)
     real_D = d_D < dim
     begin, end, size = batch.begin_C[cluster], batch.begin_C[cluster + 1], batch.size_C[cluster]
 
-    def of_tile(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        dwords_BD, dadded_B = sums
-        tile = batch.tile(begin + number * _TOKENS, end)
-        scores_TB = tile.loaded(scores_NS, slot_B, slot_B < size, -jnp.inf)
-        is_target_TB = tile.numbers(batch.slot_N, -1)[:, None] == slot_B[None, :]
-        probability_TB = jnp.exp(scores_TB - tile.numbers(log_sum_N, 0.0)[:, None])
-        dscores_TB = (probability_TB - is_target_TB.astype(jnp.float32)) * tile.numbers(dnll_N, 0.0)[:, None]
-        hidden_TD = tile.loaded(hidden_ND, d_D, real_D)
-        cast_TB = dscores_TB.astype(hidden_TD.dtype)
-        dwords_BD = dwords_BD + plgpu.dot(cast_TB, hidden_TD, trans_a=True, allow_tf32=tf32)
-        return dwords_BD, dadded_B + dscores_TB.sum(axis=0)
+    def slots(block: Array) -> Array:
+        return block * tiles.words + iota(tiles.words)
 
-    start = jnp.zeros((tiles.words, tiles.columns), jnp.float32), jnp.zeros(tiles.words, jnp.float32)
-    count = jnp.where(pl.program_id(1) * tiles.words < size, up(end - begin, _TOKENS), 0)
-    dwords_BD, dadded_B = loop(count, of_tile, start)
-    at_BD, real_B = (cluster, slot_B[:, None], d_D[None, :]), slot_B < width
-    plgpu.store(dslab_CSD.at[at_BD], dwords_BD.astype(dslab_CSD.dtype), mask=real_B[:, None] & real_D[None, :])
-    for dbias in dbias_CS:
-        here_B = real_B & (pl.program_id(2) == 0)
-        plgpu.store(dbias.at[cluster, slot_B], dadded_B.astype(dbias.dtype), mask=here_B)
+    def looked_up(first: Array) -> tuple[_Tile, Array, Array, Array, Array]:
+        tile = batch.tile(first, end)
+        numbers = tile.numbers(batch.slot_N, -1), tile.numbers(log_sum_N, 0.0), tile.numbers(dnll_N, 0.0)
+        return tile, *numbers, tile.loaded(hidden_ND, d_D, real_D)
+
+    def gradients(tokens: tuple[_Tile, Array, Array, Array, Array], slot_B: Array) -> tuple[Array, Array]:
+        tile, slot_T, log_sum_T, dnll_T, hidden_TD = tokens
+        scores_TB = tile.loaded(scores_NS, slot_B, slot_B < size, -jnp.inf)
+        is_target_TB = slot_T[:, None] == slot_B[None, :]
+        probability_TB = jnp.exp(scores_TB - log_sum_T[:, None])
+        dscores_TB = (probability_TB - is_target_TB.astype(jnp.float32)) * dnll_T[:, None]
+        dwords_BD = plgpu.dot(dscores_TB.astype(hidden_TD.dtype), hidden_TD, trans_a=True, allow_tf32=tf32)
+        return dwords_BD, dscores_TB.sum(axis=0)
+
+    def store(slot_B: Array, dwords_BD: Array, dadded_B: Array) -> None:
+        at_BD, real_B = (cluster, slot_B[:, None], d_D[None, :]), slot_B < width
+        plgpu.store(dslab_CSD.at[at_BD], dwords_BD.astype(dslab_CSD.dtype), mask=real_B[:, None] & real_D[None, :])
+        for dbias in dbias_CS:
+            here_B = real_B & (part == 0)
+            plgpu.store(dbias.at[cluster, slot_B], dadded_B.astype(dbias.dtype), mask=here_B)
+
+    def of_one_tile() -> None:
+        tokens = looked_up(begin)
+
+        def of_block(number: Array, none: None) -> None:
+            slot_B = slots(block + number)
+            store(slot_B, *gradients(tokens, slot_B))
+
+        loop(jnp.minimum(_BLOCKS, blocks - block), of_block, None)
+
+    def of_tiles() -> None:
+        slot_B = slots(block)
+
+        def of_tile(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+            dwords_BD, dadded_B = gradients(looked_up(begin + number * _TOKENS), slot_B)
+            return sums[0] + dwords_BD, sums[1] + dadded_B
+
+        start = jnp.zeros((tiles.words, tiles.columns), jnp.float32), jnp.zeros(tiles.words, jnp.float32)
+        count = jnp.where(block * tiles.words < size, up(end - begin, _TOKENS), 0)
+        store(slot_B, *loop(count, of_tile, start))
+
+    are_one_tile = end - begin <= _TOKENS
+    pl.when(are_one_tile & (lax.rem(block, np.int32(_BLOCKS)) == 0))(of_one_tile)
+    pl.when(~are_one_tile)(of_tiles)
 
 
 def in_cluster_nll(

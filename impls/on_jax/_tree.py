@@ -162,11 +162,9 @@ class TreeSoftmax(OutputLayer):
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
-        # Kernels for GPUs come last, until a GPU has shown that they are right there: who measures the forms, and
-        # checks what they give, will find them.
         on_cpu = (CPP,) if _cpp.known(spec.dtype) else ()
         on_gpu = (KERNELS,) if _pallas.known(spec.dtype, spec.dim) else ()
-        return (*on_cpu, *_FORMS, *on_gpu)
+        return (*on_gpu, *on_cpu, *_FORMS)
 
     def structure(self) -> Tree:
         near = huffman.near_root(self.spec.structure["children"], _descend.NEAR_NODES)
