@@ -147,8 +147,9 @@ def native(spec: LayerSpec, device: Device | None = None) -> OutputLayer:
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
     every: tuple[str, ...] = importlib.import_module(f"impls.on_jax.{spec.method}").LAYER.forms(spec)
-    others = {KERNELS, *blocks.GPU_FORMS} if device == "cpu" else {CPP, *blocks.TOKEN_FORMS}
-    return tuple(form for form in every if form not in others)
+    if device == "cpu":
+        return tuple(form for form in every if not form.endswith(KERNELS) and form not in blocks.GPU_FORMS)
+    return tuple(form for form in every if form not in {CPP, *blocks.TOKEN_FORMS})
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:

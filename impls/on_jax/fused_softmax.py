@@ -11,14 +11,21 @@ from jax import lax
 
 from impls import cpp
 from impls.cpp import CPP
-from impls.on_jax import _cpp
+from impls.on_jax import _cpp, _pallas
 from impls.on_jax._best import top_k
 from impls.on_jax._layer import Array, Tree, draw, pick, product, wide
+from impls.on_jax._pallas import KERNELS
 from impls.on_jax.full_softmax import FullSoftmax
 from impls.spec import LayerSpec
 from impls.structures import blocks
 
 _WORDS = 2**12  # whose gradients are added to at a time, in a cache
+_BY_KERNELS = f", {KERNELS}"
+
+
+def _width(tokens: int, vocab: int, form: str) -> int:
+    """Words whose logits are held at a time."""
+    return blocks.width(tokens, vocab, form.removesuffix(_BY_KERNELS))
 
 
 class _Blocks(NamedTuple):
@@ -30,7 +37,7 @@ class _Blocks(NamedTuple):
 
     @classmethod
     def of(cls, tokens: int, vocab: int, form: str) -> _Blocks:
-        width = blocks.width(tokens, vocab, form)
+        width = _width(tokens, vocab, form)
         return cls(width, -(-vocab // width))
 
     def start(self, block: Array, vocab: int) -> Array:
@@ -191,6 +198,8 @@ class FusedSoftmax(FullSoftmax):
         # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
         # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
         by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
+        if _pallas.known(spec.dtype, spec.dim):
+            return (*(form + _BY_KERNELS for form in blocks.GPU_FORMS), *blocks.FORMS, *by_tokens)
         own = (*blocks.FORMS, *blocks.GPU_FORMS, *by_tokens)
         return cpp.with_fused_softmax(own, spec.dim) if _cpp.known(spec.dtype) else own
 
@@ -211,7 +220,12 @@ class FusedSoftmax(FullSoftmax):
         return fused_total(hidden_ND.astype(kind), weight_VD, bias_V, targets_N, real_N.astype(kind) / count, self.form)
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
-        return fused_nll(hidden_ND, params["weight"], params["bias"], targets_N, self.form)
+        given = hidden_ND, params["weight"], params["bias"], targets_N
+        if self.form.endswith(_BY_KERNELS):
+            from impls.on_jax import _softmax_kernels  # imports Pallas' way to Triton, which not every JAX has
+
+            return _softmax_kernels.fused_nll(*given, _width(len(hidden_ND), self.spec.vocab, self.form))
+        return fused_nll(*given, self.form)
 
     def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""

@@ -18,7 +18,15 @@ import jax.numpy as jnp  # noqa: E402
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh  # noqa: E402
 
 from impls.cpp import Paths  # noqa: E402
-from impls.on_jax import _cluster_kernels, _cpp, _pallas, _rows, _tree_kernels, adapter  # noqa: E402
+from impls.on_jax import (  # noqa: E402
+    _cluster_kernels,
+    _cpp,
+    _pallas,
+    _rows,
+    _softmax_kernels,
+    _tree_kernels,
+    adapter,
+)
 from impls.on_jax._pallas import KERNELS  # noqa: E402
 from impls.structures import huffman  # noqa: E402
 from tests.impls.some_trees import chain, random_tree  # noqa: E402
@@ -161,11 +169,48 @@ def test_paths_of_a_tree(children, tokens, dim, near, dtype, tolerance, monkeypa
     np.testing.assert_allclose(jax.jit(nll)(trained), found[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize(
+    ("tokens", "vocab", "dim", "width"),
+    [(30, 700, 24, 192), (7, 128, 16, 64), (1, 90, 33, 90), (20, 100, 8, 100), (5, 65, 9, 64)],
+)
+def test_a_softmax_by_blocks_of_words(tokens, vocab, dim, width, dtype, tolerance, monkeypatch):
+    """A last block of fewer words, of one, none; a block wider than a part that is looked at together."""
+    monkeypatch.setattr(_softmax_kernels, "_COLUMNS", 64)
+    monkeypatch.setattr(_softmax_kernels, "_WORDS", 128)
+    rng = np.random.default_rng(vocab)
+    drawn = rng.normal(size=(tokens, dim)) * 3, rng.normal(size=(vocab, dim)), rng.normal(size=vocab)
+    trained, dnll_N = [jnp.asarray(array, dtype) for array in drawn], rng.normal(size=tokens)
+    targets_N = rng.integers(0, vocab, tokens)
+    targets_N[0] = vocab - 1
+
+    def nll(trained):
+        hidden_ND, weight_VD, bias_V = trained
+        given = hidden_ND, weight_VD, bias_V, jnp.asarray(targets_N)
+        return _softmax_kernels.fused_nll(*given, width, interpret=INTERPRET)
+
+    @jax.jit
+    def differentiated(trained, dnll_N):
+        nll_N, gradients = jax.vjp(nll, trained)
+        return nll_N, *jax.tree.leaves(gradients(dnll_N))
+
+    found = differentiated(trained, jnp.asarray(dnll_N, jnp.float32))
+    hidden_ND, weight_VD, bias_V = (np.asarray(array, np.float64) for array in trained)
+    logits_NV = hidden_ND @ weight_VD.T + bias_V
+    log_probs_NV = logits_NV - np.logaddexp.reduce(logits_NV, axis=1, keepdims=True)
+    dlogits_NV = dnll_N[:, None] * (np.exp(log_probs_NV) - (targets_N[:, None] == np.arange(vocab)))
+    wanted = [dlogits_NV @ weight_VD, dlogits_NV.T @ hidden_ND, dlogits_NV.sum(axis=0)]
+    for ours, exact in zip(found, [-log_probs_NV[np.arange(tokens), targets_N], *wanted], strict=True):
+        assert np.abs(np.asarray(ours, np.float64) - exact).max() <= tolerance * np.abs(exact).max()
+    np.testing.assert_array_equal(jax.jit(nll)(trained), found[0])
+
+
 @pytest.fixture
 def interpreted(few_programs, monkeypatch):
     """Layers have the kernels, which the interpreter runs."""
     monkeypatch.setattr(_pallas, "known", lambda dtype, dim: True)
-    for module, name in ((_cluster_kernels, "in_cluster_nll"), (_tree_kernels, "path_nll")):
+    own = (_cluster_kernels, "in_cluster_nll"), (_tree_kernels, "path_nll"), (_softmax_kernels, "fused_nll")
+    for module, name in own:
         monkeypatch.setattr(module, name, partial(getattr(module, name), interpret=INTERPRET))
 
 
@@ -180,11 +225,13 @@ SEVERAL_CODES = {"tree": "adaptive_eps", "eps": 0.4, "vectors": np.random.defaul
         ("huffman", {}),
         ("binary_tree", {"tree": "random"}),
         ("binary_tree", SEVERAL_CODES),
+        ("fused_softmax", {}),
     ],
 )
 def test_layers_of_kernels_agree_with_their_definition(method, options, interpreted):
     spec = layers.spec(method, counts=zipf_counts(97), dim=24, seed=5, **options)
-    ours = layers.from_spec("jax", dataclasses.replace(spec, form=KERNELS))
+    form = layers.forms("jax", spec, "cuda")[0]
+    ours = layers.from_spec("jax", dataclasses.replace(spec, form=form), "cpu" if INTERPRET else "cuda")
     assert KERNELS in ours.formulation()
     inputs = batch(spec.counts, tokens=60, dim=24, seed=5)
     loss, dhidden_ND, grads = ours.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
@@ -244,13 +291,20 @@ def lowered_tree(dtype, dim):
     return lowered(nll, ((TOKENS, dim), (NODES, dim)), fixed, dtype)
 
 
+def lowered_softmax(dtype, dim):
+    def nll(hidden_ND, weight_VD, bias_V, targets_N):
+        return _softmax_kernels.fused_nll(hidden_ND, weight_VD, bias_V, targets_N, width=6528)
+
+    return lowered(nll, ((TOKENS, dim), (NODES, dim), (NODES,)), [(TOKENS,)], dtype)
+
+
 @pytest.fixture
 def kernels_shown(monkeypatch):
     monkeypatch.setattr(_cluster_kernels.pl, "pallas_call", partial(_cluster_kernels.pl.pallas_call, debug=True))
 
 
 @pytest.mark.parametrize(
-    ("dtype", "width", "dim", "tf32"), [("bfloat16", 320, 512, 0), ("tf32", 77, 1000, 3), ("float32", 320, 512, 0)]
+    ("dtype", "width", "dim", "tf32"), [("bfloat16", 320, 512, 0), ("tf32", 77, 1000, 4), ("float32", 320, 512, 0)]
 )
 def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width, dim, tf32, kernels_shown, capsys):
     """They have loops and products that Triton knows."""
@@ -258,9 +312,9 @@ def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width,
         program = lowered_clusters(dtype, width, dim)
     kernels = capsys.readouterr().out
     assert program.count("__gpu$xla.gpu.triton") == 3
-    assert kernels.count("tt.dot") == 3
+    assert kernels.count("tt.dot") == 4
     assert kernels.count("inputPrecision = tf32") == tf32
-    assert kernels.count("scf.for") == 5
+    assert kernels.count("scf.for") == 6
     assert "scf.while" not in kernels
 
 
@@ -269,17 +323,23 @@ def test_a_gpu_is_given_kernels_of_trees(dtype, dim, tf32, kernels_shown, capsys
     with adapter.precision(dtype):
         program = lowered_tree(dtype, dim)
     kernels = capsys.readouterr().out
-    assert program.count("__gpu$xla.gpu.triton") == 3
+    assert program.count("__gpu$xla.gpu.triton") == 4
     assert kernels.count("tt.dot") == 1
     assert kernels.count("inputPrecision = tf32") == tf32
     assert kernels.count("scf.for") == 4
     assert kernels.count("scf.while") == 1
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_gpu_is_given_kernels_of_a_softmax(dtype):
+    assert lowered_softmax(dtype, 512).count("__gpu$xla.gpu.triton") == 4
+
+
 def test_a_program_may_ask_jax_for_64_bits():
     with jax.enable_x64(True):
-        for program in (lowered_clusters("float32", 40, 24), lowered_tree("float32", 24)):
-            assert program.count("__gpu$xla.gpu.triton") == 3
+        assert lowered_clusters("float32", 40, 24).count("__gpu$xla.gpu.triton") == 3
+        assert lowered_tree("float32", 24).count("__gpu$xla.gpu.triton") == 4
+        assert lowered_softmax("float32", 24).count("__gpu$xla.gpu.triton") == 4  # of a loop and of the last block
 
 
 def gpu(capability, kib):
@@ -308,12 +368,12 @@ H100, RTX_4090, T4, MI300 = gpu("9.0", 227), gpu("8.9", 99), gpu("7.5", 64), gpu
     ],
 )
 def test_there_are_kernels_on_a_gpu_with_room_for_them(device, method, dim, dtype, there, monkeypatch):
-    """First where one has shown that they are right, as those of clusters."""
+    """And are what a layer takes by itself."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "devices", lambda: [device])
     spec = layers.spec(method, counts=zipf_counts(9), dim=dim, dtype=dtype)
     assert (KERNELS in layers.forms("jax", spec, "cuda")) == there
-    assert (adapter.native(spec).form == KERNELS) == (there and method in ("sohsm", "class_hsm"))
+    assert (adapter.native(spec).form == KERNELS) == there
     assert KERNELS not in layers.forms("jax", spec)
     assert adapter.native(spec, SimpleNamespace(platform="cpu")).form != KERNELS
 
