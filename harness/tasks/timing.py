@@ -60,8 +60,8 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     spec, layer, tried = _spec(cell, cell.method), None, {}
     measurements: list[Measurement] = []
     compiling = None  # seconds of it in the very first call
-    if cell.device == "cpu" and "peak_bytes" in wanted:
-        # Before forms are tried: what a process has freed hides the next peak. An accelerator counts each by itself.
+    if "peak_bytes" in wanted:
+        # Before forms are tried: what a process has freed hides the next peak, and what it has compiled takes no time.
         layer = _layer(cell, spec)
         progress("peak memory")
         measurements, compiling = _peak(cell, layer, inputs)
@@ -207,8 +207,8 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], f
         if cell.device != "cpu":
             # Anew: a second call of the same may be a graph's, which has its memory already.
             work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
-        value = peak_bytes(cell.framework, cell.device, lambda: seconds.append(call_seconds(work)))
-        while len(seconds) < 1 + _CALLS and sum(seconds[1:]) < _BUDGET:
+        value = peak_bytes(cell.framework, cell.device, work)
+        while len(seconds) < 2 or (len(seconds) < 1 + _CALLS and sum(seconds[1:]) < _BUDGET):
             seconds.append(call_seconds(work))
     compiling = max(0.0, seconds[0] - max(seconds[1:]))
     if value is None:

@@ -46,10 +46,10 @@ class _Tiles(NamedTuple):
         return cls(max(16, words), columns, warps=4, stages=3 if words >= 16 else 1)
 
     @classmethod
-    def backward(cls, slab_CSD: Array) -> _Tiles:
+    def backward(cls, slab_CSD: Array, tf32: bool) -> _Tiles:
         half = slab_CSD.dtype.itemsize == 2
-        columns = min(512 if half else 128, max(16, pl.next_power_of_2(slab_CSD.shape[2])))
-        return cls(16 if half else 32, columns, warps=4, stages=3)
+        columns = min(512 if half else 256 if tf32 else 128, max(16, pl.next_power_of_2(slab_CSD.shape[2])))
+        return cls(16 if half or tf32 else 32, columns, warps=4, stages=3)
 
     def call(self, kernel: Any, out: Any, grid: tuple[int, ...], how: How) -> Any:
         """`kernel` with tiles of this size, as an operation that returns arrays like `out`."""
@@ -298,7 +298,7 @@ def _forward(hidden_ND, slab_CSD, bias_CS, batch, how):  # type: ignore[no-untyp
 def _backward(how, inputs, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, slab_CSD, bias_CS, batch, kept = inputs
     clusters, width, dim = slab_CSD.shape
-    tiles = _Tiles.backward(slab_CSD)
+    tiles = _Tiles.backward(slab_CSD, how.tf32)
     trained = [slab_CSD] if bias_CS is None else [slab_CSD, bias_CS]
     grid = clusters, pl.cdiv(width, tiles.words), pl.cdiv(dim, tiles.columns)
     call = tiles.call(_slab_kernel, [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in trained], grid, how)

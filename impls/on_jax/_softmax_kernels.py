@@ -2,8 +2,8 @@
 would read and write them several times.
 
 Triton compiles them. Forward one takes a block in; backward one makes its gradient, in the precision of the words, and
-sums it over tokens for the gradient by the biases. The blocks are whole but for the last, so that all others are the
-turns of one loop.
+sums it over tokens for the gradient by the biases. Blocks are the turns of a loop: of blocks written out one by one XLA
+would keep the logits from the forward pass for the backward one, as they are the same.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from impls.on_jax._pallas import How, call, iota, loop, up
 
 _COLUMNS = 4096  # of a row that are looked at together
 _TOKENS, _WORDS = 16, 256  # of a tile of gradients
+_ALIGNED = 64  # words
 
 
 class _Batch(NamedTuple):
@@ -95,11 +96,13 @@ def _differentiated(
 
 
 def _of_blocks(vocab: int, width: int, visit: Callable[[Array, int, Any], Any], start: Any) -> Any:
-    """What `visit`, from a block's first word, its width and what the block before made, makes of `start`."""
-    whole = vocab // width
-    made = loop(jnp.int32(whole), lambda number, made: visit(number * width, width, made), start)
-    rest = vocab - whole * width
-    return visit(jnp.int32(whole * width), rest, made) if rest else made
+    """What `visit`, from a block's first word, its width and what the block before made, makes of `start`. Blocks are
+    of one width, at most `width`; the few words that are left come after the loop."""
+    count = -(-vocab // width)
+    width = vocab // count // _ALIGNED * _ALIGNED or vocab // count
+    made = loop(jnp.int32(count), lambda number, made: visit(number * width, width, made), start)
+    rest = vocab - count * width
+    return visit(jnp.int32(count * width), rest, made) if rest else made
 
 
 def _at(array_V: Array, start: Array, width: int) -> Array:

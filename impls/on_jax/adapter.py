@@ -23,6 +23,7 @@ from impls.errors import unknown
 from impls.language_model import LanguageModel, LanguageModelConfig
 from impls.on_jax import _cpp, _optimizers, _rows
 from impls.on_jax._layer import OutputLayer, Reach, Tree, put, wide
+from impls.on_jax._memory import called, planned_bytes
 from impls.on_jax._pallas import KERNELS
 from impls.optimizers import Optimizer
 from impls.recognizer import Recognizer, RecognizerConfig
@@ -130,9 +131,10 @@ def counts_memory(device: str) -> bool:
 
 
 def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
-    """Most memory of a device in use so far, `run` included, above what is in use after it: JAX's counter of the peak
-    cannot be reset."""
-    run()
+    """Most memory of a device that XLA has planned for what `run` calls; of a model, whose steps are not planned one by
+    one, most in use so far above what is in use after it."""
+    if (planned := planned_bytes(run)) is not None:
+        return planned
     stats = check_device(device).memory_stats()
     return int(stats["peak_bytes_in_use"] - stats["bytes_in_use"])
 
@@ -287,11 +289,11 @@ class JaxLayer(Layer):
         if job.work == "layer_step":
             return self._prepare_step(hidden, targets, extra, job.optimizer)
         calls: dict[str, Callable[[], object]] = {
-            "layer": lambda: self._grads_of(self._params, self._structure, hidden, targets, **extra),
-            "topk": lambda: self._search_of(self._params, self._structure, hidden, job.k),
-            "beam": lambda: self._beam_of(self._params, self._structure, hidden, job.k, job.width),
-            "sample": lambda: self._sample_of(self._params, self._structure, hidden, uniforms),
-            "log_probs": lambda: self._log_probs_of(self._params, self._structure, hidden),
+            "layer": lambda: called(self._grads_of, self._params, self._structure, hidden, targets, **extra),
+            "topk": lambda: called(self._search_of, self._params, self._structure, hidden, job.k),
+            "beam": lambda: called(self._beam_of, self._params, self._structure, hidden, job.k, job.width),
+            "sample": lambda: called(self._sample_of, self._params, self._structure, hidden, uniforms),
+            "log_probs": lambda: called(self._log_probs_of, self._params, self._structure, hidden),
         }
 
         def begin() -> object:
@@ -335,7 +337,8 @@ class JaxLayer(Layer):
         def begin() -> object:
             nonlocal state
             with precision(self.spec.dtype):
-                self._held, state, dhidden = compiled(self._held, state, self._structure, hidden, targets, extra)
+                given = self._held, state, self._structure, hidden, targets, extra
+                self._held, state, dhidden = called(compiled, *given)
             self._catch_up = catch_up if state.seen else None
             return self._held, dhidden
 

@@ -199,7 +199,7 @@ class FusedSoftmax(FullSoftmax):
         # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
         by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
         if _pallas.known(spec.dtype, spec.dim):
-            return (*(form + _BY_KERNELS for form in blocks.GPU_FORMS), *blocks.FORMS, *by_tokens)
+            return (*(form + _BY_KERNELS for form in blocks.FLOAT32_GPU_FORMS), *blocks.FORMS, *by_tokens)
         own = (*blocks.FORMS, *blocks.GPU_FORMS, *by_tokens)
         return cpp.with_fused_softmax(own, spec.dim) if _cpp.known(spec.dtype) else own
 

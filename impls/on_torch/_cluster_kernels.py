@@ -202,9 +202,9 @@ def _tiles_forward(slab_CSD: Tensor) -> dict[str, int]:
 
 def _tiles_backward(slab_CSD: Tensor) -> dict[str, int]:
     """The same where gradients are written."""
-    half = slab_CSD.dtype.itemsize == 2
-    columns = min(512 if half else 128, max(16, triton.next_power_of_2(slab_CSD.shape[2])))
-    return {"T": _TOKENS, "B": 16 if half else 32, "D": columns, "BLOCKS": _BLOCKS, "num_warps": 4}
+    half, tf32 = slab_CSD.dtype.itemsize == 2, _precision(slab_CSD) == "tf32"
+    columns = min(512 if half else 256 if tf32 else 128, max(16, triton.next_power_of_2(slab_CSD.shape[2])))
+    return {"T": _TOKENS, "B": 16 if half or tf32 else 32, "D": columns, "BLOCKS": _BLOCKS, "num_warps": 4}
 
 
 def _precision(slab_CSD: Tensor) -> str:

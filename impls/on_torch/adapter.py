@@ -349,6 +349,7 @@ class TorchLayer(Switched, Layer):
                 _optimizers.finish_gradients(optimizer, self.native.parameters())
                 stepper.step()
 
+        drop_gradients()  # of what was prepared before, or they would seem in use where this one's memory is counted
         captures_all = stepper is None or _optimizers.is_capturable(stepper)
 
         def step() -> None:

@@ -19,6 +19,7 @@ def _named(*sizes: int) -> dict[str, int]:
 # use them; a GPU wants more work at a time. Still larger ones would take the memory that is to be saved.
 FORMS = _named(2**21, 2**23)
 GPU_FORMS = _named(2**24, 2**26)  # 32 MiB in half precision, which stay in a GPU's cache; and fewer, larger products
+FLOAT32_GPU_FORMS = _named(2**24, 2**25)  # where logits are in float32 beside their gradients in half precision
 # Blocks of tokens, on a CPU: 64 MiB of float32. Each block adds to the gradient by all words, whose memory is read and
 # written for it, so that they should be few; half as large again they would be a tenth faster at 128,000 words.
 TOKEN_FORMS = {f"blocks of {2**24:,} logits by tokens, gradients made in the forward pass": 2**24}
@@ -31,7 +32,7 @@ def width(tokens: int, vocab: int, form: str) -> int:
     """Words B of a block, so that its (N, B) logits are about as many as the form says: whole rows of `_ALIGNED` where
     there is room, since products of odd widths are slower, in PyTorch on a CPU by a quarter. What is not training goes
     by blocks of words in a form by tokens too, the smallest ones."""
-    at_once = (FORMS | GPU_FORMS).get(form, min(FORMS.values()))
+    at_once = (FORMS | GPU_FORMS | FLOAT32_GPU_FORMS).get(form, min(FORMS.values()))
     words = max(1, at_once // tokens)
     return min(vocab, words // _ALIGNED * _ALIGNED or words)
 

@@ -175,7 +175,7 @@ def test_paths_of_a_tree(children, tokens, dim, near, dtype, tolerance, monkeypa
     [(30, 700, 24, 192), (7, 128, 16, 64), (1, 90, 33, 90), (20, 100, 8, 100), (5, 65, 9, 64)],
 )
 def test_a_softmax_by_blocks_of_words(tokens, vocab, dim, width, dtype, tolerance, monkeypatch):
-    """A last block of fewer words, of one, none; a block wider than a part that is looked at together."""
+    """With a few words after the last block, one, none; a block wider than a part that is looked at together."""
     monkeypatch.setattr(_softmax_kernels, "_COLUMNS", 64)
     monkeypatch.setattr(_softmax_kernels, "_WORDS", 128)
     rng = np.random.default_rng(vocab)
@@ -296,6 +296,18 @@ def lowered_softmax(dtype, dim):
         return _softmax_kernels.fused_nll(hidden_ND, weight_VD, bias_V, targets_N, width=6528)
 
     return lowered(nll, ((TOKENS, dim), (NODES, dim), (NODES,)), [(TOKENS,)], dtype)
+
+
+def test_logits_are_not_kept_from_the_forward_pass():
+    tokens, vocab, dim, width = 64, 4097, 32, 512
+
+    def nll(hidden_ND, weight_VD, bias_V):
+        targets_N = jnp.zeros(tokens, jnp.int32)
+        return _softmax_kernels.fused_nll(hidden_ND, weight_VD, bias_V, targets_N, width, interpret=INTERPRET).sum()
+
+    given = jnp.ones((tokens, dim)), jnp.ones((vocab, dim)), jnp.ones(vocab)
+    planned = jax.jit(jax.grad(nll, argnums=(0, 1, 2))).lower(*given).compile().memory_analysis()
+    assert planned.temp_size_in_bytes < tokens * vocab * 4 / 2
 
 
 @pytest.fixture
