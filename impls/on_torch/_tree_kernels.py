@@ -152,20 +152,42 @@ def _turns_kernel(scores_MN, turns_2MN, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _turn(index_FL, sign_FL, place_B, real_B, leaves):
+    """Which of the 2 M turns steps of paths are, by their places in `index_FL`."""
+    node_B = tl.load(index_FL + place_B, mask=real_B, other=0).to(tl.int64)
+    left_B = tl.load(sign_FL + place_B, mask=real_B, other=0) > 0
+    return tl.where(left_B, node_B, node_B + leaves - 1)
+
+
+@triton.jit
 def _leaves_kernel(
-    turns_2MN, index_FL, sign_FL, length_F, leaf_F, log_leaf_NF, rows, leaves, depth, B: tl.constexpr, T: tl.constexpr
+    turns_2MN, index_FL, sign_FL, length_F, leaf_F, log_leaf_NF, rows, leaves, depth,
+    B: tl.constexpr, T: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
+    """For leaves that stand side by side: the turns from the root that the first and the last have in common, which are
+    all of theirs, once for all."""
     place_B = tl.program_id(0) * B + tl.arange(0, B)
     row_T = tl.program_id(1) * T + tl.arange(0, T)
     inside_B, inside_T = place_B < leaves, row_T < rows
     leaf_B = tl.load(leaf_F + place_B, mask=inside_B, other=0)
     length_B = tl.load(length_F + leaf_B, mask=inside_B, other=0)
-    sum_BT = tl.zeros((B, T), tl.float32)
-    for step in range(tl.max(length_B, 0)):
+    first = tl.load(leaf_F + tl.program_id(0) * B)
+    last = tl.load(leaf_F + tl.minimum(tl.program_id(0) * B + B, leaves) - 1)
+    shortest = tl.minimum(tl.load(length_F + first), tl.load(length_F + last))
+    common, sum_T = 0, tl.zeros((T,), tl.float32)
+    for start in range(0, shortest, S):
+        step_S = start + tl.arange(0, S)
+        turn_S = _turn(index_FL, sign_FL, first * depth + step_S, step_S < shortest, leaves)
+        other_S = _turn(index_FL, sign_FL, last * depth + step_S, step_S < shortest, leaves)
+        # Once paths have parted they have no node in common any more.
+        same_S = (step_S < shortest) & (turn_S == other_S)
+        common += tl.sum(same_S.to(tl.int32), 0)
+        here_ST = same_S[:, None] & inside_T[None, :]
+        sum_T += tl.sum(tl.load(turns_2MN + turn_S[:, None] * rows + row_T[None, :], mask=here_ST, other=0), 0)
+    sum_BT = tl.zeros((B, T), tl.float32) + sum_T[None, :]
+    for step in range(common, tl.max(length_B, 0)):
         real_B = step < length_B
-        node_B = tl.load(index_FL + leaf_B * depth + step, mask=real_B, other=0).to(tl.int64)
-        left_B = tl.load(sign_FL + leaf_B * depth + step, mask=real_B, other=0) > 0
-        turn_B = tl.where(left_B, node_B, node_B + leaves - 1) * rows
+        turn_B = _turn(index_FL, sign_FL, leaf_B * depth + step, real_B, leaves) * rows
         sum_BT += tl.load(
             turns_2MN + turn_B[:, None] + row_T[None, :], mask=real_B[:, None] & inside_T[None, :], other=0
         )
@@ -265,6 +287,6 @@ def log_leaves(scores_MN: Tensor, index_FL: Tensor, sign_FL: Tensor, length_F: T
     grid = triton.cdiv(leaves, _LEAVES), triton.cdiv(rows, together)
     paths = index_FL, sign_FL, length_F, leaf_F
     _leaves_kernel[grid](
-        turns_2MN, *paths, log_leaf_NF, rows, leaves, index_FL.shape[1], B=_LEAVES, T=together, num_warps=8
+        turns_2MN, *paths, log_leaf_NF, rows, leaves, index_FL.shape[1], B=_LEAVES, T=together, S=_STEPS, num_warps=8
     )
     return log_leaf_NF

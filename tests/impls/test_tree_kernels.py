@@ -137,7 +137,13 @@ def test_tokens_in_the_order_of_their_leaves(kernels, tokens, few, monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 70])
 @pytest.mark.parametrize(
-    "children", [huffman.build(zipf_counts(300)).children, huffman.build(zipf_counts(2)).children, chain(45)]
+    "children",
+    [
+        huffman.build(zipf_counts(300)).children,
+        huffman.build(zipf_counts(2)).children,
+        huffman.build(np.ones(2**11)).children,  # paths of leaves side by side have half of their turns in common
+        chain(45),
+    ],
 )
 def test_log_probabilities_of_all_leaves(kernels, children, rows):
     tree = huffman.from_children(children)
