@@ -115,7 +115,8 @@ class Worker:
     def _start(self) -> None:
         self._answers, child_end = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
-        command = [sys.executable, "-m", "harness.worker", "--framework", self.framework]
+        # -P: else a checkout of another version, if that is where the user stands, would come before this one.
+        command = [sys.executable, "-P", "-m", "harness.worker", "--framework", self.framework]
         command += ["--answers", str(child_end), "--parent", str(os.getpid())]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}

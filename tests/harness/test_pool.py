@@ -40,6 +40,15 @@ def test_finished_cells_are_not_measured_again(tmp_path):
     assert first["provenance"]["framework"]["freed_memory"]
 
 
+def test_a_checkout_where_the_user_stands_is_not_measured(tmp_path, monkeypatch):
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "__init__.py").write_text("raise SystemExit('another version')")
+    monkeypatch.chdir(tmp_path)
+    with Store(tmp_path / "rows.jsonl") as store:
+        (row,) = pool.run(oracle_cells(["full_softmax"]), store, deadline=120, progress=quiet)
+    assert row["status"] == "ok", row["message"]
+
+
 def test_a_cell_past_its_deadline_is_a_row_and_the_next_cell_runs(tmp_path):
     cells = oracle_cells(["full_softmax", "huffman"])
     deadlines = iter([0.05, 120.0])
