@@ -174,7 +174,8 @@ def _leaves_kernel(
     first = tl.load(leaf_F + tl.program_id(0) * B)
     last = tl.load(leaf_F + tl.minimum(tl.program_id(0) * B + B, leaves) - 1)
     shortest = tl.minimum(tl.load(length_F + first), tl.load(length_F + last))
-    common, sum_T = 0, tl.zeros((T,), tl.float32)
+    common = 0
+    sum_T = tl.zeros((T,), tl.float32)
     for start in range(0, shortest, S):
         step_S = start + tl.arange(0, S)
         turn_S = _turn(index_FL, sign_FL, first * depth + step_S, step_S < shortest, leaves)
