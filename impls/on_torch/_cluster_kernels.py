@@ -116,7 +116,21 @@ def _forward_kernel(
 
 
 @triton.jit
-def _dscores(scores_NS, token_T, slot_T, log_sum_T, dnll_T, real_T, slot_B, size, width):
+def _tokens_of(order_N, slot_N, log_sum_N, dnll_N, hidden_ND, first, end, d_D, dim, T: tl.constexpr):
+    """Tokens of a cluster from a place of the sorted batch on, and what the gradients by its words take of them."""
+    place_T = first + tl.arange(0, T)
+    real_T = place_T < end
+    token_T = tl.load(order_N + place_T, mask=real_T, other=0).to(tl.int64)
+    slot_T = tl.load(slot_N + token_T, mask=real_T, other=-1)
+    log_sum_T = tl.load(log_sum_N + token_T, mask=real_T, other=0.0)
+    dnll_T = tl.load(dnll_N + token_T, mask=real_T, other=0.0)
+    real_TD = real_T[:, None] & (d_D < dim)[None, :]
+    hidden_TD = tl.load(hidden_ND + token_T[:, None] * dim + d_D[None, :], mask=real_TD, other=0)
+    return token_T, real_T, slot_T, log_sum_T, dnll_T, hidden_TD
+
+
+@triton.jit
+def _dscores(scores_NS, token_T, real_T, slot_T, log_sum_T, dnll_T, slot_B, size, width):
     """(T, B) gradients by the scores of some tokens with some words of their cluster; 0 where there is none."""
     at_TB = scores_NS + token_T[:, None] * width + slot_B[None, :]
     scores_TB = tl.load(at_TB, mask=real_T[:, None] & (slot_B < size)[None, :], other=-float("inf"))
@@ -149,17 +163,12 @@ def _slab_kernel(
     zeros_BD, zeros_B = tl.zeros((B, D), tl.float32), tl.zeros((B,), tl.float32)
     if end - begin <= T:
         if block % BLOCKS == 0:
-            place_T = begin + tl.arange(0, T)
-            real_T = place_T < end
-            token_T = tl.load(order_N + place_T, mask=real_T, other=0).to(tl.int64)
-            slot_T = tl.load(slot_N + token_T, mask=real_T, other=-1)
-            log_sum_T = tl.load(log_sum_N + token_T, mask=real_T, other=0.0)
-            dnll_T = tl.load(dnll_N + token_T, mask=real_T, other=0.0)
-            real_TD = real_T[:, None] & (d_D < dim)[None, :]
-            hidden_TD = tl.load(hidden_ND + token_T[:, None] * dim + d_D[None, :], mask=real_TD, other=0)
+            token_T, real_T, slot_T, log_sum_T, dnll_T, hidden_TD = _tokens_of(
+                order_N, slot_N, log_sum_N, dnll_N, hidden_ND, begin, end, d_D, dim, T
+            )
             for number in range(block, min(block + BLOCKS, tl.num_programs(1))):
                 slot_B = number * B + tl.arange(0, B)
-                dscores_TB = _dscores(scores_NS, token_T, slot_T, log_sum_T, dnll_T, real_T, slot_B, size, width)
+                dscores_TB = _dscores(scores_NS, token_T, real_T, slot_T, log_sum_T, dnll_T, slot_B, size, width)
                 dscores_BT = tl.trans(dscores_TB.to(hidden_TD.dtype))
                 dwords_BD = tl.dot(dscores_BT, hidden_TD, zeros_BD, input_precision=PRECISION)
                 dadded_B = tl.sum(dscores_TB, 0)
@@ -169,18 +178,13 @@ def _slab_kernel(
         dwords_BD, dadded_B = zeros_BD, zeros_B
         if block * B < size:
             for start in range(begin, end, T):
-                place_T = start + tl.arange(0, T)
-                real_T = place_T < end
-                token_T = tl.load(order_N + place_T, mask=real_T, other=0).to(tl.int64)
-                slot_T = tl.load(slot_N + token_T, mask=real_T, other=-1)
-                log_sum_T = tl.load(log_sum_N + token_T, mask=real_T, other=0.0)
-                dnll_T = tl.load(dnll_N + token_T, mask=real_T, other=0.0)
-                real_TD = real_T[:, None] & (d_D < dim)[None, :]
-                hidden_TD = tl.load(hidden_ND + token_T[:, None] * dim + d_D[None, :], mask=real_TD, other=0)
-                dscores_TB = _dscores(scores_NS, token_T, slot_T, log_sum_T, dnll_T, real_T, slot_B, size, width)
-                dadded_B += tl.sum(dscores_TB, 0)
+                token_T, real_T, slot_T, log_sum_T, dnll_T, hidden_TD = _tokens_of(
+                    order_N, slot_N, log_sum_N, dnll_N, hidden_ND, start, end, d_D, dim, T
+                )
+                dscores_TB = _dscores(scores_NS, token_T, real_T, slot_T, log_sum_T, dnll_T, slot_B, size, width)
                 dscores_BT = tl.trans(dscores_TB.to(hidden_TD.dtype))
                 dwords_BD = tl.dot(dscores_BT, hidden_TD, dwords_BD, input_precision=PRECISION)
+                dadded_B += tl.sum(dscores_TB, 0)
         _store_words(dslab_CSD, dbias_CS, dwords_BD, dadded_B, cluster, slot_B, d_D, width, dim, BIASED)
 
 
