@@ -20,6 +20,7 @@ from impls.cpp import CPP
 from impls.on_jax import _clusters, _cpp
 from impls.on_jax._best import best_by_id, top_k
 from impls.on_jax._layer import Array, draw, product, wide
+from impls.on_jax._pallas import KERNELS
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _NEXT = 4  # times as many are tried where too many reach that: the k-th best of the first was far too low
@@ -230,7 +231,13 @@ def _joined_by_open(
 
 def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int) -> tuple[Array, Array]:
     (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
-    scores_NCS = _products(hidden_ND, words).reshape(rows, clusters, width) + words.added_CS
+    scores_NF = _products(hidden_ND, words)
+    if words.form == KERNELS:
+        from impls.on_jax import _best_kernels  # imports Pallas' way to Triton, which not every JAX has
+
+        if _best_kernels.takes(words.word_CS, k):
+            return _best_kernels.best_of_clusters(scores_NF, words.bias_CS, log_cluster_NC, words.word_CS, k)
+    scores_NCS = scores_NF.reshape(rows, clusters, width) + words.added_CS
     highest_NC = scores_NCS.max(axis=2)
     sum_NC = jnp.exp(scores_NCS - highest_NC[:, :, None]).sum(axis=2)
     shift_NC = log_cluster_NC - highest_NC - jnp.log(sum_NC)

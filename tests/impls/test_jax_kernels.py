@@ -19,6 +19,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh  # noqa
 
 from impls.cpp import Paths  # noqa: E402
 from impls.on_jax import (  # noqa: E402
+    _best_kernels,
     _cluster_kernels,
     _cpp,
     _pallas,
@@ -209,7 +210,10 @@ def test_a_softmax_by_blocks_of_words(tokens, vocab, dim, width, dtype, toleranc
 def interpreted(few_programs, monkeypatch):
     """Layers have the kernels, which the interpreter runs."""
     monkeypatch.setattr(_pallas, "known", lambda dtype, dim: True)
-    own = (_cluster_kernels, "in_cluster_nll"), (_tree_kernels, "path_nll"), (_softmax_kernels, "fused_nll")
+    own = (
+        (_cluster_kernels, "in_cluster_nll"), (_tree_kernels, "path_nll"), (_softmax_kernels, "fused_nll"),
+        (_best_kernels, "best_of_clusters"),
+    )  # fmt: skip
     for module, name in own:
         monkeypatch.setattr(module, name, partial(getattr(module, name), interpret=INTERPRET))
 
@@ -241,6 +245,11 @@ def test_layers_of_kernels_agree_with_their_definition(method, options, interpre
     np.testing.assert_allclose(dhidden_ND, wanted_ND, atol=1e-5 * np.abs(wanted_ND).max())
     for name, grad in grads.items():
         np.testing.assert_allclose(grad, wanted[name], atol=1e-5 * np.abs(wanted[name]).max(), err_msg=name)
+    for rows, k in ((1, 10), (60, 3), (60, 97)):
+        values_NK, ids_NK = ours.topk(inputs.hidden_ND[:rows], k)
+        wanted_NK, wanted_ids_NK = oracle.topk(inputs.hidden_ND[:rows], k)
+        np.testing.assert_allclose(values_NK, wanted_NK, rtol=1e-4)
+        np.testing.assert_array_equal(ids_NK, wanted_ids_NK)
 
 
 @pytest.mark.parametrize(("method", "options"), [("huffman", {}), ("binary_tree", SEVERAL_CODES)])
@@ -296,6 +305,46 @@ def lowered_softmax(dtype, dim):
         return _softmax_kernels.fused_nll(hidden_ND, weight_VD, bias_V, targets_N, width=6528)
 
     return lowered(nll, ((TOKENS, dim), (NODES, dim), (NODES,)), [(TOKENS,)], dtype)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("k", [1, 10, 60])
+def test_the_best_of_clusters(k, biased):
+    """Of half of the words each has an equal; a cluster may hold fewer words than are asked for."""
+    rng = np.random.default_rng(k)
+    size_C = rng.integers(1, 25, 9)
+    held_CS = np.arange(24) < size_C[:, None]
+    word_CS = np.full((9, 24), -1)
+    word_CS[held_CS] = rng.permutation(held_CS.sum())
+    scores_NCS = rng.integers(-2, 3, (6, 9, 24)).astype(np.float32)
+    scores_NCS[:3] += rng.normal(size=(3, 9, 24))
+    bias_CS = rng.integers(0, 2, (9, 24)).astype(np.float32) if biased else np.zeros((9, 24))
+    log_cluster_NC = np.log(rng.dirichlet(np.ones(9), 6))
+    log_cluster_NC[4:] = -2.0
+    given = scores_NCS.reshape(6, -1), jnp.asarray(bias_CS) if biased else None, jnp.asarray(log_cluster_NC, "float32")
+    found = _best_kernels.best_of_clusters(*given, jnp.asarray(word_CS), k, interpret=INTERPRET)
+    values_NK, ids_NK = (np.asarray(array) for array in found)
+    joint_NCS = np.where(held_CS, scores_NCS + bias_CS, -np.inf)
+    joint_NCS += (log_cluster_NC - np.logaddexp.reduce(joint_NCS, axis=2))[:, :, None]
+    by_word_NV = np.empty((6, held_CS.sum()))
+    by_word_NV[:, word_CS[held_CS]] = joint_NCS[:, held_CS]
+    np.testing.assert_allclose(values_NK, -np.sort(-by_word_NV, axis=1)[:, :k], rtol=1e-5)
+    np.testing.assert_allclose(values_NK, np.take_along_axis(by_word_NV, ids_NK, axis=1), rtol=1e-5)
+    assert all(len(set(row)) == k for row in ids_NK.tolist())
+    tied_NK = values_NK[:, 1:] == values_NK[:, :-1]
+    assert (ids_NK[:, 1:] > ids_NK[:, :-1])[tied_NK].all()
+    assert tied_NK.any() == (k > 1)
+
+
+def test_a_gpu_is_given_kernels_that_find_the_best():
+    def found(*given):
+        return _best_kernels.best_of_clusters(*given, 10)
+
+    kinds = (jnp.float32, 64, 210 * 316), (jnp.bfloat16, 210, 316), (jnp.float32, 64, 210), (jnp.int32, 210, 316)
+    with use_abstract_mesh(H200):
+        traced = jax.jit(found).trace(*(jax.ShapeDtypeStruct(shape, kind) for kind, *shape in kinds))
+        program = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("__gpu$xla.gpu.triton") == 4
 
 
 def test_logits_are_not_kept_from_the_forward_pass():
