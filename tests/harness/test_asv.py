@@ -65,6 +65,15 @@ def test_a_time_is_its_rounds_and_a_share_of_full_softmax():
     assert history.figures(row(LAYER, method="full_softmax")).keys() == {"layer_seconds"}
 
 
+def test_steps_in_flight_have_a_name_of_their_own():
+    measured = Measurement("layer_seconds", 0.0111, samples=TIMES, ratio=RATIO, detail={"timing": 4})
+    found = history.figures(row(measured, device="cuda"))
+    assert found.keys() == {"in_flight_layer_seconds", "relative_in_flight_layer_seconds"}
+    assert {history.definition(row(measured), figure) for figure in found} == {4}
+    awaited = Measurement("topk_seconds", 0.1, samples=TIMES, ratio=RATIO, detail={"timing": 3})
+    assert history.figures(row(awaited, device="cuda")).keys() == {"topk_seconds", "relative_topk_seconds"}
+
+
 def test_the_machine_s_and_the_method_s_figures_are_no_history():
     others = [Measurement(quantity, 0.1) for quantity in NOT_JUDGED]
     assert NOT_JUDGED
@@ -91,6 +100,8 @@ def test_what_disagrees_has_no_speed():
         ("layer_seconds", "seconds"),
         ("peak_bytes", "bytes"),
         ("relative_topk_seconds", "full softmax's"),
+        ("in_flight_layer_seconds", "seconds"),
+        ("relative_in_flight_layer_seconds", "full softmax's"),
         ("one_minus_rougeL_f1", "1"),
     ],
 )

@@ -321,8 +321,9 @@ def test_the_best_of_clusters(k, biased):
     bias_CS = rng.integers(0, 2, (9, 24)).astype(np.float32) if biased else np.zeros((9, 24))
     log_cluster_NC = np.log(rng.dirichlet(np.ones(9), 6))
     log_cluster_NC[4:] = -2.0
-    given = scores_NCS.reshape(6, -1), jnp.asarray(bias_CS) if biased else None, jnp.asarray(log_cluster_NC, "float32")
-    found = _best_kernels.best_of_clusters(*given, jnp.asarray(word_CS), k, interpret=INTERPRET)
+    scores_NF, biases = jnp.asarray(scores_NCS.reshape(6, -1)), jnp.asarray(bias_CS) if biased else None
+    given = scores_NF, biases, jnp.asarray(log_cluster_NC, "float32"), jnp.asarray(word_CS)
+    found = _best_kernels.best_of_clusters(*given, k, interpret=INTERPRET)
     values_NK, ids_NK = (np.asarray(array) for array in found)
     joint_NCS = np.where(held_CS, scores_NCS + bias_CS, -np.inf)
     joint_NCS += (log_cluster_NC - np.logaddexp.reduce(joint_NCS, axis=2))[:, :, None]
@@ -337,8 +338,8 @@ def test_the_best_of_clusters(k, biased):
 
 
 def test_a_gpu_is_given_kernels_that_find_the_best():
-    def found(*given):
-        return _best_kernels.best_of_clusters(*given, 10)
+    def found(scores_NF, bias_CS, log_cluster_NC, word_CS):
+        return _best_kernels.best_of_clusters(scores_NF, bias_CS, log_cluster_NC, word_CS, 10)
 
     kinds = (jnp.float32, 64, 210 * 316), (jnp.bfloat16, 210, 316), (jnp.float32, 64, 210), (jnp.int32, 210, 316)
     with use_abstract_mesh(H200):
