@@ -22,8 +22,8 @@ def figures(row: Row) -> dict[str, list[float]]:
 
     A time that was taken in turns with full softmax is there as `relative_<quantity>` too, the share of full softmax's
     time round by round, which a busy machine moves far less. One of steps in flight is `in_flight_<quantity>`: by the
-    same name asv would take a CPU's times for older ones. A row that disagrees with the definition has no figure but its
-    error.
+    same name asv would take a CPU's times for older ones. A row that disagrees with the definition has no figure but
+    its error.
     """
     found: dict[str, list[float]] = {}
     for entry in entries(row):
