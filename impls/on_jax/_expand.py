@@ -235,7 +235,7 @@ def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster,
     if words.form == KERNELS:
         from impls.on_jax import _best_kernels  # imports Pallas' way to Triton, which not every JAX has
 
-        if _best_kernels.takes(words.word_CS, k):
+        if _best_kernels.takes(clusters, width, k):
             return _best_kernels.best_of_clusters(scores_NF, words.bias_CS, log_cluster_NC, words.word_CS, k)
     scores_NCS = scores_NF.reshape(rows, clusters, width) + words.added_CS
     highest_NC = scores_NCS.max(axis=2)

@@ -27,6 +27,7 @@ _SHARED_NODES = 256
 _FORMS = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (256, 2**14)}
 # Decoding: how many subtrees a row follows at a time; first a few, then, for the rows that these do not settle, many.
 _BEAMS = (16, 64)
+_AT_ONCE_ON_GPU = 2**27  # scores of nodes, all rows together: so many a GPU makes while the host waits for a decision
 
 
 def _cold_pairs(index_NL: Array, cold_NL: Array, at_once: int) -> tuple[Array, Array, Array]:
@@ -171,6 +172,8 @@ class TreeSoftmax(OutputLayer):
         whole = {name: self.spec.structure[name] for name in ("index", "sign", "children")}
         whole |= {"place": huffman.places(self.spec.structure["children"])}
         whole |= {"exits": near.exits, "leaf": self._leaf_VM, "leaf_word": self._leaf_word}
+        if self.form == KERNELS:
+            whole |= {"leaf_at": np.argsort(whole["place"]), "length": (whole["sign"] != 0).sum(axis=1)}
         arrays = {name: put(array, jnp.int32) for name, array in whole.items()}
         return arrays | {"turns": put(near.turns)}
 
@@ -241,6 +244,8 @@ class TreeSoftmax(OutputLayer):
             return super().search(params, structure, hidden_ND, k)
         if self.form == CPP:
             return _cpp.likeliest_leaves(self._cast(params, hidden_ND), params["node_weight"], structure["children"], k)
+        if self._finds_by_kernels(len(hidden_ND), k):
+            return *self._likeliest(params, structure, hidden_ND, k), jnp.ones(len(hidden_ND), jnp.float32)
         nodes, tree, cast_ND = len(self._children), self._tree(params, structure), self._cast(params, hidden_ND)
 
         def solve(rows_R: Array, beams: tuple[int, ...]) -> tuple[Array, Array, Array]:
@@ -254,6 +259,25 @@ class TreeSoftmax(OutputLayer):
 
         values_NK, ids_NK, nodes_N = solve(jnp.arange(len(hidden_ND)), _BEAMS)
         return values_NK, ids_NK, nodes_N.astype(jnp.float32) / nodes
+
+    def _finds_by_kernels(self, rows: int, k: int) -> bool:
+        if self.form != KERNELS or rows * len(self._children) > _AT_ONCE_ON_GPU:
+            return False
+        from impls.on_jax import _best_kernels  # imports Pallas' way to Triton, which not every JAX has
+
+        return _best_kernels.takes(-(-len(self._leaf_word) // _best_kernels.WIDTH), _best_kernels.WIDTH, k)
+
+    def _likeliest(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
+        """Values and ids (N, K), every node scored: on a GPU the host would wait for each turn of a loop by bounds."""
+        from impls.on_jax import _best_kernels, _tree_kernels
+
+        scores_MN = product(params["node_weight"], self._cast(params, hidden_ND))
+        index_FL, sign_FL, length_F, leaf_F = (structure[name] for name in ("index", "sign", "length", "leaf_at"))
+        given = scores_MN, index_FL, sign_FL, length_F, leaf_F
+        log_leaf_NX = _tree_kernels.log_leaves(*given, width=_best_kernels.WIDTH)
+        # Groups of leaves that stand side by side; each is a word, of the same number.
+        word_X = jnp.pad(leaf_F, (0, log_leaf_NX.shape[1] - len(leaf_F)), constant_values=-1)
+        return _best_kernels.best_of_groups(log_leaf_NX, word_X.reshape(-1, _best_kernels.WIDTH), k)
 
     def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level; exact where

@@ -33,6 +33,7 @@ _COLUMNS = 256  # of the nodes' gradients that a program holds
 _RANKED, _COMPARED = 16, 256  # tokens that a program sorts, and others that it compares these with at a time
 _NOWHERE = 2**31 - 1  # place behind all others
 _ZEROS = 2**13  # that a program writes
+_LEAVES, _ROWS = 32, 64  # whose log-probabilities a program sums, leaves of each row
 
 
 class _Batch(NamedTuple):
@@ -183,6 +184,68 @@ def _backward_kernel(zeros_MD, hidden_ND, batch, order_N, dscores_NL, dnll_N, dn
         plgpu.store(dnode_MD.at[node_B[:, None], d_D[None, :]], dnode_BD.astype(dnode_MD.dtype), mask=real_BD)
 
     loop(up(length - begin, _STEPS), of_steps, None)
+
+
+def _leaves_kernel(turns_PN, index_FL, sign_FL, length_F, leaf_F, log_leaf_NX, *, together):  # type: ignore[no-untyped-def]
+    """For leaves that stand side by side: the turns from the root that the first and the last have in common, which are
+    all of theirs, once for all."""
+    begin, (leaves,) = pl.program_id(0) * _LEAVES, leaf_F.shape
+    place_B, row_T = begin + iota(_LEAVES), pl.program_id(1) * together + iota(together)
+    inside_B, inside_T = place_B < leaves, row_T < turns_PN.shape[1]
+    leaf_B = plgpu.load(leaf_F.at[place_B], mask=inside_B, other=0)
+    length_B = plgpu.load(length_F.at[leaf_B], mask=inside_B, other=0)
+    first, last = leaf_F[begin], leaf_F[jnp.minimum(begin + _LEAVES, leaves) - 1]
+    shortest = jnp.minimum(length_F[first], length_F[last])
+
+    def turn(leaf: Array, step: Array, real: Array) -> Array:
+        node = plgpu.load(index_FL.at[leaf, step], mask=real, other=0)
+        is_left = plgpu.load(sign_FL.at[leaf, step], mask=real, other=0) > 0
+        return jnp.where(is_left, node, node + (leaves - 1))
+
+    def of_common(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        step_S = number * _STEPS + iota(_STEPS)
+        real_S = step_S < shortest
+        turn_S = turn(first, step_S, real_S)
+        # Once paths have parted they have no node in common any more.
+        same_S = real_S & (turn_S == turn(last, step_S, real_S))
+        mask_ST = same_S[:, None] & inside_T[None, :]
+        values_ST = plgpu.load(turns_PN.at[turn_S[:, None], row_T[None, :]], mask=mask_ST, other=0.0)
+        return sums[0] + same_S.astype(jnp.int32).sum(dtype=jnp.int32), sums[1] + values_ST.sum(axis=0)
+
+    common, sum_T = loop(up(shortest, _STEPS), of_common, (jnp.int32(0), jnp.zeros(together, jnp.float32)))
+
+    def of_step(number: Array, sum_BT: Array) -> Array:
+        real_B = common + number < length_B
+        turn_B = turn(leaf_B, common + number, real_B)
+        mask_BT = real_B[:, None] & inside_T[None, :]
+        return sum_BT + plgpu.load(turns_PN.at[turn_B[:, None], row_T[None, :]], mask=mask_BT, other=0.0)
+
+    start_BT = jnp.zeros((_LEAVES, together), jnp.float32) + sum_T[None, :]
+    sum_BT = loop(jnp.maximum(length_B.max() - common, 0), of_step, start_BT)
+    mask_BT = inside_B[:, None] & inside_T[None, :]
+    plgpu.store(log_leaf_NX.at[row_T[None, :], place_B[:, None]], sum_BT, mask=mask_BT)
+
+
+def log_leaves(
+    scores_MN: Array, index_FL: Array, sign_FL: Array, length_F: Array, leaf_F: Array, width: int,
+    interpret: bool = False,
+) -> Array:  # fmt: skip
+    """(N, X) float32 log-probabilities of the leaves, from left to right, in room for whole groups of `width`; of no
+    meaning beyond the last leaf.
+
+    Args:
+        scores_MN: Scores of the inner nodes.
+        index_FL, sign_FL: Of each leaf's path.
+        length_F: How long each is.
+        leaf_F: The leaf at each place from left to right.
+    """
+    (_, rows), leaves = scores_MN.shape, len(leaf_F)
+    turns_PN = jax.nn.log_sigmoid(jnp.concatenate([scores_MN, -scores_MN]).astype(jnp.float32))
+    together = min(_ROWS, max(16, pl.next_power_of_2(rows)))
+    out = jax.ShapeDtypeStruct((rows, pl.cdiv(leaves, width) * width), jnp.float32)
+    grid = pl.cdiv(leaves, _LEAVES), pl.cdiv(rows, together)
+    kernel = call(partial(_leaves_kernel, together=together), out, grid, 8, 1, interpret)
+    return kernel(turns_PN, index_FL, sign_FL, length_F, leaf_F)  # type: ignore[no-any-return]
 
 
 def path_nll(hidden_ND: Array, node_MD: Array, paths: Paths, near: int, interpret: bool = False) -> Array:

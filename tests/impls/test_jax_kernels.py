@@ -212,7 +212,7 @@ def interpreted(few_programs, monkeypatch):
     monkeypatch.setattr(_pallas, "known", lambda dtype, dim: True)
     own = (
         (_cluster_kernels, "in_cluster_nll"), (_tree_kernels, "path_nll"), (_softmax_kernels, "fused_nll"),
-        (_best_kernels, "best_of_clusters"),
+        (_best_kernels, "best_of_clusters"), (_best_kernels, "best_of_groups"), (_tree_kernels, "log_leaves"),
     )  # fmt: skip
     for module, name in own:
         monkeypatch.setattr(module, name, partial(getattr(module, name), interpret=INTERPRET))
@@ -335,6 +335,61 @@ def test_the_best_of_clusters(k, biased):
     tied_NK = values_NK[:, 1:] == values_NK[:, :-1]
     assert (ids_NK[:, 1:] > ids_NK[:, :-1])[tied_NK].all()
     assert tied_NK.any() == (k > 1)
+
+
+@pytest.mark.parametrize(("columns", "k"), [(1, 1), (50, 7), (700, 10), (700, 16)])
+def test_the_best_of_groups_with_ties(columns, k):
+    """Of few kinds, so that most are ties; of groups that hold fewer than k, and fewer groups than k."""
+    rng = np.random.default_rng(columns)
+    scores_NV = rng.integers(-3, 4, (5, columns)).astype(np.float32)
+    scores_NV[scores_NV == 2] = -np.inf
+    scores_NV[0] = rng.normal(size=columns)
+    word_X = np.append(rng.permutation(columns), [-1] * (-columns % 32))
+    scores_NX = np.append(scores_NV[:, word_X[:columns]], np.full((5, -columns % 32), 9.0, np.float32), axis=1)
+    given = jnp.asarray(scores_NX), jnp.asarray(word_X.reshape(-1, 32), jnp.int32), k
+    values_NK, ids_NK = _best_kernels.best_of_groups(*given, interpret=INTERPRET)
+    order_NV = np.argsort(-scores_NV, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(ids_NK, order_NV)
+    np.testing.assert_array_equal(values_NK, np.take_along_axis(scores_NV, order_NV, axis=1))
+
+
+@pytest.mark.parametrize("rows", [1, 70])
+@pytest.mark.parametrize(
+    "children",
+    [
+        huffman.build(zipf_counts(300)).children,
+        huffman.build(zipf_counts(2)).children,
+        huffman.build(
+            np.ones(2**9, np.int64)
+        ).children,  # paths of leaves side by side have half of their turns in common
+        chain(45),
+    ],
+)
+def test_log_probabilities_of_all_leaves(children, rows):
+    tree = huffman.from_children(children)
+    leaf_at = np.argsort(huffman.places(children))
+    scores_MN = np.random.default_rng(2).normal(size=(len(children), rows)).astype(np.float32)
+    paths = [jnp.asarray(array, jnp.int32) for array in (tree.index, tree.sign, tree.code_length, leaf_at)]
+    log_leaf_NX = _tree_kernels.log_leaves(jnp.asarray(scores_MN), *paths, width=64, interpret=INTERPRET)
+    assert log_leaf_NX.shape == (rows, -(-len(leaf_at) // 64) * 64)
+    turns_FLN = tree.sign[:, :, None] * scores_MN[tree.index].astype(np.float64)
+    log_FN = (-np.logaddexp(0, -turns_FLN) * (tree.sign != 0)[:, :, None]).sum(axis=1)
+    np.testing.assert_allclose(log_leaf_NX[:, : len(leaf_at)], log_FN.T[:, leaf_at], rtol=1e-4)
+
+
+def test_a_gpu_is_given_kernels_that_find_leaves():
+    def found(scores_MN, index_FL, sign_FL, length_F, leaf_F):
+        log_leaf_NX = _tree_kernels.log_leaves(scores_MN, index_FL, sign_FL, length_F, leaf_F, 1024)
+        return _best_kernels.best_of_groups(log_leaf_NX, jnp.zeros((43, 1024), jnp.int32), 10)
+
+    leaves, whole = NODES + 1, jnp.int32
+    kinds = (
+        (jnp.float32, NODES, 128), (whole, leaves, DEPTH), (whole, leaves, DEPTH), (whole, leaves), (whole, leaves),
+    )  # fmt: skip
+    with use_abstract_mesh(H200):
+        traced = jax.jit(found).trace(*(jax.ShapeDtypeStruct(shape, kind) for kind, *shape in kinds))
+        program = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("__gpu$xla.gpu.triton") == 5
 
 
 def test_a_gpu_is_given_kernels_that_find_the_best():

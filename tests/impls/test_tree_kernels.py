@@ -141,7 +141,9 @@ def test_tokens_in_the_order_of_their_leaves(kernels, tokens, few, monkeypatch):
     [
         huffman.build(zipf_counts(300)).children,
         huffman.build(zipf_counts(2)).children,
-        huffman.build(np.ones(2**11)).children,  # paths of leaves side by side have half of their turns in common
+        huffman.build(
+            np.ones(2**11, np.int64)
+        ).children,  # paths of leaves side by side have half of their turns in common
         chain(45),
     ],
 )
