@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from impls.on_torch import _products
+from impls.on_torch._best import exact_topk
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
 from impls.spec import LayerSpec
 
@@ -30,7 +31,20 @@ class FullSoftmax(OutputLayer):
         return F.cross_entropy(self._logits(hidden_ND), targets_N, reduction="none")
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
-        return F.log_softmax(self._logits(hidden_ND), dim=1)
+        logits_NV = _products.linear(hidden_ND, self.weight, self.bias)
+        # In one pass with the cast, which alone takes a GPU two thirds of its time.
+        return F.log_softmax(logits_NV, dim=1, dtype=torch.promote_types(logits_NV.dtype, torch.float32))
+
+    @torch.no_grad()
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        if hidden_ND.is_cuda or len(hidden_ND) == 1:
+            return super().search(hidden_ND, k)
+        # On a CPU it takes less to sum exponentials in the place of the logits than to write log-probabilities.
+        logits_NV = self._logits(hidden_ND)
+        values_NK, ids_NK = exact_topk(logits_NV, k)
+        highest_N1 = values_NK[:, :1]
+        log_sum_N1 = logits_NV.sub_(highest_N1).exp_().sum(dim=1, keepdim=True).log_().add_(highest_N1)
+        return values_NK - log_sum_N1, ids_NK, torch.ones(len(hidden_ND))
 
 
 LAYER = FullSoftmax
