@@ -85,13 +85,12 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         plain, _ = fastest_form(cell.framework, _spec(cell, BASELINE), inputs, cell.device, progress)
     baseline = _layer(cell, plain)  # a second one where the method is full softmax itself: an A/A comparison
     formulation, least = layer.formulation(), layer.least_work(inputs.targets_N)
-    rates = None
+    rates, calls = None, calls_in_flight(cell.device)
     if "layer_seconds" in wanted and least is not None:
         rates = _ceilings(cell, progress)
     for quantity in wanted:
         if quantity in _WORK and (layer.reaches_few_rows() or not _WORK[quantity][1].row_sparse):
             progress(quantity)
-            calls = calls_in_flight(cell.device)
             pair = _work(baseline, quantity, inputs, calls), _work(layer, quantity, inputs, calls)
             found = _timed(cell, quantity, *pair, dict(tried), compiling, calls)
             found[0].detail["formulation"] = layer.formulation()  # which its first call completes

@@ -196,9 +196,3 @@ def draw(probabilities_NV: Array, uniforms_N: Array) -> Array:
 def pick(scores_NV: Array, index_N: Array) -> Array:
     """(N,) one entry of each row."""
     return jnp.take_along_axis(scores_NV, index_N[:, None], axis=1)[:, 0]
-
-
-def pick_of_few(scores_NV: Array, index_N: Array) -> Array:
-    """`pick` whose gradient is one comparison a score, and no zeros that a GPU writes first and scatters into."""
-    here_NV = jax.lax.broadcasted_iota(jnp.int32, scores_NV.shape, 1) == index_N[:, None]
-    return jnp.where(here_NV, scores_NV, 0).sum(axis=1)

@@ -23,11 +23,6 @@ _WORDS = 2**12  # whose gradients are added to at a time, in a cache
 _BY_KERNELS = f", {KERNELS}"
 
 
-def _width(tokens: int, vocab: int, form: str) -> int:
-    """Words whose logits are held at a time."""
-    return blocks.width(tokens, vocab, form.removesuffix(_BY_KERNELS))
-
-
 class _Blocks(NamedTuple):
     """The vocabulary in `count` blocks of `width` words; the last one begins early enough to be whole, and the words
     that it shares with the one before count there."""
@@ -37,7 +32,7 @@ class _Blocks(NamedTuple):
 
     @classmethod
     def of(cls, tokens: int, vocab: int, form: str) -> _Blocks:
-        width = _width(tokens, vocab, form)
+        width = blocks.width(tokens, vocab, form)
         return cls(width, -(-vocab // width))
 
     def start(self, block: Array, vocab: int) -> Array:
@@ -224,7 +219,7 @@ class FusedSoftmax(FullSoftmax):
         if self.form.endswith(_BY_KERNELS):
             from impls.on_jax import _softmax_kernels  # imports Pallas' way to Triton, which not every JAX has
 
-            return _softmax_kernels.fused_nll(*given, _width(len(hidden_ND), self.spec.vocab, self.form))
+            return _softmax_kernels.fused_nll(*given, blocks.width(len(hidden_ND), self.spec.vocab, self.form))
         return fused_nll(*given, self.form)
 
     def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from impls import cpp
 from impls.cpp import CPP
 from impls.on_jax import _clusters, _cpp, _expand
-from impls.on_jax._layer import Array, OutputLayer, Tree, pick, pick_of_few, product, put, wide
-from impls.on_jax._pallas import KERNELS
+from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put, wide
 from impls.on_numpy import sohsm
 from impls.spec import LayerSpec
 from impls.structures import clusters
@@ -68,8 +67,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             slot_N,
             self.form,
         )
-        picked_N = (pick_of_few if self.form == KERNELS else pick)(log_cluster_NC, cluster_N)
-        return -picked_N, word_nll_N, log_cluster_NC
+        return -pick(log_cluster_NC, cluster_N), word_nll_N, log_cluster_NC
 
     def cluster_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
         """(N, C) log P(c | h)."""

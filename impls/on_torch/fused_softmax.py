@@ -22,14 +22,9 @@ _BY_KERNELS = f", {_triton.KERNELS}"
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
-def _width(tokens: int, vocab: int, form: str) -> int:
-    """Words whose logits are held at a time."""
-    return blocks.width(tokens, vocab, form.removesuffix(_BY_KERNELS))
-
-
 def _blocks(tokens: int, vocab: int, form: str) -> Iterator[slice]:
     """The ranges of the vocabulary that these are."""
-    width = _width(tokens, vocab, form)
+    width = blocks.width(tokens, vocab, form)
     return (slice(start, min(start + width, vocab)) for start in range(0, vocab, width))
 
 
@@ -213,7 +208,7 @@ class FusedSoftmax(FullSoftmax):
 
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        if _width(len(hidden_ND), len(self.weight), self.form) == len(self.weight):
+        if blocks.width(len(hidden_ND), len(self.weight), self.form) == len(self.weight):
             return super().search(hidden_ND, k)
         cast_ND = hidden_ND.to(self.weight.dtype)
         log_sum_N = at_least_float32(cast_ND.new_full((len(cast_ND),), -torch.inf))

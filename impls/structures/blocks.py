@@ -30,9 +30,11 @@ _ALIGNED = 64
 
 def width(tokens: int, vocab: int, form: str) -> int:
     """Words B of a block, so that its (N, B) logits are about as many as the form says: whole rows of `_ALIGNED` where
-    there is room, since products of odd widths are slower, in PyTorch on a CPU by a quarter. What is not training goes
-    by blocks of words in a form by tokens too, the smallest ones."""
-    at_once = (FORMS | GPU_FORMS | FLOAT32_GPU_FORMS).get(form, min(FORMS.values()))
+    there is room, since products of odd widths are slower, in PyTorch on a CPU by a quarter. A form's name may go on
+    with what goes through the blocks. What is not training goes by blocks of words in a form by tokens too, the
+    smallest ones."""
+    sizes = (FORMS | GPU_FORMS | FLOAT32_GPU_FORMS).items()
+    at_once = next((size for name, size in sizes if form.startswith(name)), min(FORMS.values()))
     words = max(1, at_once // tokens)
     return min(vocab, words // _ALIGNED * _ALIGNED or words)
 
