@@ -10,7 +10,7 @@ import pytest
 from harness import layers
 from harness.workload import zipf_counts
 from impls.structures import huffman
-from tests.impls.some_trees import chain, random_tree
+from tests.impls.some_trees import ALL_LEAVES_OF, chain, log_leaves, random_tree
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -136,27 +136,13 @@ def test_tokens_in_the_order_of_their_leaves(kernels, tokens, few, monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [1, 70])
-@pytest.mark.parametrize(
-    "children",
-    [
-        huffman.build(zipf_counts(300)).children,
-        huffman.build(zipf_counts(2)).children,
-        huffman.build(
-            np.ones(2**11, np.int64)
-        ).children,  # paths of leaves side by side have half of their turns in common
-        chain(45),
-    ],
-)
+@pytest.mark.parametrize("children", ALL_LEAVES_OF)
 def test_log_probabilities_of_all_leaves(kernels, children, rows):
-    tree = huffman.from_children(children)
-    leaf_at = np.argsort(huffman.places(children))
+    tree, leaf_at = huffman.from_children(children), np.argsort(huffman.places(children))
     scores_MN = np.random.default_rng(2).standard_normal((len(children), rows)).astype(np.float32)
     paths = tree.index, tree.sign, tree.code_length.astype(np.int32), leaf_at.astype(np.int32)
     given = (torch.from_numpy(array).to(DEVICE) for array in (scores_MN, *paths))
-    log_leaf_NF = kernels.log_leaves(*given).cpu().numpy()
-    turns_FLN = tree.sign[:, :, None] * scores_MN[tree.index].astype(np.float64)
-    log_FN = (-np.logaddexp(0, -turns_FLN) * (tree.sign != 0)[:, :, None]).sum(axis=1)
-    close(log_leaf_NF, log_FN.T[:, leaf_at])
+    close(kernels.log_leaves(*given).cpu().numpy(), log_leaves(tree, scores_MN)[:, leaf_at])
 
 
 @pytest.mark.parametrize(
