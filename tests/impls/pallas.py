@@ -59,8 +59,8 @@ def for_a_gpu(function: Callable[..., Any], *arrays: tuple[Any, ...]) -> str:
 def loss_for_a_gpu(
     nll: Callable[..., jax.Array], trained: Sequence[tuple[int, ...]], fixed: Sequence[tuple[int, ...]], dtype: str
 ) -> str:
-    """Forward and backward of the sum of losses of arrays of these shapes: those that are trained, in `dtype`, and those
-    of int32."""
+    """Forward and backward of the sum of losses of arrays of these shapes: those that are trained, in `dtype`, and
+    those of int32."""
     arrays = [(adapter.JAX_DTYPES[dtype], *shape) for shape in trained], [(jnp.int32, *shape) for shape in fixed]
 
     def loss(*given: jax.Array) -> jax.Array:
