@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from harness import history, registry
+from harness import history, matching, places
 from harness.cells import Cell
-from harness.matching import EFFORT
 from harness.store import Row
 from impls.errors import BadInput
 
@@ -98,12 +97,12 @@ def provenance(row: Row, room: str) -> dict[str, Any]:
 
 def name_of(cell: Cell) -> str:
     """What asv calls a cell next to its framework and method: all that makes it another measurement."""
-    known = registry.task(cell.task).SETTINGS if cell.task in registry.tasks() else {}
-    parts = [f"{Path(cell.dataset).name}@{cell.dataset_sha256[:8]}" if cell.dataset else ""]
+    usual = matching.default_settings(cell.task)
+    parts = [f"{cell.dataset}@{cell.dataset_sha256[:8]}" if cell.dataset else ""]
     parts += [f"V={cell.vocab:,}" if cell.vocab else "", f"D={cell.dim} N={cell.tokens}", cell.precision, cell.device]
     parts += [f"seed={cell.seed}" if cell.seed else ""]
     for name, value in cell.settings.items():
-        if name not in EFFORT and not (name in known and value == _plain(known[name].default)):
+        if matching.distinguishes(cell.task, name) and not (name in usual and value == _plain(usual[name])):
             parts.append(f"{name}={'+'.join(map(str, value)) if isinstance(value, list) else value}")
     return " ".join(filter(None, parts))
 
@@ -129,7 +128,7 @@ def write(folder: Path, found: Iterable[tuple[Origin, Row]]) -> list[Path]:
         _check_machine(place, known, source.machine)
         if path not in files:
             files[path] = source, _read(path)
-        cell = Cell.from_json(row["cell"])
+        cell = Cell.from_json(places.by_name(row["cell"]))
         parameters = tuple(map(repr, (cell.framework, cell.method + cell.variant, name_of(cell))))
         for name, samples in history.figures(row).items():
             cells = files[path][1].setdefault(f"{cell.task}.{name}", {})

@@ -23,7 +23,7 @@ from harness.tasks._paired import BASELINE
 from impls.options import Destination
 
 # How long to measure and what, not how: cells that differ in these alone are the same measurement.
-EFFORT = ("rounds", "budget", "quantities", "checked_tokens")
+_EFFORT = ("rounds", "budget", "quantities", "checked_tokens")
 
 ERROR_RATES = ("cer", "per")
 
@@ -188,12 +188,22 @@ def identify(cell: Cell, **changed: Any) -> str:
     """What has to be equal for two cells to be the same measurement: all but the suite, the effort, and where output
     goes or a text lies that its sha256 tells. A setting that one side's code did not know yet has its default."""
     fields = cell.to_json() | changed
-    known = registry.task(cell.task).SETTINGS if cell.task in registry.tasks() else {}
-    defaults = {name: setting.default for name, setting in known.items()}
-    ignored = {*EFFORT, *(name for name, setting in known.items() if isinstance(setting, Destination))}
-    settings = {name: value for name, value in (defaults | fields["settings"]).items() if name not in ignored}
+    settings = {**default_settings(cell.task), **fields["settings"]}
+    settings = {name: value for name, value in settings.items() if distinguishes(cell.task, name)}
     dataset = "" if fields["dataset_sha256"] else Path(fields["dataset"]).name
     return json.dumps({**fields, "suite": "", "dataset": dataset, "settings": settings}, sort_keys=True, default=str)
+
+
+def default_settings(task: str) -> dict[str, Any]:
+    """Those of a task; of one that this code does not know, none."""
+    known = registry.task(task).SETTINGS if task in registry.tasks() else {}
+    return {name: setting.default for name, setting in known.items()}
+
+
+def distinguishes(task: str, setting: str) -> bool:
+    """Whether cells of a task that differ in a setting are different measurements."""
+    known = registry.task(task).SETTINGS if task in registry.tasks() else {}
+    return setting not in _EFFORT and not isinstance(known.get(setting), Destination)
 
 
 def positive(samples: Any) -> list[float]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from harness import pool, provenance
+from harness import numerals, pool, provenance
 from harness.cells import Cell
 from harness.store import Row, Store
 from impls.errors import BadInput
@@ -34,13 +34,13 @@ def check(device: str, address: str | None, cores: int | None) -> None:
     address = address or os.environ.get("RAY_ADDRESS", "auto")
     if address in ("auto", "local"):
         return
-    host, colon, port = address.rpartition(":")
-    if not colon or "/" in host or not port.isdecimal():
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host:
         raise _no_cluster(address, "no address")
     try:
         # Ray itself tries for minutes.
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
-    except (OSError, OverflowError) as error:
+        socket.create_connection((host.strip("[]"), numerals.count(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError, ValueError) as error:
         raise _no_cluster(address, str(error)) from error
 
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
-from harness import registry, runs
+from harness import places, registry, runs
 from harness.cells import Cell
 from harness.store import Row
 from harness.whole_file import written_whole
 from impls.errors import BadInput
-from impls.options import Destination, File, Folder, Table, Words
 
 _KEPT = ("ok", "disagree")
 _TEXT = ("summaries", "examples", "transcripts", "ids", "clusters")  # details that quote the data
-_PLACES = (File, Folder, Destination, Table, Words)  # kinds of option and setting that name a file or a folder
 _OURS = ("pydoc", "spoken")  # built from what may be passed on
 _CODE = re.compile(r"-[0-9a-f]{12}$")  # of the run's default name
 
@@ -82,29 +79,8 @@ def _without_text(value: Any) -> Any:
 
 
 def _without_place(row: Row) -> Row:
-    """A file or a folder, a dataset's or an option's, goes by its name: where it lies is nobody's business, and its
-    sha256 stays."""
-    cell = row["cell"]
-    changed = {**cell, "dataset": _name(cell["dataset"])}
-    for room, kinds in _kinds(cell).items():
-        changed[room] = {
-            name: _name(value) if isinstance(kinds.get(name), (*_PLACES, NoneType)) else value
-            for name, value in cell[room].items()
-        }
-    return row if changed == cell else {**row, "cell": changed, "key": Cell.from_json(changed).key}
-
-
-def _kinds(cell: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:
-    """Of the method's options and the task's settings; of what this code does not know, none."""
-    method, task = cell["method"], cell["task"]
-    return {
-        "options": registry.definition(method).options if method in registry.methods() else {},
-        "settings": registry.task(task).SETTINGS if task in registry.tasks() else {},
-    }
-
-
-def _name(place: Any) -> Any:
-    return Path(place).name if isinstance(place, str) and "/" in place else place
+    cell = places.by_name(row["cell"])
+    return row if cell == row["cell"] else {**row, "cell": cell, "key": Cell.from_json(cell).key}
 
 
 def _write(target: Path, rows: Sequence[Row]) -> None:

@@ -191,7 +191,7 @@ def test_asv_reads_what_was_exported(repository):
         task="language_modelling",
         dataset="/home/me/novels",
         dataset_sha256="392cfeea" * 8,
-        settings={"epochs": 3, "rounds": 6},
+        settings={"epochs": 3, "rounds": 6, "layer_folder": "/home/me/layers"},
     )
     assert export(first, second, third) == 0
     (path,) = exported()
@@ -216,10 +216,27 @@ def test_asv_reads_what_was_exported(repository):
     assert results.get_result_samples("timing.layer_seconds", parameters)[0] == TIMES
 
     parameters = results.get_result_params("language_modelling.perplexity")
-    # Epochs differ from the task's own; neither the rounds nor where the text lies make it another measurement.
+    # Epochs differ from the task's own; neither the rounds nor where the text lies or the
+    # layer goes make it another measurement.
     assert parameters[2] == ["'novels@392cfeea V=100 D=8 N=64 float32 cpu epochs=3'"]
     assert results.get_result_value("language_modelling.perplexity", parameters) == [107.5]
     assert results.get_result_stats("language_modelling.perplexity", parameters)[0]["repeat"] == 1
+
+
+def test_files_go_by_their_names(repository):
+    vectors = row(
+        Measurement("perplexity", 107.5),
+        commit=repository[0],
+        task="word_vectors",
+        options={"children": "/home/me/children.npy@0123456789ab"},
+        settings={"similarity": "/home/me/pairs.csv@ba9876543210"},
+        method="binary_tree",
+    )
+    assert export(vectors) == 0
+    (path,) = exported()
+    parameters = Results.load(str(path)).get_result_params("word_vectors.perplexity")
+    assert parameters[1] == ["'binary_tree[children=children.npy@0123456789ab]'"]
+    assert parameters[2] == ["'V=100 D=8 N=64 float32 cpu similarity=pairs.csv@ba9876543210'"]
 
 
 def test_exports_add_up_and_the_same_again_changes_nothing(repository):

@@ -72,6 +72,7 @@ def wait_until(condition, seconds=30):
     [
         ("cpu", "nonsense", None, "no Ray cluster at nonsense"),
         ("cpu", "ray://localhost:10001", None, "no Ray cluster at ray://"),
+        ("cpu", "localhost:\uff16\uff13\uff17\uff19", None, "no Ray cluster at localhost"),
         ("cpu", "127.0.0.1:1", None, "refused"),
         ("cpu", "auto", 0, "--cores 0: allowed"),
         ("cuda:1", "auto", None, "allowed: cpu, cuda"),
