@@ -1,4 +1,4 @@
-// Products of tokens with the words of their clusters, and the gradients of these. All arrays are float32 and dense.
+// Products of tokens with the words of their clusters. All arrays are float32 and dense.
 
 #pragma once
 
@@ -20,8 +20,3 @@ struct Clusters {
 // or null.
 void cluster_scores(int threads, const float *vectors, const int64_t *row, const float *words, const Clusters &clusters,
                     const float *bias, float *scores);
-
-// dvectors (R, dim) and dwords (F, dim), the gradients of `cluster_scores` by its vectors, each of which is one token's
-// at most, and by its words, from dscores (N, slots). What is no token's or no cluster's is left as it is.
-void cluster_gradients(int threads, const float *vectors, const int64_t *row, const float *words,
-                       const Clusters &clusters, const float *dscores, float *dvectors, float *dwords);

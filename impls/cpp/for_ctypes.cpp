@@ -1,16 +1,19 @@
-// `cluster_products.h`, `two_levels.h`, `fused_softmax.h`, `tree_paths.h`, `tree_search.h` and `matrix_products.h` for
-// callers that have pointers and numbers. Each says how a call went, as `attempt` has it.
+// `cluster_products.h`, `cluster_losses.h`, `two_levels.h`, `fused_softmax.h`, `tree_paths.h`, `tree_search.h`,
+// `matrix_products.h` and `weight_gradient.h` for callers that have pointers and numbers. Each says how a call went, as
+// `attempt` has it.
 
 #include <exception>
 #include <new>
 #include <type_traits>
 
+#include "cluster_losses.h"
 #include "cluster_products.h"
 #include "fused_softmax.h"
 #include "matrix_products.h"
 #include "tree_paths.h"
 #include "tree_search.h"
 #include "two_levels.h"
+#include "weight_gradient.h"
 
 namespace {
 
@@ -44,11 +47,20 @@ int scores_of_pointers(int threads, const float *vectors, const int64_t *row, co
     });
 }
 
-int gradients_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words,
-                          const int64_t *start, const int64_t *size, const int32_t *end, int64_t count, int64_t dim,
-                          int64_t slots, const float *dscores, float *dvectors, float *dwords) {
+int losses_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
+                       const int64_t *size, const int32_t *end, int64_t count, int64_t dim, int64_t slots,
+                       const int32_t *slot, const float *bias, float *losses, float *excess, float *dvectors) {
     return attempt([&] {
-        cluster_gradients(threads, vectors, row, words, {count, start, size, end, dim, slots}, dscores, dvectors, dwords);
+        cluster_losses(threads, vectors, row, slot, words, {count, start, size, end, dim, slots}, bias, losses, excess,
+                       dvectors);
+    });
+}
+
+int gradients_of_pointers(int threads, const float *vectors, const int64_t *row, const int64_t *start,
+                          const int64_t *size, const int32_t *end, int64_t count, int64_t dim, int64_t slots,
+                          const float *excess, const float *weight, float *dwords, float *dbias) {
+    return attempt([&] {
+        cluster_gradients(threads, vectors, row, {count, start, size, end, dim, slots}, excess, weight, dwords, dbias);
     });
 }
 
@@ -127,4 +139,8 @@ int path_gradients_of_pointers(int threads, const float *vectors, const int32_t 
     });
 }
 
+int weight_gradient_of_pointers(int threads, const float *dscores, const float *vectors, int64_t tokens, int64_t count,
+                                int64_t dim, float *dwords) {
+    return attempt([&] { weight_gradient(threads, dscores, vectors, tokens, count, dim, dwords); });
+}
 }  // extern "C"

@@ -1,5 +1,5 @@
-// `slab_products.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h`, `fused_softmax.h` and `matrix_products.h` as
-// operations of XLA.
+// `slab_kernels.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h`, `fused_softmax.h`, `matrix_products.h` and
+// `weight_gradient.h` as operations of XLA.
 
 #include <exception>
 #include <new>
@@ -8,10 +8,11 @@
 
 #include "fused_softmax.h"
 #include "matrix_products.h"
-#include "slab_products.h"
+#include "slab_kernels.h"
 #include "tree_paths.h"
 #include "tree_search.h"
 #include "two_levels.h"
+#include "weight_gradient.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -22,7 +23,7 @@ using IntegersOut = ffi::Result<Integers>;
 
 namespace {
 
-SlabProducts products(int threads, Floats &slab, Integers &ids_of) {
+SlabKernels kernels(int threads, Floats &slab, Integers &ids_of) {
     const auto shape = slab.dimensions();
     return {threads, {slab.typed_data(), ids_of.typed_data(), shape[0], shape[1], shape[2]}};
 }
@@ -35,13 +36,23 @@ const float *or_null(Floats &bias) { return bias.element_count() ? bias.typed_da
 
 void scores(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end, Floats bias,
             FloatsOut scores) {
-    products(threads, slab, ids_of).scores(tokens(vectors, row, end), or_null(bias), scores->typed_data());
+    kernels(threads, slab, ids_of).scores(tokens(vectors, row, end), or_null(bias), scores->typed_data());
+}
+
+// Without room for gradients it makes none.
+void losses(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end, Integers slot,
+            Floats bias, FloatsOut losses, FloatsOut excess, FloatsOut dvectors) {
+    const bool gradients = excess->dimensions()[0] == row.dimensions()[0];
+    kernels(threads, slab, ids_of)
+        .losses(tokens(vectors, row, end), slot.typed_data(), or_null(bias), losses->typed_data(),
+                gradients ? excess->typed_data() : nullptr, gradients ? dvectors->typed_data() : nullptr);
 }
 
 void gradients(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end,
-               Floats dscores, FloatsOut dvectors, FloatsOut dslab) {
-    products(threads, slab, ids_of)
-        .gradients(tokens(vectors, row, end), dscores.typed_data(), dvectors->typed_data(), dslab->typed_data());
+               Floats excess, Floats weight, FloatsOut dslab, FloatsOut dbias) {
+    float *by_bias = dbias->element_count() ? dbias->typed_data() : nullptr;
+    kernels(threads, slab, ids_of)
+        .gradients(tokens(vectors, row, end), excess.typed_data(), weight.typed_data(), dslab->typed_data(), by_bias);
 }
 
 Likeliest<int32_t> found(FloatsOut &values, IntegersOut &ids, FloatsOut &share) {
@@ -51,7 +62,7 @@ Likeliest<int32_t> found(FloatsOut &values, IntegersOut &ids, FloatsOut &share) 
 void likeliest(int32_t threads, Floats slab, Integers ids_of, Floats bias, Floats vectors, Floats log_cluster,
                FloatsOut values, IntegersOut ids, FloatsOut share) {
     const Searched searched{vectors.dimensions()[0], vectors.typed_data(), log_cluster.typed_data()};
-    likeliest_words(threads, searched, products(threads, slab, ids_of).words(or_null(bias)), found(values, ids, share));
+    likeliest_words(threads, searched, kernels(threads, slab, ids_of).words(or_null(bias)), found(values, ids, share));
 }
 
 void of_hidden(int32_t threads, float kept, float share_of_projected, float least, Floats slab, Integers ids_of,
@@ -61,7 +72,7 @@ void of_hidden(int32_t threads, float kept, float share_of_projected, float leas
     const UpperLevel level{shape[1], shape[0], or_null(cluster_projection), or_null(word_projection),
                            {kept, share_of_projected, least}, cluster_weight.typed_data(), or_null(cluster_bias)};
     likeliest_of_hidden(threads, level, hidden.typed_data(), hidden.dimensions()[0],
-                        products(threads, slab, ids_of).words(or_null(bias)), found(values, ids, share));
+                        kernels(threads, slab, ids_of).words(or_null(bias)), found(values, ids, share));
 }
 
 Paths paths(Floats &vectors, Integers &index, Integers &sign, Integers &place) {
@@ -117,6 +128,12 @@ void product(int32_t threads, int32_t left_by_columns, int32_t right_by_columns,
     matrix_product(threads, factor(left, left_by_columns), factor(right, right_by_columns), out->typed_data());
 }
 
+void by_words(int32_t threads, Floats dscores, Floats vectors, FloatsOut dwords) {
+    const auto shape = vectors.dimensions();
+    weight_gradient(threads, dscores.typed_data(), vectors.typed_data(), shape[0], dscores.dimensions()[1], shape[1],
+                    dwords->typed_data());
+}
+
 // As XLA calls it: it is told what `compute` throws.
 template <class... Given>
 auto told(void (*compute)(Given...)) {
@@ -136,14 +153,17 @@ auto told(void (*compute)(Given...)) {
 
 auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }
 auto of_tokens() {
-    return bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Floats>();
+    return bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>().Arg<Integers>();
 }
 auto of_paths() { return bound().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Integers>().Arg<Floats>(); }
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_scores_of_xla, told(scores), of_tokens().Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_gradients_of_xla, told(gradients), of_tokens().Ret<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_scores_of_xla, told(scores), of_tokens().Arg<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_losses_of_xla, told(losses),
+                              of_tokens().Arg<Integers>().Arg<Floats>().Ret<Floats>().Ret<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(cluster_gradients_of_xla, told(gradients),
+                              of_tokens().Arg<Floats>().Arg<Floats>().Ret<Floats>().Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(likeliest_words_of_xla, told(likeliest),
                               bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Floats>().Arg<Floats>()
                                   .Ret<Floats>().Ret<Integers>().Ret<Floats>());
@@ -167,3 +187,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, told(fused),
 XLA_FFI_DEFINE_HANDLER_SYMBOL(matrix_product_of_xla, told(product),
                               bound().Attr<int32_t>("left_by_columns").Attr<int32_t>("right_by_columns").Arg<Floats>()
                                   .Arg<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient_of_xla, told(by_words),
+                              bound().Arg<Floats>().Arg<Floats>().Ret<Floats>());

@@ -1,4 +1,4 @@
-// `slab_products.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h`, `fused_softmax.h` and `matrix_products.h` as
+// `slab_kernels.h`, `two_levels.h`, `tree_paths.h`, `tree_search.h`, `fused_softmax.h` and `matrix_products.h` as
 // operations of TensorFlow, which are there once this is loaded.
 
 #include <exception>
@@ -10,7 +10,7 @@
 
 #include "fused_softmax.h"
 #include "matrix_products.h"
-#include "slab_products.h"
+#include "slab_kernels.h"
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/ops.h"
 #include "tensorflow/c/tf_tensor.h"
@@ -86,7 +86,7 @@ class Run {
     }
 
     // The first two inputs are the slab and the number of the word in each slot, of all operations on a slab.
-    SlabProducts products(int threads) const {
+    SlabKernels kernels(int threads) const {
         return {threads, {data<float>(0), data<int32_t>(1), size(0, 0), size(0, 1), size(0, 2)}};
     }
 
@@ -149,13 +149,20 @@ void run(void *attributes, TF_OpKernelContext *context) {
 
 void scores(const Attributes &given, Run &run) {
     float *scores = run.output<float>(0, {run.size(3, 0), run.size(0, 1)});
-    run.products(given.threads).scores(run.tokens(), run.or_null(5), scores);
+    run.kernels(given.threads).scores(run.tokens(), run.or_null(5), scores);
+}
+
+void losses(const Attributes &given, Run &run) {
+    float *losses = run.output<float>(0, {run.size(3, 0)});
+    float *excess = run.output<float>(1, {run.size(3, 0), run.size(0, 1)});
+    float *dvectors = run.output<float>(2, {run.size(2, 0), run.size(2, 1)});
+    run.kernels(given.threads).losses(run.tokens(), run.data<int32_t>(5), run.or_null(6), losses, excess, dvectors);
 }
 
 void gradients(const Attributes &given, Run &run) {
-    float *dvectors = run.output<float>(0, {run.size(2, 0), run.size(2, 1)});
-    float *dslab = run.output<float>(1, {run.size(0, 0), run.size(0, 1), run.size(0, 2)});
-    run.products(given.threads).gradients(run.tokens(), run.data<float>(5), dvectors, dslab);
+    float *dslab = run.output<float>(0, {run.size(0, 0), run.size(0, 1), run.size(0, 2)});
+    float *dbias = run.output<float>(1, {run.size(0, 0), run.size(0, 1)});
+    run.kernels(given.threads).gradients(run.tokens(), run.data<float>(5), run.data<float>(6), dslab, dbias);
 }
 
 Likeliest<int32_t> found(Run &run, int64_t rows, int64_t k) {
@@ -166,7 +173,7 @@ Likeliest<int32_t> found(Run &run, int64_t rows, int64_t k) {
 
 void likeliest(const Attributes &given, Run &run) {
     const Searched searched{run.size(3, 0), run.data<float>(3), run.data<float>(4)};
-    likeliest_words(given.threads, searched, run.products(given.threads).words(run.or_null(2)),
+    likeliest_words(given.threads, searched, run.kernels(given.threads).words(run.or_null(2)),
                     found(run, searched.count, given.k));
 }
 
@@ -175,7 +182,7 @@ void of_hidden(const Attributes &given, Run &run) {
     const UpperLevel level{run.size(6, 1), run.size(6, 0), run.or_null(4), run.or_null(5), given.projection,
                            run.data<float>(6), run.or_null(7)};
     likeliest_of_hidden(given.threads, level, run.data<float>(3), rows,
-                        run.products(given.threads).words(run.or_null(2)), found(run, rows, given.k));
+                        run.kernels(given.threads).words(run.or_null(2)), found(run, rows, given.k));
 }
 
 void losses_of_paths(const Attributes &given, Run &run) {
@@ -248,9 +255,13 @@ const bool added = [] {
     add("VocabenchClusterScores", {"threads: int"},
         {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "bias: float"},
         {"scores: float"}, run<scores>);
+    add("VocabenchClusterLosses", {"threads: int"},
+        {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "slot: int32", "bias: float"},
+        {"losses: float", "excess: float", "dvectors: float"}, run<losses>);
     add("VocabenchClusterGradients", {"threads: int"},
-        {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "dscores: float"},
-        {"dvectors: float", "dslab: float"}, run<gradients>);
+        {"slab: float", "ids_of: int32", "vectors: float", "row: int32", "end: int32", "excess: float",
+         "weight: float"},
+        {"dslab: float", "dbias: float"}, run<gradients>);
     add("VocabenchLikeliestWords", {"threads: int", "k: int"},
         {"slab: float", "ids_of: int32", "bias: float", "vectors: float", "log_cluster: float"},
         {"values: float", "ids: int32", "share_of_clusters: float"}, run<likeliest>);

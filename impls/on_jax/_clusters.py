@@ -298,33 +298,26 @@ _in_cluster_nll.defvjp(_forward, _backward)
 
 @jax.custom_vjp
 def _nll_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
-    return _forward_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N)[0]
+    return _by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, learns=False)[0]
+
+
+def _by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, *, learns):  # type: ignore[no-untyped-def]
+    batch = _Sorted.of(cluster_N, len(slab_CSD))
+    tokens, words = (hidden_ND, batch.order_N, slot_N[batch.order_N]), (slab_CSD, bias_CS, word_CS)
+    losses_N, excess_NS, dhidden_ND = _cpp.losses(*tokens, *words, batch.end_C, learns=learns)
+    nll_N = jnp.zeros_like(losses_N).at[batch.order_N].set(losses_N, unique_indices=True)
+    return nll_N, (hidden_ND, *words, batch, excess_NS, dhidden_ND)
 
 
 def _forward_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
-    batch = _Sorted.of(cluster_N, len(slab_CSD))
-    scores_NS = _cpp.scores(hidden_ND, batch.order_N, slab_CSD, bias_CS, word_CS, batch.end_C)
-    highest_N1 = scores_NS.max(axis=1, keepdims=True)
-    exp_NS = jnp.exp(scores_NS - highest_N1)
-    sum_N1 = exp_NS.sum(axis=1, keepdims=True)
-    target_N1 = jnp.take_along_axis(scores_NS, slot_N[batch.order_N][:, None], axis=1)
-    own_N1 = jnp.arange(len(slot_N))[:, None] < batch.end_C[-1]
-    nll_N1 = jnp.where(own_N1, highest_N1 + jnp.log(sum_N1) - target_N1, 0)
-    nll_N = jnp.zeros_like(nll_N1[:, 0]).at[batch.order_N].set(nll_N1[:, 0], unique_indices=True)
-    scale_N1 = jnp.where(own_N1, 1 / sum_N1, 0)
-    return nll_N, (hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, batch, exp_NS, scale_N1)
+    return _by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, learns=True)
 
 
 def _backward_by_kernels(kept, dnll_N):  # type: ignore[no-untyped-def]
-    hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, batch, exp_NS, scale_N1 = kept
-    dsorted_N1, slot_N1 = dnll_N[batch.order_N][:, None], slot_N[batch.order_N][:, None]
-    is_target_NS = lax.broadcasted_iota(jnp.int32, exp_NS.shape, 1) == slot_N1
-    dscores_NS = (exp_NS * scale_N1 - jnp.where(scale_N1 > 0, is_target_NS, 0)) * dsorted_N1
-    dhidden_ND, dslab_CSD = _cpp.gradients(dscores_NS, hidden_ND, batch.order_N, slab_CSD, word_CS, batch.end_C)
-    dbias_CS = None
-    if bias_CS is not None:
-        dbias_CS = jnp.zeros_like(bias_CS).at[cluster_N[batch.order_N]].add(dscores_NS, mode="drop")
-    return dhidden_ND, dslab_CSD, dbias_CS, None, None, None
+    hidden_ND, slab_CSD, bias_CS, word_CS, batch, excess_NS, dhidden_ND = kept
+    tokens, words = (dnll_N[batch.order_N], hidden_ND, batch.order_N), (slab_CSD, bias_CS, word_CS)
+    dslab_CSD, dbias_CS = _cpp.gradients(excess_NS, *tokens, *words, batch.end_C)
+    return dhidden_ND * dnll_N[:, None], dslab_CSD, dbias_CS, None, None, None
 
 
 _nll_by_kernels.defvjp(_forward_by_kernels, _backward_by_kernels)

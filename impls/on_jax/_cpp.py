@@ -17,12 +17,15 @@ from impls.cpp import Paths
 from impls.on_jax._layer import Array, product
 from impls.on_numpy.sohsm import Projected
 
-_SCORES, _GRADIENTS, _LIKELIEST = "cluster_scores_of_xla", "cluster_gradients_of_xla", "likeliest_words_of_xla"
-_OF_HIDDEN, _FUSED = "likeliest_of_hidden_of_xla", "fused_softmax_of_xla"
-_LOSSES, _BY_NODES = "path_losses_of_xla", "path_gradients_of_xla"
+_SCORES, _CLUSTER_LOSSES, _BY_WORDS = "cluster_scores_of_xla", "cluster_losses_of_xla", "cluster_gradients_of_xla"
+_LIKELIEST, _OF_HIDDEN, _FUSED = "likeliest_words_of_xla", "likeliest_of_hidden_of_xla", "fused_softmax_of_xla"
+_PATH_LOSSES, _BY_NODES = "path_losses_of_xla", "path_gradients_of_xla"
 _LEAVES, _BEAM = "likeliest_leaves_of_xla", "leaves_of_beam_of_xla"
-_PRODUCT = "matrix_product_of_xla"
-_TARGETS = _SCORES, _GRADIENTS, _LIKELIEST, _OF_HIDDEN, _FUSED, _LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT
+_PRODUCT, _BY_WEIGHT = "matrix_product_of_xla", "weight_gradient_of_xla"
+_TARGETS = (
+    *(_SCORES, _CLUSTER_LOSSES, _BY_WORDS, _LIKELIEST, _OF_HIDDEN, _FUSED),
+    *(_PATH_LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT, _BY_WEIGHT),
+)
 
 
 def known(dtype: str) -> bool:
@@ -53,12 +56,30 @@ def scores(
     return _call(_SCORES, out)(slab_CSD, word_CS, hidden_ND, row_N, end_C, _or_none(bias_CS))
 
 
+def losses(
+    hidden_ND: Array, row_N: Array, slot_N: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, end_C: Array,
+    *, learns: bool,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """(N,) of each token, sorted by cluster, -log P of the word in `slot_N` among those of its cluster.
+
+    And if it `learns`, else of no rows, (N, S) their gradients by the scores, and (N, D) those by the hidden vectors,
+    each of which is one token's. All are 0 of tokens beyond the last cluster's.
+    """
+    tokens = len(row_N) if learns else 0
+    shapes = row_N.shape, (tokens, slab_CSD.shape[1]), (tokens, hidden_ND.shape[1])
+    call = _call(_CLUSTER_LOSSES, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    return call(slab_CSD, word_CS, hidden_ND, row_N, end_C, slot_N, _or_none(bias_CS))
+
+
 def gradients(
-    dscores_NS: Array, hidden_ND: Array, row_N: Array, slab_CSD: Array, word_CS: Array, end_C: Array
-) -> tuple[Array, Array]:
-    """Those of `scores` by the hidden vectors (N, D), each of which is one token's, and by the words (C, S, D)."""
-    out = tuple(jax.ShapeDtypeStruct(array.shape, jnp.float32) for array in (hidden_ND, slab_CSD))
-    return _call(_GRADIENTS, out)(slab_CSD, word_CS, hidden_ND, row_N, end_C, dscores_NS)
+    excess_NS: Array, weight_N: Array, hidden_ND: Array, row_N: Array, slab_CSD: Array, bias_CS: Array | None,
+    word_CS: Array, end_C: Array,
+) -> tuple[Array, Array | None]:  # fmt: skip
+    """Those by the words (C, S, D) and by their biases (C, S) of the sum of `losses`, each times its weight."""
+    shapes = slab_CSD.shape, word_CS.shape if bias_CS is not None else (0, 0)
+    call = _call(_BY_WORDS, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    dslab_CSD, dbias_CS = call(slab_CSD, word_CS, hidden_ND, row_N, end_C, excess_NS, weight_N)
+    return dslab_CSD, None if bias_CS is None else dbias_CS
 
 
 def likeliest(
@@ -86,10 +107,45 @@ def likeliest_of_hidden(
 
 
 def linear(hidden_ND: Array, weight_VD: Array) -> Array:
-    """(N, V) h W^T in the dtype of W and in at least float32, as `product`: by the kernels where they are fastest."""
-    if len(hidden_ND) == 1 or not multiplies(weight_VD.dtype.name):
+    """(N, V) h W^T in the dtype of W and in at least float32, as `product`: by the kernels, or its gradient by W alone,
+    where they are fastest."""
+    if len(hidden_ND) == 1 or not known(weight_VD.dtype.name):
         return product(hidden_ND, weight_VD)
-    return _product(hidden_ND.astype(weight_VD.dtype), weight_VD)
+    if cpp.multiplies_fastest():
+        return _product(hidden_ND.astype(weight_VD.dtype), weight_VD)
+    differentiates = cpp.differentiates_fastest() and len(weight_VD) <= cpp.MOST_WORDS
+    return _linear(hidden_ND, weight_VD) if differentiates else product(hidden_ND, weight_VD)
+
+
+@jax.custom_vjp
+def _linear(hidden_ND: Array, weight_VD: Array) -> Array:
+    return product(hidden_ND, weight_VD)
+
+
+def _linear_forward(hidden_ND: Array, weight_VD: Array) -> tuple[Array, tuple[Array, Array]]:
+    return product(hidden_ND, weight_VD), (hidden_ND, weight_VD)
+
+
+def _linear_backward(factors: tuple[Array, Array], dscores_NV: Array) -> tuple[Array, Array]:
+    hidden_ND, weight_VD = factors
+    dhidden_ND = (dscores_NV @ weight_VD).astype(hidden_ND.dtype)
+    return dhidden_ND, _weight_gradient(dscores_NV, hidden_ND.astype(weight_VD.dtype))
+
+
+_linear.defvjp(_linear_forward, _linear_backward)
+
+
+@jax.custom_vjp
+def _weight_gradient(dscores_NV: Array, hidden_ND: Array) -> Array:
+    """(V, D) the gradient of h W^T by W; differentiable as often as wanted."""
+    out = jax.ShapeDtypeStruct((dscores_NV.shape[1], hidden_ND.shape[1]), jnp.float32)
+    return _call(_BY_WEIGHT, out)(dscores_NV, hidden_ND)
+
+
+_weight_gradient.defvjp(
+    lambda dscores_NV, hidden_ND: (_weight_gradient(dscores_NV, hidden_ND), (dscores_NV, hidden_ND)),
+    lambda factors, ddweight_VD: (factors[1] @ ddweight_VD.T, factors[0] @ ddweight_VD),
+)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -132,7 +188,7 @@ def path_losses(hidden_ND: Array, node_weight: Array, paths: Paths) -> tuple[Arr
     hidden vectors (N, D)."""
     shapes = hidden_ND.shape[:1], paths.index_NL.shape, hidden_ND.shape
     out = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
-    return _call(_LOSSES, out)(hidden_ND, *paths, node_weight)
+    return _call(_PATH_LOSSES, out)(hidden_ND, *paths, node_weight)
 
 
 def path_gradients(dscores_NL: Array, hidden_ND: Array, node_weight: Array, paths: Paths) -> Array:

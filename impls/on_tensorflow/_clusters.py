@@ -108,24 +108,22 @@ def in_cluster_nll(
 def _nll_by_kernels(
     hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor, cluster_N: Tensor, slot_N: Tensor
 ) -> Tensor:
-    order_N, cluster_sorted_N, end_C = _sorted(cluster_N, word_CS.shape[0])
+    order_N, _, end_C = _sorted(cluster_N, word_CS.shape[0])
     slot_sorted_N, place_N = tf.gather(slot_N, order_N), tf.math.invert_permutation(order_N)
     word_CS = tf.identity(word_CS)  # within a branch a gradient cannot read a constant from outside
 
     @tf.custom_gradient
     def nll(hidden_ND: Tensor, slab_CSD: Tensor, *bias_CS: Tensor) -> tuple[Tensor, object]:
-        scores_NS = _cpp.scores(hidden_ND, order_N, slab_CSD, bias_CS[0] if bias_CS else None, word_CS, end_C)
-        nll_sorted_N, excess_NS = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
-            features=scores_NS, labels=slot_sorted_N
-        )  # P - one-hot
+        bias = bias_CS[0] if bias_CS else None
+        tokens = hidden_ND, order_N, slot_sorted_N
+        losses_N, excess_NS, dhidden_ND = _cpp.losses(*tokens, slab_CSD, bias, word_CS, end_C)
 
         def gradient(dnll_N: Tensor) -> tuple[Tensor, ...]:
-            dscores_NS = excess_NS * tf.gather(dnll_N, order_N)[:, None]
-            found = _cpp.gradients(dscores_NS, hidden_ND, order_N, slab_CSD, word_CS, end_C)
-            sums = (tf.math.unsorted_segment_sum(dscores_NS, cluster_sorted_N, word_CS.shape[0]) for _ in bias_CS)
-            return *found, *sums
+            tokens = tf.gather(dnll_N, order_N), hidden_ND, order_N
+            by_words = _cpp.gradients(excess_NS, *tokens, slab_CSD, word_CS, end_C)
+            return dhidden_ND * dnll_N[:, None], *by_words[: 1 + len(bias_CS)]
 
-        return tf.gather(nll_sorted_N, place_N), gradient
+        return tf.gather(losses_N, place_N), gradient
 
     words = (tf.convert_to_tensor(array) for array in (slab_CSD, bias_CS) if array is not None)
     return nll(tf.cast(hidden_ND, slab_CSD.dtype), *words)

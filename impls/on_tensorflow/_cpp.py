@@ -52,13 +52,27 @@ def scores(
     return tf.ensure_shape(scores_PS, [row_P.shape[0], slab_CSD.shape[1]])
 
 
+def losses(
+    hidden_ND: Tensor, row_N: Tensor, slot_N: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, word_CS: Tensor,
+    end_C: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """(N,) of each token, sorted by cluster, -log P of the word in `slot_N` among those of its cluster; (N, S) their
+    gradients by the scores; and (N, D) those by the hidden vectors, each of which is one token's."""
+    given = slab_CSD, word_CS, hidden_ND, row_N, end_C, slot_N, _or_none(bias_CS)
+    found = _operations().vocabench_cluster_losses(*given, threads=threads())
+    shapes = row_N.shape, [row_N.shape[0], slab_CSD.shape[1]], hidden_ND.shape
+    losses_N, excess_NS, dhidden_ND = map(tf.ensure_shape, found, shapes)
+    return losses_N, excess_NS, dhidden_ND
+
+
 def gradients(
-    dscores_NS: Tensor, hidden_ND: Tensor, row_N: Tensor, slab_CSD: Tensor, word_CS: Tensor, end_C: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Those of `scores` by the hidden vectors (N, D), each of which is one token's, and by the words (C, S, D)."""
-    given = slab_CSD, word_CS, hidden_ND, row_N, end_C, dscores_NS
+    excess_NS: Tensor, weight_N: Tensor, hidden_ND: Tensor, row_N: Tensor, slab_CSD: Tensor, word_CS: Tensor,
+    end_C: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Those by the words (C, S, D) and by their biases (C, S) of the sum of `losses`, each times its weight."""
+    given = slab_CSD, word_CS, hidden_ND, row_N, end_C, excess_NS, weight_N
     found = _operations().vocabench_cluster_gradients(*given, threads=threads())
-    return tf.ensure_shape(found.dvectors, hidden_ND.shape), tf.ensure_shape(found.dslab, slab_CSD.shape)
+    return tf.ensure_shape(found.dslab, slab_CSD.shape), tf.ensure_shape(found.dbias, word_CS.shape)
 
 
 def likeliest(

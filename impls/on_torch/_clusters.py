@@ -207,8 +207,6 @@ def _products_of(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
 def _back(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
     """Gradients by the hidden vectors (N, D), in the order of the batch as those are, and by the words, in the shape of
     these."""
-    if batch.form == CPP:
-        return _cpp.gradients(dscores_NS, hidden_ND, batch.order_N, words, batch.ends_C, batch.rows)
     dsorted_ND, dwords = _back_sorted(dscores_NS, hidden_ND[batch.order_N], words, batch)
     dhidden_ND = torch.empty_like(dsorted_ND)
     dhidden_ND[batch.order_N] = dsorted_ND
@@ -285,6 +283,26 @@ class _InClusterNll(torch.autograd.Function):
         return dhidden_ND.to(ctx.hidden_dtype), dwords, dbias, None
 
 
+class _NllByKernels(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden_ND, words, bias, batch: ByCluster, learns: bool) -> Tensor:  # type: ignore[override]
+        cast_ND = hidden_ND.to(words.dtype)
+        tokens = cast_ND, batch.order_N, batch.slot_N
+        losses_N, excess_NS, dhidden_ND = _cpp.losses(*tokens, words, bias, batch.ends_C, batch.rows, learns=learns)
+        ctx.save_for_backward(cast_ND, words, bias, excess_NS, dhidden_ND)
+        ctx.batch, ctx.hidden_dtype = batch, hidden_ND.dtype
+        return torch.empty_like(losses_N).index_copy_(0, batch.order_N, losses_N)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dnll_N):  # type: ignore[override]
+        hidden_ND, words, bias, excess_NS, dhidden_ND = ctx.saved_tensors
+        order_N, batch = ctx.batch.order_N, ctx.batch
+        tokens = dnll_N[order_N], hidden_ND, order_N
+        dwords, dbias = _cpp.gradients(excess_NS, *tokens, words, bias, batch.ends_C, batch.rows)
+        return (dhidden_ND * dnll_N[:, None]).to(ctx.hidden_dtype), dwords, dbias, None, None
+
+
 def places(cluster_V: Tensor, slot_V: Tensor, targets_N: Tensor, form: str) -> tuple[Tensor, Tensor]:
     """(N,) the cluster and (N,) the slot of each target.
 
@@ -324,4 +342,6 @@ def in_cluster_nll(
 
         return _cluster_kernels.in_cluster_nll(hidden_ND, words, bias, cluster_N, slot_N, rows.size_C)
     batch = ByCluster.of(cluster_N, slot_N, rows, form)
+    if form == CPP:
+        return _NllByKernels.apply(hidden_ND, words, bias, batch, torch.is_grad_enabled())  # type: ignore[return-value]
     return _InClusterNll.apply(hidden_ND, words, bias, batch)  # type: ignore[return-value]

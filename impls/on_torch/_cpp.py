@@ -15,8 +15,6 @@ from impls.errors import Unsupported
 from impls.on_numpy.sohsm import Projected
 from impls.on_torch._word_rows import WordRows
 
-# Vectors, the row of each token, words, and of each cluster its first row, its size and one past its last token.
-Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 _NO_MEMORY = -1  # as `impls/cpp/for_ctypes.cpp` has it
 
 
@@ -49,20 +47,38 @@ def scores(
     """
     scores_NS = hidden_RD.new_empty(len(row_N), rows.slots)
     given = hidden_RD.contiguous(), row_N.contiguous(), words, rows.start_C, rows.size_C, ends_C
-    _call("scores_of_pointers", given, rows.slots, bias, scores_NS)
+    _call("scores_of_pointers", words, given, rows.slots, bias, scores_NS)
     return scores_NS
 
 
-def gradients(
-    dscores_NS: Tensor, hidden_ND: Tensor, row_N: Tensor, words: Tensor, ends_C: Tensor, rows: WordRows
-) -> tuple[Tensor, Tensor]:
-    """Those of `scores` by the hidden vectors (N, D), each of which is one token's, and by the words, in the shape of
-    these."""
-    dhidden_ND = torch.empty_like(hidden_ND, memory_format=torch.contiguous_format)
-    dwords = torch.zeros_like(words) if rows.in_slab else torch.empty_like(words)
+def losses(
+    hidden_ND: Tensor, row_N: Tensor, slot_N: Tensor, words: Tensor, bias: Tensor | None, ends_C: Tensor,
+    rows: WordRows, *, learns: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """(N,) of each token, sorted by cluster, -log P of the word in `slot_N` among those of its cluster.
+
+    And if it `learns`, else of no rows, (N, S) their gradients by the scores, and (N, D) those by the hidden vectors,
+    each of which is one token's.
+    """
+    losses_N = hidden_ND.new_empty(len(row_N))
+    excess_NS = hidden_ND.new_empty(len(row_N) if learns else 0, rows.slots)
+    dhidden_ND = hidden_ND.new_empty(len(hidden_ND) if learns else 0, hidden_ND.shape[1])
     given = hidden_ND.contiguous(), row_N.contiguous(), words, rows.start_C, rows.size_C, ends_C
-    _call("gradients_of_pointers", given, rows.slots, dscores_NS.contiguous(), dhidden_ND, dwords)
-    return dhidden_ND, dwords
+    by = (excess_NS, dhidden_ND) if learns else (None, None)
+    _call("losses_of_pointers", words, given, rows.slots, slot_N.to(torch.int32), bias, losses_N, *by)
+    return losses_N, excess_NS, dhidden_ND
+
+
+def gradients(
+    excess_NS: Tensor, weight_N: Tensor, hidden_ND: Tensor, row_N: Tensor, words: Tensor, bias: Tensor | None,
+    ends_C: Tensor, rows: WordRows,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Those by the words and by their biases, in the shapes of these, of the sum of `losses`, each times its weight."""
+    made = torch.zeros_like if rows.in_slab else torch.empty_like
+    dwords, dbias = made(words), None if bias is None else made(bias)
+    given = hidden_ND.contiguous(), row_N.contiguous(), rows.start_C, rows.size_C, ends_C
+    _call("gradients_of_pointers", words, given, rows.slots, excess_NS, weight_N.contiguous(), dwords, dbias)
+    return dwords, dbias
 
 
 def likeliest(
@@ -105,6 +121,19 @@ def matrix_product(left_ND: Tensor, right_VD: Tensor) -> Tensor:
     factors = _at(left_ND), _at(right_VD)
     _run("matrix_product_of_pointers", product_NV, *factors, *map(ctypes.c_int64, sizes), _at(product_NV))
     return product_NV
+
+
+def differentiates(dtype: torch.dtype) -> bool:
+    """Whether they make `weight_gradient` of few words of `dtype` there faster than PyTorch does."""
+    return cpp.differentiates_fastest() and known(dtype)
+
+
+def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
+    """(V, D) the gradient of h W^T by W, of float32."""
+    dweight_VD = hidden_ND.new_empty(dscores_NV.shape[1], hidden_ND.shape[1])
+    given, sizes = (dscores_NV.contiguous(), hidden_ND.contiguous()), (*dscores_NV.shape, hidden_ND.shape[1])
+    _run("weight_gradient_of_pointers", dweight_VD, *map(_at, given), *map(ctypes.c_int64, sizes), _at(dweight_VD))
+    return dweight_VD
 
 
 def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[Tensor, Tensor, Tensor]:
@@ -173,9 +202,9 @@ def fused_softmax(
     return total, gradients
 
 
-def _call(name: str, given: Given, slots: int, *further: Tensor | None) -> None:
-    _, _, words, start_C, _, _ = given
-    sizes = len(start_C), words.shape[-1], slots
+def _call(name: str, words: Tensor, given: Sequence[Tensor], slots: int, *further: Tensor | None) -> None:
+    """Of kernels that are given tokens, and at last the clusters' `ends_C`."""
+    sizes = len(given[-1]), words.shape[-1], slots
     _run(name, words, *map(_at, given), *map(ctypes.c_int64, sizes), *map(_at, further))
 
 

@@ -33,7 +33,8 @@ def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None, *
     torch.compile traces.
 
     Args:
-        kernels: Whether the C++ kernels may make it, where the processor has a unit for matrices.
+        kernels: Whether the C++ kernels may make it, where the processor has a unit for matrices, and its gradient by
+            W, where W has few rows and that is fastest.
     """
     learns = torch.is_grad_enabled()
     if not learns and len(hidden_ND) <= FEW_VECTORS and _is_plain(hidden_ND, weight_VD):
@@ -43,7 +44,7 @@ def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None, *
         return _Linear.apply(hidden_ND, weight_VD, bias_V, True)  # type: ignore[return-value]
     if not is_onednns(hidden_ND, weight_VD):
         return F.linear(hidden_ND, weight_VD, bias_V)
-    return _Linear.apply(hidden_ND, weight_VD, bias_V, False) if learns else _by_onednn(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
+    return _Linear.apply(hidden_ND, weight_VD, bias_V, kernels) if learns else _by_onednn(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
 
 
 def product(left_NV: Tensor, right_VD: Tensor, *, kernels: bool = False) -> Tensor:
@@ -64,6 +65,15 @@ def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor, *, kernels: bool = Fa
     dscores_VN, hidden_DN = dscores_NV.T, hidden_ND.T
     if kernels and _is_kernels(dscores_VN, hidden_DN):
         return linear(dscores_VN, hidden_DN, kernels=True)
+    few = len(dscores_VN) <= cpp.MOST_WORDS
+    if (
+        kernels
+        and few
+        and not torch.is_grad_enabled()
+        and _is_plain(dscores_NV, hidden_ND)
+        and _cpp.differentiates(hidden_ND.dtype)
+    ):
+        return _cpp.weight_gradient(dscores_NV, hidden_ND)
     if not is_onednns(hidden_DN, dscores_VN):
         return dscores_VN @ hidden_ND
     if len(dscores_VN) <= len(hidden_DN):  # of the first factor a copy is made
@@ -89,7 +99,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(hidden_ND, weight_VD, bias_V, kernels) -> Tensor:
-        if not kernels:
+        if not (kernels and _is_kernels(hidden_ND, weight_VD)):
             return _by_onednn(hidden_ND, weight_VD, bias_V)
         scores_NV = _cpp.matrix_product(hidden_ND, weight_VD)
         return scores_NV if bias_V is None else scores_NV.add_(bias_V)

@@ -34,38 +34,89 @@ def _check(sizes, dim, in_slab, biased, seed):
     rows = WordRows.of(words_C, slots, in_slab=in_slab)
     generator = torch.Generator().manual_seed(seed)
     of_rows = (len(sizes), slots) if in_slab else (int(words_C.sum()),)
-    words, bias = torch.randn(*of_rows, dim, generator=generator), torch.randn(of_rows, generator=generator)
+    words = torch.randn(*of_rows, dim, generator=generator) / dim**0.5
+    bias = torch.randn(of_rows, generator=generator) if biased else None
     hidden_ND, row_N = torch.randn(tokens, dim, generator=generator), torch.randperm(tokens, generator=generator)
-    dscores_NS = torch.randn(tokens, slots, generator=generator)
-    ends_C = tokens_C.cumsum(0).to(torch.int32)
+    cluster_N = torch.arange(len(sizes)).repeat_interleave(tokens_C)
+    slot_N = (torch.rand(tokens, generator=generator) * words_C[cluster_N]).long()
+    weight_N, ends_C = torch.rand(tokens, generator=generator), tokens_C.cumsum(0).to(torch.int32)
 
-    scores_NS = _cpp.scores(hidden_ND, row_N, words, bias if biased else None, ends_C, rows)
-    dhidden_ND, dwords = _cpp.gradients(dscores_NS, hidden_ND, row_N, words, ends_C, rows)
+    scores_NS = _cpp.scores(hidden_ND, row_N, words, bias, ends_C, rows)
+    given = hidden_ND, row_N, slot_N, words, bias, ends_C, rows
+    losses_N, excess_NS, dhidden_ND = _cpp.losses(*given, learns=True)
+    dwords, dbias = _cpp.gradients(excess_NS, weight_N, hidden_ND, row_N, words, bias, ends_C, rows)
+    assert torch.equal(_cpp.losses(*given, learns=False)[0], losses_N)
 
+    exact = [array.double().requires_grad_() for array in (words, bias, hidden_ND) if array is not None]
     expected_NS = torch.full((tokens, slots), -torch.inf, dtype=torch.float64)
-    expected_ND = torch.zeros(tokens, dim, dtype=torch.float64)
-    expected_FD = torch.zeros_like(rows.flat(words), dtype=torch.float64)
     for cluster, (size, own) in enumerate(zip(rows.sizes, tokens_C.tolist(), strict=True)):
         some, first = slice(int(ends_C[cluster]) - own, int(ends_C[cluster])), rows.starts[cluster]
-        own_SD, own_TD = rows.flat(words)[first : first + size].double(), hidden_ND[row_N[some]].double()
-        expected_NS[some, :size] = own_TD @ own_SD.T
+        own_TS = exact[-1][row_N[some]] @ rows.flat(exact[0])[first : first + size].T
         if biased:
-            expected_NS[some, :size] += rows.flat(bias)[first : first + size].double()
-        expected_ND[row_N[some]] = dscores_NS[some, :size].double() @ own_SD
-        expected_FD[first : first + size] = dscores_NS[some, :size].double().T @ own_TD
+            own_TS = own_TS + rows.flat(exact[1])[first : first + size]
+        expected_NS[some, :size] = own_TS
+    expected_N = torch.nn.functional.cross_entropy(expected_NS, slot_N, reduction="none")
+    by_words, *by_bias, _ = torch.autograd.grad(weight_N.double() @ expected_N, exact, retain_graph=True)
+    (by_hidden_ND,) = torch.autograd.grad(expected_N.sum(), exact[-1])
+    expected_excess_NS = (
+        expected_NS.detach().softmax(dim=1).scatter_add(1, slot_N[:, None], -torch.ones(tokens, 1).double())
+    )
     # Sums of up to 110 products of numbers of size 1.
     for found, expected in (
         (scores_NS, expected_NS),
-        (dhidden_ND, expected_ND),
-        (dwords, expected_FD.view(words.shape)),
+        (losses_N, expected_N),
+        (excess_NS, expected_excess_NS),
+        (dhidden_ND, by_hidden_ND),
+        (dwords, by_words),
+        *((dbias, each) for each in by_bias if dbias is not None),
     ):
-        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(found.double(), expected.detach(), rtol=1e-5, atol=1e-4)
 
 
 @settings(max_examples=60, deadline=None)
 @given(SIZES, st.integers(1, 90), st.booleans(), st.booleans(), st.integers(0, 9))
 def test_any_sizes(sizes, dim, in_slab, biased, seed):
     _check(sizes, dim, in_slab, biased, seed)
+
+
+def _losses(hidden_ND, bias_V, words=40):
+    """Of one cluster, the word of each token its number."""
+    dim = hidden_ND.shape[1]
+    rows = WordRows.of(torch.tensor([words]), words, in_slab=False)
+    words_VD = torch.randn(words, dim, generator=torch.Generator().manual_seed(1))
+    every = torch.arange(len(hidden_ND))
+    given = hidden_ND, every, every, words_VD, bias_V, torch.tensor([len(every)], dtype=torch.int32), rows
+    return words_VD, _cpp.losses(*given, learns=True)
+
+
+def test_losses_of_words_that_are_ruled_out():
+    """Words whose bias is -inf: the loss is that over the others."""
+    hidden_ND = torch.randn(5, 24, generator=torch.Generator().manual_seed(0))
+    bias_V = torch.zeros(40).index_fill_(0, torch.arange(7, 36), -torch.inf)
+    words_VD, (losses_N, excess_NS, _) = _losses(hidden_ND, bias_V)
+    scores_NV = hidden_ND.double() @ words_VD.double().T + bias_V
+    expected_N = torch.nn.functional.cross_entropy(scores_NV, torch.arange(5), reduction="none")
+    torch.testing.assert_close(losses_N.double(), expected_N, rtol=1e-5, atol=1e-5)
+    assert not excess_NS[:, 7:36].any()
+
+
+def test_no_loss_makes_a_denormal_number():
+    """Products with those take many times as long, and threads differ in whether they flush them."""
+    hidden_ND = torch.zeros(1, 16)
+    bias_V = -torch.arange(40) * 4.0  # probabilities down to e^-156
+    _, (_, excess_NS, _) = _losses(hidden_ND, bias_V)
+    magnitudes = excess_NS.abs()
+    assert ((magnitudes == 0) | (magnitudes >= torch.finfo(torch.float32).tiny)).all()
+    assert (magnitudes[0, 30:] == 0).all()
+    assert (magnitudes[0, :20] > 0).all()
+
+
+def test_a_vector_that_is_no_numbers_has_no_loss_and_harms_no_other():
+    hidden_ND = torch.ones(3, 24)
+    hidden_ND[1, 5] = torch.nan
+    _, (losses_N, _, dhidden_ND) = _losses(hidden_ND, None)
+    assert losses_N.isnan().tolist() == [False, True, False]
+    assert dhidden_ND.isnan().any(dim=1).tolist() == [False, True, False]
 
 
 # Whether products are made by a unit for matrices: elsewhere by the same numbers one by one.

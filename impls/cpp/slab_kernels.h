@@ -1,4 +1,4 @@
-// `cluster_products.h` and `cluster_search.h` for words in a slab (clusters, slots, dim), as frameworks with shapes that
+// `cluster_products.h`, `cluster_losses.h` and `cluster_search.h` for words in a slab (clusters, slots, dim), as frameworks with shapes that
 // stand still have them, and whole numbers of 32 bits.
 
 #pragma once
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cluster_products.h"
+#include "cluster_losses.h"
 #include "cluster_search.h"
 
 // Words by cluster and slot.
@@ -29,9 +29,9 @@ struct Tokens {
     const int32_t *end;  // (clusters,) one past each cluster's last; tokens beyond the last one's are no cluster's
 };
 
-class SlabProducts {
+class SlabKernels {
   public:
-    SlabProducts(int threads, const Slab &slab)
+    SlabKernels(int threads, const Slab &slab)
         : threads_(threads), slab_(slab), start_(slab.clusters), size_(slab.clusters) {
         for (int64_t cluster = 0; cluster < slab.clusters; ++cluster) {
             start_[cluster] = cluster * slab.slots;
@@ -46,17 +46,30 @@ class SlabProducts {
         std::fill(scores + clustered(tokens) * slab_.slots, scores + tokens.count * slab_.slots, 0.0f);
     }
 
-    // dvectors (count, dim) and dslab, 0 of tokens that are no cluster's and of slots that hold no word.
-    void gradients(const Tokens &tokens, const float *dscores, float *dvectors, float *dslab) const {
+    // As `cluster_losses`: losses (count,), and if they are asked for excess (count, slots) and dvectors (count, dim), all
+    // 0 of tokens that are no cluster's.
+    void losses(const Tokens &tokens, const int32_t *slot, const float *bias, float *losses, float *excess,
+                float *dvectors) const {
         const std::vector<int64_t> row = rows(tokens);
-        for (int64_t token = clustered(tokens); token < tokens.count; ++token)
+        cluster_losses(threads_, tokens.vectors, row.data(), slot, slab_.words, clusters(tokens.end), bias, losses,
+                       excess, dvectors);
+        const int64_t first = clustered(tokens);
+        std::fill(losses + first, losses + tokens.count, 0.0f);
+        if (!excess) return;
+        std::fill(excess + first * slab_.slots, excess + tokens.count * slab_.slots, 0.0f);
+        for (int64_t token = first; token < tokens.count; ++token)
             std::fill_n(dvectors + row[token] * slab_.dim, slab_.dim, 0.0f);
+    }
+
+    // dslab and dbias (clusters, slots) or null, 0 of slots that hold no word.
+    void gradients(const Tokens &tokens, const float *excess, const float *weight, float *dslab, float *dbias) const {
+        const std::vector<int64_t> row = rows(tokens);
         for (int64_t cluster = 0; cluster < slab_.clusters; ++cluster) {
             const int64_t first = start_[cluster] + size_[cluster], last = start_[cluster] + slab_.slots;
             std::fill(dslab + first * slab_.dim, dslab + last * slab_.dim, 0.0f);
+            if (dbias) std::fill(dbias + first, dbias + last, 0.0f);
         }
-        cluster_gradients(threads_, tokens.vectors, row.data(), slab_.words, clusters(tokens.end), dscores, dvectors,
-                          dslab);
+        cluster_gradients(threads_, tokens.vectors, row.data(), clusters(tokens.end), excess, weight, dslab, dbias);
     }
 
     // As the search takes them. bias (clusters, slots) or null.
