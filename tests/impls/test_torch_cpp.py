@@ -46,6 +46,7 @@ def _check(sizes, dim, in_slab, biased, seed):
     losses_N, excess_NS, dhidden_ND = _cpp.losses(*given, learns=True)
     dwords, dbias = _cpp.gradients(excess_NS, weight_N, hidden_ND, row_N, words, bias, ends_C, rows)
     assert torch.equal(_cpp.losses(*given, learns=False)[0], losses_N)
+    assert (dbias is None) == (bias is None)
 
     exact = [array.double().requires_grad_() for array in (words, bias, hidden_ND) if array is not None]
     expected_NS = torch.full((tokens, slots), -torch.inf, dtype=torch.float64)
