@@ -65,14 +65,7 @@ def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor, *, kernels: bool = Fa
     dscores_VN, hidden_DN = dscores_NV.T, hidden_ND.T
     if kernels and _is_kernels(dscores_VN, hidden_DN):
         return linear(dscores_VN, hidden_DN, kernels=True)
-    few = len(dscores_VN) <= cpp.MOST_WORDS
-    if (
-        kernels
-        and few
-        and not torch.is_grad_enabled()
-        and _is_plain(dscores_NV, hidden_ND)
-        and _cpp.differentiates(hidden_ND.dtype)
-    ):
+    if kernels and _is_kernels_gradient(dscores_NV, hidden_ND):
         return _cpp.weight_gradient(dscores_NV, hidden_ND)
     if not is_onednns(hidden_DN, dscores_VN):
         return dscores_VN @ hidden_ND
@@ -125,6 +118,13 @@ def _is_kernels(left_ND: Tensor, right_VD: Tensor) -> bool:
     """Whether the C++ kernels make `left_ND @ right_VD.T`, where they may."""
     large = cpp.is_worth_splitting(len(left_ND), left_ND.shape[1], len(right_VD))
     return large and _is_plain(left_ND, right_VD) and _cpp.multiplies(left_ND.dtype)
+
+
+def _is_kernels_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> bool:
+    """Whether the C++ kernels make the gradient of a product by its weights, where they may: one that no gradient is
+    asked of."""
+    few = dscores_NV.shape[1] <= cpp.MOST_WORDS and not torch.is_grad_enabled()
+    return few and _is_plain(dscores_NV, hidden_ND) and _cpp.differentiates(hidden_ND.dtype)
 
 
 def _by_onednn(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
