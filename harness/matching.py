@@ -195,15 +195,12 @@ def identify(cell: Cell, **changed: Any) -> str:
 
 
 def default_settings(task: str) -> dict[str, Any]:
-    """Those of a task; of one that this code does not know, none."""
-    known = registry.task(task).SETTINGS if task in registry.tasks() else {}
-    return {name: setting.default for name, setting in known.items()}
+    return {name: setting.default for name, setting in registry.settings(task).items()}
 
 
 def distinguishes(task: str, setting: str) -> bool:
     """Whether cells of a task that differ in a setting are different measurements."""
-    known = registry.task(task).SETTINGS if task in registry.tasks() else {}
-    return setting not in _EFFORT and not isinstance(known.get(setting), Destination)
+    return setting not in _EFFORT and not isinstance(registry.settings(task).get(setting), Destination)
 
 
 def positive(samples: Any) -> list[float]:

@@ -27,11 +27,9 @@ def by_name(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kinds(cell: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:
     """Of the method's options and the task's settings; of what this code does not know, none."""
-    method, task = cell["method"], cell["task"]
-    return {
-        "options": registry.definition(method).options if method in registry.methods() else {},
-        "settings": registry.task(task).SETTINGS if task in registry.tasks() else {},
-    }
+    method = cell["method"]
+    options = registry.definition(method).options if method in registry.methods() else {}
+    return {"options": options, "settings": registry.settings(cell["task"])}
 
 
 def _name(place: Any) -> Any:

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from impls.errors import BadInput, unknown
 from impls.spec import Definition
@@ -93,6 +94,11 @@ def task(name: str) -> ModuleType:
     if name not in tasks():
         raise unknown("task", name, tasks())
     return importlib.import_module(f"harness.tasks.{name}")
+
+
+def settings(name: str) -> dict[str, Any]:
+    """Those of a task; of one that there is not, as in rows of other code, none."""
+    return task(name).SETTINGS if name in tasks() else {}
 
 
 def datasets() -> list[str]:

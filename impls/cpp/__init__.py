@@ -31,11 +31,11 @@ _SOURCES = (
 )
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
 _SECONDS = 120
-MOST_WORDS = 1024  # whose gradient the kernels make fastest: of more words libraries' is as fast
 _WIDEST = 16  # numbers that registers hold at once, at most
 _TIMES, _DEPTH = 160, 192  # that a number of a product is multiplied, and numbers of a sum, for the unit for matrices
 _FUSED_DIM, _FUSED_NUMBERS = 256, 3 * 2**14  # of vectors, and of a block of them, for fused softmax by that unit
 _ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18  # Linux's call for leave to use the registers of that unit
+_FEW_WORDS, _LARGE = 1024, 2**25  # whose gradient the kernels make fastest, of so many multiply-adds at least
 _PROJECTED = 128  # rows at most that the kernels project faster than frameworks' products do
 
 
@@ -98,10 +98,21 @@ def multiplies_fastest() -> bool:
     return known and ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK_FOR, _TILES) == 0
 
 
+def differentiates_fastest(tokens: int, words: int, dim: int) -> bool:
+    """Whether the kernels make the gradient of a product of vectors (tokens, dim) with words, by these, faster than
+    frameworks do that copy a factor for it: of few words, on AMD's processors with AVX-512, by a fifth."""
+    return words <= _FEW_WORDS and tokens * words * dim >= _LARGE and _is_amds_avx512()
+
+
+def formulation_of_products(words: int) -> str:
+    """How a row tells of a layer what kernels make of its products with so many words, if they make no more of it."""
+    if multiplies_fastest():
+        return formulation(CPP)
+    return f"gradients of large products by {CPP}" if words <= _FEW_WORDS and _is_amds_avx512() else ""
+
+
 @cache
-def differentiates_fastest() -> bool:
-    """Whether the kernels make the gradient of a product by few words, up to `MOST_WORDS`, faster than frameworks do
-    that make it by themselves: on AMD's processors with AVX-512, by a fifth."""
+def _is_amds_avx512() -> bool:
     amd = any(line.startswith("vendor_id") and line.endswith("AuthenticAMD") for line in _processor())
     return compiler() is not None and _has("avx512f") and amd
 

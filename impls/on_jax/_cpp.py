@@ -113,7 +113,7 @@ def linear(hidden_ND: Array, weight_VD: Array) -> Array:
         return product(hidden_ND, weight_VD)
     if cpp.multiplies_fastest():
         return _product(hidden_ND.astype(weight_VD.dtype), weight_VD)
-    differentiates = cpp.differentiates_fastest() and len(weight_VD) <= cpp.MOST_WORDS
+    differentiates = cpp.differentiates_fastest(len(hidden_ND), *weight_VD.shape)
     return _linear(hidden_ND, weight_VD) if differentiates else product(hidden_ND, weight_VD)
 
 

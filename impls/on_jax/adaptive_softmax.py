@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from impls import cpp
-from impls.cpp import CPP
 from impls.on_jax import _cpp
 from impls.on_jax._best import top_k
 from impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product, put, wide
@@ -124,7 +123,7 @@ class AdaptiveSoftmax(OutputLayer):
         return places | words
 
     def formulation(self) -> str:
-        return cpp.formulation(CPP) if _cpp.multiplies(self.spec.dtype) else ""
+        return cpp.formulation_of_products(self.head + self.tails) if _cpp.known(self.spec.dtype) else ""
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         band_N, place_N = structure["band"][targets_N], structure["place"][targets_N]

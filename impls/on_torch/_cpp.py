@@ -123,11 +123,6 @@ def matrix_product(left_ND: Tensor, right_VD: Tensor) -> Tensor:
     return product_NV
 
 
-def differentiates(dtype: torch.dtype) -> bool:
-    """Whether they make `weight_gradient` of few words of `dtype` there faster than PyTorch does."""
-    return cpp.differentiates_fastest() and known(dtype)
-
-
 def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
     """(V, D) the gradient of h W^T by W, of float32."""
     dweight_VD = hidden_ND.new_empty(dscores_NV.shape[1], hidden_ND.shape[1])

@@ -121,10 +121,11 @@ def _is_kernels(left_ND: Tensor, right_VD: Tensor) -> bool:
 
 
 def _is_kernels_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> bool:
-    """Whether the C++ kernels make the gradient of a product by its weights, where they may: a large one that oneDNN
-    would make, and that no gradient is asked of."""
-    few = dscores_NV.shape[1] <= cpp.MOST_WORDS and not torch.is_grad_enabled()
-    return few and is_onednns(hidden_ND.T, dscores_NV.T) and _cpp.differentiates(hidden_ND.dtype)
+    """Whether the C++ kernels make the gradient of a product by its weights, where they may: one that no gradient
+    is asked of."""
+    plain = not torch.is_grad_enabled() and _is_plain(dscores_NV, hidden_ND)
+    sizes = len(dscores_NV), dscores_NV.shape[1], hidden_ND.shape[1]
+    return plain and cpp.differentiates_fastest(*sizes) and _cpp.known(hidden_ND.dtype)
 
 
 def _by_onednn(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:

@@ -11,7 +11,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from impls import cpp
-from impls.cpp import CPP
 from impls.on_torch import _cpp, _products
 from impls.on_torch._best import best, exact_topk
 from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
@@ -73,9 +72,8 @@ class AdaptiveSoftmax(OutputLayer):
             self.register_buffer(f"words{number}", torch.from_numpy(words), persistent=False)
 
     def formulation(self) -> str:
-        return (
-            cpp.formulation(CPP) if _cpp.runs_on(self.head_weight) and _cpp.multiplies(self.head_weight.dtype) else ""
-        )
+        known = _cpp.runs_on(self.head_weight) and _cpp.known(self.head_weight.dtype)
+        return cpp.formulation_of_products(len(self.head_weight)) if known else ""
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         band_N, place_N = self.band[targets_N], self.place[targets_N]

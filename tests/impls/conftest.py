@@ -1,8 +1,10 @@
-"""The C++ kernels, compiled in other ways than for the processor at hand."""
+"""The C++ kernels, compiled in other ways than for the processor at hand; Pallas kernels as tests look at them."""
 
 import functools
 import itertools
 import shutil
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,3 +34,20 @@ def compiled_otherwise(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     kernels = _compiled(compiler, processor)
     assert kernels is not None
     monkeypatch.setattr("impls.on_torch._cpp._library", lambda: kernels)
+
+
+@pytest.fixture
+def no_tf32() -> Iterator[None]:
+    """Which JAX takes on a GPU by itself."""
+    from impls.on_jax import adapter
+
+    with adapter.precision("float32"):
+        yield
+
+
+@pytest.fixture
+def kernels_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Printed, as Triton is given them."""
+    from jax.experimental import pallas
+
+    monkeypatch.setattr(pallas, "pallas_call", partial(pallas.pallas_call, debug=True))

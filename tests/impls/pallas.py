@@ -1,15 +1,12 @@
 """What tests of Pallas kernels have in common: they run on a GPU, else by Pallas' interpreter, and are looked at as
 what Triton is given for a GPU."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from jax.experimental import pallas as pl
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from numpy.typing import NDArray
 
@@ -18,19 +15,6 @@ from impls.on_jax import adapter
 INTERPRET = jax.default_backend() != "gpu"
 TRITON = "__gpu$xla.gpu.triton"  # what XLA calls a kernel
 _H200 = AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H200", 132, "gpu"))
-
-
-@pytest.fixture(autouse=True)
-def no_tf32() -> Iterator[None]:
-    """Which JAX takes on a GPU by itself."""
-    with adapter.precision("float32"):
-        yield
-
-
-@pytest.fixture
-def kernels_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Printed, as Triton is given them."""
-    monkeypatch.setattr(pl, "pallas_call", partial(pl.pallas_call, debug=True))
 
 
 def differentiated(nll: Callable[[Any], jax.Array], trained: Any, dnll_N: NDArray) -> list[NDArray[np.float64]]:

@@ -9,7 +9,7 @@ pytest.importorskip("jax.experimental.pallas.triton")
 import jax.numpy as jnp  # noqa: E402
 
 from impls.on_jax import _best_kernels  # noqa: E402
-from tests.impls.pallas import INTERPRET, TRITON, for_a_gpu  # noqa: E402
+from tests.impls import pallas  # noqa: E402
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -28,7 +28,7 @@ def test_the_best_of_clusters(k, biased):
     log_cluster_NC[4:] = -2.0
     scores_NF, biases = jnp.asarray(scores_NCS.reshape(6, -1)), jnp.asarray(bias_CS) if biased else None
     given = scores_NF, biases, jnp.asarray(log_cluster_NC, "float32"), jnp.asarray(word_CS)
-    found = _best_kernels.best_of_clusters(*given, k, interpret=INTERPRET)
+    found = _best_kernels.best_of_clusters(*given, k, interpret=pallas.INTERPRET)
     values_NK, ids_NK = (np.asarray(array) for array in found)
     joint_NCS = np.where(held_CS, scores_NCS + bias_CS, -np.inf)
     joint_NCS += (log_cluster_NC - np.logaddexp.reduce(joint_NCS, axis=2))[:, :, None]
@@ -52,7 +52,7 @@ def test_the_best_of_groups_with_ties(columns, k):
     word_X = np.append(rng.permutation(columns), [-1] * (-columns % 32))
     scores_NX = np.append(scores_NV[:, word_X[:columns]], np.full((5, -columns % 32), 9.0, np.float32), axis=1)
     given = jnp.asarray(scores_NX), jnp.asarray(word_X.reshape(-1, 32), jnp.int32), k
-    values_NK, ids_NK = _best_kernels.best_of_groups(*given, interpret=INTERPRET)
+    values_NK, ids_NK = _best_kernels.best_of_groups(*given, interpret=pallas.INTERPRET)
     order_NV = np.argsort(-scores_NV, axis=1, kind="stable")[:, :k]
     np.testing.assert_array_equal(ids_NK, order_NV)
     np.testing.assert_array_equal(values_NK, np.take_along_axis(scores_NV, order_NV, axis=1))
@@ -71,6 +71,6 @@ def test_a_gpu_is_given_kernels(bits):
     """Though a program asks JAX for 64 bits."""
     scores, words = (jnp.float32, 64, 210 * 316), (jnp.int32, 210, 316)
     with jax.enable_x64(bits == 64):
-        program = for_a_gpu(of_clusters, scores, (jnp.bfloat16, 210, 316), (jnp.float32, 64, 210), words)
-        assert program.count(TRITON) == 4
-        assert for_a_gpu(of_groups, scores, words).count(TRITON) == 4
+        program = pallas.for_a_gpu(of_clusters, scores, (jnp.bfloat16, 210, 316), (jnp.float32, 64, 210), words)
+        assert program.count(pallas.TRITON) == 4
+        assert pallas.for_a_gpu(of_groups, scores, words).count(pallas.TRITON) == 4

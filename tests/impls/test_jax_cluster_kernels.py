@@ -11,15 +11,9 @@ pytest.importorskip("jax.experimental.pallas.triton")
 import jax.numpy as jnp  # noqa: E402
 
 from impls.on_jax import _cluster_kernels, adapter  # noqa: E402
-from tests.impls.pallas import (  # noqa: E402
-    INTERPRET,
-    TRITON,
-    close,
-    differentiated,
-    kernels_shown,  # noqa: F401
-    loss_for_a_gpu,
-    no_tf32,  # noqa: F401
-)
+from tests.impls import pallas  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("no_tf32")
 
 TOKENS, CLUSTERS = 2560, 210
 
@@ -80,10 +74,10 @@ def test_softmax_within_clusters(sizes, biased, dtype, tolerance, few_programs):
     trained = jax.tree.map(lambda a: jnp.asarray(a, dtype), trained)
 
     def nll(trained):
-        return _cluster_kernels.in_cluster_nll(*trained, *fixed, interpret=INTERPRET)
+        return _cluster_kernels.in_cluster_nll(*trained, *fixed, interpret=pallas.INTERPRET)
 
-    found = differentiated(nll, trained, dnll_N)
-    close(found, exact(trained, fixed, dnll_N), tolerance)
+    found = pallas.differentiated(nll, trained, dnll_N)
+    pallas.close(found, exact(trained, fixed, dnll_N), tolerance)
     assert not found[2][np.asarray(fixed[0]) < 0].any()
     np.testing.assert_array_equal(jax.jit(nll)(trained), found[0])
 
@@ -91,7 +85,7 @@ def test_softmax_within_clusters(sizes, biased, dtype, tolerance, few_programs):
 def lowered(dtype, width, dim):
     trained = (TOKENS, dim), (CLUSTERS, width, dim), (CLUSTERS, width)
     fixed = (CLUSTERS, width), (TOKENS,), (TOKENS,)
-    return loss_for_a_gpu(_cluster_kernels.in_cluster_nll, trained, fixed, dtype)
+    return pallas.loss_for_a_gpu(_cluster_kernels.in_cluster_nll, trained, fixed, dtype)
 
 
 @pytest.mark.usefixtures("kernels_shown")
@@ -103,7 +97,7 @@ def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width,
     with adapter.precision(dtype):
         program = lowered(dtype, width, dim)
     kernels = capsys.readouterr().out
-    assert program.count(TRITON) == 3
+    assert program.count(pallas.TRITON) == 3
     assert kernels.count("tt.dot") == 4
     assert kernels.count("inputPrecision = tf32") == tf32
     assert kernels.count("scf.for") == 6
@@ -112,4 +106,4 @@ def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width,
 
 def test_a_program_may_ask_jax_for_64_bits():
     with jax.enable_x64(True):
-        assert lowered("float32", 40, 24).count(TRITON) == 3
+        assert lowered("float32", 40, 24).count(pallas.TRITON) == 3

@@ -26,7 +26,9 @@ from impls.on_jax import (  # noqa: E402
     adapter,
 )
 from impls.on_jax._pallas import KERNELS  # noqa: E402
-from tests.impls.pallas import INTERPRET, no_tf32  # noqa: E402, F401
+from tests.impls.pallas import INTERPRET  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("no_tf32")
 
 
 @pytest.fixture(autouse=True)

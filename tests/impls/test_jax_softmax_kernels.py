@@ -9,14 +9,9 @@ pytest.importorskip("jax.experimental.pallas.triton")
 import jax.numpy as jnp  # noqa: E402
 
 from impls.on_jax import _softmax_kernels  # noqa: E402
-from tests.impls.pallas import (  # noqa: E402
-    INTERPRET,
-    TRITON,
-    close,
-    differentiated,
-    loss_for_a_gpu,
-    no_tf32,  # noqa: F401
-)
+from tests.impls import pallas  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("no_tf32")
 
 TOKENS, VOCAB = 2560, 44_000
 
@@ -39,15 +34,15 @@ def test_a_softmax_by_blocks_of_words(tokens, vocab, dim, width, dtype, toleranc
     def nll(trained):
         hidden_ND, weight_VD, bias_V = trained
         given = hidden_ND, weight_VD, bias_V, jnp.asarray(targets_N)
-        return _softmax_kernels.fused_nll(*given, width, interpret=INTERPRET)
+        return _softmax_kernels.fused_nll(*given, width, interpret=pallas.INTERPRET)
 
-    found = differentiated(nll, trained, dnll_N)
+    found = pallas.differentiated(nll, trained, dnll_N)
     hidden_ND, weight_VD, bias_V = (np.asarray(array, np.float64) for array in trained)
     logits_NV = hidden_ND @ weight_VD.T + bias_V
     log_probs_NV = logits_NV - np.logaddexp.reduce(logits_NV, axis=1, keepdims=True)
     dlogits_NV = dnll_N[:, None] * (np.exp(log_probs_NV) - (targets_N[:, None] == np.arange(vocab)))
     wanted = [dlogits_NV @ weight_VD, dlogits_NV.T @ hidden_ND, dlogits_NV.sum(axis=0)]
-    close(found, [-log_probs_NV[np.arange(tokens), targets_N], *wanted], tolerance)
+    pallas.close(found, [-log_probs_NV[np.arange(tokens), targets_N], *wanted], tolerance)
     np.testing.assert_array_equal(jax.jit(nll)(trained), found[0])
 
 
@@ -56,7 +51,9 @@ def test_logits_are_not_kept_from_the_forward_pass():
 
     def nll(hidden_ND, weight_VD, bias_V):
         targets_N = jnp.zeros(tokens, jnp.int32)
-        return _softmax_kernels.fused_nll(hidden_ND, weight_VD, bias_V, targets_N, width, interpret=INTERPRET).sum()
+        return _softmax_kernels.fused_nll(
+            hidden_ND, weight_VD, bias_V, targets_N, width, interpret=pallas.INTERPRET
+        ).sum()
 
     given = jnp.ones((tokens, dim)), jnp.ones((vocab, dim)), jnp.ones(vocab)
     planned = jax.jit(jax.grad(nll, argnums=(0, 1, 2))).lower(*given).compile().memory_analysis()
@@ -67,14 +64,14 @@ def lowered(dtype, dim):
     def nll(hidden_ND, weight_VD, bias_V, targets_N):
         return _softmax_kernels.fused_nll(hidden_ND, weight_VD, bias_V, targets_N, width=6528)
 
-    return loss_for_a_gpu(nll, ((TOKENS, dim), (VOCAB, dim), (VOCAB,)), [(TOKENS,)], dtype)
+    return pallas.loss_for_a_gpu(nll, ((TOKENS, dim), (VOCAB, dim), (VOCAB,)), [(TOKENS,)], dtype)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_gpu_is_given_kernels_of_a_loop_and_of_the_last_words(dtype):
-    assert lowered(dtype, 512).count(TRITON) == 4
+    assert lowered(dtype, 512).count(pallas.TRITON) == 4
 
 
 def test_a_program_may_ask_jax_for_64_bits():
     with jax.enable_x64(True):
-        assert lowered("float32", 24).count(TRITON) == 4
+        assert lowered("float32", 24).count(pallas.TRITON) == 4

@@ -15,16 +15,9 @@ import jax.numpy as jnp  # noqa: E402
 from impls.cpp import Paths  # noqa: E402
 from impls.on_jax import _tree_kernels, adapter  # noqa: E402
 from impls.structures import huffman  # noqa: E402
-from tests.impls.pallas import (  # noqa: E402
-    INTERPRET,
-    TRITON,
-    close,
-    differentiated,
-    for_a_gpu,
-    kernels_shown,  # noqa: F401
-    loss_for_a_gpu,
-    no_tf32,  # noqa: F401
-)
+from tests.impls import pallas  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("no_tf32")
 from tests.impls.some_trees import ALL_LEAVES_OF, chain, log_leaves, random_tree  # noqa: E402
 
 TOKENS, NODES, DEPTH = 2560, 43_999, 19
@@ -66,11 +59,11 @@ def test_paths_of_a_tree(children, tokens, dim, near, dtype, tolerance, monkeypa
 
     def nll(trained):
         hidden_ND, node_MD = trained
-        return _tree_kernels.path_nll(hidden_ND, node_MD, paths, near, interpret=INTERPRET)
+        return _tree_kernels.path_nll(hidden_ND, node_MD, paths, near, interpret=pallas.INTERPRET)
 
-    found = differentiated(nll, trained, dnll_N)
+    found = pallas.differentiated(nll, trained, dnll_N)
     expected = exact_paths(trained, index_NL, sign_NL, dnll_N)
-    close(found, expected, tolerance)
+    pallas.close(found, expected, tolerance)
     assert not found[2][~expected[2].any(axis=1)].any()
     np.testing.assert_allclose(jax.jit(nll)(trained), found[0], rtol=1e-6)
 
@@ -81,7 +74,7 @@ def test_log_probabilities_of_all_leaves(children, rows):
     tree, leaf_at = huffman.from_children(children), np.argsort(huffman.places(children))
     scores_MN = np.random.default_rng(2).normal(size=(len(children), rows)).astype(np.float32)
     paths = [jnp.asarray(array, jnp.int32) for array in (tree.index, tree.sign, tree.code_length, leaf_at)]
-    log_leaf_NX = _tree_kernels.log_leaves(jnp.asarray(scores_MN), *paths, width=64, interpret=INTERPRET)
+    log_leaf_NX = _tree_kernels.log_leaves(jnp.asarray(scores_MN), *paths, width=64, interpret=pallas.INTERPRET)
     assert log_leaf_NX.shape == (rows, -(-len(leaf_at) // 64) * 64)
     np.testing.assert_allclose(log_leaf_NX[:, : len(leaf_at)], log_leaves(tree, scores_MN)[:, leaf_at], rtol=1e-4)
 
@@ -91,7 +84,7 @@ def lowered(dtype, dim):
         return _tree_kernels.path_nll(hidden_ND, node_MD, Paths(*paths), near=256)
 
     fixed = (TOKENS, DEPTH), (TOKENS, DEPTH), (TOKENS,)
-    return loss_for_a_gpu(nll, ((TOKENS, dim), (NODES, dim)), fixed, dtype)
+    return pallas.loss_for_a_gpu(nll, ((TOKENS, dim), (NODES, dim)), fixed, dtype)
 
 
 @pytest.mark.usefixtures("kernels_shown")
@@ -100,7 +93,7 @@ def test_a_gpu_is_given_kernels_of_trees(dtype, dim, tf32, capsys):
     with adapter.precision(dtype):
         program = lowered(dtype, dim)
     kernels = capsys.readouterr().out
-    assert program.count(TRITON) == 4
+    assert program.count(pallas.TRITON) == 4
     assert kernels.count("tt.dot") == 1
     assert kernels.count("inputPrecision = tf32") == tf32
     assert kernels.count("scf.for") == 4
@@ -114,9 +107,9 @@ def test_a_gpu_is_given_a_kernel_of_all_leaves():
     count = NODES + 1
     paths = (count, DEPTH), (count, DEPTH), (count,), (count,)
     given = (jnp.float32, NODES, 128), *((jnp.int32, *shape) for shape in paths)
-    assert for_a_gpu(leaves, *given).count(TRITON) == 1
+    assert pallas.for_a_gpu(leaves, *given).count(pallas.TRITON) == 1
 
 
 def test_a_program_may_ask_jax_for_64_bits():
     with jax.enable_x64(True):
-        assert lowered("float32", 24).count(TRITON) == 4
+        assert lowered("float32", 24).count(pallas.TRITON) == 4

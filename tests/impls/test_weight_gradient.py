@@ -47,7 +47,7 @@ def test_of_either_width(compiled_otherwise, dim):
 def every_gradient(monkeypatch):
     """Taken by layers, of whatever size and wherever they run."""
     monkeypatch.setattr(cpp, "multiplies_fastest", lambda: False)
-    monkeypatch.setattr(cpp, "differentiates_fastest", lambda: True)
+    monkeypatch.setattr(cpp, "differentiates_fastest", lambda *sizes: True)
     monkeypatch.setattr(_products, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(_products, "_LARGE", 0)
 
@@ -98,20 +98,31 @@ def test_gradients_of_gradients(framework, every_gradient):
 
 
 def test_where_it_is_fastest(monkeypatch):
-    """On AMD's processors with AVX-512, where there is a compiler."""
+    """Few words of many tokens, on AMD's processors with AVX-512, where there is a compiler."""
 
-    def fastest(vendor, *features):
-        for found in (cpp.differentiates_fastest, cpp._has):
+    def fastest(vendor, *features, sizes=(2560, 512, 512)):
+        for found in (cpp._is_amds_avx512, cpp._has):
             found.cache_clear()
         monkeypatch.setattr(cpp, "_processor", lambda: (f"vendor_id\t: {vendor}", f"flags\t: {' '.join(features)}"))
-        return cpp.differentiates_fastest()
+        return cpp.differentiates_fastest(*sizes)
 
     try:
         assert fastest("AuthenticAMD", "avx2", "avx512f")
+        assert not fastest("AuthenticAMD", "avx2", "avx512f", sizes=(2560, 4096, 512))
+        assert not fastest("AuthenticAMD", "avx2", "avx512f", sizes=(64, 512, 512))
         assert not fastest("AuthenticAMD", "avx2")
         assert not fastest("GenuineIntel", "avx2", "avx512f")
         monkeypatch.setenv("CXX", "no-such-compiler")
         assert not fastest("AuthenticAMD", "avx2", "avx512f")
     finally:
-        for found in (cpp.differentiates_fastest, cpp._has):
+        for found in (cpp._is_amds_avx512, cpp._has):
             found.cache_clear()
+
+
+@pytest.mark.parametrize("framework", TAKING)
+def test_a_row_says_what_kernels_make_of_adaptive_softmax(framework, monkeypatch):
+    monkeypatch.setattr(cpp, "multiplies_fastest", lambda: False)
+    layer = layers.create(framework, "adaptive_softmax", counts=zipf_counts(400), dim=16)
+    for amds, said in ((True, f"gradients of large products by {CPP}"), (False, "")):
+        monkeypatch.setattr(cpp, "_is_amds_avx512", lambda amds=amds: amds)
+        assert layer.formulation() == said
