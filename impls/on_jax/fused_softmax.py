@@ -245,6 +245,8 @@ class FusedSoftmax(FullSoftmax):
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """(N,) words: a block by its share of the sum, then a word of it; every block is scored twice."""
         vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab, self.form)
+        if cut.count == 1:
+            return super().sample(params, structure, hidden_ND, uniforms_NU)
 
         def logits(block: Array) -> Array:
             return _own_logits(params, hidden_ND, cut, block)

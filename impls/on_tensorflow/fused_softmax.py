@@ -242,6 +242,8 @@ class FusedSoftmax(FullSoftmax):
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)
         width = _width(hidden_ND, vocab, self.form)
+        if width == vocab:  # to go by blocks would only cost
+            return super().search(hidden_ND, k)
 
         def visit(block: Tensor, best_NK: Tensor, ids_NK: Tensor, log_sum_N: Tensor) -> tuple[Tensor, ...]:
             start, own_B = _place(block, width, vocab)
@@ -265,6 +267,8 @@ class FusedSoftmax(FullSoftmax):
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND, uniforms_N = tf.cast(hidden_ND, weight_VD.dtype), uniforms_NU[:, 0]
         width = _width(hidden_ND, vocab, self.form)
+        if width == vocab:
+            return super().sample(hidden_ND, uniforms_NU)
         count = -(-vocab // width)
 
         def logits(rows_RD: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:

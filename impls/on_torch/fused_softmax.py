@@ -208,7 +208,7 @@ class FusedSoftmax(FullSoftmax):
 
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        if blocks.width(len(hidden_ND), len(self.weight), self.form) == len(self.weight):
+        if self._fits_in_one(hidden_ND):
             return super().search(hidden_ND, k)
         cast_ND = hidden_ND.to(self.weight.dtype)
         log_sum_N = at_least_float32(cast_ND.new_full((len(cast_ND),), -torch.inf))
@@ -227,6 +227,8 @@ class FusedSoftmax(FullSoftmax):
     @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
+        if self._fits_in_one(hidden_ND):
+            return super().sample(hidden_ND, uniforms_NU)
         cast_ND, uniforms_N = hidden_ND.to(self.weight.dtype), uniforms_NU[:, 0]
         ranges = list(_blocks(len(cast_ND), len(self.weight), self.form))
         log_sum_NB = torch.stack([_log_sum(_logits(cast_ND, self.weight, self.bias, b)) for b in ranges], dim=1)
@@ -240,6 +242,10 @@ class FusedSoftmax(FullSoftmax):
             logits_RB = _logits(cast_ND[rows_R], self.weight, self.bias, block)
             word_N[rows_R] = block.start + draw(logits_RB.softmax(dim=1), left_N[rows_R])
         return word_N
+
+    def _fits_in_one(self, hidden_ND: Tensor) -> bool:
+        """Whether one block holds all logits, so that to go by blocks would only cost."""
+        return blocks.width(len(hidden_ND), len(self.weight), self.form) == len(self.weight)
 
 
 LAYER = FusedSoftmax

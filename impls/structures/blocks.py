@@ -32,9 +32,9 @@ def width(tokens: int, vocab: int, form: str) -> int:
     """Words B of a block, so that its (N, B) logits are about as many as the form says: whole rows of `_ALIGNED` where
     there is room, since products of odd widths are slower, in PyTorch on a CPU by a quarter. A form's name may go on
     with what goes through the blocks. What is not training goes by blocks of words in a form by tokens too, the
-    smallest ones."""
+    largest of a CPU's: 32 MiB are less than its training takes, and hold the logits of what is decoded at a time."""
     sizes = (FORMS | GPU_FORMS | FLOAT32_GPU_FORMS).items()
-    at_once = next((size for name, size in sizes if form.startswith(name)), min(FORMS.values()))
+    at_once = next((size for name, size in sizes if form.startswith(name)), max(FORMS.values()))
     words = max(1, at_once // tokens)
     return min(vocab, words // _ALIGNED * _ALIGNED or words)
 

@@ -21,7 +21,8 @@ def form(request, monkeypatch):
     blocks of tokens do by blocks of words."""
     found = {"words": next(iter(blocks.FORMS)), "tokens": next(iter(blocks.TOKEN_FORMS)), CPP: CPP}[request.param]
     monkeypatch.setitem(blocks.FORMS if request.param == "words" else blocks.BY_TOKENS, found, 300)
-    monkeypatch.setitem(blocks.FORMS, next(iter(blocks.FORMS)), 300)
+    for each in blocks.FORMS:
+        monkeypatch.setitem(blocks.FORMS, each, 300)
     for framework in {"tensorflow", "jax"} & set(FRAMEWORKS):
         monkeypatch.setattr(f"impls.on_{framework}.fused_softmax._WORDS", 16)
     return found
