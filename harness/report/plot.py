@@ -16,12 +16,23 @@ from impls.errors import BadInput
 
 _MARKERS = {"torch": "o", "tensorflow": "s", "jax": "^", "numpy": "x"}
 _DASHES = {"torch": "-", "tensorflow": "--", "jax": ":", "numpy": "-."}
-_INSIDE = 6  # lines whose names have room within the axes
+_FILLINGS = ("full", "none", "left", "right")  # of markers, one for each condition
+_COLOURS = (*_svg.COLOURS, "#7f7f7f", "#4b0082")
+_WIDTH, _HEIGHT = 7, 4.2  # inches, without the legend
+_ROW, _NAMES_A_ROW = 0.2, 2  # of the legend, in inches
+_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_APART = 0.06  # of the axis: sizes nearer than that to the one before have no room for their number
 _ENDINGS = (".svg", ".png", ".pdf")
+
+_Line = tuple[str, str, str]  # method with its options, framework, condition
+_Axes = Any  # matplotlib's, which is imported only when something is drawn
 
 
 def speed(records: Sequence[Record], path: Path) -> None:
     """Write the figure to `path`; its ending chooses the format.
+
+    A method has a colour, a framework a marker, and what was measured under another condition its marker filled
+    otherwise: the legend names each once, and not each line.
 
     Raises:
         BadInput: matplotlib is missing, the ending is unknown, or no layer was timed.
@@ -32,62 +43,84 @@ def speed(records: Sequence[Record], path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "vocabench"  # the same rows give the same file
     from matplotlib import pyplot
 
-    timed = [
-        record
-        for record in records
-        if record["quantity"] == "layer_seconds"
-        and record["agreement"] == "agree"
-        and record["ratio_to_full_softmax"] is not None
-    ]
-    conditions = {_condition(record) for record in timed}
-    lines: dict[tuple[str, ...], list[Record]] = {}
-    for record in timed:
-        if record["method"] != BASELINE:
-            parts = (full_name(record), record["framework"], *([_condition(record)] if len(conditions) > 1 else []))
-            lines.setdefault(parts, []).append(record)
+    lines = _lines(records)
     if not lines:
         raise BadInput("nothing to plot: allowed: a run that timed a layer besides full softmax, and agrees")
-    below_plot = len(lines) > _INSIDE
-    height = 4.2 + 0.2 * math.ceil(len(lines) / 2) * below_plot
-    figure, axes = pyplot.subplots(figsize=(7, height), layout="constrained")
-    methods = list(dict.fromkeys(parts[0] for parts in lines))
+    methods, frameworks, conditions = (list(dict.fromkeys(names)) for names in zip(*lines, strict=True))
+    looks: dict[str, dict[str, Any]] = {
+        **{method: {"color": _COLOURS[i % len(_COLOURS)]} for i, method in enumerate(methods)},
+        **{name: {"marker": _MARKERS.get(name, "."), "linestyle": _DASHES.get(name, "-")} for name in frameworks},
+        **{name: {"fillstyle": _FILLINGS[i % len(_FILLINGS)]} for i, name in enumerate(conditions)},
+    }
+    named = [methods, frameworks, conditions if len(conditions) > 1 else []]
+    rows = sum(-(-len(names) // _NAMES_A_ROW) for names in named)
+    figure, axes = pyplot.subplots(figsize=(_WIDTH, _HEIGHT + _ROW * rows), layout="constrained")
     for parts, found in lines.items():
-        method, framework, *_ = parts
-        found = sorted(found, key=lambda record: record["vocab"])
-        ratio = [record["ratio_to_full_softmax"] for record in found]
-        below = [r - record["ratio_low"] for r, record in zip(ratio, found, strict=True)]
-        above = [record["ratio_high"] - r for r, record in zip(ratio, found, strict=True)]
-        axes.errorbar(
-            [record["vocab"] for record in found],
-            ratio,
-            yerr=[[max(0.0, value) for value in below], [max(0.0, value) for value in above]],
-            color=f"C{methods.index(method)}",
-            marker=_MARKERS.get(framework, "."),
-            linestyle=_DASHES.get(framework, "-"),
-            capsize=2,
-            label=", ".join(parts),
-        )
-    axes.axhline(1.0, color="grey", linewidth=0.8)
-    axes.set(xscale="log", yscale="log", xlabel="vocabulary (words)", ylabel="times faster than full softmax")
-    sizes = sorted({record["vocab"] for record in timed})
-    axes.set_xticks(sizes, [_svg.thousands(size) for size in sizes], minor=False)
-    axes.minorticks_off()
-    ticks = [0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200]
-    low, high = axes.get_ylim()
-    axes.set_yticks(ticks, [str(tick) for tick in ticks])
-    axes.set_ylim(low, high)
-    look: dict[str, Any] = {"fontsize": "small", "frameon": False, "ncols": 2}
-    if below_plot:
-        figure.legend(loc="outside lower center", **look)
-    else:
-        axes.legend(**look)
+        _draw(axes, found, looks[parts[0]] | looks[parts[1]] | looks[parts[2]])
+    _label(axes, sorted({record["vocab"] for found in lines.values() for record in found}))
     title = "Forward and backward of the output layer"
-    axes.set_title(f"{title}, {conditions.pop()}" if len(conditions) == 1 else title, fontsize="medium")
+    axes.set_title(title if len(conditions) > 1 else f"{title}, {conditions[0]}", fontsize="medium")
+    handles = [_sample(name, looks.get(name, {"linestyle": "none"})) for name in _by_columns(named)]
+    figure.legend(handles=handles, loc="outside lower center", fontsize="small", frameon=False, ncols=_NAMES_A_ROW)
     try:
         with written_whole(path) as file:
             figure.savefig(file, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
     finally:
         pyplot.close(figure)
+
+
+def _lines(records: Sequence[Record]) -> dict[_Line, list[Record]]:
+    """What is drawn: the points of each line, by the size of their vocabulary."""
+    lines: dict[_Line, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record["vocab"] or 0):
+        timed = record["quantity"] == "layer_seconds" and record["agreement"] == "agree"
+        if timed and record["ratio_to_full_softmax"] is not None and record["method"] != BASELINE:
+            parts = full_name(record), record["framework"], _condition(record)
+            lines.setdefault(parts, []).append(record)
+    return lines
+
+
+def _draw(axes: _Axes, found: Sequence[Record], look: dict[str, Any]) -> None:
+    ratio = [record["ratio_to_full_softmax"] for record in found]
+    below = [max(0.0, r - record["ratio_low"]) for r, record in zip(ratio, found, strict=True)]
+    above = [max(0.0, record["ratio_high"] - r) for r, record in zip(ratio, found, strict=True)]
+    axes.errorbar([record["vocab"] for record in found], ratio, yerr=[below, above], capsize=2, **look)
+
+
+def _label(axes: _Axes, sizes: Sequence[int]) -> None:
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="vocabulary (words)", ylabel="times faster than full softmax")
+    low, high = map(math.log, axes.get_xlim())
+    labels, last = [], -math.inf
+    for size in sizes:
+        room = math.log(size) - last >= _APART * (high - low)
+        labels.append(_svg.thousands(size) if room else "")
+        last = math.log(size) if room else last
+    axes.set_xticks(sizes, labels, minor=False)
+    axes.minorticks_off()
+    limits = axes.get_ylim()
+    axes.set_yticks(_TICKS, [str(tick) for tick in _TICKS])
+    axes.set_ylim(limits)
+
+
+def _by_columns(named: Sequence[Sequence[str]]) -> list[str]:
+    """Names in the order in which a legend takes them, column by column, so that each group begins a row of its own;
+    an empty one where a row has room left."""
+    rows = []
+    for names in named:
+        padded = [*names, *[""] * (-len(names) % _NAMES_A_ROW)]
+        rows += [padded[i : i + _NAMES_A_ROW] for i in range(0, len(padded), _NAMES_A_ROW)]
+    return [name for column in zip(*rows, strict=True) for name in column]
+
+
+def _sample(name: str, look: dict[str, Any]) -> Any:
+    """A legend's entry: a colour, a marker with its dashes, a filling, or the room of one."""
+    from matplotlib.lines import Line2D
+
+    shown: dict[str, Any] = {"color": "black", "label": name or " "}
+    if "fillstyle" in look:
+        shown |= {"marker": "o", "linestyle": "none"}
+    return Line2D([], [], **(shown | look))
 
 
 def _condition(record: Record) -> str:
