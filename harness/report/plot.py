@@ -53,14 +53,14 @@ def speed(records: Sequence[Record], path: Path) -> None:
         **{name: {"fillstyle": _FILLINGS[i % len(_FILLINGS)]} for i, name in enumerate(conditions)},
     }
     named = [methods, frameworks, conditions if len(conditions) > 1 else []]
-    rows = sum(-(-len(names) // _NAMES_A_ROW) for names in named)
-    figure, axes = pyplot.subplots(figsize=(_WIDTH, _HEIGHT + _ROW * rows), layout="constrained")
+    handles = [_sample(name, looks.get(name, {"linestyle": "none"})) for name in _by_columns(named)]
+    height = _HEIGHT + _ROW * len(handles) / _NAMES_A_ROW
+    figure, axes = pyplot.subplots(figsize=(_WIDTH, height), layout="constrained")
     for parts, found in lines.items():
         _draw(axes, found, looks[parts[0]] | looks[parts[1]] | looks[parts[2]])
     _label(axes, sorted({record["vocab"] for found in lines.values() for record in found}))
     title = "Forward and backward of the output layer"
     axes.set_title(title if len(conditions) > 1 else f"{title}, {conditions[0]}", fontsize="medium")
-    handles = [_sample(name, looks.get(name, {"linestyle": "none"})) for name in _by_columns(named)]
     figure.legend(handles=handles, loc="outside lower center", fontsize="small", frameon=False, ncols=_NAMES_A_ROW)
     try:
         with written_whole(path) as file:

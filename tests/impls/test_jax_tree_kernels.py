@@ -16,9 +16,9 @@ from impls.cpp import Paths  # noqa: E402
 from impls.on_jax import _tree_kernels, adapter  # noqa: E402
 from impls.structures import huffman  # noqa: E402
 from tests.impls import pallas  # noqa: E402
+from tests.impls.some_trees import ALL_LEAVES_OF, chain, log_leaves, random_tree  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_tf32")
-from tests.impls.some_trees import ALL_LEAVES_OF, chain, log_leaves, random_tree  # noqa: E402
 
 TOKENS, NODES, DEPTH = 2560, 43_999, 19
 
