@@ -4,7 +4,7 @@ the device, as `lax.cond` does.
 Triton compiles them; they are those of `impls/on_torch/_best_kernels.py`. Words are in groups, the clusters of a layer
 or leaves of a tree side by side. One pass over all scores finds the best word of each group; the k best lie in the k
 groups of the best bests, and only those are gone through once for each word that is asked for. Of equals the one with
-the lowest id is the best.
+the lowest id is the best. A row in which no numbers are among the best has these values and the first ids.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _of_row(values_NX: Any, ids_NX: Any, row: Array, size: int) -> tuple[Array, 
 def _scored(scores_NF: Any, bias_CS: Any, word_CS: Any, row: Array, group: Array, size: int) -> tuple[Array, Array]:
     """(B,) scores and ids of a group's words; the lowest of all in an empty slot."""
     width, slot_B = word_CS.shape[1], iota(size)
-    word_B = plgpu.load(word_CS.at[group, slot_B], mask=slot_B < width, other=-1)
+    word_B = plgpu.load(word_CS.at[group, slot_B], mask=(slot_B < width) & (group >= 0), other=-1)
     real_B = word_B >= 0
     scores_B = plgpu.load(scores_NF.at[row, group * width + slot_B], mask=real_B, other=-jnp.inf)
     if bias_CS is not None:
@@ -89,8 +89,8 @@ def _choose_kernel(best_NC, ids_NC, chosen_NM, *, size):  # type: ignore[no-unty
     row, group_B = pl.program_id(0), iota(size)
 
     def keep(number: Array, ids_B: Array, best: Array, lowest: Array) -> None:
-        # Ids differ, but for those of places where there is no group, which are never chosen.
-        chosen_NM[row, number] = jnp.where(ids_B == lowest, group_B, 0).max()
+        # Ids differ, but for those of places where there is no group: these are chosen where no group has a number.
+        chosen_NM[row, number] = jnp.where(lowest == _NOTHING, -1, jnp.where(ids_B == lowest, group_B, 0).max())
 
     _take(chosen_NM.shape[1], *_of_row(best_NC, ids_NC, row, size), keep)
 
@@ -100,7 +100,7 @@ def _chosen_kernel(scores_NF, bias_CS, shift_NC, word_CS, chosen_NM, values_NMK,
     group = chosen_NM[row, place]
     scores_B, ids_B = _scored(scores_NF, bias_CS, word_CS, row, group, size)
     if shift_NC is not None:
-        scores_B = scores_B + shift_NC[row, group]
+        scores_B = scores_B + shift_NC[row, jnp.maximum(group, 0)]
 
     def keep(number: Array, ids_B: Array, best: Array, lowest: Array) -> None:
         values_NMK[row, place, number], ids_NMK[row, place, number] = best, lowest
@@ -112,7 +112,9 @@ def _row_kernel(values_NX, ids_NX, values_NK, ids_NK, *, size):  # type: ignore[
     row = pl.program_id(0)
 
     def keep(number: Array, ids_B: Array, best: Array, lowest: Array) -> None:
-        values_NK[row, number], ids_NK[row, number] = best, lowest
+        unknown = lowest == _NOTHING
+        values_NK[row, number] = jnp.where(unknown, jnp.nan, best)
+        ids_NK[row, number] = jnp.where(unknown, number, lowest)
 
     _take(values_NK.shape[1], *_of_row(values_NX, ids_NX, row, size), keep)
 

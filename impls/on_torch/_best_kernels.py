@@ -59,7 +59,7 @@ def _best_of_cluster_kernel(
     shift = tl.load(log_cluster_NG + row * groups + group) - log_sum
     tl.store(shift_NG + row * groups + group, shift)
     best = highest + shift  # some lower scores may be no lower any more
-    slot = tl.min(tl.where(scores_B + shift == best, slot_B, width - 1), 0)
+    slot = tl.min(tl.where(scores_B + shift < best, width - 1, slot_B), 0)  # where none is a number, the first
     tl.store(best_NG + row * groups + group, _keys(best, ids_F, group * width + slot, True, True))
 
 
@@ -84,7 +84,9 @@ def _best_of_chosen_kernel(
     real_B = (slot_B < width) & (column_B < columns)
     scores_B = tl.load(scores_NF + row * columns + column_B, mask=real_B, other=0.0).to(tl.float32)
     if OF_CLUSTERS:
-        scores_B += tl.load(added_F + column_B, mask=real_B, other=-float("inf"))
+        added_B = tl.load(added_F + column_B, mask=real_B, other=-float("inf"))
+        real_B = added_B > -float("inf")
+        scores_B += added_B
         scores_B += tl.load(shift_NG + row * groups + group)
     keys_B = _keys(scores_B, ids_F, column_B, real_B, NAMED)
     for number in range(k):

@@ -58,6 +58,24 @@ def test_the_best_of_groups_with_ties(columns, k):
     np.testing.assert_array_equal(values_NK, np.take_along_axis(scores_NV, order_NV, axis=1))
 
 
+@pytest.mark.parametrize("clustered", [True, False])
+def test_of_no_numbers_are_words_all_the_same(clustered):
+    """No id is beyond the vocabulary, no group is read that is not there; a row of numbers beside them stays as it is."""
+    word_CS = np.array([[4, -1, -1], [0, 3, -1], [1, 2, 5]])
+    scores_NF = np.zeros((3, 9), np.float32)
+    scores_NF[0], scores_NF[1, 3:6] = np.nan, np.nan
+    log_cluster_NC = np.log(np.full((3, 3), 1 / 3, np.float32))
+    words = jnp.asarray(word_CS, jnp.int32)
+    if clustered:
+        given = jnp.asarray(scores_NF), None, jnp.asarray(log_cluster_NC), words, 5
+        values_NK, ids_NK = _best_kernels.best_of_clusters(*given, interpret=pallas.INTERPRET)
+    else:
+        values_NK, ids_NK = _best_kernels.best_of_groups(jnp.asarray(scores_NF), words, 5, interpret=pallas.INTERPRET)
+    assert np.isnan(values_NK[0]).all()
+    assert all(set(row) <= set(range(6)) for row in np.asarray(ids_NK).tolist())
+    assert np.asarray(ids_NK)[2].tolist() == ([4, 0, 3, 1, 2] if clustered else [0, 1, 2, 3, 4])
+
+
 def of_clusters(scores_NF, bias_CS, log_cluster_NC, word_CS):
     return _best_kernels.best_of_clusters(scores_NF, bias_CS, log_cluster_NC, word_CS, 10)
 

@@ -138,6 +138,23 @@ def test_the_best_of_clusters(k, dtype, tolerance):
     assert (ids_NK[:, 1:] > ids_NK[:, :-1])[tied_NK].all()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # the interpreter's own
+def test_the_best_of_clusters_of_no_numbers_are_words_all_the_same():
+    """Of all clusters, and of two whose empty slots would be as good: no id is beyond the vocabulary."""
+    size_C = torch.tensor([1, 5, 3, 2, 4])
+    held_CS = torch.arange(24) < size_C[:, None]
+    word_CS = torch.full((5, 24), 15)
+    word_CS[held_CS] = torch.randperm(15, generator=torch.Generator().manual_seed(0))
+    word_CS = word_CS.sort(dim=1).values
+    added_CS = torch.zeros(5, 24).masked_fill(~held_CS, -torch.inf)
+    scores_NCS, log_cluster_NC = torch.zeros(2, 5, 24), torch.full((2, 5), 0.2).log()
+    scores_NCS[0] = scores_NCS[1, 2:4] = torch.nan
+    given = (each.to(DEVICE) for each in (scores_NCS, added_CS, log_cluster_NC, word_CS))
+    values_NK, ids_NK = (each.cpu() for each in _best_kernels.best_of_clusters(*given, 12))
+    assert values_NK[0].isnan().all()
+    assert all(len(set(row)) == 12 and set(row) <= set(range(15)) for row in ids_NK.tolist())
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=lambda value: str(value))
 def test_softmax_by_blocks(dtype, tolerance):
     generator = torch.Generator().manual_seed(3)
