@@ -188,7 +188,8 @@ def log_softmax(logits_NV: Array) -> Array:
 
 
 def draw(probabilities_NV: Array, uniforms_N: Array) -> Array:
-    """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum."""
+    """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum; column 0 where
+    none does, as of probabilities that are no numbers."""
     cumulative_NV = jnp.cumsum(probabilities_NV, axis=1)
     return jnp.argmax(cumulative_NV > uniforms_N[:, None] * cumulative_NV[:, -1:], axis=1)
 

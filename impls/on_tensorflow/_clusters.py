@@ -192,7 +192,9 @@ def log_in_runs(
         return number + 1, found.write(number, tf.ensure_shape(log_RS, [None, width]))
 
     runs = tf.size(cluster_U)
-    found = tf.TensorArray(kind, size=runs, element_shape=[None, width], infer_shape=False)
+    # One more, of no row: TensorFlow does not concatenate nothing where operations are called one by one.
+    found = tf.TensorArray(kind, size=runs + 1, element_shape=[None, width], infer_shape=False)
+    found = found.write(runs, tf.zeros([0, width], kind))
     _, found = tf.while_loop(lambda number, _: number < runs, visit, (tf.constant(0), found))
     return found.concat()
 

@@ -136,7 +136,7 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
         return _best_by_bounds(hidden_ND, log_cluster_NC, words, k, first, most)
 
     def not_tried() -> tuple[Tensor, ...]:
-        return *_nothing(log_cluster_NC, k), False
+        return *_nothing(log_cluster_NC, k), tf.constant(False)
 
     def whole() -> Found:
         return *_best_of_all(hidden_ND, log_cluster_NC, words, k), tf.ones(tf.shape(log_cluster_NC)[:1])

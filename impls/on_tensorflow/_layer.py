@@ -207,10 +207,12 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
-    """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum."""
+    """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum; column 0 where
+    none does, as of probabilities that are no numbers."""
     cumulative_NV = tf.cumsum(probabilities_NV, axis=1)
     share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
-    return tf.searchsorted(cumulative_NV, share_N1, side="right")[:, 0]
+    column_N = tf.searchsorted(cumulative_NV, share_N1, side="right")[:, 0]
+    return tf.where(column_N == tf.shape(cumulative_NV)[1], 0, column_N)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

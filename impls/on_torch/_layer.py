@@ -144,10 +144,12 @@ class OutputLayer(nn.Module):
 
 
 def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
-    """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum."""
+    """(N,) the first column whose cumulative probability exceeds the uniform number's share of the sum; column 0 where
+    none does, as of probabilities that are no numbers."""
     cumulative_NV = probabilities_NV.cumsum(dim=1)
     share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
-    return torch.searchsorted(cumulative_NV, share_N1, right=True)[:, 0]
+    column_N = torch.searchsorted(cumulative_NV, share_N1, right=True)[:, 0]
+    return column_N.masked_fill_(column_N == cumulative_NV.shape[1], 0)
 
 
 def nll_of_products(

@@ -60,7 +60,7 @@ def test_the_best_of_groups_with_ties(columns, k):
 
 @pytest.mark.parametrize("clustered", [True, False])
 def test_of_no_numbers_are_words_all_the_same(clustered):
-    """No id is beyond the vocabulary, no group is read that is not there; a row of numbers beside them stays as it is."""
+    """No id is beyond the vocabulary, no group is read that is not there; a row of numbers stays as it is."""
     word_CS = np.array([[4, -1, -1], [0, 3, -1], [1, 2, 5]])
     scores_NF = np.zeros((3, 9), np.float32)
     scores_NF[0], scores_NF[1, 3:6] = np.nan, np.nan

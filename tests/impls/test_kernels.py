@@ -149,7 +149,7 @@ def test_the_best_of_clusters_of_no_numbers_are_words_all_the_same():
     added_CS = torch.zeros(5, 24).masked_fill(~held_CS, -torch.inf)
     scores_NCS, log_cluster_NC = torch.zeros(2, 5, 24), torch.full((2, 5), 0.2).log()
     scores_NCS[0] = scores_NCS[1, 2:4] = torch.nan
-    given = (each.to(DEVICE) for each in (scores_NCS, added_CS, log_cluster_NC, word_CS))
+    given = scores_NCS.to(DEVICE), added_CS.to(DEVICE), log_cluster_NC.to(DEVICE), word_CS.to(DEVICE)
     values_NK, ids_NK = (each.cpu() for each in _best_kernels.best_of_clusters(*given, 12))
     assert values_NK[0].isnan().all()
     assert all(len(set(row)) == 12 and set(row) <= set(range(15)) for row in ids_NK.tolist())
