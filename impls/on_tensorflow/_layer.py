@@ -211,8 +211,8 @@ def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
     none does, as of probabilities that are no numbers."""
     cumulative_NV = tf.cumsum(probabilities_NV, axis=1)
     share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
-    column_N = tf.searchsorted(cumulative_NV, share_N1, side="right")[:, 0]
-    return tf.where(column_N == tf.shape(cumulative_NV)[1], 0, column_N)
+    # The one beyond the last where none does.
+    return tf.searchsorted(cumulative_NV, share_N1, side="right")[:, 0] % tf.shape(cumulative_NV)[1]
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

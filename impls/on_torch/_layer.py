@@ -148,8 +148,8 @@ def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
     none does, as of probabilities that are no numbers."""
     cumulative_NV = probabilities_NV.cumsum(dim=1)
     share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
-    column_N = torch.searchsorted(cumulative_NV, share_N1, right=True)[:, 0]
-    return column_N.masked_fill_(column_N == cumulative_NV.shape[1], 0)
+    # The one beyond the last where none does.
+    return torch.searchsorted(cumulative_NV, share_N1, right=True)[:, 0].remainder_(cumulative_NV.shape[1])
 
 
 def nll_of_products(
