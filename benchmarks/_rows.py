@@ -30,10 +30,10 @@ Cache = dict[tuple[str, str], Cell]
 
 def measure(task: str) -> Cache:
     """The suite's cells of `task`, by framework and method."""
-    from harness import pool
-    from harness.cells import Selection, Suite
-    from harness.history import figures
-    from harness.store import Store
+    from vocabench.harness import pool
+    from vocabench.harness.cells import Selection, Suite
+    from vocabench.harness.history import figures
+    from vocabench.harness.store import Store
 
     suite = Suite.load("asv")
     run = pool.run if task == "timing" else pool.run_side_by_side

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import layers, registry
-from harness.tolerances import FLIPS, samples_compare, tolerance
-from harness.workload import Batch
-from impls.contract import Layer
-from impls.language_model import LanguageModelConfig
-from impls.optimizers import Optimizer
-from impls.spec import LayerSpec, storage
+from vocabench.harness import layers, registry
+from vocabench.harness.tolerances import FLIPS, samples_compare, tolerance
+from vocabench.harness.workload import Batch
+from vocabench.impls.contract import Layer
+from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.spec import LayerSpec, storage
 
 AGREE, DISAGREE = "agree", "disagree"
 

@@ -14,7 +14,7 @@ from typing import Any
 from asv import util
 from asv.environment import Environment
 
-from harness import registry
+from vocabench.harness import registry
 
 _SHOWN = {"torch": "torch", "tensorflow": "tensorflow-cpu", "jax": "jax"}
 

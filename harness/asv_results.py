@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from harness import history, matching, places
-from harness.cells import Cell
-from harness.store import Row
-from impls.errors import BadInput
+from vocabench.harness import history, matching, places
+from vocabench.harness.cells import Cell
+from vocabench.harness.store import Row
+from vocabench.impls.errors import BadInput
 
 _RESULTS, _MACHINE = 2, 1  # versions of the format
 _PARAMETERS = ("framework", "method", "cell")

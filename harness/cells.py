@@ -10,10 +10,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness import numerals, registry, schema
-from impls.errors import BadInput, unknown
-from impls.options import Choice, Destination, File, Folder, Given, Number, Option, Rising, Spelled, Table, Words
-from impls.spec import DTYPES, Definition, check_options
+from vocabench.harness import numerals, registry, schema
+from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.options import (
+    Choice,
+    Destination,
+    File,
+    Folder,
+    Given,
+    Number,
+    Option,
+    Rising,
+    Spelled,
+    Table,
+    Words,
+)
+from vocabench.impls.spec import DTYPES, Definition, check_options
 
 DEVICES = ("cpu", "cuda")
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness import numerals
-from impls.errors import BadInput
+from vocabench.harness import numerals
+from vocabench.impls.errors import BadInput
 
 OK, DISAGREES, BAD_USAGE = 0, 1, 2
 STOPPED, NOT_READ = 130, 141  # as shells say it: 128 and the number of the signal
@@ -200,8 +200,8 @@ def _filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from harness.cells import Selection
-    from harness.commands.run import run
+    from vocabench.harness.cells import Selection
+    from vocabench.harness.commands.run import run
 
     selection = Selection(
         frameworks=arguments.framework,
@@ -227,8 +227,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from harness.cells import Selection
-    from harness.commands.check import check
+    from vocabench.harness.cells import Selection
+    from vocabench.harness.commands.check import check
 
     selection = Selection(
         frameworks=arguments.framework,
@@ -240,8 +240,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
-    from harness.commands.table import against_published, table
-    from harness.report.rows import Filter
+    from vocabench.harness.commands.table import against_published, table
+    from vocabench.harness.report.rows import Filter
 
     kept = Filter(frameworks=arguments.framework, methods=arguments.method, vocab=arguments.vocab, tasks=arguments.task)
     if arguments.against:
@@ -260,26 +260,26 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from harness.commands.report import report
+    from vocabench.harness.commands.report import report
 
     return report(arguments.run, out=arguments.out, title=arguments.title)
 
 
 def _publish(arguments: argparse.Namespace) -> int:
-    from harness.commands.publish import publish
+    from vocabench.harness.commands.publish import publish
 
     return publish(arguments.run, arguments.name, allow_dirty=arguments.allow_dirty, replace=arguments.replace)
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from harness.commands.export import export
+    from vocabench.harness.commands.export import export
 
     return export(arguments.run, machine=arguments.machine, out=arguments.out)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from harness.commands.compare import compare
-    from harness.gate import Limits
+    from vocabench.harness.commands.compare import compare
+    from vocabench.harness.gate import Limits
 
     return compare(
         arguments.before,
@@ -293,13 +293,13 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _data(arguments: argparse.Namespace) -> int:
-    from harness.commands.data import data
+    from vocabench.harness.commands.data import data
 
     return data(arguments.action, arguments.name)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from harness import registry
+    from vocabench.harness import registry
 
     names = {
         "methods": registry.methods,
@@ -313,7 +313,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from harness.commands.info import info
+    from vocabench.harness.commands.info import info
 
     return info()
 

@@ -9,11 +9,11 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 
-from harness import layers
-from harness.timing import Steady, calls_in_flight
-from harness.workload import Batch
-from impls.errors import BadInput
-from impls.spec import LayerSpec
+from vocabench.harness import layers
+from vocabench.harness.timing import Steady, calls_in_flight
+from vocabench.harness.workload import Batch
+from vocabench.impls.errors import BadInput
+from vocabench.impls.spec import LayerSpec
 
 _CALLS, _BUDGET = 9, 2.0  # of each form after the first, which compiles; seconds after which there is no further one
 _GAIN = 1.1  # how much faster than a framework's first form another must be, so that no noise chooses

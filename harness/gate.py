@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.cells import Cell
-from harness.matching import Entry, Run, Scores, agrees, identify, measured
-from harness.quantities import LOWER, NOT_JUDGED
-from harness.stats import Interval, shift
-from harness.store import Row
+from vocabench.harness.cells import Cell
+from vocabench.harness.matching import Entry, Run, Scores, agrees, identify, measured
+from vocabench.harness.quantities import LOWER, NOT_JUDGED
+from vocabench.harness.stats import Interval, shift
+from vocabench.harness.store import Row
 
 WORSE, MISSING, UNCLEAR, NOT_COMPARABLE, BETTER, NEW, SAME = VERDICTS = (
     "worse", "missing", "unclear", "not comparable", "better", "new", "same",
@@ -300,7 +300,7 @@ def _scores_samples(entry: Entry) -> bool:
 
 
 def _paired_difference(first: Scores, second: Scores) -> Interval:
-    from harness.metrics._bootstrap import differences
+    from vocabench.harness.metrics._bootstrap import differences
 
     (found,) = differences(first.values_S[:, None], second.values_S[:, None], sizes_S=first.sizes_S)
     return found.interval

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.matching import entries
-from harness.quantities import LOWER, NOT_JUDGED, QUANTITIES
-from harness.store import Row
-from harness.timing import IN_FLIGHT_DEFINITION
+from vocabench.harness.matching import entries
+from vocabench.harness.quantities import LOWER, NOT_JUDGED, QUANTITIES
+from vocabench.harness.store import Row
+from vocabench.harness.timing import IN_FLIGHT_DEFINITION
 
 AGREEMENT = "agreement_error"
 _OPPOSITE, _RELATIVE, _IN_FLIGHT = "one_minus_", "relative_", "in_flight_"

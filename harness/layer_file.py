@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from harness import layers, registry
-from harness.datasets._files import DAMAGED_ZIP, sha256_of_file
-from harness.whole_file import written_whole
-from impls.contract import Layer
-from impls.errors import BadInput, unknown
-from impls.options import Given, Spelled, read_npy
-from impls.spec import Arrays, LayerSpec, check_ids, check_options
+from vocabench.harness import layers, registry
+from vocabench.harness.datasets._files import DAMAGED_ZIP, sha256_of_file
+from vocabench.harness.whole_file import written_whole
+from vocabench.impls.contract import Layer
+from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.options import Given, Spelled, read_npy
+from vocabench.impls.spec import Arrays, LayerSpec, check_ids, check_options
 
 SUFFIX = ".npz"
 _REQUIRED, _OPTIONAL = ("method", "counts", "hidden", "targets"), ("options", "seed", "structure")

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import registry
-from harness.cells import Cell
-from harness.quantities import LOWER
-from harness.store import Row
-from harness.tasks._paired import BASELINE
-from impls.options import Destination
+from vocabench.harness import registry
+from vocabench.harness.cells import Cell
+from vocabench.harness.quantities import LOWER
+from vocabench.harness.store import Row
+from vocabench.harness.tasks._paired import BASELINE
+from vocabench.impls.options import Destination
 
 # How long to measure and what, not how: cells that differ in these alone are the same measurement.
 _EFFORT = ("rounds", "budget", "quantities", "checked_tokens")
@@ -62,7 +62,7 @@ class Entry:
         samples: Of a time its rounds.
         scores: Of each sample; of several runs the mean, as the same samples again are no more of them.
         ratio: As a measurement's.
-        definition: Which a time or a peak was taken by (`harness.timing.DEFINITION`, `harness.memory.DEFINITION`).
+        definition: Which a time or a peak was taken by (`DEFINITION` of `timing` and `memory`).
         runs: What was pooled; empty for a single run.
     """
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from harness import registry
+from vocabench.harness import registry
 
 # What a peak stands for: rows keep it, and none is compared with one of another. In 2 it is of a call that compiles
 # nothing, counted by TensorFlow itself, and no gap of the heap keeps the pages of what was freed.

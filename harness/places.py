@@ -8,8 +8,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from harness import registry
-from impls.options import Destination, File, Folder, Table, Words
+from vocabench.harness import registry
+from vocabench.impls.options import Destination, File, Folder, Table, Words
 
 _PLACES = (File, Folder, Destination, Table, Words)  # kinds of option and setting that name a file or a folder
 

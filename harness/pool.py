@@ -21,10 +21,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from harness import provenance, registry, row
-from harness.cells import Cell
-from harness.store import Row, Store, storable
-from impls.errors import BadInput
+from vocabench.harness import provenance, registry, row
+from vocabench.harness.cells import Cell
+from vocabench.harness.import_root import IMPORT_ROOT
+from vocabench.harness.store import Row, Store, storable
+from vocabench.impls.errors import BadInput
 
 Progress = Callable[[Cell, str], None]
 RunCells = Callable[..., Iterator[Row]]
@@ -43,7 +44,6 @@ _ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 _LONGEST_LINE = 1 << 28  # bytes of an answer: a worker that writes without end must not fill the memory
 _LAST_WORDS = 1 << 16  # bytes of what a worker printed that are read once it has died
 _START_DEADLINE = 300.0  # seconds for a framework to import and say what it is
-ROOT = Path(__file__).resolve().parent.parent
 
 
 class WorkerDied(Exception):
@@ -116,9 +116,9 @@ class Worker:
         self._answers, child_end = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
         # -P: else a checkout of another version, if that is where the user stands, would come before this one.
-        command = [sys.executable, "-P", "-m", "harness.worker", "--framework", self.framework]
+        command = [sys.executable, "-P", "-m", "vocabench.harness.worker", "--framework", self.framework]
         command += ["--answers", str(child_end), "--parent", str(os.getpid())]
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]))
         threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
         compiled = {name: str(self._compiled / name.lower()) for name in _COMPILED}
         self._process = subprocess.Popen(

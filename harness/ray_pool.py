@@ -1,7 +1,7 @@
 """Runs cells on the nodes of a Ray cluster. Each has cores, or a GPU, that no other cell has at the same time.
 
-A cell is one Ray task. On its node the task starts the child process that measures, as `harness.pool` does on one
-machine, and streams the child's lines of progress and the row back. Only numbers, text and dictionaries of those cross.
+A cell is one Ray task. On its node the task starts the child process that measures, as `pool` does on one machine, and
+streams the child's lines of progress and the row back. Only numbers, text and dictionaries of those cross.
 The rows are kept where the command runs, so a run resumes with or without a cluster.
 """
 
@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from harness import numerals, pool, provenance
-from harness.cells import Cell
-from harness.store import Row, Store
-from impls.errors import BadInput
+from vocabench.harness import numerals, pool, provenance
+from vocabench.harness.cells import Cell
+from vocabench.harness.import_root import IMPORT_ROOT
+from vocabench.harness.store import Row, Store
+from vocabench.impls.errors import BadInput
 
 INSTALL = "pip install 'vocabench[ray]'"
 
@@ -134,8 +135,8 @@ def _ray() -> ModuleType:
 def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
     # A cluster that is started here tells nobody about it.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Nodes that share this one's files need nothing said twice. `ROOT` stands for an installation of the checkout.
-    path = os.pathsep.join(filter(None, [str(pool.ROOT), os.environ.get("PYTHONPATH")]))
+    # Nodes that share this one's files need nothing said twice. `IMPORT_ROOT` stands for an installed checkout.
+    path = os.pathsep.join(filter(None, [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]))
     shared = {name: value for name, value in os.environ.items() if name.startswith("VOCABENCH_")}
     try:
         ray.init(

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from impls.errors import BadInput, unknown
-from impls.spec import Definition
+from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.spec import Definition
 
 _ROOT = Path(__file__).resolve().parent.parent
 _FRAMEWORK_ORDER = ("numpy", "torch", "tensorflow", "jax")
@@ -78,12 +78,12 @@ def same_function(method: str) -> list[str]:
 def _oracle(method: str) -> ModuleType:
     if method not in methods():
         raise unknown("method", method, methods())
-    return importlib.import_module(f"impls.on_numpy.{method}")
+    return importlib.import_module(f"vocabench.impls.on_numpy.{method}")
 
 
 def adapter(framework: str) -> ModuleType:
     """The framework's `adapter` module. This imports the framework."""
-    return importlib.import_module(f"impls.on_{check_framework(framework)}.adapter")
+    return importlib.import_module(f"vocabench.impls.on_{check_framework(framework)}.adapter")
 
 
 def tasks() -> list[str]:
@@ -93,7 +93,7 @@ def tasks() -> list[str]:
 def task(name: str) -> ModuleType:
     if name not in tasks():
         raise unknown("task", name, tasks())
-    return importlib.import_module(f"harness.tasks.{name}")
+    return importlib.import_module(f"vocabench.harness.tasks.{name}")
 
 
 def settings(name: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def datasets() -> list[str]:
 def dataset(name: str) -> ModuleType:
     if name not in datasets():
         raise unknown("dataset", name, datasets())
-    return importlib.import_module(f"harness.datasets.{name.replace('-', '_')}")
+    return importlib.import_module(f"vocabench.harness.datasets.{name.replace('-', '_')}")
 
 
 _HOLDS = {"text": "running text", "pairs": "pairs of source and summary", "speech": "speech"}

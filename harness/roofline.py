@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from harness import registry
-from harness.quantities import Measurement
-from harness.timing import Work, call_seconds
-from impls.spec import LeastWork
+from vocabench.harness import registry
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.timing import Work, call_seconds
+from vocabench.impls.spec import LeastWork
 
 _SECONDS = 0.3  # of calls for each ceiling
 _LONG_ENOUGH = 0.01  # seconds of a product large enough to keep the device busy

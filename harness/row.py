@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.cells import Cell
-from harness.schema import (
+from vocabench.harness.cells import Cell
+from vocabench.harness.schema import (
     above_zero,
     boolean,
     both,
@@ -19,8 +19,8 @@ from harness.schema import (
     text,
     whole,
 )
-from harness.store import Row
-from impls.errors import BadInput
+from vocabench.harness.store import Row
+from vocabench.impls.errors import BadInput
 
 STATUSES = ("ok", "disagree", "timeout", "oom", "error", "refused", "skipped")
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from harness import store
-from harness.provenance import code_fingerprint
-from harness.row import check
-from impls.errors import BadInput
+from vocabench.harness import store
+from vocabench.harness.provenance import code_fingerprint
+from vocabench.harness.row import check
+from vocabench.impls.errors import BadInput
 
 PUBLISHED = Path("results")
 LOCAL = PUBLISHED / "local"

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from harness.schema import LARGEST
-from impls.errors import BadInput
+from vocabench.harness.schema import LARGEST
+from vocabench.impls.errors import BadInput
 
 SCHEMA = 1
 

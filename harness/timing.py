@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from harness.memory import clear_pages, fresh_pages
-from harness.stats import Interval, location, paired_ratio
+from vocabench.harness.memory import clear_pages, fresh_pages
+from vocabench.harness.stats import Interval, location, paired_ratio
 
 # What a time stands for: rows keep it, and none is compared with one of another. In 3 the sides strictly alternate;
 # rows without it called short work many times in a row, at first single rows too. In 4 so do pieces of several calls,

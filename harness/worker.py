@@ -1,4 +1,4 @@
-"""The child process that measures: `python -m harness.worker --framework torch`.
+"""The child process that measures: `python -m vocabench.harness.worker --framework torch`.
 
 It reads cells as JSON lines from standard input and answers on the file descriptor given by --answers: any number of
 {"progress": text} lines for a cell, then one {"result": ...}. Standard output and error are the framework's to chatter
@@ -16,13 +16,13 @@ import time
 import traceback
 from typing import Any, TextIO
 
-from harness import memory, provenance, registry
-from harness.cells import Cell
-from impls.errors import BadInput, Unsupported
+from vocabench.harness import memory, provenance, registry
+from vocabench.harness.cells import Cell
+from vocabench.impls.errors import BadInput, Unsupported
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m harness.worker")
+    parser = argparse.ArgumentParser(prog="python -m vocabench.harness.worker")
     parser.add_argument("--framework", required=True, choices=registry.frameworks())
     parser.add_argument("--answers", type=int, required=True, help="file descriptor that answers are written to")
     parser.add_argument("--parent", type=int, required=True, help="process whose end is this one's end too")

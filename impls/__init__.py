@@ -1,1 +1,4 @@
 """Output layers over large vocabularies: one definition each in NumPy, one fast form in each framework."""
+
+if __name__ != "vocabench.impls":
+    raise ImportError("impls is a part of vocabench: import vocabench.impls")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 
 def array_of(name: str, value: ArrayLike) -> NDArray:

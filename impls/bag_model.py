@@ -15,11 +15,11 @@ from typing import SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
-from impls.network import Network
-from impls.optimizers import Optimizer
-from impls.spec import Arrays, LayerSpec, Shapes
-from impls.uniform import uniform
+from vocabench.impls.errors import BadInput
+from vocabench.impls.network import Network
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.spec import Arrays, LayerSpec, Shapes
+from vocabench.impls.uniform import uniform
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 _MANIFEST = "manifest.json"
 _ABANDONED_SECONDS = 24 * 3600

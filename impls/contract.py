@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from impls.arrays import array_of, is_floating
-from impls.errors import BadInput, unknown
-from impls.optimizers import Optimizer
-from impls.precision import Precise
-from impls.spec import Arrays, LayerSpec, LeastWork, check_ids, check_words
+from vocabench.impls.arrays import array_of, is_floating
+from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.precision import Precise
+from vocabench.impls.spec import Arrays, LayerSpec, LeastWork, check_ids, check_words
 
 WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
 

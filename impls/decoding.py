@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 
 class NextWords(Protocol):

@@ -9,12 +9,12 @@ from typing import SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-from impls import lstm
-from impls.errors import BadInput
-from impls.network import Network
-from impls.optimizers import Optimizer
-from impls.spec import Arrays, LayerSpec, Shapes
-from impls.uniform import uniform
+from vocabench.impls import lstm
+from vocabench.impls.errors import BadInput
+from vocabench.impls.network import Network
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.spec import Arrays, LayerSpec, Shapes
+from vocabench.impls.uniform import uniform
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class LanguageModel(Network[LanguageModelConfig]):
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         """Read prompts (B, T) from zero state, and keep the states after them: log-probabilities and ids (B, K) of the
-        exact k likeliest next words. With `extend`, what `impls.decoding` searches with."""
+        exact k likeliest next words. With `extend`, what `vocabench.impls.decoding` searches with."""
 
     @abstractmethod
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:

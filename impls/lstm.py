@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from impls.spec import Arrays, Shapes
-from impls.uniform import uniform
+from vocabench.impls.spec import Arrays, Shapes
+from vocabench.impls.uniform import uniform
 
 
 def shapes(prefix: str, inputs: int, hidden: int) -> Shapes:

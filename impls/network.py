@@ -9,10 +9,10 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from impls.errors import BadInput
-from impls.optimizers import Optimizer
-from impls.precision import Precise
-from impls.spec import Arrays, LayerSpec, Shapes, check_parameters
+from vocabench.impls.errors import BadInput
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.precision import Precise
+from vocabench.impls.spec import Arrays, LayerSpec, Shapes, check_parameters
 
 
 class Config(Protocol):
@@ -101,7 +101,7 @@ class Transcriber(Network[AnyTranscriberConfig]):
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         """Begin to write: log-probabilities and ids (B, K) of the exact k likeliest first words, best first. With
-        `extend`, what `impls.decoding` searches with."""
+        `extend`, what `vocabench.impls.decoding` searches with."""
 
     @abstractmethod
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:

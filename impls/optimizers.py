@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from impls.errors import BadInput, unknown
+from vocabench.impls.errors import BadInput, unknown
 
 NAMES = ("adagrad", "adam", "sgd")
 

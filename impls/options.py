@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,11 @@ from typing import SupportsFloat
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from impls.errors import BadInput
-from impls.network import Transcriber
-from impls.optimizers import Optimizer
-from impls.spec import Arrays, LayerSpec, Shapes
-from impls.uniform import uniform
+from vocabench.impls.errors import BadInput
+from vocabench.impls.network import Transcriber
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.spec import Arrays, LayerSpec, Shapes
+from vocabench.impls.uniform import uniform
 
 PADDING = -1  # in the places of a transcript beyond its last unit
 NORM_EPSILON = 1e-5

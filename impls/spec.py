@@ -15,9 +15,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from impls.arrays import array_of, is_floating, largest
-from impls.errors import BadInput, unknown
-from impls.options import Option
+from vocabench.impls.arrays import array_of, is_floating, largest
+from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.options import Option
 
 Arrays = dict[str, NDArray]
 Shapes = dict[str, tuple[int, ...]]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from impls.spec import Arrays, Shapes
+from vocabench.impls.spec import Arrays, Shapes
 
 _BLOCK = re.compile(r"(?<=coder\.)\d+(?=\.)")
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from impls import cpus
+from vocabench.impls import cpus
 
 _AT_ONCE = 2**16  # numbers, which stay in a processor's cache while they are scaled
 

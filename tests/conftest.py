@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import provenance
-from impls.errors import Unsupported
+from vocabench.harness import provenance
+from vocabench.impls.errors import Unsupported
 
 _FOLDER = pytest.StashKey[str]()
 

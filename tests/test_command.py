@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli, registry
-from harness.quantities import ROOFLINE
+from vocabench.harness import cli, registry
+from vocabench.harness.quantities import ROOFLINE
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def vocabench(*arguments, cwd=None, **more_env):
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *arguments],
+        [sys.executable, "-m", "vocabench", *arguments],
         capture_output=True,
         text=True,
         timeout=300,
@@ -29,7 +29,7 @@ def vocabench(*arguments, cwd=None, **more_env):
 @pytest.mark.parametrize("kind", ["methods", "frameworks", "tasks", "datasets", "suites"])
 def test_list_imports_no_framework(kind):
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "harness.cli", "list", kind],
+        [sys.executable, "-X", "importtime", "-m", "vocabench", "list", kind],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -121,7 +121,7 @@ def test_names_with_any_signs_stay_on_one_line(in_empty_folder, capsys):
 
 def listed_to(stdout, unbuffered):
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", "list", "methods"],
+        [sys.executable, "-m", "vocabench", "list", "methods"],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -147,7 +147,7 @@ def test_output_that_finds_no_room_is_one_line(unbuffered):
 
 
 def test_nothing_to_verify_is_said(monkeypatch, capsys):
-    from harness.datasets import _catalogue
+    from vocabench.harness.datasets import _catalogue
 
     monkeypatch.setattr(_catalogue, "describe", list)
     assert cli.main(["data", "verify"]) == 0
@@ -155,7 +155,7 @@ def test_nothing_to_verify_is_said(monkeypatch, capsys):
 
 
 def test_a_mistake_of_the_system_that_names_no_file_is_one_line_too(monkeypatch, capsys):
-    from harness import registry
+    from vocabench.harness import registry
 
     def fail():
         raise OSError(22, "Invalid argument")
@@ -234,9 +234,9 @@ def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, ca
     site = in_empty_folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
-        "import impls.on_numpy.huffman as huffman\n"
+        "import vocabench.impls.on_numpy.huffman as huffman\n"
         "real = huffman.LAYER._target_log_probs\n"
-        "import impls.on_numpy.adapter as adapter, dataclasses\n"
+        "import vocabench.impls.on_numpy.adapter as adapter, dataclasses\n"
         "make = adapter.create_layer\n"
         "made = []\n"
         "def create(spec, device='cpu'):\n"
@@ -265,7 +265,7 @@ def test_check_measures_anew_what_its_file_holds_already(in_empty_folder, capsys
 
 
 def test_info_says_how_to_install_what_is_missing(in_empty_folder, monkeypatch, capsys):
-    from harness import registry
+    from vocabench.harness import registry
 
     monkeypatch.setattr(registry, "is_installed", lambda name: name == "numpy")
     assert cli.main(["info"]) == 0
@@ -276,7 +276,7 @@ def test_info_says_how_to_install_what_is_missing(in_empty_folder, monkeypatch, 
 
 
 def test_a_framework_that_is_not_installed_is_refused_with_its_install_line(monkeypatch, capsys):
-    from harness import registry
+    from vocabench.harness import registry
 
     monkeypatch.setattr(registry, "frameworks", lambda: ["numpy", "absent"])
     assert cli.main(["run", "quick", "-f", "absent"]) == 2

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry
-from harness.cells import Cell, Selection, Suite
-from harness.tasks import agreement as agreement_task
-from harness.workload import batch, zipf_counts
-from impls.contract import WORK
-from impls.language_model import LanguageModelConfig
-from impls.optimizers import Optimizer
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.cells import Cell, Selection, Suite
+from vocabench.harness.tasks import agreement as agreement_task
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.contract import WORK
+from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.optimizers import Optimizer
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 PAIRS = [(framework, method) for framework in FRAMEWORKS for method in registry.methods(framework)]

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import yaml
 
-from harness import cells, cli, layer_file, registry, store
-from harness.cells import Suite, check_by_hand
-from harness.report.rows import flatten
-from harness.workload import batch, zipf_counts
-from impls.errors import BadInput
+from vocabench.harness import cells, cli, layer_file, registry, store
+from vocabench.harness.cells import Suite, check_by_hand
+from vocabench.harness.report.rows import flatten
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.errors import BadInput
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -105,14 +105,14 @@ def test_a_layer_goes_to_a_file_and_back(tmp_path, monkeypatch):
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="the page's example is in PyTorch")
 def test_the_method_added_on_the_page_agrees(tmp_path):
     page = (DOCS / "adding-a-method.md").read_text()
-    for room in ("harness", "impls"):
-        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in ("harness", "impls", "vocabench"):
+        shutil.copytree(ROOT / room, tmp_path / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     definition, native = BLOCK.findall(page)
     for path, content in zip(re.findall(r"^`(impls/.*?\.py)`", page, re.MULTILINE), (definition, native), strict=True):
         (tmp_path / path).write_text(content)
     assert "vocabench check -f torch -m scaled_softmax\n" in page
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", "check", "-f", "torch", "-m", "scaled_softmax"],
+        [sys.executable, "-m", "vocabench", "check", "-f", "torch", "-m", "scaled_softmax"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -213,7 +213,9 @@ def test_commands_parse(path, line, monkeypatch):
 def _check_run(parsed, monkeypatch):
     seen = []
     monkeypatch.setattr(registry, "check_framework", lambda name: name)  # it need not be installed
-    monkeypatch.setattr("harness.commands.run.run", lambda suite, selection, **_: seen.append((suite, selection)) or 0)
+    monkeypatch.setattr(
+        "vocabench.harness.commands.run.run", lambda suite, selection, **_: seen.append((suite, selection)) or 0
+    )
     parsed.command(parsed)
     [(name, selection)] = seen
     if name.isupper():
@@ -260,7 +262,7 @@ RATIO = re.compile(r"(\d[\d.]*)x (\[\d[\d.]*, \d[\d.]*\])")
 @pytest.fixture(scope="module")
 def ratios():
     """Those of all published rows with their intervals, as they are printed."""
-    from harness.report.table import _times
+    from vocabench.harness.report.table import _times
 
     measured = set()
     for file in sorted((ROOT / "results").glob("*.jsonl")):

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from harness import cli, layer_file, layers, pool, registry
-from harness.cells import Cell
-from harness.datasets import _corpus, _pairs, _speech
-from harness.metrics import word_vectors
-from impls.errors import BadInput
-from impls.options import Table, Words, read_table, read_words
-from impls.structures import wordnet
+from vocabench.harness import cli, layer_file, layers, pool, registry
+from vocabench.harness.cells import Cell
+from vocabench.harness.datasets import _corpus, _pairs, _speech
+from vocabench.harness.metrics import word_vectors
+from vocabench.impls.errors import BadInput
+from vocabench.impls.options import Table, Words, read_table, read_words
+from vocabench.impls.structures import wordnet
 
 FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

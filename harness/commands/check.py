@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness import pool, runs
-from harness.cells import Cell, Selection, Suite
-from harness.commands.run import measure
-from harness.commands.table import show
-from harness.row import STATUSES
-from harness.store import Store
+from vocabench.harness import pool, runs
+from vocabench.harness.cells import Cell, Selection, Suite
+from vocabench.harness.commands.run import measure
+from vocabench.harness.commands.table import show
+from vocabench.harness.row import STATUSES
+from vocabench.harness.store import Store
 
 
 def check(selection: Selection, *, out: str | None) -> int:

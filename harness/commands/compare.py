@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from harness import gate, matching, registry, runs
-from harness.commands.table import say
-from harness.gate import Finding, Limits
-from harness.store import OtherSchema, Row
-from impls.errors import BadInput, unknown
+from vocabench.harness import gate, matching, registry, runs
+from vocabench.harness.commands.table import say
+from vocabench.harness.gate import Finding, Limits
+from vocabench.harness.store import OtherSchema, Row
+from vocabench.impls.errors import BadInput, unknown
 
 FORMATS = ("markdown", "json")
 
@@ -83,7 +83,7 @@ def _json(found: Sequence[Finding], outcome: str, limits: Limits) -> str:
 def _markdown(found: Sequence[Finding], outcome: str) -> str:
     import pandas as pd
 
-    from harness.report.table import markdown
+    from vocabench.harness.report.table import markdown
 
     table = pd.DataFrame(
         {
@@ -102,7 +102,7 @@ def _markdown(found: Sequence[Finding], outcome: str) -> str:
 
 
 def _figure(found: Finding, value: float | None) -> str:
-    from harness.report.table import seconds, size
+    from vocabench.harness.report.table import seconds, size
 
     if value is None:
         return ""

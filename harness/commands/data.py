@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from harness import registry
-from harness.datasets import _catalogue
-from impls.errors import BadInput
+from vocabench.harness import registry
+from vocabench.harness.datasets import _catalogue
+from vocabench.impls.errors import BadInput
 
 
 def data(action: str, name: str | None) -> int:

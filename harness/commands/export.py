@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from harness import runs
-from harness.asv_results import Origin, origin, provenance, write
-from harness.cells import Cell
-from harness.matching import measured
-from harness.store import Row
-from impls.errors import BadInput
+from vocabench.harness import runs
+from vocabench.harness.asv_results import Origin, origin, provenance, write
+from vocabench.harness.cells import Cell
+from vocabench.harness.matching import measured
+from vocabench.harness.store import Row
+from vocabench.impls.errors import BadInput
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness import pool, provenance, registry
+from vocabench.harness import pool, provenance, registry
 
 
 def info() -> int:

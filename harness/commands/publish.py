@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import places, registry, runs
-from harness.cells import Cell
-from harness.store import Row
-from harness.whole_file import written_whole
-from impls.errors import BadInput
+from vocabench.harness import places, registry, runs
+from vocabench.harness.cells import Cell
+from vocabench.harness.store import Row
+from vocabench.harness.whole_file import written_whole
+from vocabench.impls.errors import BadInput
 
 _KEPT = ("ok", "disagree")
 _TEXT = ("summaries", "examples", "transcripts", "ids", "clusters")  # details that quote the data

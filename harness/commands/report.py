@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import runs
-from harness.store import latest
-from harness.whole_file import write_whole
-from impls.errors import BadInput
+from vocabench.harness import runs
+from vocabench.harness.store import latest
+from vocabench.harness.whole_file import write_whole
+from vocabench.impls.errors import BadInput
 
 
 def report(run_paths: Sequence[str] | None, *, out: str, title: str | None) -> int:
@@ -17,7 +17,7 @@ def report(run_paths: Sequence[str] | None, *, out: str, title: str | None) -> i
     rows = latest(row for path in paths for row in runs.rows(path))
     if not rows:
         raise BadInput(f"{', '.join(map(str, paths))}: no row: allowed: a run that measured something")
-    from harness.report.page import build
+    from vocabench.harness.report.page import build
 
     names = ", ".join(path.name for path in paths)
     own_title = f"Vocabench: {', '.join(path.stem for path in paths)}"

@@ -9,12 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness import pool, ray_pool, registry, runs
-from harness.cells import Cell, Selection, Suite, check_by_hand
-from harness.commands.table import show
-from harness.provenance import code_fingerprint
-from harness.store import Row, Store
-from impls.errors import BadInput
+from vocabench.harness import pool, ray_pool, registry, runs
+from vocabench.harness.cells import Cell, Selection, Suite, check_by_hand
+from vocabench.harness.commands.table import show
+from vocabench.harness.provenance import code_fingerprint
+from vocabench.harness.store import Row, Store
+from vocabench.impls.errors import BadInput
 
 _AGAIN = ("error", "timeout", "oom", "refused", "skipped")
 

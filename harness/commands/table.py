@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import registry, runs
-from harness.report.rows import Filter, flatten
-from harness.store import Row
-from harness.whole_file import write_whole
-from impls.errors import BadInput, unknown
+from vocabench.harness import registry, runs
+from vocabench.harness.report.rows import Filter, flatten
+from vocabench.harness.store import Row
+from vocabench.harness.whole_file import write_whole
+from vocabench.impls.errors import BadInput, unknown
 
 
 def table(
@@ -22,7 +22,7 @@ def table(
     out: str | None,
     plot: str | None,
 ) -> int:
-    from harness.report import table as tables
+    from vocabench.harness.report import table as tables
 
     if form not in tables.FORMATS:
         raise unknown("format", form, tables.FORMATS)
@@ -43,7 +43,7 @@ def table(
     if examples:
         text += "\n" + tables.examples(shown, examples)
     if plot is not None:
-        from harness.report.plot import speed
+        from vocabench.harness.report.plot import speed
 
         speed(records, Path(plot))
     say(text, out)
@@ -52,8 +52,8 @@ def table(
 
 def against_published(given: Sequence[str] | None, form: str, kept: Filter, *, out: str | None) -> int:
     """The ledger of published figures with the rows of one run or more beside them."""
-    from harness.published import _ledger
-    from harness.report import against
+    from vocabench.harness.published import _ledger
+    from vocabench.harness.report import against
 
     if form not in against.FORMATS:
         raise unknown("format", form, against.FORMATS)
@@ -74,7 +74,7 @@ def say(text: str, out: str | None) -> None:
 
 
 def show(rows: Sequence[Row], form: str) -> None:
-    from harness.report import table as tables
+    from vocabench.harness.report import table as tables
 
     print(tables.render(flatten(rows), form))
 

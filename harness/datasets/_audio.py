@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.datasets import _installed
+from vocabench.harness.datasets import _installed
 
 SAMPLE_RATE = 16_000
 SECONDS = (0.1, 30.0)  # of an utterance that is used: the encoder's memory grows with its square

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 
-from harness import registry
-from harness.datasets import _corpus, _files, _pairs, _recordings, _speech
-from harness.datasets._files import Progress
-from impls.errors import BadInput
+from vocabench.harness import registry
+from vocabench.harness.datasets import _corpus, _files, _pairs, _recordings, _speech
+from vocabench.harness.datasets._files import Progress
+from vocabench.impls.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import registry
-from harness.datasets import _encode, _files, _own, _text
-from harness.datasets._files import Progress
-from harness.datasets._source import Text
-from impls import cache_folder
-from impls.errors import BadInput
+from vocabench.harness import registry
+from vocabench.harness.datasets import _encode, _files, _own, _text
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._source import Text
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
 
 _FORMAT = 3  # of the cache: raised when the same text would be encoded otherwise
 

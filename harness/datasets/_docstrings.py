@@ -1,7 +1,7 @@
 """English paragraphs from the docstrings of source files, which are read and never imported.
 
-Run as a program, `python -m harness.datasets._docstrings LIST FIRST STEP`, it prints one JSON list a file, for every
-STEP-th file in LIST from the FIRST on.
+Run as a program, `python -m vocabench.harness.datasets._docstrings LIST FIRST STEP`, it prints one JSON list a file,
+for every STEP-th file in LIST from the FIRST on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from harness.datasets import _text
+from vocabench.harness.datasets import _text
 
 _ADD_DOCSTRING = {"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all"}  # how extension modules get theirs
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.datasets._files import DAMAGED_ZIP, Progress, sha256_of_file
-from impls.errors import BadInput
+from vocabench.harness.datasets._files import DAMAGED_ZIP, Progress, sha256_of_file
+from vocabench.impls.errors import BadInput
 
 _TIMEOUT_SECONDS = 60.0  # without a byte
 _CHUNK = 1 << 20

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.datasets import _text
-from harness.datasets._files import Progress
-from impls.errors import BadInput
+from vocabench.harness.datasets import _text
+from vocabench.harness.datasets._files import Progress
+from vocabench.impls.errors import BadInput
 
 _IDS = np.dtype("<i4")
 _BLOCK = 1 << 24  # ids renumbered at a time

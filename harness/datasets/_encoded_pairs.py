@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.datasets import _encode, _pairs
-from harness.datasets._files import Progress
-from harness.datasets._pairs import Pair, Pairs
-from harness.datasets._text import EOS, UNK
-from impls import cache_folder
-from impls.errors import BadInput
+from vocabench.harness.datasets import _encode, _pairs
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._pairs import Pair, Pairs
+from vocabench.harness.datasets._text import EOS, UNK
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
 
 _FORMAT = 1  # of the cache: raised when the same pairs would be encoded otherwise
 

@@ -1,11 +1,8 @@
 """Speech by espeak-ng, in a process of its own: what it does to memory ends with that.
 
-Run as a program, `python -m harness.datasets._espeak FILE`, it reads a job from standard input, {"language": CODE,
-"utterances": [{"text", "variant", "pitch", "rate"}, ...]}, writes all samples one after another into FILE, and prints a
-line of JSON an utterance: {"samples": how many, "phones": IPA with spaces between, words apart by "|"}.
-
-The library is eSpeak's, as its speak_lib.h describes it. It carries something over from one utterance to the next, so
-that the same bytes come from the same job, not from the same utterance.
+Run as a program, `python -m vocabench.harness.datasets._espeak FILE`, it reads a job from standard input, {"language":
+CODE, "utterances": [{"text", "variant", "pitch", "rate"}, ...]}, writes all samples one after another into FILE, and
+prints a line of JSON an utterance: {"samples": how many, "phones": IPA with spaces between, words apart by "|"}.
 """
 
 from __future__ import annotations
@@ -21,11 +18,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
+from vocabench.harness.import_root import IMPORT_ROOT
+from vocabench.impls.errors import BadInput
 
 SAMPLE_RATE = 22_050  # what espeak-ng synthesises at
 
-_ROOT = Path(__file__).resolve().parents[2]
 _SYNCHRONOUS, _DONT_EXIT = 2, 0x8000  # AUDIO_OUTPUT_SYNCHRONOUS, espeakINITIALIZE_DONT_EXIT
 _UTF8 = 1  # espeakCHARS_UTF8
 _RATE, _PITCH = 1, 3  # espeakRATE, espeakPITCH
@@ -47,9 +44,9 @@ def speak(language: str, utterances: Sequence[Mapping[str, Any]], folder: Path) 
     """
     path = folder / f"{language}.spoken"
     done = subprocess.run(
-        [sys.executable, "-m", "harness.datasets._espeak", str(path)],
+        [sys.executable, "-m", "vocabench.harness.datasets._espeak", str(path)],
         input=json.dumps({"language": language, "utterances": utterances}),
-        cwd=_ROOT,
+        cwd=IMPORT_ROOT,
         capture_output=True,
         encoding="utf-8",
         check=False,

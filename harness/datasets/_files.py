@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from harness.datasets._text import check_utf8
-from impls import cache_folder
-from impls.cache_folder import sha256_of_file
+from vocabench.harness.datasets._text import check_utf8
+from vocabench.impls import cache_folder
+from vocabench.impls.cache_folder import sha256_of_file
 
 Progress = Callable[[str], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 
 def require(purpose: str, packages: Mapping[str, str]) -> None:

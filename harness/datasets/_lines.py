@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 _BOM = b"\xef\xbb\xbf"
 

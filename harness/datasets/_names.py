@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.speech.text import TextRule
+from vocabench.harness.speech.text import TextRule
 
 _KINDS = ("territories", "languages", "scripts", "currency_names")
 _CALENDAR = ("months", "days")

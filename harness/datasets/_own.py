@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.datasets import _files
-from harness.datasets._source import SPLITS, Text
-from impls.errors import BadInput
+from vocabench.harness.datasets import _files
+from vocabench.harness.datasets._source import SPLITS, Text
+from vocabench.impls.errors import BadInput
 
 _LICENCE = "the user's own"
 _FEWEST = 41  # so that a cut after a line leaves lines for both halves of the last 5 %

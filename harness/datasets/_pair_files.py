@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness.datasets import _lines
-from harness.datasets._source import SPLITS, PairText
-from impls.errors import BadInput
+from vocabench.harness.datasets import _lines
+from vocabench.harness.datasets._source import SPLITS, PairText
+from vocabench.impls.errors import BadInput
 
 _LICENCE = "the user's own"
 

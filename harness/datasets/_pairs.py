@@ -13,12 +13,12 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import registry
-from harness.datasets import _files, _pair_files
-from harness.datasets._files import Progress
-from harness.datasets._source import SPLITS, PairText
-from impls import cache_folder
-from impls.errors import BadInput
+from vocabench.harness import registry
+from vocabench.harness.datasets import _files, _pair_files
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._source import SPLITS, PairText
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
 
 Pair = tuple[str, list[str]]  # the source, and one reference or more
 

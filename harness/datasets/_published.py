@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.datasets import _download, _files
-from harness.datasets._download import Download
-from harness.datasets._files import Progress
-from harness.datasets._source import Text
-from impls import cache_folder
-from impls.errors import BadInput
+from vocabench.harness.datasets import _download, _files
+from vocabench.harness.datasets._download import Download
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._source import Text
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from harness.datasets._files import Progress
-from harness.datasets._source import SPLITS, Text
-from impls import cache_folder, cpus
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._source import SPLITS, Text
+from vocabench.harness.import_root import IMPORT_ROOT
+from vocabench.impls import cache_folder, cpus
 
 _FORMAT = 4  # raised when the same sources would give other text
-_ROOT = Path(__file__).resolve().parents[2]
 _STANDARD_LIBRARY = "python"
 # Tests, vendored copies, and what belongs to other packages hold no documentation, or somebody else's.
 _SKIPPED_FOLDERS = {
@@ -96,7 +96,7 @@ def _build(versions: Mapping[str, str], folder: Path, progress: Progress) -> Non
         outputs = {
             split: stack.enter_context((folder / f"{split}.txt").open("w", encoding="utf-8")) for split in SPLITS
         }
-        for split, found in from_sources("harness.datasets._docstrings", versions, folder, progress, stack):
+        for split, found in from_sources("vocabench.harness.datasets._docstrings", versions, folder, progress, stack):
             for paragraph in found:
                 if is_new(paragraph, seen):
                     outputs[split].write(paragraph + "\n")
@@ -142,7 +142,7 @@ def _results(program: str, paths: list[str], listing: Path, stack: ExitStack) ->
     step = cpus.usable()
     for first in range(step):
         command = [sys.executable, "-m", program, str(listing), str(first), str(step)]
-        worker = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, encoding="utf-8")
+        worker = subprocess.Popen(command, cwd=IMPORT_ROOT, stdout=subprocess.PIPE, encoding="utf-8")
         # Last in, first out: killed, so that waiting for it ends at once, then waited for.
         stack.enter_context(worker)
         stack.callback(worker.kill)

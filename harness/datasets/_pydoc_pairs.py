@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.datasets import _pairs, _pydoc
-from harness.datasets._files import Progress
-from harness.datasets._source import SPLITS, PairText
-from impls import cache_folder
+from vocabench.harness.datasets import _pairs, _pydoc
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._source import SPLITS, PairText
+from vocabench.impls import cache_folder
 
 _FORMAT = 2  # raised when the same sources would give other pairs
 
@@ -45,7 +45,9 @@ def _build(versions: Mapping[str, str], folder: Path, progress: Progress) -> Non
     summaries: set[bytes] = set()
     with ExitStack() as stack:
         outputs = {split: stack.enter_context((folder / f"{split}.jsonl").open("wb")) for split in SPLITS}
-        for split, found in _pydoc.from_sources("harness.datasets._summaries", versions, folder, progress, stack):
+        for split, found in _pydoc.from_sources(
+            "vocabench.harness.datasets._summaries", versions, folder, progress, stack
+        ):
             for source, summary in found:
                 # Both are noted, whichever came before: `and` would skip the second.
                 if all([_pydoc.is_new(source, sources), _pydoc.is_new(summary, summaries)]):

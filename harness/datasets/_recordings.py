@@ -16,8 +16,8 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.datasets import _files
-from harness.datasets._audio import SAMPLE_RATE, Unusable
+from vocabench.harness.datasets import _files
+from vocabench.harness.datasets._audio import SAMPLE_RATE, Unusable
 
 _SAMPLES = np.dtype("<i2")
 _AUDIO, _UTTERANCES, _SKIPPED = "audio.int16", "utterances.jsonl", "skipped.json"

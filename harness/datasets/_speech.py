@@ -10,16 +10,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import registry
-from harness.datasets import _recordings, _speech_files
-from harness.datasets._files import Progress
-from harness.datasets._recordings import Utterance
-from harness.datasets._source import SPLITS, Recorded
-from harness.datasets._text import EOS, UNK
-from harness.speech import languages as groups
-from harness.speech.phones import PhoneRule
-from harness.speech.text import UNKNOWN, TextRule
-from impls.errors import BadInput, unknown
+from vocabench.harness import registry
+from vocabench.harness.datasets import _recordings, _speech_files
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._recordings import Utterance
+from vocabench.harness.datasets._source import SPLITS, Recorded
+from vocabench.harness.datasets._text import EOS, UNK
+from vocabench.harness.speech import languages as groups
+from vocabench.harness.speech.phones import PhoneRule
+from vocabench.harness.speech.text import UNKNOWN, TextRule
+from vocabench.impls.errors import BadInput, unknown
 
 UNITS = ("characters", "phones")
 OUTSIDE = ("skip", "unknown")

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.datasets import _audio, _lines, _recordings
-from harness.datasets._audio import Unusable
-from harness.datasets._files import Progress
-from harness.datasets._source import SPLITS, Recorded
-from impls import cache_folder
-from impls.errors import BadInput
+from vocabench.harness.datasets import _audio, _lines, _recordings
+from vocabench.harness.datasets._audio import Unusable
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._source import SPLITS, Recorded
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
 
 # Held out in zero-shot recognition by Liu et al. 2022, table 3.
 UCLA_TEST = ("bin", "sbc", "mal", "kea", "klu", "aeb", "mak", "fin", "abk", "ace")

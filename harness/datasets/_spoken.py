@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.datasets import _audio, _espeak, _installed, _names, _pydoc, _recordings
-from harness.datasets._audio import Unusable
-from harness.datasets._files import Progress
-from harness.datasets._source import SPLITS, Recorded
-from harness.speech import languages as groups
-from impls import cache_folder, cpus
+from vocabench.harness.datasets import _audio, _espeak, _installed, _names, _pydoc, _recordings
+from vocabench.harness.datasets._audio import Unusable
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._source import SPLITS, Recorded
+from vocabench.harness.speech import languages as groups
+from vocabench.impls import cache_folder, cpus
 
 _FORMAT = 1  # raised when the same packages would give other utterances
 _PACKAGES = {"babel": "babel", "espeakng_loader": "espeakng-loader"}

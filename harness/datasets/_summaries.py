@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.datasets import _docstrings
+from vocabench.harness.datasets import _docstrings
 
 _FEWEST_LETTERS = 3  # words of letters in a summary: below that it is a name or a heading
 _MOST_WORDS = 30  # in a summary: above that it is no title but a paragraph on one line

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 EOS, UNK, NUMBER = "<eos>", "<unk>", "<num>"
 

@@ -6,8 +6,8 @@ checksums, those of the same archives, hold the author's mirror to them.
 
 from __future__ import annotations
 
-from harness.datasets._download import Download
-from harness.datasets._published import Published
+from vocabench.harness.datasets._download import Download
+from vocabench.harness.datasets._published import Published
 
 LICENCE = "CC BY-SA"
 

@@ -14,8 +14,8 @@ Words are pydoc's: lower case, numbers as <num>, no markup. The split of a pair 
 nine files in ten are for training, the rest half for validation and half for testing. A source may be as long as it is.
 """
 
-from harness.datasets import pydoc
-from harness.datasets._pydoc_pairs import Summaries
+from vocabench.harness.datasets import pydoc
+from vocabench.harness.datasets._pydoc_pairs import Summaries
 
 KIND = "pairs"
 DESCRIPTION = "bodies of docstrings with their first lines as summaries, from the packages of pydoc and four more"

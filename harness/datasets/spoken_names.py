@@ -4,8 +4,8 @@ Synthetic speech: it compares output layers, and is no claim about the recogniti
 docs/speech-data.md says what is in it.
 """
 
-from harness.datasets._spoken import Spoken
-from harness.speech.languages import LANGUAGES
+from vocabench.harness.datasets._spoken import Spoken
+from vocabench.harness.speech.languages import LANGUAGES
 
 KIND = "speech"
 DESCRIPTION = "synthetic speech: names in 15 languages, Romance, Slavic and Turkic, with phones"

@@ -1,6 +1,6 @@
 """wikitext-103: 267,735 words, as usually reported."""
 
-from harness.datasets import _wikitext
+from vocabench.harness.datasets import _wikitext
 
 KIND = "text"
 DESCRIPTION = "103M words of Wikipedia articles, tokenized; 267,735 different ones"

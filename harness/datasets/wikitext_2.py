@@ -1,6 +1,6 @@
 """wikitext-2: 33,278 words, as usually reported."""
 
-from harness.datasets import _wikitext
+from vocabench.harness.datasets import _wikitext
 
 KIND = "text"
 DESCRIPTION = "2M words of Wikipedia articles, tokenized; 33,278 different ones"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.stats import Interval
+from vocabench.harness.stats import Interval
 
 RESAMPLES = 1000
 _LEVEL = 0.95

@@ -20,12 +20,12 @@ import jiwer
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.metrics import _bootstrap
-from harness.metrics._bootstrap import RESAMPLES, Difference
-from harness.speech.phones import PhoneRule
-from harness.speech.text import TextRule
-from harness.stats import Interval
-from impls.errors import BadInput
+from vocabench.harness.metrics import _bootstrap
+from vocabench.harness.metrics._bootstrap import RESAMPLES, Difference
+from vocabench.harness.speech.phones import PhoneRule
+from vocabench.harness.speech.text import TextRule
+from vocabench.harness.stats import Interval
+from vocabench.impls.errors import BadInput
 
 COUNTS = ("substitutions", "deletions", "insertions", "length")
 

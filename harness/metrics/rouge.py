@@ -29,10 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rouge_score import rouge_scorer, tokenizers
 
-from harness.metrics import _bootstrap
-from harness.metrics._bootstrap import RESAMPLES, Difference
-from harness.stats import Interval
-from impls.errors import BadInput, unknown
+from vocabench.harness.metrics import _bootstrap
+from vocabench.harness.metrics._bootstrap import RESAMPLES, Difference
+from vocabench.harness.stats import Interval
+from vocabench.impls.errors import BadInput, unknown
 
 MEASURES = ("rouge1", "rouge2", "rougeL")
 QUANTITIES = ("precision", "recall", "f1")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 _AT_ONCE = 1024  # questions scored together
 

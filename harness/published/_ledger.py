@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from impls.errors import BadInput, unknown
+from vocabench.impls.errors import BadInput, unknown
 
 _FOLDER = Path(__file__).parent
 _ROUGE = tuple(f"rouge{n}_{kind}" for n in "12L" for kind in ("recall75", "f1"))

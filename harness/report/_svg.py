@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 _INK = "#010203"  # stands for the page's text colour until the drawing is a part of it
 _WIDTH, _HEIGHT = 5.0, 3.3  # inches; narrow, so that 9 pt can be read on a phone

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from harness import registry
-from harness.cells import variant
-from harness.published._ledger import BASELINE, Figure
-from harness.report.rows import Filter, flatten
-from harness.report.table import FORMATS, seconds, section, size
-from harness.store import Row
-from impls.errors import unknown
+from vocabench.harness import registry
+from vocabench.harness.cells import variant
+from vocabench.harness.published._ledger import BASELINE, Figure
+from vocabench.harness.report.rows import Filter, flatten
+from vocabench.harness.report.table import FORMATS, seconds, section, size
+from vocabench.harness.store import Row
+from vocabench.impls.errors import unknown
 
 KEYS = (
     "paper", "arxiv", "year", "table", "title", "label", "group", "language", "method", "task", "paper_dataset",

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.report import figures, table
-from harness.report._svg import thousands
-from harness.report.figures import Figure, name_of
-from harness.report.figures.quality import QUALITY
-from harness.report.rows import Record, flatten
-from harness.store import Row
-from impls.errors import BadInput
+from vocabench.harness.report import figures, table
+from vocabench.harness.report._svg import thousands
+from vocabench.harness.report.figures import Figure, name_of
+from vocabench.harness.report.figures.quality import QUALITY
+from vocabench.harness.report.rows import Record, flatten
+from vocabench.harness.store import Row
+from vocabench.impls.errors import BadInput
 
 _ASSETS = Path(__file__).parent / "assets"
 _EXAMPLES = 12  # of a row's example outputs; the row has them all

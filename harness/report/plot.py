@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.report import _svg
-from harness.report.rows import Record
-from harness.report.table import full_name
-from harness.tasks._paired import BASELINE
-from harness.whole_file import written_whole
-from impls.errors import BadInput
+from vocabench.harness.report import _svg
+from vocabench.harness.report.rows import Record
+from vocabench.harness.report.table import full_name
+from vocabench.harness.tasks._paired import BASELINE
+from vocabench.harness.whole_file import written_whole
+from vocabench.impls.errors import BadInput
 
 _MARKERS = {"torch": "o", "tensorflow": "s", "jax": "^", "numpy": "x"}
 _DASHES = {"torch": "-", "tensorflow": "--", "jax": ":", "numpy": "-."}

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import registry
-from harness.agreement import DISAGREE
-from harness.cells import variant
-from harness.matching import ERROR_RATES, sample_scores
-from harness.metrics._bootstrap import differences
-from harness.store import Row
-from harness.tasks._paired import BASELINE
+from vocabench.harness import registry
+from vocabench.harness.agreement import DISAGREE
+from vocabench.harness.cells import variant
+from vocabench.harness.matching import ERROR_RATES, sample_scores
+from vocabench.harness.metrics._bootstrap import differences
+from vocabench.harness.store import Row
+from vocabench.harness.tasks._paired import BASELINE
 
 KEYS = (
     "suite", "task", "dataset", "framework", "method", "vocab", "dim", "tokens", "device", "precision", "seed",

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness import registry
-from harness.cells import variant
-from harness.quantities import HIGHER
-from harness.report.rows import KEYS, Record, groups
-from harness.store import Row
-from harness.tasks._paired import BASELINE
+from vocabench.harness import registry
+from vocabench.harness.cells import variant
+from vocabench.harness.quantities import HIGHER
+from vocabench.harness.report.rows import KEYS, Record, groups
+from vocabench.harness.store import Row
+from vocabench.harness.tasks._paired import BASELINE
 
 FORMATS = ("markdown", "latex", "csv", "json", "html")
 

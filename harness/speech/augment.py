@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from harness.datasets._files import Progress
-from harness.datasets._recordings import SAMPLE_RATE, Utterance
-from harness.datasets._speech import Speech
-from impls import cache_folder
-from impls.errors import BadInput, unknown
+from vocabench.harness.datasets._files import Progress
+from vocabench.harness.datasets._recordings import SAMPLE_RATE, Utterance
+from vocabench.harness.datasets._speech import Speech
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput, unknown
 
 WINDOWS = ("povey", "hamming")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Romance": ("ca", "es", "fr", "it", "pt"),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 
-from impls.errors import unknown
+from vocabench.impls.errors import unknown
 
 SPLITS = ("spaces", "letters")
 MARKS = ("keep", "drop")

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from impls.errors import unknown
+from vocabench.impls.errors import unknown
 
 CASES = ("lower", "keep")
 PUNCTUATION = ("drop", "keep")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from impls.options import Choice
+from vocabench.impls.options import Choice
 
 LAST, BEST = "last", "best"
 CHECKPOINT = Choice(LAST, (LAST, BEST), "the model that is scored: the last, or that of the best validation")

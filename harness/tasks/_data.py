@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.cells import Cell
-from impls.errors import BadInput
+from vocabench.harness.cells import Cell
+from vocabench.impls.errors import BadInput
 
 Progress = Callable[[str], None]
 

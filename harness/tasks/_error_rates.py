@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.datasets._recordings import Utterance
-from harness.datasets._speech import Speech
-from harness.quantities import Measurement
-from harness.speech.languages import GROUPS
+from vocabench.harness.datasets._recordings import Utterance
+from vocabench.harness.datasets._speech import Speech
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.speech.languages import GROUPS
 
 QUANTITY = {"characters": "cer", "phones": "per"}
 
@@ -25,7 +25,7 @@ def score(speech: Speech, utterances: Sequence[Utterance], transcripts: Sequence
         utterances: One or more.
         transcripts: What was heard of each.
     """
-    from harness.metrics import error_rate  # it imports jiwer, which takes a while
+    from vocabench.harness.metrics import error_rate  # it imports jiwer, which takes a while
 
     references = [speech.transcript(each) for each in utterances]
     language_U = np.array([each.language for each in utterances])

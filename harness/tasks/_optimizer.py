@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from impls.optimizers import Optimizer
+from vocabench.impls.optimizers import Optimizer
 
 
 def optimizer_of(settings: Mapping[str, Any]) -> Optimizer:

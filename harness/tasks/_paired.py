@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.cells import Cell
-from harness.quantities import Measurement
-from harness.timing import DEFINITION, IN_FLIGHT_DEFINITION, Paired, Work, paired
-from impls.contract import Layer
+from vocabench.harness.cells import Cell
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.timing import DEFINITION, IN_FLIGHT_DEFINITION, Paired, Work, paired
+from vocabench.impls.contract import Layer
 
 BASELINE = "full_softmax"
 K = 10  # words asked for in decoding

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.cells import Cell
-from harness.tasks._optimizer import optimizer_of
-from impls.recognizer import RecognizerConfig
+from vocabench.harness.cells import Cell
+from vocabench.harness.tasks._optimizer import optimizer_of
+from vocabench.impls.recognizer import RecognizerConfig
 
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.quantities import Measurement
+from vocabench.harness.quantities import Measurement
 
 OK, DISAGREE = "ok", "disagree"
 
@@ -14,7 +14,7 @@ OK, DISAGREE = "ok", "disagree"
 class Result:
     """
     Attributes:
-        agreement: As `harness.agreement.summary` gives it; its verdict stands beside every figure of the row.
+        agreement: As `vocabench.harness.agreement.summary` gives it; its verdict stands beside every figure of the row.
         data: Provenance of the text, where the task read any.
     """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.datasets._text import UNK
-from harness.quantities import Measurement
+from vocabench.harness.datasets._text import UNK
+from vocabench.harness.quantities import Measurement
 
 SCORINGS = ("f1", "recall75")  # Gigaword's and DUC-2004's
 
@@ -19,7 +19,7 @@ def scores(summaries: Sequence[str], references: Sequence[Sequence[str]], scorin
         references: One or more for each.
         scoring: One of `SCORINGS`: "f1" is `rouge.GIGAWORD`, "recall75" is `rouge.DUC_2004`.
     """
-    from harness.metrics import rouge  # it imports NLTK, which takes a second
+    from vocabench.harness.metrics import rouge  # it imports NLTK, which takes a second
 
     rule, quantity = {"f1": (rouge.GIGAWORD, "f1"), "recall75": (rouge.DUC_2004, "recall")}[scoring]
     values_SMQ = rule.per_sample(list(map(_known, summaries)), references)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from numpy.typing import NDArray
 
-from harness import layers
-from harness.cells import Cell
-from harness.fastest_form import fastest_form
-from harness.workload import batch
-from impls.spec import LayerSpec
+from vocabench.harness import layers
+from vocabench.harness.cells import Cell
+from vocabench.harness.fastest_form import fastest_form
+from vocabench.harness.workload import batch
+from vocabench.impls.spec import LayerSpec
 
 
 def spec_of(cell: Cell, counts_V: NDArray, options: Mapping[str, object]) -> LayerSpec:

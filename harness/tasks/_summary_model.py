@@ -11,15 +11,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from harness import registry
-from harness.cells import Cell
-from harness.datasets._corpus import Corpus
-from harness.datasets._encoded_pairs import EncodedPairs
-from harness.tasks import language_modelling
-from harness.tasks._data import Progress
-from harness.tasks._text import with_pairs, with_words
-from impls.errors import BadInput
-from impls.spec import check_options
+from vocabench.harness import registry
+from vocabench.harness.cells import Cell
+from vocabench.harness.datasets._corpus import Corpus
+from vocabench.harness.datasets._encoded_pairs import EncodedPairs
+from vocabench.harness.tasks import language_modelling
+from vocabench.harness.tasks._data import Progress
+from vocabench.harness.tasks._text import with_pairs, with_words
+from vocabench.impls.errors import BadInput
+from vocabench.impls.spec import check_options
 
 
 def layer_options(

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.datasets import _corpus
-from harness.tasks._data import Progress
-from impls.structures import bigrams
+from vocabench.harness.datasets import _corpus
+from vocabench.harness.tasks._data import Progress
+from vocabench.impls.structures import bigrams
 
 
 def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> _corpus.Corpus:

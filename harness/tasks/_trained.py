@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import agreement, layers
-from harness.cells import Cell
-from harness.fastest_form import fastest_form
-from harness.quantities import Measurement
-from harness.tasks._paired import BASELINE, K, decoding, timed
-from harness.timing import calls_in_flight
-from harness.workload import Batch
-from impls.contract import Layer
-from impls.spec import Arrays, LayerSpec
+from vocabench.harness import agreement, layers
+from vocabench.harness.cells import Cell
+from vocabench.harness.fastest_form import fastest_form
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.tasks._paired import BASELINE, K, decoding, timed
+from vocabench.harness.timing import calls_in_flight
+from vocabench.harness.workload import Batch
+from vocabench.impls.contract import Layer
+from vocabench.impls.spec import Arrays, LayerSpec
 
 _CHECKED = 48  # tokens on which it is held against the oracle before it is timed
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.cells import Cell
-from harness.memory import DEFINITION, peak_bytes
-from harness.quantities import Measurement
-from harness.tasks import _batches
-from harness.tasks._checkpoint import Checkpoint
-from impls.recognizer import Recognizer
-from impls.spec import Arrays
-from impls.summarizer import Summarizer
+from vocabench.harness.cells import Cell
+from vocabench.harness.memory import DEFINITION, peak_bytes
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.tasks import _batches
+from vocabench.harness.tasks._checkpoint import Checkpoint
+from vocabench.impls.recognizer import Recognizer
+from vocabench.impls.spec import Arrays
+from vocabench.impls.summarizer import Summarizer
 
 Progress = Callable[[str], None]
 Batch = tuple[NDArray, ...]  # as the model takes it; the targets are the last, padding below 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from harness import agreement, layers, registry
-from harness.cells import Cell, Setting
-from harness.quantities import Measurement
-from harness.tasks._result import Result
-from harness.workload import Batch, batch, zipf_counts
-from impls.contract import Layer
-from impls.language_model import LanguageModelConfig
-from impls.options import Choice
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.cells import Cell, Setting
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.tasks._result import Result
+from vocabench.harness.workload import Batch, batch, zipf_counts
+from vocabench.impls.contract import Layer
+from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.options import Choice
 
 SETTINGS: dict[str, Setting] = {
     "training": Choice(True, (False, True), "also compare what some optimizer steps make of the loss"),

@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import layer_file, layers, registry
-from harness.cells import Cell, Setting
-from harness.datasets import _corpus
-from harness.quantities import Measurement
-from harness.tasks._checkpoint import CHECKPOINT, Checkpoint
-from harness.tasks._data import data_of
-from harness.tasks._optimizer import optimizer_of
-from harness.tasks._result import Result
-from harness.tasks._spec import spec_of
-from harness.tasks._text import load, with_pairs, with_words
-from harness.tasks._trained import TrainedLayer
-from harness.workload import Batch
-from impls.contract import Layer
-from impls.errors import BadInput
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.optimizers import NAMES
-from impls.options import Choice, Destination, Number
-from impls.spec import Arrays, LayerSpec, check_options
+from vocabench.harness import layer_file, layers, registry
+from vocabench.harness.cells import Cell, Setting
+from vocabench.harness.datasets import _corpus
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.tasks._checkpoint import CHECKPOINT, Checkpoint
+from vocabench.harness.tasks._data import data_of
+from vocabench.harness.tasks._optimizer import optimizer_of
+from vocabench.harness.tasks._result import Result
+from vocabench.harness.tasks._spec import spec_of
+from vocabench.harness.tasks._text import load, with_pairs, with_words
+from vocabench.harness.tasks._trained import TrainedLayer
+from vocabench.harness.workload import Batch
+from vocabench.impls.contract import Layer
+from vocabench.impls.errors import BadInput
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.optimizers import NAMES
+from vocabench.impls.options import Choice, Destination, Number
+from vocabench.impls.spec import Arrays, LayerSpec, check_options
 
 EXTRA_METHODS = ("unigram",)  # no layer at all: what a model that learned nothing but word counts would score
 

@@ -12,28 +12,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import layers, registry
-from harness.cells import Cell, Names, Setting
-from harness.datasets import _speech
-from harness.datasets._recordings import Utterance
-from harness.datasets._source import SPLITS
-from harness.datasets._speech import UNITS, Speech
-from harness.quantities import Measurement
-from harness.speech import features, languages
-from harness.speech.augment import SpecAugment
-from harness.store import Row
-from harness.tasks import _batches, _error_rates, _recognizers, _training
-from harness.tasks._checkpoint import CHECKPOINT
-from harness.tasks._data import Progress, data_of
-from harness.tasks._result import Result
-from harness.tasks._spec import spec_of
-from harness.tasks._text import with_pairs, with_words
-from impls.decoding import beam_search
-from impls.errors import BadInput
-from impls.optimizers import NAMES
-from impls.options import Choice, Number
-from impls.recognizer import PADDING, Recognizer
-from impls.spec import check_options
+from vocabench.harness import layers, registry
+from vocabench.harness.cells import Cell, Names, Setting
+from vocabench.harness.datasets import _speech
+from vocabench.harness.datasets._recordings import Utterance
+from vocabench.harness.datasets._source import SPLITS
+from vocabench.harness.datasets._speech import UNITS, Speech
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.speech import features, languages
+from vocabench.harness.speech.augment import SpecAugment
+from vocabench.harness.store import Row
+from vocabench.harness.tasks import _batches, _error_rates, _recognizers, _training
+from vocabench.harness.tasks._checkpoint import CHECKPOINT
+from vocabench.harness.tasks._data import Progress, data_of
+from vocabench.harness.tasks._result import Result
+from vocabench.harness.tasks._spec import spec_of
+from vocabench.harness.tasks._text import with_pairs, with_words
+from vocabench.impls.decoding import beam_search
+from vocabench.impls.errors import BadInput
+from vocabench.impls.optimizers import NAMES
+from vocabench.impls.options import Choice, Number
+from vocabench.impls.recognizer import PADDING, Recognizer
+from vocabench.impls.spec import check_options
 
 SETTINGS: dict[str, Setting] = {
     "size": Choice("paper", tuple(_recognizers.SIZES), "of the recognizer; its width is the cell's dim"),

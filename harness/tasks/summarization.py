@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import layers, registry
-from harness.cells import Cell, Setting
-from harness.datasets import _encoded_pairs
-from harness.datasets._encoded_pairs import EncodedPairs
-from harness.datasets._source import SPLITS
-from harness.quantities import Measurement
-from harness.store import Row
-from harness.tasks import _batches, _rouge, _summary_model, _training
-from harness.tasks._checkpoint import CHECKPOINT
-from harness.tasks._data import Progress, data_of
-from harness.tasks._optimizer import optimizer_of
-from harness.tasks._result import Result
-from harness.tasks._spec import spec_of
-from impls.decoding import beam_search
-from impls.errors import BadInput
-from impls.optimizers import NAMES
-from impls.options import Choice, Number
-from impls.summarizer import PADDING, Summarizer, SummarizerConfig
+from vocabench.harness import layers, registry
+from vocabench.harness.cells import Cell, Setting
+from vocabench.harness.datasets import _encoded_pairs
+from vocabench.harness.datasets._encoded_pairs import EncodedPairs
+from vocabench.harness.datasets._source import SPLITS
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.store import Row
+from vocabench.harness.tasks import _batches, _rouge, _summary_model, _training
+from vocabench.harness.tasks._checkpoint import CHECKPOINT
+from vocabench.harness.tasks._data import Progress, data_of
+from vocabench.harness.tasks._optimizer import optimizer_of
+from vocabench.harness.tasks._result import Result
+from vocabench.harness.tasks._spec import spec_of
+from vocabench.impls.decoding import beam_search
+from vocabench.impls.errors import BadInput
+from vocabench.impls.optimizers import NAMES
+from vocabench.impls.options import Choice, Number
+from vocabench.impls.summarizer import PADDING, Summarizer, SummarizerConfig
 
 EXTRA_METHODS = ("lead",)  # no layer at all: the source's first words, as many as a training summary has
 

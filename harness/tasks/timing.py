@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from harness import agreement, layers, registry, roofline
-from harness.cells import Cell, Names, Setting
-from harness.fastest_form import fastest_form
-from harness.memory import DEFINITION, freed_given_back, keep_freed, peak_bytes
-from harness.quantities import Measurement
-from harness.tasks._paired import BASELINE, DECODING, decoding, timed
-from harness.tasks._result import Result
-from harness.timing import Work, call_seconds, calls_in_flight
-from harness.workload import Batch, batch, zipf_counts
-from impls.contract import Layer
-from impls.language_model import LanguageModelConfig
-from impls.optimizers import Optimizer
-from impls.options import Number
-from impls.spec import LayerSpec
+from vocabench.harness import agreement, layers, registry, roofline
+from vocabench.harness.cells import Cell, Names, Setting
+from vocabench.harness.fastest_form import fastest_form
+from vocabench.harness.memory import DEFINITION, freed_given_back, keep_freed, peak_bytes
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.tasks._paired import BASELINE, DECODING, decoding, timed
+from vocabench.harness.tasks._result import Result
+from vocabench.harness.timing import Work, call_seconds, calls_in_flight
+from vocabench.harness.workload import Batch, batch, zipf_counts
+from vocabench.impls.contract import Layer
+from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.options import Number
+from vocabench.impls.spec import LayerSpec
 
 FRESH_PROCESS = True  # frameworks keep memory that they have freed, which would hide the next cell's peak
 

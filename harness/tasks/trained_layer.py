@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from harness import layer_file
-from harness.cells import Cell, Setting, differing
-from harness.layer_file import LayerFile
-from harness.quantities import Measurement
-from harness.tasks._data import Progress, data_of
-from harness.tasks._result import Result
-from harness.tasks._trained import TrainedLayer
-from harness.workload import Batch
-from impls.contract import Layer
-from impls.errors import BadInput
-from impls.options import Number
+from vocabench.harness import layer_file
+from vocabench.harness.cells import Cell, Setting, differing
+from vocabench.harness.layer_file import LayerFile
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.tasks._data import Progress, data_of
+from vocabench.harness.tasks._result import Result
+from vocabench.harness.tasks._trained import TrainedLayer
+from vocabench.harness.workload import Batch
+from vocabench.impls.contract import Layer
+from vocabench.impls.errors import BadInput
+from vocabench.impls.options import Number
 
 SETTINGS: dict[str, Setting] = {
     "decode_rows": Number(128, 0, 10**6, "the file's hidden vectors decoded at a time, the first ones; 0 decodes none"),

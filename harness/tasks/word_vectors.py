@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import layers, registry
-from harness.cells import Cell, Setting
-from harness.datasets import _corpus
-from harness.metrics import word_vectors as metrics
-from harness.quantities import Measurement
-from harness.tasks import _bags, _glove
-from harness.tasks._data import data_of
-from harness.tasks._optimizer import optimizer_of
-from harness.tasks._result import Result
-from harness.tasks._spec import spec_of
-from harness.tasks._text import load, with_words
-from impls.bag_model import BagModel, BagModelConfig
-from impls.errors import BadInput
-from impls.optimizers import NAMES
-from impls.options import Choice, File, Number, path_of
-from impls.spec import check_options
+from vocabench.harness import layers, registry
+from vocabench.harness.cells import Cell, Setting
+from vocabench.harness.datasets import _corpus
+from vocabench.harness.metrics import word_vectors as metrics
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.tasks import _bags, _glove
+from vocabench.harness.tasks._data import data_of
+from vocabench.harness.tasks._optimizer import optimizer_of
+from vocabench.harness.tasks._result import Result
+from vocabench.harness.tasks._spec import spec_of
+from vocabench.harness.tasks._text import load, with_words
+from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.impls.errors import BadInput
+from vocabench.impls.optimizers import NAMES
+from vocabench.impls.options import Choice, File, Number, path_of
+from vocabench.impls.spec import check_options
 
 EXTRA_METHODS = ("glove",)  # no output layer: the reference objective that counts pairs
 

@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impls.cpp import kept
+from vocabench.impls.cpp import kept
 
 CPP = "C++ kernels"  # what forms of layers are called that take them
 _HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from impls import cache_folder
-from impls.errors import BadInput
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
 
 LIBRARY = "kernels.so"
 _UNUSED_SECONDS = 30 * 24 * 3600

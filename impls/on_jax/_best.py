@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax._layer import Array
+from vocabench.impls.on_jax._layer import Array
 
 Found = TypeVar("Found", bound=tuple[Array, ...])
 

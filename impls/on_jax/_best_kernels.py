@@ -19,8 +19,8 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from impls.on_jax._layer import Array
-from impls.on_jax._pallas import call, iota, loop
+from vocabench.impls.on_jax._layer import Array
+from vocabench.impls.on_jax._pallas import call, iota, loop
 
 MOST = 64  # words asked for
 WIDTH = 2**10  # of a group where words have none of their own

@@ -20,8 +20,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from impls.on_jax._layer import Array
-from impls.on_jax._pallas import How, call, iota, loop, up
+from vocabench.impls.on_jax._layer import Array
+from vocabench.impls.on_jax._pallas import How, call, iota, loop, up
 
 _TOKENS = 16  # of a tile: a cluster has a dozen or fewer
 _BLOCKS = 8  # of words, which a program takes through one tile of tokens

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.cpp import CPP
-from impls.on_jax import _cpp, _pallas
-from impls.on_jax._layer import Array, wide
-from impls.on_jax._pallas import KERNELS
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_jax import _cpp, _pallas
+from vocabench.impls.on_jax._layer import Array, wide
+from vocabench.impls.on_jax._pallas import KERNELS
 
 _FURTHER = 32  # tokens of a further tile
 _TOGETHER = 8  # tiles visited together: products of single tiles in a loop run at a third of the speed
@@ -158,7 +158,7 @@ def in_cluster_nll(
     if form == CPP:
         return _nll_by_kernels(hidden_ND.astype(slab_CSD.dtype), *further)
     if form == KERNELS:
-        from impls.on_jax import _cluster_kernels  # imports Pallas' way to Triton, which not every JAX has
+        from vocabench.impls.on_jax import _cluster_kernels  # imports Pallas' way to Triton, which not every JAX has
 
         return _cluster_kernels.in_cluster_nll(hidden_ND, *further)
     return _in_cluster_nll(hidden_ND, *further, FORMS[form], share)

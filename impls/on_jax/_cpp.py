@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from impls import cpp, cpus
-from impls.cpp import Paths
-from impls.on_jax._layer import Array, product
-from impls.on_numpy.sohsm import Projected
+from vocabench.impls import cpp, cpus
+from vocabench.impls.cpp import Paths
+from vocabench.impls.on_jax._layer import Array, product
+from vocabench.impls.on_numpy.sohsm import Projected
 
 _SCORES, _CLUSTER_LOSSES, _BY_WORDS = "cluster_scores_of_xla", "cluster_losses_of_xla", "cluster_gradients_of_xla"
 _LIKELIEST, _OF_HIDDEN, _FUSED = "likeliest_words_of_xla", "likeliest_of_hidden_of_xla", "fused_softmax_of_xla"
@@ -99,7 +99,7 @@ def likeliest_of_hidden(
 
     Args:
         projected: What projections make of vectors.
-        upper: What `impls.on_numpy.sohsm.UPPER_LEVEL` names.
+        upper: What `vocabench.impls.on_numpy.sohsm.UPPER_LEVEL` names.
     """
     call = _call(_OF_HIDDEN, _found(len(hidden_ND), k))
     numbers = {name: np.float32(number) for name, number in projected._asdict().items()}

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax._best import best_by_id, top_k
-from impls.on_jax._layer import Array, product, wide
+from vocabench.impls.on_jax._best import best_by_id, top_k
+from vocabench.impls.on_jax._layer import Array, product, wide
 
 NEAR_NODES = 512
 
@@ -27,7 +27,7 @@ class Tree(NamedTuple):
         node_weight: (V-1, D) inner nodes in order of creation.
         children: (V-1, 2): a word is its id, inner node j is V + j.
         exits_E: The words and inner nodes that hang below the nodes nearest the root, numbered as `children` does.
-        turns_2ME: As in `impls.structures.huffman.NearRoot`, of these exits.
+        turns_2ME: As in `vocabench.impls.structures.huffman.NearRoot`, of these exits.
     """
 
     node_weight: Array

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.cpp import CPP
-from impls.on_jax import _clusters, _cpp
-from impls.on_jax._best import best_by_id, top_k
-from impls.on_jax._layer import Array, draw, product, wide
-from impls.on_jax._pallas import KERNELS
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_jax import _clusters, _cpp
+from vocabench.impls.on_jax._best import best_by_id, top_k
+from vocabench.impls.on_jax._layer import Array, draw, product, wide
+from vocabench.impls.on_jax._pallas import KERNELS
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _NEXT = 4  # times as many are tried where too many reach that: the k-th best of the first was far too low
@@ -233,7 +233,7 @@ def _best_of_all(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster,
     (rows, clusters), width = log_cluster_NC.shape, words.word_CS.shape[1]
     scores_NF = _products(hidden_ND, words)
     if words.form == KERNELS:
-        from impls.on_jax import _best_kernels  # imports Pallas' way to Triton, which not every JAX has
+        from vocabench.impls.on_jax import _best_kernels  # imports Pallas' way to Triton, which not every JAX has
 
         if _best_kernels.takes(clusters, width, k):
             return _best_kernels.best_of_clusters(scores_NF, words.bias_CS, log_cluster_NC, words.word_CS, k)

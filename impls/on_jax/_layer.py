@@ -19,8 +19,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
-from impls import cpp
-from impls.spec import LayerSpec
+from vocabench.impls import cpp
+from vocabench.impls.spec import LayerSpec
 
 Array = jax.Array
 Tree = dict[str, Array]

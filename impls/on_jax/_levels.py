@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from impls.on_jax import _clusters, _expand
-from impls.on_jax._best import best_by_id, top_k
-from impls.on_jax._layer import Array, Tree, draw, product, put
-from impls.structures.shelves import Shelves
+from vocabench.impls.on_jax import _clusters, _expand
+from vocabench.impls.on_jax._best import best_by_id, top_k
+from vocabench.impls.on_jax._layer import Array, Tree, draw, product, put
+from vocabench.impls.structures.shelves import Shelves
 
 
 class Level:

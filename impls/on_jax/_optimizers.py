@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax import _rows
-from impls.on_jax._layer import Array, Tree, wide
-from impls.optimizers import Optimizer, check_rate
+from vocabench.impls.on_jax import _rows
+from vocabench.impls.on_jax._layer import Array, Tree, wide
+from vocabench.impls.optimizers import Optimizer, check_rate
 
 
 class State(NamedTuple):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from impls.on_jax._layer import Array
+from vocabench.impls.on_jax._layer import Array
 
 KERNELS = "Pallas kernels"
 _BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2}

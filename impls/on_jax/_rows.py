@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax._layer import Array, Tree
+from vocabench.impls.on_jax._layer import Array, Tree
 
 _TOGETHER = 1024
 

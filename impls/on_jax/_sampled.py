@@ -8,9 +8,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax._layer import Array, Reach, Tree, product, put, wide
-from impls.on_jax._rows import distinct
-from impls.on_jax.full_softmax import FullSoftmax
+from vocabench.impls.on_jax._layer import Array, Reach, Tree, product, put, wide
+from vocabench.impls.on_jax._rows import distinct
+from vocabench.impls.on_jax.full_softmax import FullSoftmax
 
 
 @jax.custom_vjp

@@ -18,8 +18,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from impls.on_jax._layer import Array, product
-from impls.on_jax._pallas import How, call, iota, loop, up
+from vocabench.impls.on_jax._layer import Array, product
+from vocabench.impls.on_jax._pallas import How, call, iota, loop, up
 
 _COLUMNS = 4096  # of a row that are looked at together
 _TOKENS, _WORDS = 16, 256  # of a tile of gradients

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from impls.cpp import CPP, Paths
-from impls.on_jax import _cpp, _descend, _pallas
-from impls.on_jax._best import settle, top_k
-from impls.on_jax._layer import Array, OutputLayer, Reach, Tree, product, put, wide
-from impls.on_jax._pallas import KERNELS
-from impls.on_jax._rows import distinct
-from impls.spec import LayerSpec
-from impls.structures import huffman, trees
+from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.on_jax import _cpp, _descend, _pallas
+from vocabench.impls.on_jax._best import settle, top_k
+from vocabench.impls.on_jax._layer import Array, OutputLayer, Reach, Tree, product, put, wide
+from vocabench.impls.on_jax._pallas import KERNELS
+from vocabench.impls.on_jax._rows import distinct
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import huffman, trees
 
 # The inner nodes visited most, which most paths share, are scored for all tokens by one dense product.
 _SHARED_NODES = 256
@@ -193,7 +193,7 @@ class TreeSoftmax(OutputLayer):
         if self.form == CPP:
             return _nll_by_kernels(hidden_ND, params["node_weight"], paths)
         if self.form == KERNELS:
-            from impls.on_jax import _tree_kernels  # imports Pallas' way to Triton, which not every JAX has
+            from vocabench.impls.on_jax import _tree_kernels  # imports Pallas' way to Triton, which not every JAX has
 
             return _tree_kernels.path_nll(hidden_ND, params["node_weight"], paths, self._shared)
         return _path_nll(hidden_ND, params["node_weight"], paths.index_NL, paths.sign_NL, self.form)
@@ -263,13 +263,13 @@ class TreeSoftmax(OutputLayer):
     def _finds_by_kernels(self, rows: int, k: int) -> bool:
         if self.form != KERNELS or rows * len(self._children) > _AT_ONCE_ON_GPU:
             return False
-        from impls.on_jax import _best_kernels  # imports Pallas' way to Triton, which not every JAX has
+        from vocabench.impls.on_jax import _best_kernels  # imports Pallas' way to Triton, which not every JAX has
 
         return _best_kernels.takes(-(-len(self._leaf_word) // _best_kernels.WIDTH), _best_kernels.WIDTH, k)
 
     def _likeliest(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
         """Values and ids (N, K), every node scored: on a GPU the host would wait for each turn of a loop by bounds."""
-        from impls.on_jax import _best_kernels, _tree_kernels
+        from vocabench.impls.on_jax import _best_kernels, _tree_kernels
 
         scores_MN = product(params["node_weight"], self._cast(params, hidden_ND))
         index_FL, sign_FL, length_F, leaf_F = (structure[name] for name in ("index", "sign", "length", "leaf_at"))

@@ -22,9 +22,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from impls.cpp import Paths
-from impls.on_jax._layer import Array
-from impls.on_jax._pallas import How, call, iota, loop, up
+from vocabench.impls.cpp import Paths
+from vocabench.impls.on_jax._layer import Array
+from vocabench.impls.on_jax._pallas import How, call, iota, loop, up
 
 _STEPS = 16  # of a path that are looked at together: the least that a matrix unit takes, and most words' whole path
 _TOKENS = 16  # below a node that are looked at together

@@ -15,21 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from impls import cpp
-from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import Job, Layer
-from impls.cpp import CPP
-from impls.errors import unknown
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_jax import _cpp, _optimizers, _rows
-from impls.on_jax._layer import OutputLayer, Reach, Tree, put, wide
-from impls.on_jax._memory import called, planned_bytes
-from impls.on_jax._pallas import KERNELS
-from impls.optimizers import Optimizer
-from impls.recognizer import Recognizer, RecognizerConfig
-from impls.spec import Arrays, LayerSpec
-from impls.structures import blocks
-from impls.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls import cpp
+from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.impls.contract import Job, Layer
+from vocabench.impls.cpp import CPP
+from vocabench.impls.errors import unknown
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_jax import _cpp, _optimizers, _rows
+from vocabench.impls.on_jax._layer import OutputLayer, Reach, Tree, put, wide
+from vocabench.impls.on_jax._memory import called, planned_bytes
+from vocabench.impls.on_jax._pallas import KERNELS
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.spec import Arrays, LayerSpec
+from vocabench.impls.structures import blocks
+from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "jax"  # what pip calls it
 
@@ -143,12 +143,12 @@ def native(spec: LayerSpec, device: Device | None = None) -> OutputLayer:
     """The method's functions, for use in a model of one's own, on `device` or where JAX puts arrays by itself."""
     if device is not None and device.platform == "cpu" and not spec.form:
         spec = replace(spec, form=next(iter(forms(spec)), ""))  # there may be a GPU beside, whose forms come first
-    return importlib.import_module(f"impls.on_jax.{spec.method}").LAYER(spec)
+    return importlib.import_module(f"vocabench.impls.on_jax.{spec.method}").LAYER(spec)
 
 
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
-    every: tuple[str, ...] = importlib.import_module(f"impls.on_jax.{spec.method}").LAYER.forms(spec)
+    every: tuple[str, ...] = importlib.import_module(f"vocabench.impls.on_jax.{spec.method}").LAYER.forms(spec)
     if device == "cpu":
         return tuple(form for form in every if not form.endswith(KERNELS) and form not in blocks.GPU_FORMS)
     return tuple(form for form in every if form not in {CPP, *blocks.TOKEN_FORMS})
@@ -159,25 +159,25 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
 
 
 def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
-    from impls.on_jax.models.language_model import JaxLanguageModel
+    from vocabench.impls.on_jax.models.language_model import JaxLanguageModel
 
     return JaxLanguageModel(spec, config, check_device(device))
 
 
 def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
-    from impls.on_jax.models.bag_model import JaxBagModel
+    from vocabench.impls.on_jax.models.bag_model import JaxBagModel
 
     return JaxBagModel(spec, config, check_device(device))
 
 
 def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
-    from impls.on_jax.models.summarizer import JaxSummarizer
+    from vocabench.impls.on_jax.models.summarizer import JaxSummarizer
 
     return JaxSummarizer(spec, config, check_device(device))
 
 
 def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
-    from impls.on_jax.models.recognizer import JaxRecognizer
+    from vocabench.impls.on_jax.models.recognizer import JaxRecognizer
 
     return JaxRecognizer(spec, config, check_device(device))
 

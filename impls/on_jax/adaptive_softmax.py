@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls import cpp
-from impls.on_jax import _cpp
-from impls.on_jax._best import top_k
-from impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product, put, wide
-from impls.spec import LayerSpec
-from impls.structures.cutoffs import Bands
+from vocabench.impls import cpp
+from vocabench.impls.on_jax import _cpp
+from vocabench.impls.on_jax._best import top_k
+from vocabench.impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product, put, wide
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures.cutoffs import Bands
 
 _TRAINING_TILE = 128  # tokens; large, as each tile adds to the whole gradient of the tail's words
 _DECODING_TILE = 16

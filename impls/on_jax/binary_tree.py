@@ -1,6 +1,6 @@
 """Hierarchical softmax over a binary tree in JAX. See `impls/on_numpy/binary_tree.py` for the definition."""
 
-from impls.on_jax._tree import TreeSoftmax
+from vocabench.impls.on_jax._tree import TreeSoftmax
 
 
 class BinaryTreeSoftmax(TreeSoftmax):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax import _clusters
-from impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product
-from impls.on_jax._levels import Level, followed
-from impls.on_numpy import class_hsm
-from impls.spec import LayerSpec
+from vocabench.impls.on_jax import _clusters
+from vocabench.impls.on_jax._layer import Array, OutputLayer, Tree, draw, pick, product
+from vocabench.impls.on_jax._levels import Level, followed
+from vocabench.impls.on_numpy import class_hsm
+from vocabench.impls.spec import LayerSpec
 
 
 class ClassHierarchicalSoftmax(OutputLayer):

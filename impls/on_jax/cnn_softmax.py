@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax._best import best_of_logits
-from impls.on_jax._layer import Array, OutputLayer, Tree, log_softmax, pick, product, put, wide
-from impls.on_numpy.cnn_softmax import WIDTHS, before
-from impls.structures.windows import WIDEST, blocks, windows
+from vocabench.impls.on_jax._best import best_of_logits
+from vocabench.impls.on_jax._layer import Array, OutputLayer, Tree, log_softmax, pick, product, put, wide
+from vocabench.impls.on_numpy.cnn_softmax import WIDTHS, before
+from vocabench.impls.structures.windows import WIDEST, blocks, windows
 
 _FLAT = 2**31 - 1  # the longest array that 32-bit indices reach
 

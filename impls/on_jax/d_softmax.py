@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from impls.on_jax._best import best_by_id
-from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put
-from impls.spec import LayerSpec
-from impls.structures import bands
+from vocabench.impls.on_jax._best import best_by_id
+from vocabench.impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import bands
 
 
 class DifferentiatedSoftmax(OutputLayer):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from impls.on_jax._layer import Array, Tree, product
-from impls.on_jax.d_softmax import DifferentiatedSoftmax
+from vocabench.impls.on_jax._layer import Array, Tree, product
+from vocabench.impls.on_jax.d_softmax import DifferentiatedSoftmax
 
 
 class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):

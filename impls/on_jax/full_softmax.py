@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax._best import best_of_logits
-from impls.on_jax._layer import Array, OutputLayer, Tree, log_softmax, pick, product
+from vocabench.impls.on_jax._best import best_of_logits
+from vocabench.impls.on_jax._layer import Array, OutputLayer, Tree, log_softmax, pick, product
 
 
 class FullSoftmax(OutputLayer):

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls import cpp
-from impls.cpp import CPP
-from impls.on_jax import _cpp, _pallas
-from impls.on_jax._best import top_k
-from impls.on_jax._layer import Array, Tree, draw, pick, product, wide
-from impls.on_jax._pallas import KERNELS
-from impls.on_jax.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
-from impls.structures import blocks
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_jax import _cpp, _pallas
+from vocabench.impls.on_jax._best import top_k
+from vocabench.impls.on_jax._layer import Array, Tree, draw, pick, product, wide
+from vocabench.impls.on_jax._pallas import KERNELS
+from vocabench.impls.on_jax.full_softmax import FullSoftmax
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import blocks
 
 _WORDS = 2**12  # whose gradients are added to at a time, in a cache
 _BY_KERNELS = f", {KERNELS}"
@@ -217,7 +217,9 @@ class FusedSoftmax(FullSoftmax):
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         given = hidden_ND, params["weight"], params["bias"], targets_N
         if self.form.endswith(_BY_KERNELS):
-            from impls.on_jax import _softmax_kernels  # imports Pallas' way to Triton, which not every JAX has
+            from vocabench.impls.on_jax import (
+                _softmax_kernels,  # imports Pallas' way to Triton, which not every JAX has
+            )
 
             return _softmax_kernels.fused_nll(*given, blocks.width(len(hidden_ND), self.spec.vocab, self.form))
         return fused_nll(*given, self.form)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax._layer import Array, Tree, wide
-from impls.on_jax.full_softmax import FullSoftmax
+from vocabench.impls.on_jax._layer import Array, Tree, wide
+from vocabench.impls.on_jax.full_softmax import FullSoftmax
 
 
 @jax.custom_vjp

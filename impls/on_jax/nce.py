@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 
-from impls.on_jax._layer import Array
-from impls.on_jax._sampled import SampledLayer
+from vocabench.impls.on_jax._layer import Array
+from vocabench.impls.on_jax._sampled import SampledLayer
 
 
 class NoiseContrastiveEstimation(SampledLayer):

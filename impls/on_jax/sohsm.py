@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from impls import cpp
-from impls.cpp import CPP
-from impls.on_jax import _clusters, _cpp, _expand
-from impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put, wide
-from impls.on_numpy import sohsm
-from impls.spec import LayerSpec
-from impls.structures import clusters
-from impls.structures.statistics import BatchWeights, statistics_dtype
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_jax import _clusters, _cpp, _expand
+from vocabench.impls.on_jax._layer import Array, OutputLayer, Tree, pick, product, put, wide
+from vocabench.impls.on_numpy import sohsm
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import clusters
+from vocabench.impls.structures.statistics import BatchWeights, statistics_dtype
 
 
 class SelfOrganizedHierarchicalSoftmax(OutputLayer):

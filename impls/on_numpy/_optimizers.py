@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from impls.optimizers import Optimizer
-from impls.spec import Arrays
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.spec import Arrays
 
 
 class Updates:

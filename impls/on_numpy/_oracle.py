@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.contract import Job, Layer
-from impls.spec import Arrays
+from vocabench.impls.contract import Job, Layer
+from vocabench.impls.spec import Arrays
 
 
 def log_softmax(scores: NDArray) -> NDArray:
@@ -98,7 +98,7 @@ class OracleLayer(Layer):
         return draw(np.exp(self._log_probs(hidden_ND)), uniforms_NU[:, 0])
 
     def _prepare(self, job: Job) -> Callable[[], object]:
-        from impls.on_numpy._optimizers import Updates
+        from vocabench.impls.on_numpy._optimizers import Updates
 
         hidden_ND = job.hidden_ND.astype(np.float64)
         calls: dict[str, Callable[[], object]] = {

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
-from impls.options import Table, read_table
-from impls.structures import bigrams
+from vocabench.impls.errors import BadInput
+from vocabench.impls.options import Table, read_table
+from vocabench.impls.structures import bigrams
 
 
 def pairs(asks: str) -> Table:

@@ -21,13 +21,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
-from impls.on_numpy import _work, full_softmax
-from impls.on_numpy._pairs import pairs, read_pairs
-from impls.options import Choice, Number, Option
-from impls.spec import Arrays, Extra, LayerSpec, LeastWork
-from impls.structures import bigrams, samplers
-from impls.structures.samplers import AliasTable, BigramSampler, Sampler
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy import _work, full_softmax
+from vocabench.impls.on_numpy._pairs import pairs, read_pairs
+from vocabench.impls.options import Choice, Number, Option
+from vocabench.impls.spec import Arrays, Extra, LayerSpec, LeastWork
+from vocabench.impls.structures import bigrams, samplers
+from vocabench.impls.structures.samplers import AliasTable, BigramSampler, Sampler
 
 
 def options(*, remove_hits: bool) -> dict[str, Option]:

@@ -15,11 +15,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import _work
-from impls.on_numpy._oracle import OracleLayer, best, log_sigmoid
-from impls.spec import Arrays, LayerSpec, LeastWork
-from impls.structures import huffman
-from impls.structures.trees import leaves_of_words, words_of_leaves
+from vocabench.impls.on_numpy import _work
+from vocabench.impls.on_numpy._oracle import OracleLayer, best, log_sigmoid
+from vocabench.impls.spec import Arrays, LayerSpec, LeastWork
+from vocabench.impls.structures import huffman
+from vocabench.impls.structures.trees import leaves_of_words, words_of_leaves
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.spec import LayerSpec, LeastWork
+from vocabench.impls.spec import LayerSpec, LeastWork
 
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 

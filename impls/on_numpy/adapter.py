@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import Layer
-from impls.errors import BadInput, unknown
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.recognizer import Recognizer, RecognizerConfig
-from impls.spec import LayerSpec
-from impls.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.impls.contract import Layer
+from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "numpy"  # what pip calls it
 
@@ -66,29 +66,29 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
         raise unknown("device of numpy", device, devices())
     if spec.dtype != "float64":
         raise BadInput(f"dtype={spec.dtype!r} on numpy: allowed: 'float64', the oracle's precision")
-    return importlib.import_module(f"impls.on_numpy.{spec.method}").LAYER(spec)
+    return importlib.import_module(f"vocabench.impls.on_numpy.{spec.method}").LAYER(spec)
 
 
 def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
-    from impls.on_numpy.models.language_model import NumpyLanguageModel
+    from vocabench.impls.on_numpy.models.language_model import NumpyLanguageModel
 
     layer = create_layer(spec, device)
     return NumpyLanguageModel(spec, config, layer)  # type: ignore[arg-type]
 
 
 def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
-    from impls.on_numpy.models.bag_model import NumpyBagModel
+    from vocabench.impls.on_numpy.models.bag_model import NumpyBagModel
 
     return NumpyBagModel(spec, config, create_layer(spec, device))  # type: ignore[arg-type]
 
 
 def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
-    from impls.on_numpy.models.summarizer import NumpySummarizer
+    from vocabench.impls.on_numpy.models.summarizer import NumpySummarizer
 
     return NumpySummarizer(spec, config, create_layer(spec, device))  # type: ignore[arg-type]
 
 
 def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
-    from impls.on_numpy.models.recognizer import NumpyRecognizer
+    from vocabench.impls.on_numpy.models.recognizer import NumpyRecognizer
 
     return NumpyRecognizer(spec, config, create_layer(spec, device))  # type: ignore[arg-type]

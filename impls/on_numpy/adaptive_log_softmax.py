@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import adaptive_softmax
-from impls.on_numpy._oracle import OracleLayer
-from impls.spec import Arrays
+from vocabench.impls.on_numpy import adaptive_softmax
+from vocabench.impls.on_numpy._oracle import OracleLayer
+from vocabench.impls.spec import Arrays
 
 
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:

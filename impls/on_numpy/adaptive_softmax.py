@@ -21,12 +21,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import _work
-from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nll
-from impls.options import Number, Rising
-from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
-from impls.structures import cutoffs
-from impls.uniform import uniform
+from vocabench.impls.on_numpy import _work
+from vocabench.impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nll
+from vocabench.impls.options import Number, Rising
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.structures import cutoffs
+from vocabench.impls.uniform import uniform
 
 OPTIONS = {
     "cutoffs": Rising("ends of the head and of each tail but the last, in words by falling count; empty: the cheapest"),

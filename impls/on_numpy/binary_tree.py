@@ -29,12 +29,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
-from impls.on_numpy._tree import TreeSoftmax, least_work
-from impls.options import Choice, Folder, Number, Table, Words, path_of, read_table, read_words
-from impls.spec import Arrays, Definition, LayerSpec, Shapes
-from impls.structures import huffman, trees, wordnet
-from impls.uniform import uniform
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy._tree import TreeSoftmax, least_work
+from vocabench.impls.options import Choice, Folder, Number, Table, Words, path_of, read_table, read_words
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, Shapes
+from vocabench.impls.structures import huffman, trees, wordnet
+from vocabench.impls.uniform import uniform
 
 OPTIONS = {
     "tree": Choice("random", ("random", *trees.RULES, "wordnet", "given"), "which tree"),

@@ -20,15 +20,15 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
-from impls.on_numpy import _work
-from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
-from impls.on_numpy._pairs import pairs, read_pairs
-from impls.options import Choice, Number, Table, read_table
-from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
-from impls.structures import bigrams, classes, clusters
-from impls.structures.shelves import Shelves
-from impls.uniform import uniform
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy import _work
+from vocabench.impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax
+from vocabench.impls.on_numpy._pairs import pairs, read_pairs
+from vocabench.impls.options import Choice, Number, Table, read_table
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.structures import bigrams, classes, clusters
+from vocabench.impls.structures.shelves import Shelves
+from vocabench.impls.uniform import uniform
 
 OPTIONS = {
     "bins": Choice("sqrt_count", (*classes.BINS, "given"), "what classes are made by"),

@@ -34,13 +34,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
-from impls.on_numpy import _work
-from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
-from impls.options import Number, Words, read_words
-from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
-from impls.structures.spelling import END, spell
-from impls.uniform import uniform
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy import _work
+from vocabench.impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
+from vocabench.impls.options import Number, Words, read_words
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.structures.spelling import END, spell
+from vocabench.impls.uniform import uniform
 
 WIDTHS = (1, 2, 3, 4)
 

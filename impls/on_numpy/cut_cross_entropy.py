@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from impls.on_numpy import full_softmax
-from impls.options import Choice
+from vocabench.impls.on_numpy import full_softmax
+from vocabench.impls.options import Choice
 
 DEFINITION = dataclasses.replace(
     full_softmax.DEFINITION,

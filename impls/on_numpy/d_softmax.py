@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import _work
-from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
-from impls.options import Number
-from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
-from impls.structures import bands, clusters
-from impls.uniform import uniform
+from vocabench.impls.on_numpy import _work
+from vocabench.impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
+from vocabench.impls.options import Number
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.structures import bands, clusters
+from vocabench.impls.uniform import uniform
 
 OPTIONS = {
     "bands": Number(3, 1, 8, "bands of words by frequency, fewer where the vocabulary has fewer words"),

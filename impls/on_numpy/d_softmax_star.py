@@ -16,9 +16,9 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import _work, d_softmax
-from impls.spec import Arrays, LayerSpec, LeastWork, Shapes
-from impls.structures import bands
+from vocabench.impls.on_numpy import _work, d_softmax
+from vocabench.impls.spec import Arrays, LayerSpec, LeastWork, Shapes
+from vocabench.impls.structures import bands
 
 
 def shapes(spec: LayerSpec) -> Shapes:

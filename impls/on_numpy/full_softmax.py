@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import _work
-from impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
-from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
-from impls.uniform import uniform
+from vocabench.impls.on_numpy import _work
+from vocabench.impls.on_numpy._oracle import OracleLayer, log_softmax, mean_nll
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.uniform import uniform
 
 
 def shapes(spec: LayerSpec) -> Shapes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from impls.on_numpy import full_softmax
+from vocabench.impls.on_numpy import full_softmax
 
 DEFINITION = dataclasses.replace(
     full_softmax.DEFINITION,

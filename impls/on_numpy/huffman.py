@@ -16,10 +16,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy._tree import TreeSoftmax, least_work
-from impls.spec import Arrays, Definition, LayerSpec, Shapes
-from impls.structures import huffman
-from impls.uniform import uniform
+from vocabench.impls.on_numpy._tree import TreeSoftmax, least_work
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, Shapes
+from vocabench.impls.structures import huffman
+from vocabench.impls.uniform import uniform
 
 
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:

@@ -21,10 +21,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import _sampled, full_softmax
-from impls.on_numpy._oracle import log_sigmoid
-from impls.options import Choice
-from impls.spec import Arrays, Extra, LayerSpec, Shapes
+from vocabench.impls.on_numpy import _sampled, full_softmax
+from vocabench.impls.on_numpy._oracle import log_sigmoid
+from vocabench.impls.options import Choice
+from vocabench.impls.spec import Arrays, Extra, LayerSpec, Shapes
 
 OPTIONS = _sampled.options(remove_hits=False) | {
     "normaliser": Choice("fixed", ("fixed", "log_vocab", "learned"), "log Z: 0, log V, or learned, from log V on"),

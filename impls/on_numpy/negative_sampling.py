@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from impls.on_numpy import _sampled, full_softmax
-from impls.on_numpy.nce import NoiseContrastiveEstimation
+from vocabench.impls.on_numpy import _sampled, full_softmax
+from vocabench.impls.on_numpy.nce import NoiseContrastiveEstimation
 
 DEFINITION = dataclasses.replace(
     full_softmax.DEFINITION,

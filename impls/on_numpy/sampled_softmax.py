@@ -18,8 +18,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy import _sampled, full_softmax
-from impls.on_numpy._oracle import log_softmax
+from vocabench.impls.on_numpy import _sampled, full_softmax
+from vocabench.impls.on_numpy._oracle import log_softmax
 
 DEFINITION = dataclasses.replace(
     full_softmax.DEFINITION,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from impls.on_numpy import sampled_softmax
+from vocabench.impls.on_numpy import sampled_softmax
 
 DEFINITION = dataclasses.replace(
     sampled_softmax.DEFINITION,

@@ -22,15 +22,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
-from impls.on_numpy import _work
-from impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nll
-from impls.on_numpy._pairs import pairs, read_pairs
-from impls.options import Choice, Number, Table, read_table
-from impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
-from impls.structures import bigrams, classes, clusters
-from impls.structures.statistics import SMOOTHINGS
-from impls.uniform import uniform
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy import _work
+from vocabench.impls.on_numpy._oracle import OracleLayer, best, draw, log_softmax, mean_nll
+from vocabench.impls.on_numpy._pairs import pairs, read_pairs
+from vocabench.impls.options import Choice, Number, Table, read_table
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.structures import bigrams, classes, clusters
+from vocabench.impls.structures.statistics import SMOOTHINGS
+from vocabench.impls.uniform import uniform
 
 PROJECTIONS = ("relu", "linear", "residual", "cluster_residual", "none")
 RECTIFIED = 0.25  # of the rectifier in a residual projection: small enough for Adagrad's first steps, which are large

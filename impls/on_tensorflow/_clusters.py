@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impls.cpp import CPP
-from impls.on_tensorflow import _cpp
-from impls.on_tensorflow._layer import Tensor, add_rows, at_least_float32, product, traced
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_tensorflow import _cpp
+from vocabench.impls.on_tensorflow._layer import Tensor, add_rows, at_least_float32, product, traced
 
 # Tokens of a further tile. Measured on two CPU cores with 32, 64 and 128 of them, which came out alike.
 _FURTHER = 32

@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from impls import cpp, cpus
-from impls.cpp import Paths
-from impls.on_numpy.sohsm import Projected
-from impls.on_tensorflow._layer import Tensor, in_dtype, product
+from vocabench.impls import cpp, cpus
+from vocabench.impls.cpp import Paths
+from vocabench.impls.on_numpy.sohsm import Projected
+from vocabench.impls.on_tensorflow._layer import Tensor, in_dtype, product
 
 
 def known(dtype: str) -> bool:
@@ -95,7 +95,7 @@ def search_of_hidden(
 
     Args:
         projected: What projections make of vectors.
-        upper: What `impls.on_numpy.sohsm.UPPER_LEVEL` names.
+        upper: What `vocabench.impls.on_numpy.sohsm.UPPER_LEVEL` names.
     """
     operation = _operations().vocabench_likeliest_of_hidden
     words, above = (slab_CSD, word_CS, _or_none(bias_CS)), tuple(map(_or_none, upper))

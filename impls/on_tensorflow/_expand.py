@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from impls.cpp import CPP
-from impls.on_tensorflow import _clusters, _cpp
-from impls.on_tensorflow._layer import Tensor, at_least_float32, best_by_id, draw, on_gpu, product, traced
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_tensorflow import _clusters, _cpp
+from vocabench.impls.on_tensorflow._layer import Tensor, at_least_float32, best_by_id, draw, on_gpu, product, traced
 
 _FIRST_CLUSTERS = 8  # of each row, expanded to find what the others must reach
 _NEXT = 4  # times as many are tried where more than that reach it: the k-th best of the first was far too low

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import keras
 import tensorflow as tf
 
-from impls import cpp
-from impls.spec import LayerSpec, Shapes
+from vocabench.impls import cpp
+from vocabench.impls.spec import LayerSpec, Shapes
 
 Tensor = Any  # tf.Tensor, which carries no usable annotations
 Reduction = Literal["mean", "sum", "none"]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from impls.on_tensorflow import _clusters, _expand
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, best_by_id, draw
-from impls.spec import Shapes
-from impls.structures.shelves import Shelves
+from vocabench.impls.on_tensorflow import _clusters, _expand
+from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, best_by_id, draw
+from vocabench.impls.spec import Shapes
+from vocabench.impls.structures.shelves import Shelves
 
 
 class Level:

@@ -16,8 +16,8 @@ from functools import partial
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
-from impls.optimizers import Optimizer, check_rate
+from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
+from vocabench.impls.optimizers import Optimizer, check_rate
 
 Variables = Mapping[str, tf.Variable]
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Reach, Tensor, Tensors, at_least_float32, product
-from impls.on_tensorflow.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
+from vocabench.impls.on_tensorflow._layer import Reach, Tensor, Tensors, at_least_float32, product
+from vocabench.impls.on_tensorflow.full_softmax import FullSoftmax
+from vocabench.impls.spec import LayerSpec
 
 
 def _rows(parameter: Tensor, ids_R: Tensor) -> Tensor:

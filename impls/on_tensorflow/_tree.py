@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impls.cpp import CPP, Paths
-from impls.on_tensorflow import _cpp
-from impls.on_tensorflow._layer import (
+from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.on_tensorflow import _cpp
+from vocabench.impls.on_tensorflow._layer import (
     OutputLayer,
     Reach,
     Tensor,
@@ -21,8 +21,8 @@ from impls.on_tensorflow._layer import (
     on_gpu,
     traced,
 )
-from impls.spec import LayerSpec, Shapes
-from impls.structures import huffman, trees
+from vocabench.impls.spec import LayerSpec, Shapes
+from vocabench.impls.structures import huffman, trees
 
 # The inner nodes visited most, which most paths share, are scored for all tokens by one dense product.
 _SHARED_NODES = 256

@@ -19,19 +19,19 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from impls import cpp
-from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import Job, Layer
-from impls.cpp import CPP
-from impls.errors import BadInput, unknown
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_tensorflow import _cpp, _optimizers
-from impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors, on_gpu, traced
-from impls.optimizers import Optimizer
-from impls.precision import Precise
-from impls.recognizer import Recognizer, RecognizerConfig
-from impls.spec import Arrays, LayerSpec, storage
-from impls.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls import cpp
+from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.impls.contract import Job, Layer
+from vocabench.impls.cpp import CPP
+from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_tensorflow import _cpp, _optimizers
+from vocabench.impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors, on_gpu, traced
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.precision import Precise
+from vocabench.impls.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.spec import Arrays, LayerSpec, storage
+from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "tensorflow"  # what pip calls it
 
@@ -149,14 +149,14 @@ def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
 
 def native(spec: LayerSpec) -> OutputLayer:
     """The method's Keras layer with its initial weights, for use in a model of one's own."""
-    layer: OutputLayer = importlib.import_module(f"impls.on_tensorflow.{spec.method}").LAYER(spec)
+    layer: OutputLayer = importlib.import_module(f"vocabench.impls.on_tensorflow.{spec.method}").LAYER(spec)
     layer.load_canonical({name: tf.constant(value) for name, value in spec.initial_parameters().items()})
     return layer
 
 
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
-    every: tuple[str, ...] = importlib.import_module(f"impls.on_tensorflow.{spec.method}").LAYER.forms(spec)
+    every: tuple[str, ...] = importlib.import_module(f"vocabench.impls.on_tensorflow.{spec.method}").LAYER.forms(spec)
     return tuple(form for form in every if device == "cpu" or form != CPP)
 
 
@@ -165,25 +165,25 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
 
 
 def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
-    from impls.on_tensorflow.models.language_model import TensorFlowLanguageModel
+    from vocabench.impls.on_tensorflow.models.language_model import TensorFlowLanguageModel
 
     return TensorFlowLanguageModel(spec, config, check_device(device))
 
 
 def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
-    from impls.on_tensorflow.models.bag_model import TensorFlowBagModel
+    from vocabench.impls.on_tensorflow.models.bag_model import TensorFlowBagModel
 
     return TensorFlowBagModel(spec, config, check_device(device))
 
 
 def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
-    from impls.on_tensorflow.models.summarizer import TensorFlowSummarizer
+    from vocabench.impls.on_tensorflow.models.summarizer import TensorFlowSummarizer
 
     return TensorFlowSummarizer(spec, config, check_device(device))
 
 
 def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
-    from impls.on_tensorflow.models.recognizer import TensorFlowRecognizer
+    from vocabench.impls.on_tensorflow.models.recognizer import TensorFlowRecognizer
 
     return TensorFlowRecognizer(spec, config, check_device(device))
 

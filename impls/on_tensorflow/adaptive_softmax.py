@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from impls import cpp
-from impls.cpp import CPP
-from impls.on_tensorflow import _cpp
-from impls.on_tensorflow._layer import (
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_tensorflow import _cpp
+from vocabench.impls.on_tensorflow._layer import (
     OutputLayer,
     Tensor,
     Tensors,
@@ -19,8 +19,8 @@ from impls.on_tensorflow._layer import (
     draw,
     product,
 )
-from impls.spec import LayerSpec
-from impls.structures.cutoffs import Bands
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures.cutoffs import Bands
 
 
 class AdaptiveSoftmax(OutputLayer):

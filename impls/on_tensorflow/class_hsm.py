@@ -6,11 +6,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from impls.on_numpy import class_hsm
-from impls.on_tensorflow import _clusters
-from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, at_least_float32, cross_entropy, draw, product
-from impls.on_tensorflow._levels import Level, followed
-from impls.spec import LayerSpec, Shapes
+from vocabench.impls.on_numpy import class_hsm
+from vocabench.impls.on_tensorflow import _clusters
+from vocabench.impls.on_tensorflow._layer import (
+    OutputLayer,
+    Tensor,
+    Tensors,
+    at_least_float32,
+    cross_entropy,
+    draw,
+    product,
+)
+from vocabench.impls.on_tensorflow._levels import Level, followed
+from vocabench.impls.spec import LayerSpec, Shapes
 
 
 class ClassHierarchicalSoftmax(OutputLayer):

@@ -7,10 +7,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from impls.on_numpy.cnn_softmax import WIDTHS, before
-from impls.on_tensorflow._layer import COMPILED_OR_NOT, OutputLayer, Tensor, at_least_float32, cross_entropy, product
-from impls.spec import LayerSpec
-from impls.structures.windows import WIDEST, Blocks, blocks, windows
+from vocabench.impls.on_numpy.cnn_softmax import WIDTHS, before
+from vocabench.impls.on_tensorflow._layer import (
+    COMPILED_OR_NOT,
+    OutputLayer,
+    Tensor,
+    at_least_float32,
+    cross_entropy,
+    product,
+)
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures.windows import WIDEST, Blocks, blocks, windows
 
 
 class CnnSoftmax(OutputLayer):

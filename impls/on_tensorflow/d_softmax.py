@@ -6,9 +6,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import COMPILED_OR_NOT, OutputLayer, Tensor, Tensors, at_least_float32, product
-from impls.spec import LayerSpec
-from impls.structures import bands
+from vocabench.impls.on_tensorflow._layer import (
+    COMPILED_OR_NOT,
+    OutputLayer,
+    Tensor,
+    Tensors,
+    at_least_float32,
+    product,
+)
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import bands
 
 
 class DifferentiatedSoftmax(OutputLayer):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from impls.on_tensorflow._layer import Tensor, product
-from impls.on_tensorflow.d_softmax import DifferentiatedSoftmax
+from vocabench.impls.on_tensorflow._layer import Tensor, product
+from vocabench.impls.on_tensorflow.d_softmax import DifferentiatedSoftmax
 
 
 class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):

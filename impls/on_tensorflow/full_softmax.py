@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import COMPILED_OR_NOT, OutputLayer, Tensor, at_least_float32, cross_entropy, product
+from vocabench.impls.on_tensorflow._layer import (
+    COMPILED_OR_NOT,
+    OutputLayer,
+    Tensor,
+    at_least_float32,
+    cross_entropy,
+    product,
+)
 
 
 class FullSoftmax(OutputLayer):

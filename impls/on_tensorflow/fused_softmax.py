@@ -8,13 +8,13 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from impls import cpp
-from impls.cpp import CPP
-from impls.on_tensorflow import _cpp
-from impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product, traced
-from impls.on_tensorflow.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
-from impls.structures import blocks
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_tensorflow import _cpp
+from vocabench.impls.on_tensorflow._layer import Tensor, at_least_float32, draw, product, traced
+from vocabench.impls.on_tensorflow.full_softmax import FullSoftmax
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import blocks
 
 # Where the number of tokens is not known while tracing: how many are expected, and their padded number's divisor.
 _TOKENS = 1024

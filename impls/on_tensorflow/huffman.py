@@ -1,6 +1,6 @@
 """Huffman hierarchical softmax in TensorFlow. See `impls/on_numpy/huffman.py` for the definition."""
 
-from impls.on_tensorflow._tree import TreeSoftmax
+from vocabench.impls.on_tensorflow._tree import TreeSoftmax
 
 
 class HuffmanSoftmax(TreeSoftmax):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, at_least_float32, product
-from impls.on_tensorflow.full_softmax import FullSoftmax
+from vocabench.impls.on_tensorflow._layer import Tensor, at_least_float32, product
+from vocabench.impls.on_tensorflow.full_softmax import FullSoftmax
 
 
 class InplaceSoftmax(FullSoftmax):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor
-from impls.on_tensorflow._sampled import SampledLayer
+from vocabench.impls.on_tensorflow._layer import Tensor
+from vocabench.impls.on_tensorflow._sampled import SampledLayer
 
 
 class SampledSoftmax(SampledLayer):

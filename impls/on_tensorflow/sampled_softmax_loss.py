@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, at_least_float32
-from impls.on_tensorflow.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
+from vocabench.impls.on_tensorflow._layer import Tensor, at_least_float32
+from vocabench.impls.on_tensorflow.full_softmax import FullSoftmax
+from vocabench.impls.spec import LayerSpec
 
 
 @tf.custom_gradient

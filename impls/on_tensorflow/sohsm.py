@@ -8,21 +8,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from impls import cpp
-from impls.cpp import CPP
-from impls.on_numpy import sohsm
-from impls.on_tensorflow import _clusters, _cpp, _expand
-from impls.on_tensorflow._layer import (
-    OutputLayer,
-    Tensor,
-    Tensors,
-    at_least_float32,
-    cross_entropy,
-    product,
-)
-from impls.spec import LayerSpec, Shapes
-from impls.structures import clusters
-from impls.structures.statistics import BatchWeights, statistics_dtype
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_numpy import sohsm
+from vocabench.impls.on_tensorflow import _clusters, _cpp, _expand
+from vocabench.impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, at_least_float32, cross_entropy, product
+from vocabench.impls.spec import LayerSpec, Shapes
+from vocabench.impls.structures import clusters
+from vocabench.impls.structures.statistics import BatchWeights, statistics_dtype
 
 
 class SelfOrganizedHierarchicalSoftmax(OutputLayer):

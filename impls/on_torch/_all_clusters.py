@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from impls.on_torch import _products, _triton
-from impls.on_torch._best import best, best_columns
-from impls.on_torch._layer import at_least_float32
-from impls.on_torch._words_by_cluster import WordsByCluster
+from vocabench.impls.on_torch import _products, _triton
+from vocabench.impls.on_torch._best import best, best_columns
+from vocabench.impls.on_torch._layer import at_least_float32
+from vocabench.impls.on_torch._words_by_cluster import WordsByCluster
 
 # Scores of all rows: so few are made by one product. More by one for some clusters where these are of nearly one size;
 # else by one a cluster, where words go first in products of few vectors and where vectors do.
@@ -44,7 +44,7 @@ def best_of_all(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster
 def best_of_joint(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Values and ids (R, K), every word scored at once and none set aside."""
     if words.rows.in_slab and _triton.runs_on(hidden_RD):
-        from impls.on_torch import _best_kernels  # imports Triton, which not every installation has
+        from vocabench.impls.on_torch import _best_kernels  # imports Triton, which not every installation has
 
         if k <= _best_kernels.MOST and _best_kernels.takes(words.word_CS):
             scores_RCS = words.rows.by_slot(hidden_RD @ words.rows.flat(words.vectors).T)

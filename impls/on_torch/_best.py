@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from impls.on_torch import _triton
+from vocabench.impls.on_torch import _triton
 
 # How many words are looked for beyond the k best, so that ties can be settled among them; in half precision every row
 # has some. Of float32 few have any, and on a CPU to look for more takes longer.
@@ -28,7 +28,7 @@ def best_columns(scores_NF: Tensor, ids_F: Tensor | None, k: int) -> tuple[Tenso
         k: At most F.
     """
     if _triton.runs_on(scores_NF):
-        from impls.on_torch import _best_kernels  # imports Triton, which not every installation has
+        from vocabench.impls.on_torch import _best_kernels  # imports Triton, which not every installation has
 
         if k <= _best_kernels.MOST:
             return _best_kernels.best_columns(scores_NF, ids_F, k)

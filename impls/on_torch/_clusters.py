@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.cpp import CPP
-from impls.on_torch import _cpp, _products, _triton
-from impls.on_torch._layer import at_least_float32
-from impls.on_torch._triton import KERNELS
-from impls.on_torch._word_rows import WordRows, empty_slots
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_torch import _cpp, _products, _triton
+from vocabench.impls.on_torch._layer import at_least_float32
+from vocabench.impls.on_torch._triton import KERNELS
+from vocabench.impls.on_torch._word_rows import WordRows, empty_slots
 
 GROUPED, LOOP = "grouped_mm", "loop over clusters"
 END_TO_END = CPP, LOOP  # forms for which words need not lie in a slab
@@ -312,7 +312,7 @@ def places(cluster_V: Tensor, slot_V: Tensor, targets_N: Tensor, form: str) -> t
         form: One of `forms`.
     """
     if form == KERNELS:
-        from impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
+        from vocabench.impls.on_torch import _cluster_kernels  # imports Triton, which not every installation has
 
         return _cluster_kernels.places(cluster_V, slot_V, targets_N)
     return cluster_V[targets_N], slot_V[targets_N]
@@ -338,7 +338,7 @@ def in_cluster_nll(
         form: One of `forms`.
     """
     if form == KERNELS:
-        from impls.on_torch import _cluster_kernels
+        from vocabench.impls.on_torch import _cluster_kernels
 
         return _cluster_kernels.in_cluster_nll(hidden_ND, words, bias, cluster_N, slot_N, rows.size_C)
     batch = ByCluster.of(cluster_N, slot_N, rows, form)

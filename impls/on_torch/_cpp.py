@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from impls import cpp
-from impls.cpp import CPP, Paths
-from impls.errors import Unsupported
-from impls.on_numpy.sohsm import Projected
-from impls.on_torch._word_rows import WordRows
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_numpy.sohsm import Projected
+from vocabench.impls.on_torch._word_rows import WordRows
 
 _NO_MEMORY = -1  # as `impls/cpp/for_ctypes.cpp` has it
 
@@ -102,7 +102,7 @@ def likeliest_of_hidden(
 
     Args:
         projected: What projections make of vectors.
-        upper: What `impls.on_numpy.sohsm.UPPER_LEVEL` names.
+        upper: What `vocabench.impls.on_numpy.sohsm.UPPER_LEVEL` names.
     """
     upper = [None if each is None else each.contiguous() for each in upper]
     given = hidden_ND.contiguous(), *upper, words, bias, word_CS, rows.start_C, rows.size_C

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from impls.on_torch import _pairs, _products
-from impls.on_torch._best import best, best_of_pairs
-from impls.on_torch._layer import at_least_float32
+from vocabench.impls.on_torch import _pairs, _products
+from vocabench.impls.on_torch._best import best, best_of_pairs
+from vocabench.impls.on_torch._layer import at_least_float32
 
 NEAR_NODES = 512
 
@@ -32,7 +32,7 @@ def search(
         hidden_ND: In the dtype of the weights.
         node_weight: (V-1, D) inner nodes in order of creation.
         children: (V-1, 2): a word is its id, inner node j is V + j.
-        first, words_A, subtrees_B, turns_2MF: As in `impls.structures.huffman.NearRoot`.
+        first, words_A, subtrees_B, turns_2MF: As in `vocabench.impls.structures.huffman.NearRoot`.
         k: From 1 to V.
 
     Raises:

@@ -14,10 +14,10 @@ from bisect import bisect_right
 import torch
 from torch import Tensor
 
-from impls.cpp import CPP
-from impls.on_torch import _all_clusters, _clusters, _cpp
-from impls.on_torch._best import best, best_of_pairs
-from impls.on_torch._words_by_cluster import WordsByCluster
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_torch import _all_clusters, _clusters, _cpp
+from vocabench.impls.on_torch._best import best, best_of_pairs
+from vocabench.impls.on_torch._words_by_cluster import WordsByCluster
 
 _FIRST_CLUSTERS = 6  # expanded before the certificate is looked at
 _NEXT = 4  # times as many are expanded next, where more than that are wanted: the k-th best so far is far too low

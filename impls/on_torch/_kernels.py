@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from impls.errors import Unsupported
-from impls.on_torch._summed import SummedSoftmax
-from impls.spec import LayerSpec
+from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_torch._summed import SummedSoftmax
+from vocabench.impls.spec import LayerSpec
 
 
 class KernelSoftmax(SummedSoftmax):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls import cpp
-from impls.on_torch import _products, _triton
-from impls.on_torch._best import exact_topk
-from impls.spec import LayerSpec
+from vocabench.impls import cpp
+from vocabench.impls.on_torch import _products, _triton
+from vocabench.impls.on_torch._best import exact_topk
+from vocabench.impls.spec import LayerSpec
 
 Reduction = Literal["mean", "sum", "none"]
 Tensors = dict[str, Tensor]
@@ -160,7 +160,7 @@ def nll_of_products(
     if not _triton.runs_on(weight_CD):
         logits_NC = _products.linear(hidden_ND, weight_CD, bias_C, kernels=kernels)
         return F.cross_entropy(at_least_float32(logits_NC), targets_N, reduction="none")
-    from impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
+    from vocabench.impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
 
     classes = len(weight_CD)
     if weight_CD.dtype.itemsize == 2 and classes % _ALIGNED:
@@ -179,7 +179,7 @@ def _aligned(of_classes: Tensor) -> Tensor:
 def reduced(losses_N: Tensor, padding_N: Tensor, *, mean: bool) -> Tensor:
     """The sum of all losses but those of padding, or their mean."""
     if losses_N.dtype == torch.float32 and _triton.runs_on(losses_N):
-        from impls.on_torch import _softmax_kernels
+        from vocabench.impls.on_torch import _softmax_kernels
 
         return _softmax_kernels.reduced(losses_N, padding_N, mean)
     return losses_N.masked_fill(padding_N, 0.0).sum() / counted(padding_N, mean=mean)

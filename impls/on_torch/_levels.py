@@ -11,13 +11,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from impls.on_torch import _clusters, _expand
-from impls.on_torch._best import best
-from impls.on_torch._expand import followed
-from impls.on_torch._layer import Tensors, draw
-from impls.on_torch._word_rows import WordRows
-from impls.on_torch._words_by_cluster import WordsByCluster
-from impls.structures.shelves import Shelves
+from vocabench.impls.on_torch import _clusters, _expand
+from vocabench.impls.on_torch._best import best
+from vocabench.impls.on_torch._expand import followed
+from vocabench.impls.on_torch._layer import Tensors, draw
+from vocabench.impls.on_torch._word_rows import WordRows
+from vocabench.impls.on_torch._words_by_cluster import WordsByCluster
+from vocabench.impls.structures.shelves import Shelves
 
 
 class Level(nn.Module):

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from impls.on_torch import _triton
-from impls.on_torch._layer import at_least_float32
-from impls.on_torch._row_sparse import RowSparse
-from impls.optimizers import Optimizer, check_rate
+from vocabench.impls.on_torch import _triton
+from vocabench.impls.on_torch._layer import at_least_float32
+from vocabench.impls.on_torch._row_sparse import RowSparse
+from vocabench.impls.optimizers import Optimizer, check_rate
 
 
 def build(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | RowSparse:
@@ -26,7 +26,7 @@ def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.O
     fused = all(p.dtype in (torch.float32, torch.float64, torch.bfloat16) for p in parameters)
     if settings.name == "adagrad":
         if parameters and all(_triton.known(1, p.dtype) and p.is_cuda and p.is_contiguous() for p in parameters):
-            from impls.on_torch import _adagrad  # imports Triton, which not every installation has
+            from vocabench.impls.on_torch import _adagrad  # imports Triton, which not every installation has
 
             return _adagrad.Adagrad(
                 parameters,

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from impls import cpp
-from impls.on_torch import _cpp
+from vocabench.impls import cpp
+from vocabench.impls.on_torch import _cpp
 
 FEW_VECTORS = 12  # up to which the order of their products with words, `words_first`, decides
 FEWEST = 4  # vectors up to which words are read at the speed of the memory by MKL too

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from impls.on_torch._layer import OutputLayer, at_least_float32
-from impls.optimizers import Optimizer
+from vocabench.impls.on_torch._layer import OutputLayer, at_least_float32
+from vocabench.impls.optimizers import Optimizer
 
 # The slots' names in PyTorch's own optimizers, whose state this one shares.
 _SLOTS = {"adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq"), "sgd": ()}

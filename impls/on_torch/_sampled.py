@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from impls.on_torch import _products
-from impls.on_torch._layer import TORCH_DTYPES, at_least_float32
-from impls.on_torch.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
+from vocabench.impls.on_torch import _products
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, at_least_float32
+from vocabench.impls.on_torch.full_softmax import FullSoftmax
+from vocabench.impls.spec import LayerSpec
 
 
 class _Rows(torch.autograd.Function):

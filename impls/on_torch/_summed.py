@@ -6,8 +6,8 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from impls.on_torch._layer import Reduction, at_least_float32
-from impls.on_torch.full_softmax import FullSoftmax
+from vocabench.impls.on_torch._layer import Reduction, at_least_float32
+from vocabench.impls.on_torch.full_softmax import FullSoftmax
 
 
 class SummedSoftmax(FullSoftmax):

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.cpp import CPP, Paths
-from impls.on_torch import _cpp, _descend, _pairs, _products, _tree_cpp, _triton
-from impls.on_torch._best import best_columns
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
-from impls.on_torch._triton import KERNELS
-from impls.spec import LayerSpec
-from impls.structures import huffman, trees
+from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.on_torch import _cpp, _descend, _pairs, _products, _tree_cpp, _triton
+from vocabench.impls.on_torch._best import best_columns
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.on_torch._triton import KERNELS
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import huffman, trees
 
 # The inner nodes visited most, which most paths share, are scored for all tokens by one dense product; 128 of
 # Huffman's hold half of the expected path, and measured fastest among 64 to 1024 on two CPU cores at 10k and 44k words.
@@ -222,7 +222,7 @@ class TreeSoftmax(OutputLayer):
     def _leaf_nll(self, hidden_ND: Tensor, leaf_N: Tensor) -> Tensor:
         shared, form = _shared(len(self.node_weight)), self._form_taken
         if form == KERNELS:
-            from impls.on_torch import _tree_kernels  # imports Triton, which not every installation has
+            from vocabench.impls.on_torch import _tree_kernels  # imports Triton, which not every installation has
 
             paths = leaf_N, self.index, self.sign, self.length, self.place
             return _tree_kernels.path_nll(hidden_ND, self.node_weight, *paths, shared)
@@ -285,7 +285,7 @@ class TreeSoftmax(OutputLayer):
         )
 
     def _best_of_all(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        from impls.on_torch import _tree_kernels  # imports Triton, which not every installation has
+        from vocabench.impls.on_torch import _tree_kernels  # imports Triton, which not every installation has
 
         scores_MN = _products.linear(self.node_weight, self._cast(hidden_ND))
         paths = self.index, self.sign, self.length, self.leaf_at

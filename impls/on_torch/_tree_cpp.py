@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from impls.cpp import Paths
-from impls.on_torch import _cpp
+from vocabench.impls.cpp import Paths
+from vocabench.impls.on_torch import _cpp
 
 
 class _PathNll(torch.autograd.Function):

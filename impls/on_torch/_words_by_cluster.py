@@ -12,9 +12,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from impls.on_torch import _clusters, _products
-from impls.on_torch._layer import at_least_float32
-from impls.on_torch._word_rows import WordRows
+from vocabench.impls.on_torch import _clusters, _products
+from vocabench.impls.on_torch._layer import at_least_float32
+from vocabench.impls.on_torch._word_rows import WordRows
 
 _FEW_TOGETHER = 3  # rows up to which a batched product of the clusters' words with them is faster on a CPU
 _LARGE = 2**17  # numbers of a cluster's slots: of few rows the empty ones take longer to read than a call takes

@@ -13,19 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from impls import cpp
-from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import Job, Layer
-from impls.errors import unknown
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_torch import _capture, _clusters, _optimizers, _products, _tree, _triton
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
-from impls.on_torch._row_sparse import RowSparse
-from impls.precision import Precise
-from impls.recognizer import Recognizer, RecognizerConfig
-from impls.spec import Arrays, LayerSpec
-from impls.structures import blocks
-from impls.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls import cpp
+from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.impls.contract import Job, Layer
+from vocabench.impls.errors import unknown
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_torch import _capture, _clusters, _optimizers, _products, _tree, _triton
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.on_torch._row_sparse import RowSparse
+from vocabench.impls.precision import Precise
+from vocabench.impls.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.spec import Arrays, LayerSpec
+from vocabench.impls.structures import blocks
+from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "torch"  # what pip calls it
 
@@ -108,7 +108,7 @@ def precision(dtype: str, device: torch.device) -> Iterator[None]:
 
 def blank(spec: LayerSpec) -> OutputLayer:
     """The method's `nn.Module`, whose parameters are still to be loaded."""
-    return importlib.import_module(f"impls.on_torch.{spec.method}").LAYER(spec)
+    return importlib.import_module(f"vocabench.impls.on_torch.{spec.method}").LAYER(spec)
 
 
 def native(spec: LayerSpec) -> OutputLayer:
@@ -121,7 +121,7 @@ def native(spec: LayerSpec) -> OutputLayer:
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
     fits = _fits_cpu if device == "cpu" else _fits_gpu
-    every: tuple[str, ...] = importlib.import_module(f"impls.on_torch.{spec.method}").LAYER.forms(spec)
+    every: tuple[str, ...] = importlib.import_module(f"vocabench.impls.on_torch.{spec.method}").LAYER.forms(spec)
     return tuple(form for form in every if fits(form))
 
 
@@ -146,25 +146,25 @@ def _settled(spec: LayerSpec, device: str) -> LayerSpec:
 
 
 def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
-    from impls.on_torch.models.language_model import TorchLanguageModel
+    from vocabench.impls.on_torch.models.language_model import TorchLanguageModel
 
     return TorchLanguageModel(_settled(spec, device), config, check_device(device))
 
 
 def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
-    from impls.on_torch.models.bag_model import TorchBagModel
+    from vocabench.impls.on_torch.models.bag_model import TorchBagModel
 
     return TorchBagModel(_settled(spec, device), config, check_device(device))
 
 
 def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
-    from impls.on_torch.models.summarizer import TorchSummarizer
+    from vocabench.impls.on_torch.models.summarizer import TorchSummarizer
 
     return TorchSummarizer(_settled(spec, device), config, check_device(device))
 
 
 def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
-    from impls.on_torch.models.recognizer import TorchRecognizer
+    from vocabench.impls.on_torch.models.recognizer import TorchRecognizer
 
     return TorchRecognizer(_settled(spec, device), config, check_device(device))
 

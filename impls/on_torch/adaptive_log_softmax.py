@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
-from impls.spec import LayerSpec
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.spec import LayerSpec
 
 
 class AdaptiveLogSoftmax(OutputLayer):

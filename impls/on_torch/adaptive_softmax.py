@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls import cpp
-from impls.on_torch import _cpp, _products
-from impls.on_torch._best import best, exact_topk
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
-from impls.spec import LayerSpec
-from impls.structures.cutoffs import Bands
+from vocabench.impls import cpp
+from vocabench.impls.on_torch import _cpp, _products
+from vocabench.impls.on_torch._best import best, exact_topk
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures.cutoffs import Bands
 
 
 class _LinearNll(torch.autograd.Function):

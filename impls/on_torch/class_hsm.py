@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls.on_numpy import class_hsm
-from impls.on_torch import _clusters, _products
-from impls.on_torch._expand import followed
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
-from impls.on_torch._levels import Level
-from impls.spec import LayerSpec
+from vocabench.impls.on_numpy import class_hsm
+from vocabench.impls.on_torch import _clusters, _products
+from vocabench.impls.on_torch._expand import followed
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
+from vocabench.impls.on_torch._levels import Level
+from vocabench.impls.spec import LayerSpec
 
 
 class ClassHierarchicalSoftmax(OutputLayer):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls.on_numpy.cnn_softmax import WIDTHS, before
-from impls.on_torch import _products
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
-from impls.spec import LayerSpec
-from impls.structures.windows import WIDEST, windows
+from vocabench.impls.on_numpy.cnn_softmax import WIDTHS, before
+from vocabench.impls.on_torch import _products
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures.windows import WIDEST, windows
 
 _MAX = 2  # what `torch.embedding_bag` calls the largest
 

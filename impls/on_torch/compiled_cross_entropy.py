@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from impls.errors import Unsupported
-from impls.on_torch._layer import at_least_float32
-from impls.on_torch._summed import SummedSoftmax
-from impls.spec import LayerSpec
+from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_torch._layer import at_least_float32
+from vocabench.impls.on_torch._summed import SummedSoftmax
+from vocabench.impls.spec import LayerSpec
 
 
 def _total(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from impls.on_torch._kernels import KernelSoftmax
+from vocabench.impls.on_torch._kernels import KernelSoftmax
 
 _COLUMNS = 16  # added for the bias: rows stay whole multiples of 32 bytes
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
-from impls.spec import LayerSpec
-from impls.structures import bands
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import bands
 
 
 class _BandLogits(torch.autograd.Function):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from impls.on_torch import _products
-from impls.on_torch.d_softmax import DifferentiatedSoftmax
+from vocabench.impls.on_torch import _products
+from vocabench.impls.on_torch.d_softmax import DifferentiatedSoftmax
 
 
 class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):

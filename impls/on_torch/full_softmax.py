@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls.on_torch import _products
-from impls.on_torch._best import exact_topk
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
-from impls.spec import LayerSpec
+from vocabench.impls.on_torch import _products
+from vocabench.impls.on_torch._best import exact_topk
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from vocabench.impls.spec import LayerSpec
 
 
 class FullSoftmax(OutputLayer):

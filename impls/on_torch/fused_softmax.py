@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from impls import cpp
-from impls.cpp import CPP
-from impls.on_torch import _cpp, _products, _triton
-from impls.on_torch._best import exact_topk
-from impls.on_torch._layer import TORCH_DTYPES, at_least_float32, counted, draw
-from impls.on_torch.full_softmax import FullSoftmax
-from impls.spec import LayerSpec
-from impls.structures import blocks
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_torch import _cpp, _products, _triton
+from vocabench.impls.on_torch._best import exact_topk
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, at_least_float32, counted, draw
+from vocabench.impls.on_torch.full_softmax import FullSoftmax
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import blocks
 
 _BY_KERNELS = f", {_triton.KERNELS}"
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
@@ -66,7 +66,7 @@ class _Plain:
 def _steps(form: str) -> Any:
     if not form.endswith(_BY_KERNELS):
         return _Plain
-    from impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
+    from vocabench.impls.on_torch import _softmax_kernels  # imports Triton, which not every installation has
 
     return _softmax_kernels
 

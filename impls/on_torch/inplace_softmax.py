@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from impls.on_torch import _products
-from impls.on_torch.full_softmax import FullSoftmax
+from vocabench.impls.on_torch import _products
+from vocabench.impls.on_torch.full_softmax import FullSoftmax
 
 
 class _InplaceNll(torch.autograd.Function):

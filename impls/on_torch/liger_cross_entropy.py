@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from impls.on_torch._kernels import KernelSoftmax
+from vocabench.impls.on_torch._kernels import KernelSoftmax
 
 
 class LigerCrossEntropy(KernelSoftmax):

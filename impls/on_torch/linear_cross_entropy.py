@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls.errors import Unsupported
-from impls.on_torch._summed import SummedSoftmax
-from impls.spec import LayerSpec
+from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_torch._summed import SummedSoftmax
+from vocabench.impls.spec import LayerSpec
 
 
 class LinearCrossEntropy(SummedSoftmax):

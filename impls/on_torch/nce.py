@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from impls.on_torch._sampled import SampledLayer
+from vocabench.impls.on_torch._sampled import SampledLayer
 
 
 class NoiseContrastiveEstimation(SampledLayer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impls.on_torch.nce import NoiseContrastiveEstimation
+from vocabench.impls.on_torch.nce import NoiseContrastiveEstimation
 
 
 class NegativeSampling(NoiseContrastiveEstimation):

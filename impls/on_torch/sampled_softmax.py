@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from impls.on_torch._sampled import SampledLayer
+from vocabench.impls.on_torch._sampled import SampledLayer
 
 
 class SampledSoftmax(SampledLayer):

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls import cpp
-from impls.cpp import CPP
-from impls.on_numpy import sohsm
-from impls.on_torch import _clusters, _cpp, _expand, _products
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
-from impls.on_torch._word_rows import WordRows
-from impls.on_torch._words_by_cluster import WordsByCluster
-from impls.spec import LayerSpec
-from impls.structures import clusters
-from impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_numpy import sohsm
+from vocabench.impls.on_torch import _clusters, _cpp, _expand, _products
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
+from vocabench.impls.on_torch._word_rows import WordRows
+from vocabench.impls.on_torch._words_by_cluster import WordsByCluster
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import clusters
+from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
 
 
 class SelfOrganizedHierarchicalSoftmax(OutputLayer):

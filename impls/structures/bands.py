@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 
 def bands_of_words(counts_V: NDArray[np.int64], bands: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 NAME = "bigram"  # of the value by which options ask for pairs
 

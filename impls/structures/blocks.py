@@ -8,7 +8,7 @@ known then, as in a mean, and the gradient by the words is kept from the forward
 
 from __future__ import annotations
 
-from impls.cpp import CPP
+from vocabench.impls.cpp import CPP
 
 
 def _named(*sizes: int) -> dict[str, int]:

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.structures import bigrams, clusters
+from vocabench.impls.structures import bigrams, clusters
 
 BINS = ("count", "sqrt_count", "random", "similarity", bigrams.NAME)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 _BLOCK_FLOATS = (
     4_000_000  # scores looked at together: small enough for the cache of the allocator, large enough for NumPy

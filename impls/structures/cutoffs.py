@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
+from vocabench.impls.errors import BadInput
 
 # Rounded from timings of PyTorch's linear and cross_entropy, forward and backward, float32 on two CPU cores, D = 512:
 # a word costs one token 27 ns at 2,560 tokens and 2,000 to 8,000 words; at width 8 and 512 tokens still 10 ns.

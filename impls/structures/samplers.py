@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from impls.errors import BadInput, unknown
+from vocabench.impls.errors import BadInput, unknown
 
 NAMES = ("log_uniform", "unigram", "powered_unigram")
 

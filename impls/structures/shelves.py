@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.structures import clusters
+from vocabench.impls.structures import clusters
 
 _RATIO = 3  # of the largest to the smallest group of a shelf
 _SMALL = 32  # groups up to this size share a shelf

@@ -3,7 +3,7 @@
 Trees are written as in `huffman.HuffmanTree.children`: a leaf is its id, inner node j is (number of leaves) + j,
 children come before their parents and the root is last, so that `huffman.from_children` and `huffman.levels` read them.
 
-Shape letters besides those of `impls.spec`: E width of a word vector, R members of a set that is split.
+Shape letters besides those of `vocabench.impls.spec`: E width of a word vector, R members of a set that is split.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from impls.errors import BadInput, unknown
-from impls.structures import huffman
+from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.structures import huffman
 
 RULES = ("balanced", "adaptive", "adaptive_eps")
 MOST_CODES = 8

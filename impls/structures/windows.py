@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.structures.spelling import END
+from vocabench.impls.structures.spelling import END
 
 WIDEST = 4  # characters of a window, the second of which has the window
 BLOCK = 1024  # words pooled at a time: their scores stay in the cache, and a GPU has enough to do

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from impls.errors import BadInput
-from impls.spec import check_counts
-from impls.structures import huffman
-from impls.structures.trees import Tree, check_vectors, mixture_tree, renumber
+from vocabench.impls.errors import BadInput
+from vocabench.impls.spec import check_counts
+from vocabench.impls.structures import huffman
+from vocabench.impls.structures.trees import Tree, check_vectors, mixture_tree, renumber
 
 # Parts of speech in the order in which senses of equal count are taken, with the synset types of their data files.
 _TYPES = {"noun": ("n",), "verb": ("v",), "adj": ("a", "s"), "adv": ("r",)}

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.cells import Cell
-from harness.quantities import Measurement
+from vocabench.harness.cells import Cell
+from vocabench.harness.quantities import Measurement
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMES = [0.011, 0.010, 0.012, 0.010, 0.013, 0.011, 0.010, 0.015, 0.011]

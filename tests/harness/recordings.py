@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from harness.datasets import _audio
+from vocabench.harness.datasets import _audio
 
 soundfile = pytest.importorskip("soundfile")
 

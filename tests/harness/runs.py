@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from harness.cells import Cell
-from harness.quantities import Measurement
-from harness.stats import location, paired_ratio
+from vocabench.harness.cells import Cell
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.stats import location, paired_ratio
 
 MACHINE = {"cpu": "Some CPU", "cores": 2}
 

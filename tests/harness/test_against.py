@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from harness import registry
-from harness.published import _ledger
-from harness.quantities import QUANTITIES
-from harness.report import against
-from harness.report.rows import Filter
-from impls.errors import BadInput
+from vocabench.harness import registry
+from vocabench.harness.published import _ledger
+from vocabench.harness.quantities import QUANTITIES
+from vocabench.harness.report import against
+from vocabench.harness.report.rows import Filter
+from vocabench.impls.errors import BadInput
 
 ALL = Filter()
 

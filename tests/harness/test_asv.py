@@ -9,10 +9,10 @@ import pytest
 from benchmarks import layers, quality
 from benchmarks._rows import Cell as Known
 from benchmarks._rows import LookUp, Score
-from harness import history, memory, timing
-from harness.cells import Selection, Suite
-from harness.quantities import NOT_JUDGED, Measurement
 from tests.harness.asv_project import FULL, LAYER, RATIO, ROOT, TIMES, asv, commit, configure, git, row
+from vocabench.harness import history, memory, timing
+from vocabench.harness.cells import Selection, Suite
+from vocabench.harness.quantities import NOT_JUDGED, Measurement
 
 
 def test_a_time_is_its_rounds_and_a_share_of_full_softmax():
@@ -137,12 +137,12 @@ settings = { epochs = 1, batch = 32, steps = 20, embedding = 16, decode_rows = 0
 @pytest.fixture
 def copied(in_empty_folder):
     """A repository of this code with a small suite."""
-    for room in ("harness", "impls", "benchmarks"):
-        shutil.copytree(ROOT / room, room, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in ("harness", "impls", "benchmarks", "vocabench"):
+        shutil.copytree(ROOT / room, room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     Path("harness/suites/asv.toml").write_text(SMALL)
     configure()
     git("init", "--quiet", "--initial-branch=main")
-    git("add", "asv.conf.json", "harness", "impls", "benchmarks")
+    git("add", "asv.conf.json", "harness", "impls", "benchmarks", "vocabench")
     commit("as it is")
     assert asv("machine", "--yes", home=in_empty_folder).returncode == 0
     return in_empty_folder

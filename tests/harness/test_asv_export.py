@@ -10,10 +10,10 @@ import pytest
 from asv.results import Results
 from asv_runner.statistics import compute_stats
 
-from harness import cli
-from harness.quantities import Measurement
-from harness.store import Store
 from tests.harness.asv_project import LAYER, MACHINE, RATIO, TIMES, asv, commit, configure, git, row
+from vocabench.harness import cli
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.store import Store
 
 
 @pytest.fixture

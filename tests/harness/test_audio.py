@@ -5,8 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.datasets import _audio
 from tests.harness.recordings import RATE, REASONS, bad_sounds, sound, tone
+from vocabench.harness.datasets import _audio
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac"])

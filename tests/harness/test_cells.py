@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from harness import registry
-from harness.cells import Cell, Selection, Suite, check_by_hand
-from impls.errors import BadInput
+from vocabench.harness import registry
+from vocabench.harness.cells import Cell, Selection, Suite, check_by_hand
+from vocabench.impls.errors import BadInput
 
 
 def cells(suite="cpu", tasks=("timing",), **selection):

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import cli, gate, layers, timing
-from harness.cells import Selection, Suite
-from harness.store import Store
-from harness.workload import batch, zipf_counts
 from tests.harness.runs import FACTORS, cell, perplexity, row, run, timed, verdicts
+from vocabench.harness import cli, gate, layers, timing
+from vocabench.harness.cells import Selection, Suite
+from vocabench.harness.store import Store
+from vocabench.harness.workload import batch, zipf_counts
 
 
 @pytest.fixture

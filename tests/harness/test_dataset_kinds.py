@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from harness import cli, registry
-from harness.datasets import _corpus, _pairs
-from impls.errors import BadInput
+from vocabench.harness import cli, registry
+from vocabench.harness.datasets import _corpus, _pairs
+from vocabench.impls.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("empty_cache")
 

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from harness import registry
-from harness.datasets import _catalogue, _corpus, _encode, _text
-from impls import cache_folder
-from impls.errors import BadInput
+from vocabench.harness import registry
+from vocabench.harness.datasets import _catalogue, _corpus, _encode, _text
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
 
 
 @pytest.fixture(autouse=True)
@@ -318,7 +318,7 @@ def test_the_catalogue_lists_all_and_builds_none(cache):
 
 def test_datasets_import_no_framework():
     code = (
-        "import sys, json; from harness.datasets import _catalogue; _catalogue.describe(); "
+        "import sys, json; from vocabench.harness.datasets import _catalogue; _catalogue.describe(); "
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.datasets import _catalogue, _corpus, _download, _files, ptb, text8, wikitext_2, wikitext_103
-from harness.datasets._download import Download
-from harness.datasets._published import Published
-from impls import cache_folder
-from impls.errors import BadInput
+from vocabench.harness.datasets import _catalogue, _corpus, _download, _files, ptb, text8, wikitext_2, wikitext_103
+from vocabench.harness.datasets._download import Download
+from vocabench.harness.datasets._published import Published
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
 
 
 @pytest.fixture(autouse=True)

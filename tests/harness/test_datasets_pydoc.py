@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.datasets import _catalogue, _corpus, _pydoc
-from harness.datasets._docstrings import paragraphs, paragraphs_of_file
-from impls.errors import BadInput
+from vocabench.harness.datasets import _catalogue, _corpus, _pydoc
+from vocabench.harness.datasets._docstrings import paragraphs, paragraphs_of_file
+from vocabench.impls.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,10 +121,10 @@ def test_packages_that_are_missing_are_left_out():
 
 def test_a_script_without_a_main_guard_builds_it_once(tmp_path):
     script = (
-        "import harness.datasets._pydoc as p\n"
+        "import vocabench.harness.datasets._pydoc as p\n"
         "real = p._sources\n"
         "p._sources = lambda package: iter(list(real(package))[:20])\n"
-        "from harness.datasets import _corpus\n"
+        "from vocabench.harness.datasets import _corpus\n"
         "print('lines', len(_corpus.find('pydoc-small').files['train'].read_text().splitlines()))\n"
     )
     done = subprocess.run(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness import cli
-from harness.datasets import _pairs, _pydoc
-from harness.datasets._summaries import summaries_of_file, summary_of
-from impls.errors import BadInput
+from vocabench.harness import cli
+from vocabench.harness.datasets import _pairs, _pydoc
+from vocabench.harness.datasets._summaries import summaries_of_file, summary_of
+from vocabench.impls.errors import BadInput
 
 BODY = "The numbers are added one after the other, and the sum of all of them is given back."
 PLAIN = "the numbers are added one after the other , and the sum of all of them is given back ."
@@ -98,7 +98,7 @@ def test_the_command(few, capsys, tmp_path):
 
 
 def test_it_is_not_here_before_it_is_built(few):
-    from harness.datasets import _catalogue
+    from vocabench.harness.datasets import _catalogue
 
     with pytest.raises(BadInput, match="vocabench data get pydoc-summaries"):
         _catalogue.verify("pydoc-summaries", print)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.metrics import error_rate
-from harness.metrics.error_rate import CharacterErrorRate, PhoneErrorRate
-from harness.speech.phones import PhoneRule
-from harness.speech.text import TextRule
-from impls.errors import BadInput
+from vocabench.harness.metrics import error_rate
+from vocabench.harness.metrics.error_rate import CharacterErrorRate, PhoneErrorRate
+from vocabench.harness.speech.phones import PhoneRule
+from vocabench.harness.speech.text import TextRule
+from vocabench.impls.errors import BadInput
 
 CER, PER = CharacterErrorRate(), PhoneErrorRate()
 

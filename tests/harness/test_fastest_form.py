@@ -6,13 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry
-from harness.cells import Cell
-from harness.fastest_form import fastest_form
-from harness.tasks import timing
-from harness.workload import batch, zipf_counts
-from impls.errors import BadInput
 from tests.rows import by_quantity, row_of
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.cells import Cell
+from vocabench.harness.fastest_form import fastest_form
+from vocabench.harness.tasks import timing
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.errors import BadInput
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 
@@ -46,7 +46,7 @@ def test_every_form_computes_the_same(framework):
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
 def test_large_clusters_of_torch_are_decoded_by_the_loop(method, monkeypatch):
-    from impls.on_torch import _clusters
+    from vocabench.impls.on_torch import _clusters
 
     taken = []
     scores = _clusters.scores

@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from harness.datasets import _recordings
-from harness.datasets._speech import Speech, Vocabulary
-from harness.speech import features
-from harness.speech.augment import SpecAugment
-from harness.speech.features import Filterbank
-from impls.errors import BadInput
+from vocabench.harness.datasets import _recordings
+from vocabench.harness.datasets._speech import Speech, Vocabulary
+from vocabench.harness.speech import features
+from vocabench.harness.speech.augment import SpecAugment
+from vocabench.harness.speech.features import Filterbank
+from vocabench.impls.errors import BadInput
 
 BANK = Filterbank()
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import gate
-from harness.quantities import QUANTITIES, Measurement
 from tests.harness.runs import FACTORS, MACHINE, cell, perplexity, row, run, timed, verdicts
+from vocabench.harness import gate
+from vocabench.harness.quantities import QUANTITIES, Measurement
 
 LIMITS = gate.Limits()
 

@@ -12,10 +12,11 @@ import uuid
 import psutil
 import pytest
 
-from harness import pool, runs
+from vocabench.harness import runs
+from vocabench.harness.import_root import IMPORT_ROOT
 
 METHODS = ["full_softmax", "sohsm", "huffman", "d_softmax", "class_hsm", "adaptive_softmax"]
-COMMAND = [sys.executable, "-m", "harness.cli", "run", "quick", "-t", "agreement", "-f", "numpy"]
+COMMAND = [sys.executable, "-m", "vocabench", "run", "quick", "-t", "agreement", "-f", "numpy"]
 COMMAND += ["--precision", "float64", "-s", "training=false", *(f"-m{method}" for method in METHODS)]
 
 
@@ -25,7 +26,7 @@ class Runs:
     def __init__(self, folder):
         self.folder = folder
         self.mark = f"vocabench-kills-{uuid.uuid4().hex}"
-        self.environment = {**os.environ, "PYTHONPATH": str(pool.ROOT), "VOCABENCH_TEST_MARK": self.mark}
+        self.environment = {**os.environ, "PYTHONPATH": str(IMPORT_ROOT), "VOCABENCH_TEST_MARK": self.mark}
 
     def start(self, name):
         return subprocess.Popen(

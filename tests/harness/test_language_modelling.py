@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.cells import Selection, Suite
-from harness.datasets import _corpus
-from harness.tasks import language_modelling
-from impls import cache_folder
-from impls.errors import BadInput
-from impls.structures import bigrams
+from vocabench.harness import layers, registry
+from vocabench.harness.cells import Selection, Suite
+from vocabench.harness.datasets import _corpus
+from vocabench.harness.tasks import language_modelling
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
+from vocabench.impls.structures import bigrams
 
 FRAMEWORKS = registry.installed_frameworks()
 SMALL = {"batch": "4", "steps": "10", "embedding": "16", "rounds": "6", "budget": "0", "decode_rows": "8"}

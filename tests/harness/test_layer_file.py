@@ -6,11 +6,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from harness import cli, layer_file, layers, registry
-from harness.cells import Selection, Suite
-from harness.tasks import trained_layer
-from harness.workload import batch, zipf_counts
-from impls.errors import BadInput
+from vocabench.harness import cli, layer_file, layers, registry
+from vocabench.harness.cells import Selection, Suite
+from vocabench.harness.tasks import trained_layer
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.errors import BadInput
 
 FRAMEWORKS = registry.installed_frameworks()
 V, D, N = 60, 8, 24

@@ -6,11 +6,11 @@ import itertools
 import numpy as np
 import pytest
 
-from harness import registry
-from harness.commands import publish
-from harness.matching import Run, agrees, identify, mixed, sample_scores
-from harness.quantities import Measurement
 from tests.harness.runs import cell, perplexity, row
+from vocabench.harness import registry
+from vocabench.harness.commands import publish
+from vocabench.harness.matching import Run, agrees, identify, mixed, sample_scores
+from vocabench.harness.quantities import Measurement
 
 
 def pooled(*rows):

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from harness import memory, registry
+from vocabench.harness import memory, registry
 
 
 def test_a_peak_that_is_freed_again_is_seen():

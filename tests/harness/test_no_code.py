@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import cli, pool, registry
-from harness.cells import Cell
-from harness.datasets import _corpus, _pairs
-from harness.store import Store
-from impls.errors import BadInput
-from impls.options import Table, read_table
+from vocabench.harness import cli, registry
+from vocabench.harness.cells import Cell
+from vocabench.harness.datasets import _corpus, _pairs
+from vocabench.harness.import_root import IMPORT_ROOT
+from vocabench.harness.store import Store
+from vocabench.impls.errors import BadInput
+from vocabench.impls.options import Table, read_table
 
 MARK = "it-ran"
 
@@ -122,7 +123,7 @@ def test_pickles_as_text_are_text():
 
 
 def test_no_module_loads_pickles_or_evaluates_text():
-    for path in [each for folder in ("harness", "impls") for each in (pool.ROOT / folder).rglob("*.py")]:
+    for path in [each for folder in ("harness", "impls") for each in (IMPORT_ROOT / folder).rglob("*.py")]:
         code = path.read_text(encoding="utf-8")
         found = [word for word in LOADERS if word in code]
         assert not found, path

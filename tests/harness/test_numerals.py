@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import numerals
+from vocabench.harness import numerals
 
 
 @given(st.integers())

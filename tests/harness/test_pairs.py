@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from harness.datasets import _pairs
-from impls.errors import BadInput
+from vocabench.harness.datasets import _pairs
+from vocabench.impls.errors import BadInput
 
 SOURCES = {split: [f"{split} source {number} \u00e9" for number in range(4)] for split in ("train", "valid", "test")}
 TITLES = {split: [f"title {number} of {split}" for number in range(4)] for split in SOURCES}

@@ -11,10 +11,11 @@ import time
 import psutil
 import pytest
 
-from harness import pool, provenance, registry, runs
-from harness.cells import Cell, Selection, Suite
-from harness.store import Store, read
-from impls.errors import BadInput
+from vocabench.harness import pool, provenance, registry, runs
+from vocabench.harness.cells import Cell, Selection, Suite
+from vocabench.harness.import_root import IMPORT_ROOT
+from vocabench.harness.store import Store, read
+from vocabench.impls.errors import BadInput
 
 
 def oracle_cells(methods):
@@ -93,7 +94,7 @@ FAULTS = {
 def test_a_fault_in_a_worker_is_its_row_and_the_next_cell_runs(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, resource, signal, sys, time, numpy\n"
-        "import harness.tasks.agreement as task\n"
+        "import vocabench.harness.tasks.agreement as task\n"
         "real = task.run\n"
         "def limit():\n"
         "    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
@@ -152,7 +153,7 @@ def test_a_worker_that_died_while_nobody_asked_is_replaced(tmp_path):
         for row in pool.run(cells, store, deadline=120, progress=quiet):
             rows.append(row)
             for child in psutil.Process().children():
-                if "harness.worker" not in child.cmdline():
+                if "vocabench.harness.worker" not in child.cmdline():
                     continue  # of another test, such as what multiprocessing keeps
                 child.kill()
                 os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -162,12 +163,12 @@ def test_a_worker_that_died_while_nobody_asked_is_replaced(tmp_path):
 def test_a_worker_whose_parent_is_gone_before_it_looks_ends_without_measuring():
     reading, writing = os.pipe()
     (cell,) = oracle_cells(["full_softmax"])
-    command = [sys.executable, "-m", "harness.worker", "--framework", "numpy", "--answers", str(writing)]
+    command = [sys.executable, "-m", "vocabench.harness.worker", "--framework", "numpy", "--answers", str(writing)]
     done = subprocess.run(
         [*command, "--parent", "1"],
         input=json.dumps({"cell": cell.to_json()}).encode() + b"\n",
         pass_fds=(writing,),
-        env={**os.environ, "PYTHONPATH": str(pool.ROOT)},
+        env={**os.environ, "PYTHONPATH": str(IMPORT_ROOT)},
         timeout=60,
         check=False,
     )

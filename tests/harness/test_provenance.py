@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import provenance
+from vocabench.harness import provenance
 
 
 @pytest.mark.parametrize("source", ["harness/a.py", "harness/suites/a.toml", "impls/cpp/a.cpp", "impls/cpp/a.h"])

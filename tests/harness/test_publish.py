@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from harness import cli, registry
-from harness.cells import Cell, Names
-from harness.store import Store, read
-from impls.options import Choice, Number, Rising
+from vocabench.harness import cli, registry
+from vocabench.harness.cells import Cell, Names
+from vocabench.harness.store import Store, read
+from vocabench.impls.options import Choice, Number, Rising
 
 DETAIL = {
     **{name: ["quoted"] for name in ("summaries", "transcripts", "ids")},

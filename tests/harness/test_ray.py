@@ -10,10 +10,11 @@ import time
 import psutil
 import pytest
 
-from harness import cli, pool, provenance, ray_pool, registry
-from harness.store import Store, read
-from impls.errors import BadInput
 from tests.harness.test_pool import oracle_cells, quiet
+from vocabench.harness import cli, pool, provenance, ray_pool, registry
+from vocabench.harness.import_root import IMPORT_ROOT
+from vocabench.harness.store import Store, read
+from vocabench.impls.errors import BadInput
 
 METHODS = ["full_softmax", "huffman", "sohsm"]
 
@@ -48,7 +49,7 @@ def workers_below(*pids):
 
     def measures(process):
         with contextlib.suppress(psutil.NoSuchProcess):  # gone since, or not waited for yet
-            return "harness.worker" in process.cmdline()
+            return "vocabench.harness.worker" in process.cmdline()
         return False
 
     return [child for pid in pids for child in psutil.Process(pid).children(recursive=True) if measures(child)]
@@ -197,9 +198,9 @@ def heeds_sigint():
 
 
 def test_a_stopped_run_leaves_no_worker_and_resumes(cluster, in_empty_folder, heeds_sigint):
-    command = [sys.executable, "-m", "harness.cli", "run", "check", "-f", "numpy", "-s", "training=False"]
+    command = [sys.executable, "-m", "vocabench", "run", "check", "-f", "numpy", "-s", "training=False"]
     on_cluster = [*command, "--executor", "ray", "--address", cluster.address]
-    environment = {**os.environ, "PYTHONPATH": str(pool.ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(IMPORT_ROOT)}
     nodes = [raylet(node) for node in cluster.list_all_nodes()]
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
         out = ["--out", f"{number}.jsonl"]  # each begins anew, with every method: it must not end before the signal

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cli import main
-from harness.report import figures, page
-from harness.report.figures.quality import _Point, pareto
-from harness.report.rows import flatten
-from harness.store import read
+from vocabench.harness.cli import main
+from vocabench.harness.report import figures, page
+from vocabench.harness.report.figures.quality import _Point, pareto
+from vocabench.harness.report.rows import flatten
+from vocabench.harness.store import read
 
 RESULTS = Path(__file__).parents[2] / "results"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -7,18 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import gate, registry, roofline
-from harness.cells import Cell
-from harness.quantities import ROOFLINE, Measurement
-from harness.report import _svg, figures, page, table
-from harness.report.rows import flatten
-from harness.roofline import Ceilings
-from harness.store import Row, read
-from harness.tasks import timing
-from harness.timing import call_seconds
-from harness.workload import batch, zipf_counts
-from impls.spec import LeastWork
 from tests.rows import by_quantity, row_of
+from vocabench.harness import gate, registry, roofline
+from vocabench.harness.cells import Cell
+from vocabench.harness.quantities import ROOFLINE, Measurement
+from vocabench.harness.report import _svg, figures, page, table
+from vocabench.harness.report.rows import flatten
+from vocabench.harness.roofline import Ceilings
+from vocabench.harness.store import Row, read
+from vocabench.harness.tasks import timing
+from vocabench.harness.timing import call_seconds
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.spec import LeastWork
 
 # As rows were before they told of it.
 QUICK: list[Row] = [
@@ -118,7 +118,7 @@ def test_a_timing_row_has_it():
 
 
 def _turns(counts_V, word):
-    from impls.structures import huffman
+    from vocabench.impls.structures import huffman
 
     return int(huffman.build(counts_V).code_length[word])
 

@@ -8,9 +8,9 @@ import pytest
 from rouge_score import rouge_scorer
 from scipy import stats
 
-from harness.metrics import _bootstrap, rouge
-from harness.metrics.rouge import DUC_2004, GIGAWORD, Rouge
-from impls.errors import BadInput
+from vocabench.harness.metrics import _bootstrap, rouge
+from vocabench.harness.metrics.rouge import DUC_2004, GIGAWORD, Rouge
+from vocabench.impls.errors import BadInput
 
 PRECISION, RECALL, F1 = range(3)
 GUNMAN = "police killed the gunman"

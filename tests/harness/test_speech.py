@@ -8,18 +8,18 @@ import re
 import numpy as np
 import pytest
 
-from harness import cli, registry
-from harness.cells import Selection, Suite
-from harness.datasets import _speech
-from harness.metrics import error_rate
-from harness.quantities import Measurement
-from harness.report import rows as records
-from harness.report import table as tables
-from harness.speech import features
-from harness.tasks import _error_rates, _recognizers, speech
-from impls.errors import BadInput
 from tests import rows
 from tests.rows import by_quantity
+from vocabench.harness import cli, registry
+from vocabench.harness.cells import Selection, Suite
+from vocabench.harness.datasets import _speech
+from vocabench.harness.metrics import error_rate
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.report import rows as records
+from vocabench.harness.report import table as tables
+from vocabench.harness.speech import features
+from vocabench.harness.tasks import _error_rates, _recognizers, speech
+from vocabench.impls.errors import BadInput
 
 soundfile = pytest.importorskip("soundfile")
 

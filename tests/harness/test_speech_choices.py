@@ -5,10 +5,10 @@ import collections
 import numpy as np
 import pytest
 
-from harness.datasets import _speech
-from harness.speech import languages
-from impls.errors import BadInput
 from tests.harness.recordings import folder_of, record
+from vocabench.harness.datasets import _speech
+from vocabench.harness.speech import languages
+from vocabench.impls.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("empty_cache")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.datasets import _audio, _speech
-from impls.errors import BadInput
 from tests.harness.recordings import bad_sounds, folder_of, manifest, record, sound, tone
+from vocabench.harness.datasets import _audio, _speech
+from vocabench.impls.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("empty_cache")
 

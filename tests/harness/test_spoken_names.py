@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import cli, registry
-from harness.datasets import _audio, _espeak, _installed, _names, _speech, _spoken, spoken_names
-from harness.datasets._spoken import Spoken
-from harness.speech import languages
-from impls.errors import BadInput
 from tests.harness.recordings import REASONS
+from vocabench.harness import cli, registry
+from vocabench.harness.datasets import _audio, _espeak, _installed, _names, _speech, _spoken, spoken_names
+from vocabench.harness.datasets._spoken import Spoken
+from vocabench.harness.speech import languages
+from vocabench.impls.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("empty_cache")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, wilcoxon
 
-from harness import stats
+from vocabench.harness import stats
 
 
 @pytest.mark.parametrize("count", [6, 7, 9, 15, 30])

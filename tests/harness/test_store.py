@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import store
-from impls.errors import BadInput
+from vocabench.harness import store
+from vocabench.impls.errors import BadInput
 
 BEGIN = b'{"schema": 1, '
 

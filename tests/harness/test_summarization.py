@@ -9,17 +9,17 @@ import re
 import numpy as np
 import pytest
 
-from harness import cli, registry
-from harness.cells import Selection, Suite
-from harness.datasets import _encoded_pairs
-from harness.report import rows as records
-from harness.report import table as tables
-from harness.tasks import _batches, _rouge, summarization
-from harness.tasks._data import data_of
-from harness.tasks.language_modelling import Training as LanguageModelTraining
-from impls.errors import BadInput
 from tests import rows
 from tests.rows import by_quantity
+from vocabench.harness import cli, registry
+from vocabench.harness.cells import Selection, Suite
+from vocabench.harness.datasets import _encoded_pairs
+from vocabench.harness.report import rows as records
+from vocabench.harness.report import table as tables
+from vocabench.harness.tasks import _batches, _rouge, summarization
+from vocabench.harness.tasks._data import data_of
+from vocabench.harness.tasks.language_modelling import Training as LanguageModelTraining
+from vocabench.impls.errors import BadInput
 
 FRAMEWORKS = registry.installed_frameworks()
 WORDS = [first + second for first in "bcdfghklmn" for second in "aeiou"]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli
-from harness.report import plot, table
-from harness.report.rows import flatten
-from harness.store import read
-from impls.errors import BadInput
+from vocabench.harness import cli
+from vocabench.harness.report import plot, table
+from vocabench.harness.report.rows import flatten
+from vocabench.harness.store import read
+from vocabench.impls.errors import BadInput
 
 RESULTS = Path(__file__).parents[2] / "results"
 ROWS = read(RESULTS / "quick.jsonl")

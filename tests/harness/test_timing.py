@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness import layers
-from harness.cells import Cell
-from harness.tasks import timing
-from harness.timing import _TRIES, DEFINITION, IN_FLIGHT_DEFINITION, Steady, calls_in_flight, paired
-from harness.workload import batch, zipf_counts
-from impls.contract import Layer
+from vocabench.harness import layers
+from vocabench.harness.cells import Cell
+from vocabench.harness.tasks import timing
+from vocabench.harness.timing import _TRIES, DEFINITION, IN_FLIGHT_DEFINITION, Steady, calls_in_flight, paired
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.contract import Layer
 
 
 def sleeper(seconds):
@@ -190,9 +190,9 @@ class Allocator:
 
     def __init__(self, monkeypatch, *pages):
         self.given, self.pages, self.calls = 0, list(pages), 0
-        monkeypatch.setattr("harness.timing.fresh_pages", lambda: self.given)
+        monkeypatch.setattr("vocabench.harness.timing.fresh_pages", lambda: self.given)
         self.cleared = []
-        monkeypatch.setattr("harness.timing.clear_pages", self.cleared.append)
+        monkeypatch.setattr("vocabench.harness.timing.clear_pages", self.cleared.append)
 
     def work(self):
         self.calls += 1

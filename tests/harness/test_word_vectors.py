@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from harness import registry
-from harness.cells import Selection, Suite
-from harness.metrics import word_vectors as metrics
-from harness.tasks import _bags, _glove, word_vectors
+from vocabench.harness import registry
+from vocabench.harness.cells import Selection, Suite
+from vocabench.harness.metrics import word_vectors as metrics
+from vocabench.harness.tasks import _bags, _glove, word_vectors
 
 FRAMEWORKS = registry.installed_frameworks()
 TEXT = np.array([5, 6, 7, 8, 9], dtype=np.int32)

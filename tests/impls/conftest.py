@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from impls import cpp
+from vocabench.impls import cpp
 
 
 @functools.cache
 def _compiled(compiler: str, processor: str) -> Any:
     """PyTorch's kernels; None where they cannot be compiled."""
-    from impls.on_torch import _cpp
+    from vocabench.impls.on_torch import _cpp
 
     assert "-march=native" in cpp._COMPILE
     with pytest.MonkeyPatch.context() as patch:
@@ -33,13 +33,13 @@ def compiled_otherwise(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         pytest.skip(f"needs {compiler}")
     kernels = _compiled(compiler, processor)
     assert kernels is not None
-    monkeypatch.setattr("impls.on_torch._cpp._library", lambda: kernels)
+    monkeypatch.setattr("vocabench.impls.on_torch._cpp._library", lambda: kernels)
 
 
 @pytest.fixture
 def no_tf32() -> Iterator[None]:
     """Which JAX takes on a GPU by itself."""
-    from impls.on_jax import adapter
+    from vocabench.impls.on_jax import adapter
 
     with adapter.precision("float32"):
         yield

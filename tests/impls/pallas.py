@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from numpy.typing import NDArray
 
-from impls.on_jax import adapter
+from vocabench.impls.on_jax import adapter
 
 INTERPRET = jax.default_backend() != "gpu"
 TRITON = "__gpu$xla.gpu.triton"  # what XLA calls a kernel

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.workload import zipf_counts
-from impls.structures import huffman, trees
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.structures import huffman, trees
 
 
 def random_tree(vocab: int) -> NDArray[np.int64]:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
-from impls.structures import cutoffs
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.structures import cutoffs
 
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy"]
 

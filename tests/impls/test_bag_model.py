@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import zipf_counts
-from impls.bag_model import BagModelConfig
-from impls.optimizers import Optimizer
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.bag_model import BagModelConfig
+from vocabench.impls.optimizers import Optimizer
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from harness import registry
+from vocabench.harness import registry
 
 
 def by_torch(scores_NF: NDArray, ids_NF: NDArray, k: int) -> tuple[NDArray, NDArray]:
     import torch
 
-    from impls.on_torch import _best
+    from vocabench.impls.on_torch import _best
 
     ids = torch.from_numpy(ids_NF)
     found = _best.best(torch.from_numpy(scores_NF), k, lambda rows_R, column_RM: ids[rows_R].gather(1, column_RM))
@@ -22,7 +22,7 @@ def by_torch(scores_NF: NDArray, ids_NF: NDArray, k: int) -> tuple[NDArray, NDAr
 
 
 def by_jax(scores_NF: NDArray, ids_NF: NDArray, k: int) -> tuple[NDArray, NDArray]:
-    from impls.on_jax import _best
+    from vocabench.impls.on_jax import _best
 
     values, ids = _best.best_by_id(_best.jnp.asarray(scores_NF), _best.jnp.asarray(ids_NF.astype(np.int32)), k)
     return np.asarray(values), np.asarray(ids)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from harness import layers
-from impls.errors import BadInput
-from impls.structures import bigrams
+from vocabench.harness import layers
+from vocabench.impls.errors import BadInput
+from vocabench.impls.structures import bigrams
 
 
 def test_pairs_of_a_text():

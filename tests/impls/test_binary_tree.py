@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
-from impls.structures import huffman, trees
 from tests.impls.test_wordnet import net_files, written
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.structures import huffman, trees
 
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy"]
 

@@ -6,9 +6,9 @@ import importlib
 import numpy as np
 import pytest
 
-from harness import layers
-from harness.workload import zipf_counts
-from impls.cpp import CPP
+from vocabench.harness import layers
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.cpp import CPP
 
 FRAMEWORKS = ("torch", "tensorflow")  # JAX compiles what it is given, called as it is too
 TWO_LEVELS = [("sohsm", {}), ("sohsm", {"projection": "none", "bias": True}), ("class_hsm", {"classes": 90})]
@@ -22,7 +22,7 @@ def framework(request):
 
 def made(framework, method, vocab, kernels=None, **options):
     """The native layer, by C++ kernels or not where that is said, and the definition's."""
-    adapter = importlib.import_module(f"impls.on_{framework}.adapter")
+    adapter = importlib.import_module(f"vocabench.impls.on_{framework}.adapter")
     spec = layers.spec(method, counts=zipf_counts(vocab), dim=4, **options)
     oracle = layers.from_spec("numpy", dataclasses.replace(spec, dtype="float64"))
     if kernels is None:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
-from impls.structures import classes
-from impls.structures.shelves import Shelves
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.structures import classes
+from vocabench.impls.structures.shelves import Shelves
 
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy"]
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
-from impls.errors import BadInput
-from impls.structures import clusters
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.errors import BadInput
+from vocabench.impls.structures import clusters
 
 
 def plain_algorithm_1(scores_VC, counts_V, bounds):
@@ -98,7 +98,7 @@ def test_what_is_no_partition_is_refused(cluster_V):
 def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     """As a GPU ranks them; ties by lower id, and slots without a word last."""
     torch = pytest.importorskip("torch")
-    from impls.on_torch import _all_clusters
+    from vocabench.impls.on_torch import _all_clusters
 
     layer = layers.create("torch", "sohsm", counts=zipf_counts(97), dim=8, seed=3, dtype="float64")
     layer.load({name: np.round(4 * value) / 4 for name, value in layer.parameters().items()})  # many equal scores
@@ -117,7 +117,7 @@ def test_all_words_scored_at_once_are_ranked_like_the_oracles():
 def test_every_way_to_decode_in_tensorflow_gives_the_oracles_words(method, on_gpu, few, monkeypatch):
     """A loop over the clusters, all words by one product, and the tiles that GPUs take."""
     pytest.importorskip("tensorflow")
-    from impls.on_tensorflow import _expand
+    from vocabench.impls.on_tensorflow import _expand
 
     monkeypatch.setattr(_expand, "on_gpu", lambda: on_gpu)
     monkeypatch.setattr(_expand, "_FEW_PRODUCTS", few)
@@ -143,7 +143,7 @@ def test_every_way_to_decode_in_tensorflow_gives_the_oracles_words(method, on_gp
 def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
     """Read by pieces of the slab that hold words, as of large layers on a CPU; the last turn of the loop not full."""
     pytest.importorskip("jax")
-    from impls.on_jax import _expand
+    from vocabench.impls.on_jax import _expand
 
     monkeypatch.setattr(_expand, "_FEW_NUMBERS", 0)
     monkeypatch.setattr(_expand, "_SLOTS", 112)
@@ -164,7 +164,7 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
 def test_jax_scores_all_words_as_a_gpu_asks_for(k, tied):
     """Ties within a cluster and between clusters, and clusters with fewer words than k."""
     pytest.importorskip("jax")
-    from impls.on_jax import _expand
+    from vocabench.impls.on_jax import _expand
 
     jnp, rng = _expand.jnp, np.random.default_rng(k)
     size_C = rng.integers(1, 17, 12)
@@ -208,7 +208,7 @@ def test_few_rows_in_pytorch_give_the_oracles_words(
     product, one for each cluster or one for some, by either library; rows that are flat, peaked or either side by
     side."""
     pytest.importorskip("torch")
-    from impls.on_torch import _all_clusters, _expand, _products, _words_by_cluster
+    from vocabench.impls.on_torch import _all_clusters, _expand, _products, _words_by_cluster
 
     monkeypatch.setattr(_expand, "_FEW_SLOTS", 0)
     monkeypatch.setattr(_products, "words_first", lambda: words_first)
@@ -239,7 +239,7 @@ def test_few_rows_in_pytorch_give_the_oracles_words(
 @pytest.mark.parametrize("few_slots", [0, 2**13])
 def test_clusters_of_few_words_in_pytorch_settle_ties_by_bounds_and_at_once(method, few_slots, monkeypatch):
     pytest.importorskip("torch")
-    from impls.on_torch import _expand
+    from vocabench.impls.on_torch import _expand
 
     monkeypatch.setattr(_expand, "_FEW_SLOTS", few_slots)
     for vocab, dim in ((2, 3), (53, 12)):
@@ -255,7 +255,7 @@ def test_clusters_of_few_words_in_pytorch_settle_ties_by_bounds_and_at_once(meth
 def test_few_words_of_few_rows_are_all_scored_in_pytorch(vocab, rows, whole):
     """Where there are no kernels."""
     pytest.importorskip("torch")
-    from impls.on_torch._clusters import LOOP
+    from vocabench.impls.on_torch._clusters import LOOP
 
     spec = layers.spec("sohsm", counts=zipf_counts(vocab), dim=8, seed=3)
     layer = layers.from_spec("torch", dataclasses.replace(spec, form=LOOP))
@@ -285,12 +285,12 @@ def test_rows_for_which_the_first_clusters_are_too_few_are_settled_by_some_more(
 def test_a_row_in_which_all_clusters_are_equal_is_settled_among_flat_ones(framework, parts, monkeypatch):
     """The k best may then be in other clusters than the k that were looked into."""
     if parts and framework == "torch":
-        from impls.on_torch import _all_clusters, _expand
+        from vocabench.impls.on_torch import _all_clusters, _expand
 
         monkeypatch.setattr(_expand, "_FEW_SLOTS", 0)
         monkeypatch.setattr(_all_clusters, "_FEW_OF_EVEN", 0)
     if parts and framework == "tensorflow":
-        from impls.on_tensorflow import _expand
+        from vocabench.impls.on_tensorflow import _expand
 
         monkeypatch.setattr(_expand, "_FEW_PRODUCTS", 0)
     made = {
@@ -367,7 +367,7 @@ def test_a_single_row_that_most_clusters_reach_is_scored_whole(framework):
 @pytest.mark.parametrize("in_slab", [False, True])
 def test_words_lie_by_cluster_in_a_slab_or_end_to_end(in_slab):
     torch = pytest.importorskip("torch")
-    from impls.on_torch._word_rows import WordRows
+    from vocabench.impls.on_torch._word_rows import WordRows
 
     rows = WordRows.of(torch.tensor([2, 1, 3]), 4, in_slab=in_slab)
     assert rows.start_C.tolist() == ([0, 4, 8] if in_slab else [0, 2, 3])

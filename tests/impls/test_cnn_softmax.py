@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import agreement, layers, registry
-from harness.tasks._text import with_words
-from harness.workload import batch, zipf_counts
-from impls.errors import BadInput
-from impls.spec import check_options
-from impls.structures import windows
-from impls.structures.spelling import BEGIN, END, LONGEST, PADDING, spell
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.tasks._text import with_words
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.errors import BadInput
+from vocabench.impls.spec import check_options
+from vocabench.impls.structures import windows
+from vocabench.impls.structures.spelling import BEGIN, END, LONGEST, PADDING, spell
 
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy"]
 WORDS = ["the", "a", "cats", "cat", "dogs", "dog", "naïve", "x" * 30, "incomprehensibilities"]
@@ -104,7 +104,7 @@ def test_agrees_with_the_definition_over_words(framework, options, monkeypatch):
 
 @pytest.mark.skipif("jax" not in FRAMEWORKS, reason="needs JAX")
 def test_more_scores_than_indices_of_32_bits_give_the_same_in_jax(monkeypatch):
-    jax_softmax = pytest.importorskip("impls.on_jax.cnn_softmax")
+    jax_softmax = pytest.importorskip("vocabench.impls.on_jax.cnn_softmax")
     inputs = batch(zipf_counts(len(WORDS)), tokens=7, dim=6, seed=4)
     loss, _, grads = make("jax").loss_and_grads(inputs.hidden_ND, inputs.targets_N)
     monkeypatch.setattr(jax_softmax, "_FLAT", 0)

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from impls.optimizers import Optimizer
+from vocabench.harness import layers, registry
+from vocabench.impls.optimizers import Optimizer
 
 COUNTS = np.array([9, 5, 3, 1, 1])
 HIDDEN = np.zeros((2, 4))

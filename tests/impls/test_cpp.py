@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry, worker
-from harness.workload import batch, zipf_counts
-from impls import cpp
-from impls.cpp import CPP
+from vocabench.harness import agreement, layers, registry, worker
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
 
 if cpp.compiler() is None:
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
@@ -121,8 +121,8 @@ MANY = 2**46  # clusters of no numbers, more than a process has addresses for
 def _search_torch():
     import torch
 
-    from impls.on_torch import _cpp
-    from impls.on_torch._word_rows import WordRows
+    from vocabench.impls.on_torch import _cpp
+    from vocabench.impls.on_torch._word_rows import WordRows
 
     one, none = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
     rows = WordRows(none, none.expand(MANY), slots=1, in_slab=False)
@@ -132,7 +132,7 @@ def _search_torch():
 def _search_tensorflow():
     import tensorflow as tf
 
-    from impls.on_tensorflow import _cpp
+    from vocabench.impls.on_tensorflow import _cpp
 
     empty = tf.zeros([1, 0]), tf.zeros([1, 1]), tf.zeros([MANY, 1, 0])
     return _cpp.likeliest(*empty, None, tf.zeros([1, 1], tf.int32), 1)
@@ -142,7 +142,7 @@ def _search_jax():
     import jax
     import jax.numpy as jnp
 
-    from impls.on_jax import _cpp
+    from vocabench.impls.on_jax import _cpp
 
     empty = jnp.zeros((1, 0)), jnp.zeros((1, 1)), jnp.zeros((MANY, 1, 0))
     return jax.block_until_ready(_cpp.likeliest(*empty, None, jnp.zeros((1, 1), jnp.int32), 1))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from impls import cpus
+from vocabench.impls import cpus
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
-from impls.errors import BadInput
-from impls.structures import bands
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.errors import BadInput
+from vocabench.impls.structures import bands
 
 METHODS = ("d_softmax", "d_softmax_star")
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy" and set(METHODS) <= set(registry.methods(f))]

@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import zipf_counts
-from impls.decoding import beam_search, greedy
-from impls.errors import BadInput
-from impls.language_model import LanguageModelConfig
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.decoding import beam_search, greedy
+from vocabench.impls.errors import BadInput
+from vocabench.impls.language_model import LanguageModelConfig
 
 # One of each way to decode: all words at once, clusters, classes, a tree, a head with tails.
 METHODS = ("full_softmax", "sohsm", "class_hsm", "huffman", "adaptive_softmax")

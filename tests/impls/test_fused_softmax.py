@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
-from impls.cpp import CPP
-from impls.structures import blocks
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.cpp import CPP
+from vocabench.impls.structures import blocks
 
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy" and "fused_softmax" in registry.methods(f)]
 
@@ -24,7 +24,7 @@ def form(request, monkeypatch):
     for each in blocks.FORMS:
         monkeypatch.setitem(blocks.FORMS, each, 300)
     for framework in {"tensorflow", "jax"} & set(FRAMEWORKS):
-        monkeypatch.setattr(f"impls.on_{framework}.fused_softmax._WORDS", 16)
+        monkeypatch.setattr(f"vocabench.impls.on_{framework}.fused_softmax._WORDS", 16)
     return found
 
 
@@ -86,7 +86,7 @@ def test_gradients_made_in_the_forward_pass_of_any_loss_of_it_and_again(monkeypa
     """Of a loss that is only part of another, with padding, and of a second pass through the same graph."""
     import torch
 
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     form = next(iter(blocks.TOKEN_FORMS))
     monkeypatch.setitem(blocks.BY_TOKENS, form, 300)
@@ -109,7 +109,7 @@ def test_gradients_made_in_the_forward_pass_of_any_loss_of_it_and_again(monkeypa
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
 def test_one_block_is_in_memory_at_a_time(form, monkeypatch):
-    from impls.on_torch import _products
+    from vocabench.impls.on_torch import _products
 
     logits, alive, linear = [], [], _products.linear
 

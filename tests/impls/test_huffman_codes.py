@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impls.structures import huffman
+from vocabench.impls.structures import huffman
 
 counts = st.lists(st.integers(0, 10**9), min_size=2, max_size=60).filter(any).map(lambda c: np.array(c, dtype=np.int64))
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
 
 N, D, V = 64, 8, 500
 
@@ -25,7 +25,7 @@ def test_pytorch_makes_one_array_of_the_logits_size(method, arrays):
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     seen: dict[int, Any] = {}  # storages by address: kept, so that none is used twice
 
@@ -48,7 +48,7 @@ def test_jax_takes_less_memory_than_full_softmax():
     import jax
     import jax.numpy as jnp
 
-    from impls.on_jax import adapter
+    from vocabench.impls.on_jax import adapter
 
     def temporary(method):
         layer = adapter.native(spec_of(method))

@@ -8,8 +8,8 @@ pytest.importorskip("jax.experimental.pallas.triton")
 
 import jax.numpy as jnp  # noqa: E402
 
-from impls.on_jax import _best_kernels  # noqa: E402
 from tests.impls import pallas  # noqa: E402
+from vocabench.impls.on_jax import _best_kernels  # noqa: E402
 
 
 @pytest.mark.parametrize("biased", [False, True])

@@ -10,8 +10,8 @@ pytest.importorskip("jax.experimental.pallas.triton")
 
 import jax.numpy as jnp  # noqa: E402
 
-from impls.on_jax import _cluster_kernels, adapter  # noqa: E402
 from tests.impls import pallas  # noqa: E402
+from vocabench.impls.on_jax import _cluster_kernels, adapter  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_tf32")
 

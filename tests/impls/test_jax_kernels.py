@@ -7,15 +7,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from harness import layers
-from harness.workload import batch, zipf_counts
+from vocabench.harness import layers
+from vocabench.harness.workload import batch, zipf_counts
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("jax.experimental.pallas.triton")
 
 import jax.numpy as jnp  # noqa: E402
 
-from impls.on_jax import (  # noqa: E402
+from tests.impls.pallas import INTERPRET  # noqa: E402
+from vocabench.impls.on_jax import (  # noqa: E402
     _best_kernels,
     _cluster_kernels,
     _cpp,
@@ -25,8 +26,7 @@ from impls.on_jax import (  # noqa: E402
     _tree_kernels,
     adapter,
 )
-from impls.on_jax._pallas import KERNELS  # noqa: E402
-from tests.impls.pallas import INTERPRET  # noqa: E402
+from vocabench.impls.on_jax._pallas import KERNELS  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_tf32")
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from harness import layers
-from harness.workload import batch, zipf_counts
+from vocabench.harness import layers
+from vocabench.harness.workload import batch, zipf_counts
 
 pytest.importorskip("jax")
 
-from impls.on_jax import _memory, adapter
+from vocabench.impls.on_jax import _memory, adapter
 
 VOCAB, TOKENS, DIM = 3000, 48, 8
 

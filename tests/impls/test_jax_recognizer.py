@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import zipf_counts
-from impls.errors import BadInput
-from impls.on_numpy.models import _ctc
-from impls.optimizers import Optimizer
-from impls.recognizer import RecognizerConfig
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy.models import _ctc
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.recognizer import RecognizerConfig
 
 if "jax" not in registry.installed_frameworks():
     pytest.skip("JAX is not installed", allow_module_level=True)
@@ -16,8 +16,8 @@ if "jax" not in registry.installed_frameworks():
 import jax
 import jax.numpy as jnp
 
-from impls.on_jax.models._ctc import ctc_nll
-from impls.on_jax.models._depthwise import depthwise
+from vocabench.impls.on_jax.models._ctc import ctc_nll
+from vocabench.impls.on_jax.models._depthwise import depthwise
 
 VOCAB, END = 13, 3
 TARGETS_BT = np.array([[6, 4, 4, END], [12, END, -1, -1]])

@@ -7,7 +7,7 @@ pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from impls.on_jax import _rows
+from vocabench.impls.on_jax import _rows
 
 VOCAB = 11
 

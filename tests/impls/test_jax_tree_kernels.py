@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.workload import zipf_counts
+from vocabench.harness.workload import zipf_counts
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("jax.experimental.pallas.triton")
 
 import jax.numpy as jnp  # noqa: E402
 
-from impls.cpp import Paths  # noqa: E402
-from impls.on_jax import _tree_kernels, adapter  # noqa: E402
-from impls.structures import huffman  # noqa: E402
 from tests.impls import pallas  # noqa: E402
 from tests.impls.some_trees import ALL_LEAVES_OF, chain, log_leaves, random_tree  # noqa: E402
+from vocabench.impls.cpp import Paths  # noqa: E402
+from vocabench.impls.on_jax import _tree_kernels, adapter  # noqa: E402
+from vocabench.impls.structures import huffman  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_tf32")
 

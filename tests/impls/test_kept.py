@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from impls.cpp import kept
+from vocabench.impls.cpp import kept
 
 
 @pytest.fixture

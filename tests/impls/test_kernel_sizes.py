@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import layers
-from harness.workload import zipf_counts
+from vocabench.harness import layers
+from vocabench.harness.workload import zipf_counts
 
 torch = pytest.importorskip("torch")
 
-from impls.on_torch import _clusters, _triton  # noqa: E402
-from impls.on_torch._triton import KERNELS  # noqa: E402
+from vocabench.impls.on_torch import _clusters, _triton  # noqa: E402
+from vocabench.impls.on_torch._triton import KERNELS  # noqa: E402
 
 H100, RTX_4090, T4 = 227 * 2**10, 99 * 2**10, 64 * 2**10  # bytes of shared memory that a program may take
 

@@ -17,9 +17,9 @@ if not CUDA:
         pytest.skip("Triton's interpreter needs a NumPy before 2.4", allow_module_level=True)
     os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
 
-from harness import agreement, layers  # noqa: E402
-from harness.workload import batch, zipf_counts  # noqa: E402
-from impls.on_torch import (  # noqa: E402
+from vocabench.harness import agreement, layers  # noqa: E402
+from vocabench.harness.workload import batch, zipf_counts  # noqa: E402
+from vocabench.impls.on_torch import (  # noqa: E402
     _adagrad,
     _best,
     _best_kernels,
@@ -32,7 +32,7 @@ from impls.on_torch import (  # noqa: E402
     fused_softmax,
     sohsm,
 )
-from impls.on_torch._word_rows import WordRows  # noqa: E402
+from vocabench.impls.on_torch._word_rows import WordRows  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # the interpreter's own
 

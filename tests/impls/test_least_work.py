@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import batch, zipf_counts
-from impls.cpp import CPP
-from impls.errors import BadInput
-from impls.spec import LeastWork
-from impls.structures.huffman import from_children
-from impls.structures.trees import random_tree
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.cpp import CPP
+from vocabench.impls.errors import BadInput
+from vocabench.impls.spec import LeastWork
+from vocabench.impls.structures.huffman import from_children
+from vocabench.impls.structures.trees import random_tree
 
 VOCAB, DIM, TOKENS = 300, 16, 60
 CASES = [
@@ -70,7 +70,7 @@ def counted():
     pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
-    from impls.on_torch import _products
+    from vocabench.impls.on_torch import _products
 
     _products.words_first(), _products.onednn_is_faster()  # whose trials are products too
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
-from impls import cpp
-from impls.cpp import CPP
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
 
 torch = pytest.importorskip("torch")
 
-from impls.on_torch import _cpp, _products  # noqa: E402
+from vocabench.impls.on_torch import _cpp, _products  # noqa: E402
 
 if not _cpp.known(torch.float32):
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
@@ -108,7 +108,7 @@ LAYERS = {
 @pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_agree_with_their_definition(framework, name, every_product, monkeypatch):
-    module, function = f"impls.on_{framework}._cpp", "matrix_product" if framework == "torch" else "_product"
+    module, function = f"vocabench.impls.on_{framework}._cpp", "matrix_product" if framework == "torch" else "_product"
     made, product = [], getattr(importlib.import_module(module), function)
 
     def counted(*given, **further):
@@ -135,7 +135,7 @@ def _of_torch(factors, weights_NV, *, kernels):
 def _of_tensorflow(factors, weights_NV, *, kernels):
     import tensorflow as tf
 
-    from impls.on_tensorflow import _cpp, _layer
+    from vocabench.impls.on_tensorflow import _cpp, _layer
 
     product = _cpp.linear if kernels else _layer.product
     variables = [tf.Variable(factor) for factor in factors]
@@ -151,7 +151,7 @@ def _of_jax(factors, weights_NV, *, kernels):
     import jax
     import jax.numpy as jnp
 
-    from impls.on_jax import _cpp, _layer
+    from vocabench.impls.on_jax import _cpp, _layer
 
     product = _cpp.linear if kernels else _layer.product
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import batch, zipf_counts
-from impls.summarizer import PADDING
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.summarizer import PADDING
 
 METHODS = registry.methods("torch")
 needs = {
@@ -31,7 +31,7 @@ def extra_of(spec):
 def torch_form(method, dtype="float32"):
     import torch
 
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     spec = layers.spec(method, counts=zipf_counts(80), dim=16, dtype=dtype)
     native = adapter.native(spec)
@@ -50,8 +50,8 @@ def torch_form(method, dtype="float32"):
 
 
 def tensorflow_form(method):
-    from impls.on_tensorflow import adapter
-    from impls.on_tensorflow.adapter import tf
+    from vocabench.impls.on_tensorflow import adapter
+    from vocabench.impls.on_tensorflow.adapter import tf
 
     spec = layers.spec(method, counts=zipf_counts(80), dim=16)
     native = adapter.native(spec)
@@ -75,7 +75,7 @@ def jax_form(method):
     import jax
     import jax.numpy as jnp
 
-    from impls.on_jax import adapter
+    from vocabench.impls.on_jax import adapter
 
     spec = layers.spec(method, counts=zipf_counts(80), dim=16)
     native = adapter.native(spec)
@@ -136,7 +136,7 @@ def test_padding_has_no_loss_no_gradient_and_no_share_in_the_mean(form, method):
 @pytest.mark.parametrize("method", ["fused_softmax", "inplace_softmax", "sohsm", "adaptive_softmax"])
 def test_tensorflow_traces_once_for_batches_of_every_size(method):
     """Of the layers whose layout follows the number of tokens."""
-    from impls.on_tensorflow.adapter import tf
+    from vocabench.impls.on_tensorflow.adapter import tf
 
     made = tensorflow_form(method)
 
@@ -180,7 +180,7 @@ def test_a_state_dict_of_torch_brings_its_clusters_along(form, options):
     """Into a layer that begins with others, as a checkpoint of a trained model does."""
     import torch
 
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     spec = dataclasses.replace(layers.spec("sohsm", counts=zipf_counts(400), dim=16, **options), form=form)
     trained: Any = adapter.native(spec)
@@ -209,7 +209,7 @@ def test_a_state_dict_of_torch_brings_its_clusters_along(form, options):
 def test_a_layer_of_torch_is_trained_after_it_has_decoded_under_inference_mode(form):
     import torch
 
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     spec = dataclasses.replace(layers.spec("sohsm", counts=zipf_counts(400), dim=16, bias=True), form=form)
     native = adapter.native(spec)
@@ -227,7 +227,7 @@ def test_a_layer_of_torch_is_trained_after_it_has_decoded_under_inference_mode(f
 def test_weights_of_keras_bring_clusters_along():
     import tensorflow as tf
 
-    from impls.on_tensorflow import adapter
+    from vocabench.impls.on_tensorflow import adapter
 
     trained, fresh = (
         adapter.native(layers.spec("sohsm", counts=zipf_counts(400), dim=16, seed=seed)) for seed in (1, 0)
@@ -246,7 +246,7 @@ def test_torch_log_probs_have_the_gradient_of_the_nll(method):
     """By every parameter: label smoothing is trained through them."""
     import torch
 
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     targets_N = torch.arange(0, 40, 3)
     hidden_ND = torch.randn(len(targets_N), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -264,8 +264,8 @@ def test_torch_log_probs_have_the_gradient_of_the_nll(method):
 @pytest.mark.parametrize("method", registry.methods("tensorflow"))
 def test_tensorflow_log_probs_have_the_gradient_of_the_nll(method):
     """By every parameter, in one trace for any number of tokens: label smoothing is trained through them."""
-    from impls.on_tensorflow import adapter
-    from impls.on_tensorflow.adapter import tf
+    from vocabench.impls.on_tensorflow import adapter
+    from vocabench.impls.on_tensorflow.adapter import tf
 
     targets_N = np.arange(0, 40, 3)
     hidden_ND = np.random.default_rng(0).normal(size=(len(targets_N), 16))
@@ -315,7 +315,7 @@ def test_the_oracles_language_model_is_torchs_lstm_and_adagrad():
     import torch
     from torch import nn
 
-    from impls.language_model import LanguageModelConfig
+    from vocabench.impls.language_model import LanguageModelConfig
 
     config = LanguageModelConfig(embedding=5, hidden=6)
     spec = layers.spec("full_softmax", counts=zipf_counts(31), dim=6, dtype="float64")
@@ -353,7 +353,7 @@ def test_cudnns_weights_are_packed_as_its_reference_reads_them():
     import jax.numpy as jnp
     from jax.experimental import rnn
 
-    from impls.on_jax.models import _lstm
+    from vocabench.impls.on_jax.models import _lstm
 
     keys = jax.random.split(jax.random.key(0), 6)
     shapes = {"embedding": (20, 5), "lstm_input_weight": (24, 5), "lstm_hidden_weight": (24, 6), "lstm_bias": (24,)}
@@ -375,7 +375,7 @@ def test_cudnns_weights_are_packed_as_its_reference_reads_them():
 @needs["jax"]
 @pytest.mark.parametrize("shape", [(1, 3), (3, 7), (8, 12)])
 def test_a_shape_of_pairs_is_compiled_for_at_most_eight_numbers_of_targets(shape):
-    from impls.on_jax.models import _packing
+    from vocabench.impls.on_jax.models import _packing
 
     rng = np.random.default_rng(0)
     size = shape[0] * shape[1]

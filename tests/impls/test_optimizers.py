@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness import registry
-from harness.agreement import compare
-from harness.tolerances import tolerance
-from impls.errors import BadInput
-from impls.on_numpy._optimizers import Updates
-from impls.optimizers import NAMES, Optimizer
+from vocabench.harness import registry
+from vocabench.harness.agreement import compare
+from vocabench.harness.tolerances import tolerance
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy._optimizers import Updates
+from vocabench.impls.optimizers import NAMES, Optimizer
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 WORDS, STEPS = 9, 6
@@ -24,9 +24,9 @@ def in_sixteen_bits(rng, *shape):
 def trained_by_torch(settings, start, rows_SU, grads):
     import torch
 
-    from impls.on_torch import _optimizers
-    from impls.on_torch._row_sparse import _SLOTS, RowSparse
-    from impls.on_torch.adapter import to_numpy
+    from vocabench.impls.on_torch import _optimizers
+    from vocabench.impls.on_torch._row_sparse import _SLOTS, RowSparse
+    from vocabench.impls.on_torch.adapter import to_numpy
 
     params = {name: torch.nn.Parameter(torch.tensor(value, dtype=torch.bfloat16)) for name, value in start.items()}
     stepper = _optimizers.build(settings, params.values())
@@ -47,8 +47,8 @@ def trained_by_torch(settings, start, rows_SU, grads):
 
 
 def trained_by_tensorflow(settings, start, rows_SU, grads):
-    from impls.on_tensorflow import _optimizers
-    from impls.on_tensorflow.adapter import tf, to_numpy
+    from vocabench.impls.on_tensorflow import _optimizers
+    from vocabench.impls.on_tensorflow.adapter import tf, to_numpy
 
     variables = {name: tf.Variable(tf.constant(value, tf.bfloat16)) for name, value in start.items()}
     updates = _optimizers.Updates(settings, variables, ["table"] if settings.row_sparse else [])
@@ -66,7 +66,7 @@ def trained_by_jax(settings, start, rows_SU, grads):
     import jax
     import jax.numpy as jnp
 
-    from impls.on_jax import _optimizers
+    from vocabench.impls.on_jax import _optimizers
 
     @jax.jit
     def step(params, state, rows, grads):
@@ -130,15 +130,15 @@ def test_a_gradient_in_bfloat16_is_clipped_by_its_norm_in_float32(framework):
 def rated_by_torch(settings):
     import torch
 
-    from impls.on_torch import _optimizers
+    from vocabench.impls.on_torch import _optimizers
 
     param = torch.nn.Parameter(torch.zeros(3, 2))
     _optimizers.descend(param.sum(), settings, _optimizers.build(settings, [param]), [param], rate=0.1)
 
 
 def rated_by_tensorflow(settings):
-    from impls.on_tensorflow import _optimizers
-    from impls.on_tensorflow.adapter import tf
+    from vocabench.impls.on_tensorflow import _optimizers
+    from vocabench.impls.on_tensorflow.adapter import tf
 
     updates = _optimizers.Updates(settings, {"table": tf.Variable(tf.zeros([3, 2]))}, ["table"])
     updates.apply({"table": tf.ones([1, 2])}, tf.constant(0.1), {"table": tf.constant([1])})
@@ -147,7 +147,7 @@ def rated_by_tensorflow(settings):
 def rated_by_jax(settings):
     import jax.numpy as jnp
 
-    from impls.on_jax import _optimizers
+    from vocabench.impls.on_jax import _optimizers
 
     params = {"table": jnp.zeros((3, 2))}
     state = _optimizers.init(settings, params, ["table"])

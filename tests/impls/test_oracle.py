@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import batch, zipf_counts
-from impls.language_model import LanguageModelConfig
-from impls.on_numpy import sohsm
-from impls.optimizers import Optimizer
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.on_numpy import sohsm
+from vocabench.impls.optimizers import Optimizer
 
 METHODS = registry.methods()
 CASES = [(method, {}) for method in registry.methods()] + [
@@ -110,9 +110,9 @@ _STARTS = """
 import hashlib
 
 from harness import layers, registry
-from harness.workload import zipf_counts
-from impls.errors import BadInput
-from impls.options import Choice
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.errors import BadInput
+from vocabench.impls.options import Choice
 
 for method in registry.methods():
     chosen = [(name, value) for name, option in registry.definition(method).options.items()

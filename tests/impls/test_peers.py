@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import agreement, cli, layers, pool, runs
-from harness.cells import Selection, Suite
-from harness.store import Store
-from harness.workload import batch, zipf_counts
-from impls.errors import Unsupported
+from vocabench.harness import agreement, cli, layers, pool, runs
+from vocabench.harness.cells import Selection, Suite
+from vocabench.harness.store import Store
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.errors import Unsupported
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
@@ -41,7 +41,7 @@ def calls(monkeypatch) -> list[dict[str, Any]]:
     import torch
     from torch.nn import functional as F
 
-    from impls.on_torch import _kernels
+    from vocabench.impls.on_torch import _kernels
 
     seen: list[dict[str, Any]] = []
 
@@ -160,7 +160,7 @@ def test_what_a_kernel_does_not_compute_in_is_told(method, dtype, allowed, calls
 
 
 def test_a_kernel_on_the_cpu_is_told(calls, monkeypatch):
-    monkeypatch.setattr("impls.on_torch._kernels.runs_on", lambda tensor: tensor.is_cuda)
+    monkeypatch.setattr("vocabench.impls.on_torch._kernels.runs_on", lambda tensor: tensor.is_cuda)
     with pytest.raises(Unsupported, match="liger_cross_entropy on cpu: allowed: a CUDA device"):
         make("liger_cross_entropy").loss(np.zeros((1, 24)), [0])
     assert not calls

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import agreement, cli, layers, registry, runs, worker
-from harness.cells import Cell
-from harness.tolerances import UNITS
-from harness.workload import batch, zipf_counts
-from impls.bag_model import BagModel, BagModelConfig
-from impls.contract import WORK, Layer
-from impls.cpp import CPP
-from impls.errors import Unsupported
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.summarizer import SummarizerConfig
+from vocabench.harness import agreement, cli, layers, registry, runs, worker
+from vocabench.harness.cells import Cell
+from vocabench.harness.tolerances import UNITS
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.impls.contract import WORK, Layer
+from vocabench.impls.cpp import CPP
+from vocabench.impls.errors import Unsupported
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.summarizer import SummarizerConfig
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 SWITCHED = [name for name in FRAMEWORKS if name in ("torch", "tensorflow")]
@@ -64,7 +64,7 @@ def test_which_devices_have_tf32(framework, capability, has, monkeypatch):
 
 @needs("jax")
 def test_jax_tells_the_compute_capability_of_a_device(monkeypatch):
-    from impls.on_jax import adapter
+    from vocabench.impls.on_jax import adapter
 
     monkeypatch.setattr(adapter, "check_device", lambda device: SimpleNamespace(compute_capability="12.1"))
     assert adapter.compute_capability("cuda") == (12, 1)
@@ -143,7 +143,7 @@ def test_every_product_of_a_jax_network_has_the_precision_asked_for(dtype, amper
 def test_the_precision_changes_nothing_of_what_jax_compiles_for_a_cpu():
     import jax
 
-    from impls.on_jax import adapter
+    from vocabench.impls.on_jax import adapter
 
     layer: Any = layers.from_spec("jax", spec("float32", "sohsm"))
     inputs = layer._on_device(BATCH.hidden_ND, BATCH.targets_N)
@@ -166,8 +166,8 @@ def test_the_precision_changes_nothing_of_what_jax_compiles_for_a_cpu():
 def test_jaxs_lstm_by_cudnn_is_taken_in_float32_and_tf32_and_has_their_precision():
     from jax.experimental import rnn
 
-    from impls.on_jax import adapter
-    from impls.on_jax.models import _lstm
+    from vocabench.impls.on_jax import adapter
+    from vocabench.impls.on_jax.models import _lstm
 
     gpu = SimpleNamespace(platform="gpu")
     assert [_lstm.form_for(gpu, dtype) for dtype in ("float32", "tf32")] == [_lstm.cudnn_lstm] * 2
@@ -182,7 +182,7 @@ def switches(framework: str) -> tuple[bool, ...]:
         import torch
 
         return (bool(torch.backends.cuda.matmul.allow_tf32), bool(torch.backends.cudnn.allow_tf32))
-    from impls.on_tensorflow.adapter import tf
+    from vocabench.impls.on_tensorflow.adapter import tf
 
     return (tf.config.experimental.tensor_float_32_execution_enabled(),)
 
@@ -208,7 +208,7 @@ def on_cuda(ampere, monkeypatch) -> Iterator[None]:
 @contextlib.contextmanager
 def tf_eagerly() -> Iterator[None]:
     """Python is run at each call, and not only where a function is traced."""
-    from impls.on_tensorflow.adapter import tf
+    from vocabench.impls.on_tensorflow.adapter import tf
 
     tf.config.run_functions_eagerly(True)
     yield
@@ -321,7 +321,7 @@ def test_a_row_tells_its_own_precision_s_settings(monkeypatch):
 def test_pytorchs_provenance_is_read_where_the_row_computed(monkeypatch):
     import torch
 
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     monkeypatch.setattr(adapter, "check_device", torch.device)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
@@ -333,7 +333,7 @@ def test_pytorchs_provenance_is_read_where_the_row_computed(monkeypatch):
 
 @needs("tensorflow")
 def test_tensorflows_provenance_is_read_where_the_row_computed(monkeypatch):
-    from impls.on_tensorflow import adapter
+    from vocabench.impls.on_tensorflow import adapter
 
     monkeypatch.setattr(adapter, "check_device", lambda device: "/GPU:0")
     monkeypatch.setattr(adapter, "_details", lambda device: {"device_name": "a card", "compute_capability": (9, 0)})

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import zipf_counts
-from impls.decoding import beam_search
-from impls.errors import BadInput
-from impls.on_numpy._optimizers import Updates
-from impls.on_numpy.models import _ctc
-from impls.optimizers import Optimizer
-from impls.recognizer import RecognizerConfig, frames_after, sinusoids
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.decoding import beam_search
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy._optimizers import Updates
+from vocabench.impls.on_numpy.models import _ctc
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.recognizer import RecognizerConfig, frames_after, sinusoids
 
 ALL = registry.installed_frameworks()
 FRAMEWORKS = [name for name in ALL if name != "numpy"]

@@ -5,12 +5,12 @@ import importlib.util
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.tolerances import tolerance
-from harness.workload import batch, zipf_counts
-from impls.language_model import LanguageModelConfig
-from impls.optimizers import Optimizer
-from impls.structures import bigrams
+from vocabench.harness import layers, registry
+from vocabench.harness.tolerances import tolerance
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.structures import bigrams
 
 FRAMEWORKS = registry.installed_frameworks()
 METHODS = ("sampled_softmax", "nce", "negative_sampling")

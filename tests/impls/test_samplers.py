@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.workload import zipf_counts
-from impls.errors import BadInput
-from impls.structures import bigrams, samplers
-from impls.structures.samplers import AliasTable, BigramSampler, Sampler
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.errors import BadInput
+from vocabench.impls.structures import bigrams, samplers
+from vocabench.impls.structures.samplers import AliasTable, BigramSampler, Sampler
 
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from impls.structures.statistics import StatisticsWeights, statistics_dtype
+from vocabench.impls.structures.statistics import StatisticsWeights, statistics_dtype
 
 
 def apply(weights, q_V, targets_N, samples_N):

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import zipf_counts
-from impls.decoding import beam_search
-from impls.errors import BadInput
-from impls.optimizers import Optimizer
-from impls.summarizer import PADDING, SummarizerConfig
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.decoding import beam_search
+from vocabench.impls.errors import BadInput
+from vocabench.impls.optimizers import Optimizer
+from vocabench.impls.summarizer import PADDING, SummarizerConfig
 
 EVERY = registry.installed_frameworks()
 FRAMEWORKS = [name for name in EVERY if name != "numpy"]

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import layers
-from harness.workload import zipf_counts
-from impls import cpp, cpus
-from impls.cpp import CPP
+from vocabench.harness import layers
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls import cpp, cpus
+from vocabench.impls.cpp import CPP
 
 tf = pytest.importorskip("tensorflow")
 
-from impls.on_tensorflow import _clusters, _cpp  # noqa: E402
+from vocabench.impls.on_tensorflow import _clusters, _cpp  # noqa: E402
 
 if not _cpp.known("float32"):
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)

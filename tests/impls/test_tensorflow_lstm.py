@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from harness import registry
+from vocabench.harness import registry
 
 if "tensorflow" not in registry.installed_frameworks():
     pytest.skip("TensorFlow is not installed", allow_module_level=True)
 
-from impls.on_tensorflow.adapter import tf
-from impls.on_tensorflow.models._lstm import LSTM
+from vocabench.impls.on_tensorflow.adapter import tf
+from vocabench.impls.on_tensorflow.models._lstm import LSTM
 
 
 @pytest.mark.parametrize("lengths", [[6, 1, 4], [1, 1, 1]])

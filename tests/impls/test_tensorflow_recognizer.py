@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import zipf_counts
-from impls.on_numpy.models import _ctc as definition
-from impls.recognizer import RecognizerConfig
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.on_numpy.models import _ctc as definition
+from vocabench.impls.recognizer import RecognizerConfig
 
 if "tensorflow" not in registry.installed_frameworks():
     pytest.skip("TensorFlow is not installed", allow_module_level=True)
 
-from impls.decoding import beam_search
-from impls.on_tensorflow.adapter import tf
-from impls.on_tensorflow.models import _ctc
+from vocabench.impls.decoding import beam_search
+from vocabench.impls.on_tensorflow.adapter import tf
+from vocabench.impls.on_tensorflow.models import _ctc
 
 VOCAB, END = 13, 3
 TINY = RecognizerConfig(

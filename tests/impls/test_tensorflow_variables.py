@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from harness import layers, registry
-from harness.workload import zipf_counts
-from impls.bag_model import BagModelConfig
-from impls.language_model import LanguageModelConfig
-from impls.optimizers import Optimizer
+from vocabench.harness import layers, registry
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.bag_model import BagModelConfig
+from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.optimizers import Optimizer
 
 if "tensorflow" not in registry.installed_frameworks():
     pytest.skip("TensorFlow is not installed", allow_module_level=True)
 
-from impls.on_tensorflow._layer import look_up
-from impls.on_tensorflow.adapter import tf
+from vocabench.impls.on_tensorflow._layer import look_up
+from vocabench.impls.on_tensorflow.adapter import tf
 
 
 def _is_copied(variable):

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness import layers
-from harness.workload import batch, zipf_counts
-from impls import cpp
-from impls.cpp import CPP
-from impls.errors import Unsupported
-from impls.on_numpy.sohsm import PROJECTIONS, UPPER_LEVEL, projected
+from vocabench.harness import layers
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_numpy.sohsm import PROJECTIONS, UPPER_LEVEL, projected
 
 torch = pytest.importorskip("torch")
 
-from impls.on_torch import _clusters, _cpp  # noqa: E402
-from impls.on_torch._word_rows import WordRows  # noqa: E402
+from vocabench.impls.on_torch import _clusters, _cpp  # noqa: E402
+from vocabench.impls.on_torch._word_rows import WordRows  # noqa: E402
 
 if not _cpp.known(torch.float32):
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
@@ -178,7 +178,7 @@ def test_fused_softmax_of_words_that_are_ruled_out(by_unit):
 
 
 def test_a_layer_that_has_been_widened_takes_another_form():
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     layer = adapter.native(layers.spec("fused_softmax", counts=zipf_counts(90), dim=16))
     assert layer.form == CPP
@@ -331,7 +331,7 @@ def test_a_layer_that_was_moved_is_not_read_as_what_it_was():
     asked = layers.from_spec("torch", dataclasses.replace(spec, form=CPP)).native.double()
     with pytest.raises(Unsupported, match=r"C\+\+ kernels for torch.float64 on cpu: allowed: torch.float32 on a CPU"):
         asked.nll(hidden_ND, targets_N)
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     free = adapter.native(spec)
     assert free.form == CPP

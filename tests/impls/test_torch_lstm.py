@@ -2,14 +2,14 @@
 
 import pytest
 
-from harness import registry
+from vocabench.harness import registry
 
 if "torch" not in registry.installed_frameworks():
     pytest.skip("PyTorch is not installed", allow_module_level=True)
 
 import torch
 
-from impls.on_torch.models import _lstm
+from vocabench.impls.on_torch.models import _lstm
 
 
 @pytest.mark.parametrize("way", [_lstm.packed, _lstm.held])

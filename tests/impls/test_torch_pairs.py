@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from impls.on_torch import _pairs  # noqa: E402
+from vocabench.impls.on_torch import _pairs  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
-from impls.on_torch import _products  # noqa: E402
+from vocabench.impls.on_torch import _products  # noqa: E402
 
 by_onednn = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="PyTorch was built without oneDNN"

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
-from impls.cpp import CPP, Paths
-from impls.on_numpy._oracle import best, log_sigmoid
-from impls.structures import huffman, trees
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.on_numpy._oracle import best, log_sigmoid
+from vocabench.impls.structures import huffman, trees
 
 torch = pytest.importorskip("torch")
 
-from impls.on_torch import _cpp, _tree_cpp  # noqa: E402
+from vocabench.impls.on_torch import _cpp, _tree_cpp  # noqa: E402
 
 if not _cpp.known(torch.float32):
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)

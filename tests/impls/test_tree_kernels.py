@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from harness import layers
-from harness.workload import zipf_counts
-from impls.structures import huffman
 from tests.impls.some_trees import ALL_LEAVES_OF, chain, log_leaves, random_tree
+from vocabench.harness import layers
+from vocabench.harness.workload import zipf_counts
+from vocabench.impls.structures import huffman
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -35,7 +35,7 @@ def kernels():
                 pytest.skip(f"Triton's interpreter needs NumPy before 2.4, not {np.__version__}")
             patch.setenv("TRITON_INTERPRET", "1")
         pytest.importorskip("triton", reason="needs Triton")
-        from impls.on_torch import _tree_kernels
+        from vocabench.impls.on_torch import _tree_kernels
 
         yield _tree_kernels
 
@@ -81,7 +81,7 @@ def differentiated(nll, given, weight_N):
     ],
 )
 def test_kernels_are_the_form_of_operations(kernels, children, tokens, dim, near, dtype, relative):
-    from impls.on_torch import _tree
+    from vocabench.impls.on_torch import _tree
 
     rng = np.random.default_rng(5)
     tree = huffman.from_children(children)
@@ -154,7 +154,7 @@ def test_log_probabilities_of_all_leaves(kernels, children, rows):
     ],
 )
 def test_layers_with_kernels_are_the_oracle(offered, method, options):
-    from impls.on_torch import adapter
+    from vocabench.impls.on_torch import adapter
 
     spec = layers.spec(method, counts=zipf_counts(200), dim=12, **options)
     names = layers.forms("torch", spec, "cuda")
@@ -177,7 +177,7 @@ def test_layers_with_kernels_are_the_oracle(offered, method, options):
 
 
 def test_sparse_gradients_are_those_of_the_operations(offered):
-    from impls.on_torch.huffman import HuffmanSoftmax
+    from vocabench.impls.on_torch.huffman import HuffmanSoftmax
 
     spec = layers.spec("huffman", counts=zipf_counts(300), dim=6, dtype="float32")
     names = layers.forms("torch", spec, "cuda")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from impls.errors import BadInput
-from impls.structures import huffman, trees
+from vocabench.impls.errors import BadInput
+from vocabench.impls.structures import huffman, trees
 
 any_vectors = st.sampled_from([np.float32, np.float64]).flatmap(
     lambda dtype: arrays.arrays(

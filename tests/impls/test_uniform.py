@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impls import uniform as module
-from impls.uniform import uniform
+from vocabench.impls import uniform as module
+from vocabench.impls.uniform import uniform
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5])

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness import agreement, layers, registry
-from harness.workload import batch, zipf_counts
-from impls import cpp
-from impls.cpp import CPP
+from vocabench.harness import agreement, layers, registry
+from vocabench.harness.workload import batch, zipf_counts
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
 
 torch = pytest.importorskip("torch")
 
-from impls.on_torch import _cpp, _products  # noqa: E402
+from vocabench.impls.on_torch import _cpp, _products  # noqa: E402
 
 if not _cpp.known(torch.float32):
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
@@ -55,7 +55,7 @@ def every_gradient(monkeypatch):
 @pytest.mark.parametrize("framework", TAKING)
 @pytest.mark.parametrize("projection", ["relu", "residual"])
 def test_layers_agree_with_their_definition(framework, projection, every_gradient, monkeypatch):
-    module = importlib.import_module(f"impls.on_{framework}._cpp")
+    module = importlib.import_module(f"vocabench.impls.on_{framework}._cpp")
     name = "weight_gradient" if framework == "torch" else "_weight_gradient"
     made, gradient = [], getattr(module, name)
     monkeypatch.setattr(module, name, lambda *given: made.append(given) or gradient(*given))
@@ -91,7 +91,10 @@ def test_gradients_of_gradients(framework, every_gradient):
         ours, plain = (lambda *factors: _products.linear(*factors, kernels=True)), torch.nn.functional.linear
         squares = _squares_of_torch
     else:
-        ours, plain = importlib.import_module("impls.on_jax._cpp").linear, lambda hidden, weight: hidden @ weight.T
+        ours, plain = (
+            importlib.import_module("vocabench.impls.on_jax._cpp").linear,
+            lambda hidden, weight: hidden @ weight.T,
+        )
         squares = _squares_of_jax
     for found, expected in zip(squares(ours, factors), squares(plain, factors), strict=True):
         np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-3, atol=1e-3)

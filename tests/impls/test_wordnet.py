@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impls.errors import BadInput
-from impls.structures import huffman, trees, wordnet
+from vocabench.impls.errors import BadInput
+from vocabench.impls.structures import huffman, trees, wordnet
 
 LICENCE = "  1 A net invented for these tests; its words mean nothing.\n  2 Any use is allowed.\n"
 TYPES = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}

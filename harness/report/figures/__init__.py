@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report import _svg
-from harness.report.figures import agreement, lengths, quality, roofline, sizes, training
-from harness.report.figures._figure import Figure, name_of
-from harness.report.rows import Record
-from harness.store import Row
+from vocabench.harness.report import _svg
+from vocabench.harness.report.figures import agreement, lengths, quality, roofline, sizes, training
+from vocabench.harness.report.figures._figure import Figure, name_of
+from vocabench.harness.report.rows import Record
+from vocabench.harness.store import Row
 
 __all__ = ["Figure", "all_of", "name_of"]
 

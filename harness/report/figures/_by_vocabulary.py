@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from harness.report.figures._figure import name_of
-from harness.report.rows import Record, groups
+from vocabench.harness.report.figures._figure import name_of
+from vocabench.harness.report.rows import Record, groups
 
 
 def by_vocabulary(

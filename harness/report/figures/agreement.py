@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report import _svg
-from harness.report._svg import Axes
-from harness.report.figures._figure import Figure, name_of
-from harness.report.rows import Record, groups
+from vocabench.harness.report import _svg
+from vocabench.harness.report._svg import Axes
+from vocabench.harness.report.figures._figure import Figure, name_of
+from vocabench.harness.report.rows import Record, groups
 
 
 def errors(records: Sequence[Record]) -> list[Figure]:

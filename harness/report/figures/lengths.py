@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.report import _svg
-from harness.report._svg import Axes
-from harness.report.figures._figure import Figure, Looks, name_of, name_of_cell, unless_test
-from harness.report.rows import Record, trial
-from harness.report.table import seconds
-from harness.store import Row
-from harness.tasks._paired import BASELINE
+from vocabench.harness.report import _svg
+from vocabench.harness.report._svg import Axes
+from vocabench.harness.report.figures._figure import Figure, Looks, name_of, name_of_cell, unless_test
+from vocabench.harness.report.rows import Record, trial
+from vocabench.harness.report.table import seconds
+from vocabench.harness.store import Row
+from vocabench.harness.tasks._paired import BASELINE
 
 
 @dataclass(frozen=True)

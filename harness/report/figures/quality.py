@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.quantities import HIGHER, QUANTITIES
-from harness.report import _svg
-from harness.report._svg import Axes
-from harness.report.figures._figure import Figure, Looks, name_of, unless_test
-from harness.report.rows import Record, groups
-from harness.tasks._paired import BASELINE
+from vocabench.harness.quantities import HIGHER, QUANTITIES
+from vocabench.harness.report import _svg
+from vocabench.harness.report._svg import Axes
+from vocabench.harness.report.figures._figure import Figure, Looks, name_of, unless_test
+from vocabench.harness.report.rows import Record, groups
+from vocabench.harness.tasks._paired import BASELINE
 
 # The one figure by which a task's models are told apart.
 QUALITY = {

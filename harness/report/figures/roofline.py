@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.quantities import ROOFLINE
-from harness.report import _svg
-from harness.report._svg import Axes
-from harness.report.figures._by_vocabulary import by_vocabulary, setting
-from harness.report.figures._figure import Figure, Looks, name_of
-from harness.report.rows import Record
-from harness.report.table import share
+from vocabench.harness.quantities import ROOFLINE
+from vocabench.harness.report import _svg
+from vocabench.harness.report._svg import Axes
+from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
+from vocabench.harness.report.figures._figure import Figure, Looks, name_of
+from vocabench.harness.report.rows import Record
+from vocabench.harness.report.table import share
 
 _NEEDED = ("layer_seconds", *ROOFLINE)  # above zero, for a mark
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from harness.report import _svg
-from harness.report._svg import Axes
-from harness.report.figures._by_vocabulary import by_vocabulary, setting
-from harness.report.figures._figure import Figure, Looks
-from harness.report.rows import Record
-from harness.report.table import seconds, size
-from harness.tasks._paired import BASELINE
+from vocabench.harness.report import _svg
+from vocabench.harness.report._svg import Axes
+from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
+from vocabench.harness.report.figures._figure import Figure, Looks
+from vocabench.harness.report.rows import Record
+from vocabench.harness.report.table import seconds, size
+from vocabench.harness.tasks._paired import BASELINE
 
 
 def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:

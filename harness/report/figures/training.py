@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.report import _svg
-from harness.report._svg import Axes
-from harness.report.figures._figure import Figure, Looks, name_of_cell, unless_test
-from harness.report.rows import set_apart
-from harness.store import Row
+from vocabench.harness.report import _svg
+from vocabench.harness.report._svg import Axes
+from vocabench.harness.report.figures._figure import Figure, Looks, name_of_cell, unless_test
+from vocabench.harness.report.rows import set_apart
+from vocabench.harness.store import Row
 
 
 class _Line(NamedTuple):

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax._layer import Array, Tree, wide
-from impls.recognizer import NORM_EPSILON
+from vocabench.impls.on_jax._layer import Array, Tree, wide
+from vocabench.impls.recognizer import NORM_EPSILON
 
 
 def blocks_of(params: Tree, stack: str) -> Tree:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from impls.on_jax._layer import Array, Tree, wide
-from impls.on_jax.models._blocks import blocks_of, feed_forward, linear, norm, read, run, scores, split_heads
-from impls.on_jax.models._depthwise import depthwise
-from impls.recognizer import RecognizerConfig, sinusoids
+from vocabench.impls.on_jax._layer import Array, Tree, wide
+from vocabench.impls.on_jax.models._blocks import blocks_of, feed_forward, linear, norm, read, run, scores, split_heads
+from vocabench.impls.on_jax.models._depthwise import depthwise
+from vocabench.impls.recognizer import RecognizerConfig, sinusoids
 
 
 def encode(params: Tree, config: RecognizerConfig, features_BFM: Array, real_BS: Array) -> Array:

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.on_jax import adapter
-from impls.on_jax._layer import Array, Tree
-from impls.spec import storage
+from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax._layer import Array, Tree
+from vocabench.impls.spec import storage
 
 State = tuple[Array, Array]  # h and c, (B, H)
 

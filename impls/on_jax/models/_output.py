@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from impls.on_jax import adapter
-from impls.on_jax._layer import OutputLayer, Tree, put
-from impls.spec import Arrays
+from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax._layer import OutputLayer, Tree, put
+from vocabench.impls.spec import Arrays
 
 _PREFIX = "output."
 

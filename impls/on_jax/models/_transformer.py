@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from impls.on_jax._layer import Array, Tree
-from impls.on_jax.models._blocks import attend, blocks_of, feed_forward, linear, norm, run
-from impls.recognizer import RecognizerConfig, sinusoids
+from vocabench.impls.on_jax._layer import Array, Tree
+from vocabench.impls.on_jax.models._blocks import attend, blocks_of, feed_forward, linear, norm, run
+from vocabench.impls.recognizer import RecognizerConfig, sinusoids
 
 Kept = TypeVar("Kept")
 

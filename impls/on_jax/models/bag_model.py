@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.bag_model import BagModel, BagModelConfig
-from impls.on_jax import _optimizers, adapter
-from impls.on_jax._layer import Array, Tree
-from impls.on_jax.models import _output
-from impls.on_jax.models._output import output_of
-from impls.spec import Arrays, LayerSpec
+from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.impls.on_jax import _optimizers, adapter
+from vocabench.impls.on_jax._layer import Array, Tree
+from vocabench.impls.on_jax.models import _output
+from vocabench.impls.on_jax.models._output import output_of
+from vocabench.impls.spec import Arrays, LayerSpec
 
 
 def mean_vectors(input_ID: Array, bags_NJ: Array) -> Array:

@@ -9,15 +9,15 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_jax import _optimizers, _rows, adapter
-from impls.on_jax._layer import Array, Reach, Tree
-from impls.on_jax.models import _lstm, _output
-from impls.on_jax.models._lstm import State
-from impls.on_jax.models._output import output_of
-from impls.on_jax.sohsm import SelfOrganizedHierarchicalSoftmax
-from impls.spec import Arrays, LayerSpec
-from impls.structures.statistics import BatchWeights, StatisticsWeights
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_jax import _optimizers, _rows, adapter
+from vocabench.impls.on_jax._layer import Array, Reach, Tree
+from vocabench.impls.on_jax.models import _lstm, _output
+from vocabench.impls.on_jax.models._lstm import State
+from vocabench.impls.on_jax.models._output import output_of
+from vocabench.impls.on_jax.sohsm import SelfOrganizedHierarchicalSoftmax
+from vocabench.impls.spec import Arrays, LayerSpec
+from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights
 
 jax.tree_util.register_dataclass(BatchWeights)
 

@@ -12,17 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from impls import stacks
-from impls.errors import BadInput
-from impls.on_jax import _optimizers, adapter
-from impls.on_jax._layer import Array, Tree, pick, put
-from impls.on_jax.models import _blocks, _conformer, _output, _transformer
-from impls.on_jax.models._ctc import ctc_nll
-from impls.on_jax.models._output import output_of
-from impls.on_jax.models._packing import pack
-from impls.on_jax.models._transformer import Cache, Memory
-from impls.recognizer import PADDING, Recognizer, RecognizerConfig, frames_after
-from impls.spec import Arrays, LayerSpec
+from vocabench.impls import stacks
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_jax import _optimizers, adapter
+from vocabench.impls.on_jax._layer import Array, Tree, pick, put
+from vocabench.impls.on_jax.models import _blocks, _conformer, _output, _transformer
+from vocabench.impls.on_jax.models._ctc import ctc_nll
+from vocabench.impls.on_jax.models._output import output_of
+from vocabench.impls.on_jax.models._packing import pack
+from vocabench.impls.on_jax.models._transformer import Cache, Memory
+from vocabench.impls.recognizer import PADDING, Recognizer, RecognizerConfig, frames_after
+from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class Batch(NamedTuple):

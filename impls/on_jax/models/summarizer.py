@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_jax import _optimizers, adapter
-from impls.on_jax._layer import Array, Tree, wide
-from impls.on_jax.models import _lstm, _output
-from impls.on_jax.models._lstm import State
-from impls.on_jax.models._output import output_of
-from impls.on_jax.models._packing import pack
-from impls.spec import Arrays, LayerSpec
-from impls.summarizer import PADDING, Summarizer, SummarizerConfig
+from vocabench.impls.on_jax import _optimizers, adapter
+from vocabench.impls.on_jax._layer import Array, Tree, wide
+from vocabench.impls.on_jax.models import _lstm, _output
+from vocabench.impls.on_jax.models._lstm import State
+from vocabench.impls.on_jax.models._output import output_of
+from vocabench.impls.on_jax.models._packing import pack
+from vocabench.impls.spec import Arrays, LayerSpec
+from vocabench.impls.summarizer import PADDING, Summarizer, SummarizerConfig
 
 
 class Memory(NamedTuple):

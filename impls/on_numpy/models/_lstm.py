@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy._oracle import sigmoid
-from impls.spec import Arrays
+from vocabench.impls.on_numpy._oracle import sigmoid
+from vocabench.impls.spec import Arrays
 
 State = tuple[NDArray, NDArray]  # h and c, (B, H) each
 Tape = list[tuple[NDArray, ...]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from impls.network import AnyConfig, Network
-from impls.on_numpy._oracle import OracleLayer
-from impls.spec import Arrays, LayerSpec
+from vocabench.impls.network import AnyConfig, Network
+from vocabench.impls.on_numpy._oracle import OracleLayer
+from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class InFloat64(Network[AnyConfig]):

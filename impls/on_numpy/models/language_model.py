@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_numpy import sohsm
-from impls.on_numpy._optimizers import Updates
-from impls.on_numpy._oracle import OracleLayer
-from impls.on_numpy.models import _lstm
-from impls.on_numpy.models._network import InFloat64
-from impls.spec import Arrays, LayerSpec
-from impls.structures import clusters
-from impls.structures.statistics import StatisticsWeights
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_numpy import sohsm
+from vocabench.impls.on_numpy._optimizers import Updates
+from vocabench.impls.on_numpy._oracle import OracleLayer
+from vocabench.impls.on_numpy.models import _lstm
+from vocabench.impls.on_numpy.models._network import InFloat64
+from vocabench.impls.spec import Arrays, LayerSpec
+from vocabench.impls.structures import clusters
+from vocabench.impls.structures.statistics import StatisticsWeights
 
 
 class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from impls.errors import BadInput
-from impls.on_numpy._oracle import log_softmax, sigmoid
-from impls.on_numpy.models import _ctc
-from impls.on_numpy.models._network import InFloat64
-from impls.recognizer import NORM_EPSILON, Recognizer, RecognizerConfig, frames_after, sinusoids
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy._oracle import log_softmax, sigmoid
+from vocabench.impls.on_numpy.models import _ctc
+from vocabench.impls.on_numpy.models._network import InFloat64
+from vocabench.impls.recognizer import NORM_EPSILON, Recognizer, RecognizerConfig, frames_after, sinusoids
 
 
 class Heard(NamedTuple):

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from impls.on_numpy._optimizers import Updates
-from impls.on_numpy._oracle import log_softmax
-from impls.on_numpy.models import _lstm
-from impls.on_numpy.models._network import InFloat64
-from impls.spec import Arrays
-from impls.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.on_numpy._optimizers import Updates
+from vocabench.impls.on_numpy._oracle import log_softmax
+from vocabench.impls.on_numpy.models import _lstm
+from vocabench.impls.on_numpy.models._network import InFloat64
+from vocabench.impls.spec import Arrays
+from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 
 class Memory(NamedTuple):

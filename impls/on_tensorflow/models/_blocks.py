@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
-from impls.recognizer import NORM_EPSILON, frequencies
+from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
+from vocabench.impls.recognizer import NORM_EPSILON, frequencies
 
 
 def blocks_of(params: Tensors, stack: str) -> list[Tensors]:
@@ -51,7 +51,7 @@ def split(x_BTD: Tensor, heads: int) -> Tensor:
 
 
 def sinusoids(positions_P: Tensor, dim: int, dtype: tf.DType) -> Tensor:
-    """(P, D) as those of `impls.recognizer`."""
+    """(P, D) as those of `vocabench.impls.recognizer`."""
     angle_PH = tf.cast(positions_P, tf.float64)[:, None] * frequencies(dim)
     return tf.cast(tf.concat([tf.sin(angle_PH), tf.cos(angle_PH)], axis=1), dtype)
 

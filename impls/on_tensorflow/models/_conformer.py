@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
-from impls.on_tensorflow.models._blocks import (
+from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
+from vocabench.impls.on_tensorflow.models._blocks import (
     additive_mask,
     blocks_of,
     feed_forward,

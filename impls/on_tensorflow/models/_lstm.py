@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor
+from vocabench.impls.on_tensorflow._layer import Tensor
 
 State = tuple[Tensor, Tensor]
 

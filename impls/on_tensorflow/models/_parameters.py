@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from impls.on_tensorflow import adapter
-from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
-from impls.spec import Arrays
+from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
+from vocabench.impls.spec import Arrays
 
 Variables = dict[str, tf.Variable]
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from impls.on_tensorflow._layer import Tensor, Tensors, look_up, traced
-from impls.on_tensorflow.models._blocks import (
+from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, look_up, traced
+from vocabench.impls.on_tensorflow.models._blocks import (
     additive_mask,
     blocks_of,
     feed_forward,

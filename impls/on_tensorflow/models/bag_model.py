@@ -5,11 +5,11 @@ from __future__ import annotations
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from impls.bag_model import BagModel, BagModelConfig
-from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor, Tensors, look_up, traced
-from impls.on_tensorflow.models import _parameters
-from impls.spec import Arrays, LayerSpec
+from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.impls.on_tensorflow import _optimizers, adapter
+from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, look_up, traced
+from vocabench.impls.on_tensorflow.models import _parameters
+from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class TensorFlowBagModel(adapter.Switched, BagModel):

@@ -6,14 +6,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, look_up, traced
-from impls.on_tensorflow.models import _lstm, _parameters
-from impls.on_tensorflow.models._lstm import State
-from impls.on_tensorflow.sohsm import SelfOrganizedHierarchicalSoftmax
-from impls.spec import Arrays, LayerSpec
-from impls.structures.statistics import BatchWeights, StatisticsWeights
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_tensorflow import _optimizers, adapter
+from vocabench.impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, look_up, traced
+from vocabench.impls.on_tensorflow.models import _lstm, _parameters
+from vocabench.impls.on_tensorflow.models._lstm import State
+from vocabench.impls.on_tensorflow.sohsm import SelfOrganizedHierarchicalSoftmax
+from vocabench.impls.spec import Arrays, LayerSpec
+from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights
 
 
 class TensorFlowLanguageModel(adapter.Switched, LanguageModel):

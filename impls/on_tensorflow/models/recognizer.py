@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from impls import stacks
-from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
-from impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
-from impls.on_tensorflow.models._transformer import KeysValues
-from impls.recognizer import Recognizer, RecognizerConfig, frames_after
-from impls.spec import Arrays, LayerSpec
+from vocabench.impls import stacks
+from vocabench.impls.on_tensorflow import _optimizers, adapter
+from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
+from vocabench.impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
+from vocabench.impls.on_tensorflow.models._transformer import KeysValues
+from vocabench.impls.recognizer import Recognizer, RecognizerConfig, frames_after
+from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class _Speech(NamedTuple):

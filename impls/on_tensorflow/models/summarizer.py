@@ -7,12 +7,12 @@ from typing import NamedTuple
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from impls.on_tensorflow import _optimizers, adapter
-from impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, look_up, traced
-from impls.on_tensorflow.models import _parameters
-from impls.on_tensorflow.models._lstm import LSTM, State
-from impls.spec import Arrays, LayerSpec
-from impls.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.on_tensorflow import _optimizers, adapter
+from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, look_up, traced
+from vocabench.impls.on_tensorflow.models import _parameters
+from vocabench.impls.on_tensorflow.models._lstm import LSTM, State
+from vocabench.impls.spec import Arrays, LayerSpec
+from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 
 class _Source(NamedTuple):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls.on_torch.models._transformer import Attention, FeedForward
-from impls.recognizer import NORM_EPSILON, RecognizerConfig, frames_after, sinusoids
+from vocabench.impls.on_torch.models._transformer import Attention, FeedForward
+from vocabench.impls.recognizer import NORM_EPSILON, RecognizerConfig, frames_after, sinusoids
 
 
 class Sinusoids(nn.Module):

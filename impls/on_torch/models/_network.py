@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from impls.on_torch import adapter
-from impls.on_torch._layer import OutputLayer
-from impls.spec import Arrays
+from vocabench.impls.on_torch import adapter
+from vocabench.impls.on_torch._layer import OutputLayer
+from vocabench.impls.spec import Arrays
 
 
 class Network(nn.Module):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor, cat, nn
 from torch.nn import functional as F
 
-from impls.recognizer import NORM_EPSILON, RecognizerConfig
+from vocabench.impls.recognizer import NORM_EPSILON, RecognizerConfig
 
 KeysValues = tuple[Tensor, Tensor]  # (B, H, S, E) each
 

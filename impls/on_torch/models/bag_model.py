@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls.bag_model import BagModel, BagModelConfig
-from impls.on_torch import _optimizers, adapter
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer
-from impls.on_torch.models import _network
-from impls.spec import Arrays, LayerSpec
+from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.impls.on_torch import _optimizers, adapter
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer
+from vocabench.impls.on_torch.models import _network
+from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class Network(_network.Network):

@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from impls.language_model import LanguageModel, LanguageModelConfig
-from impls.on_torch import _optimizers, adapter
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors
-from impls.on_torch._row_sparse import RowSparse
-from impls.on_torch.models import _lstm, _network
-from impls.on_torch.sohsm import SelfOrganizedHierarchicalSoftmax
-from impls.spec import Arrays, LayerSpec
+from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_torch import _optimizers, adapter
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors
+from vocabench.impls.on_torch._row_sparse import RowSparse
+from vocabench.impls.on_torch.models import _lstm, _network
+from vocabench.impls.on_torch.sohsm import SelfOrganizedHierarchicalSoftmax
+from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class Network(_network.Network):

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from impls.on_torch import _optimizers, adapter
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
-from impls.on_torch.models import _network
-from impls.on_torch.models._conformer import EncoderBlock, Front, Sinusoids
-from impls.on_torch.models._transformer import Decoder, KeysValues
-from impls.recognizer import Recognizer, RecognizerConfig, frames_after
-from impls.spec import Arrays, LayerSpec
+from vocabench.impls.on_torch import _optimizers, adapter
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.on_torch.models import _network
+from vocabench.impls.on_torch.models._conformer import EncoderBlock, Front, Sinusoids
+from vocabench.impls.on_torch.models._transformer import Decoder, KeysValues
+from vocabench.impls.recognizer import Recognizer, RecognizerConfig, frames_after
+from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class Network(_network.Network):

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from impls.on_torch import _optimizers, adapter
-from impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
-from impls.on_torch.models import _lstm, _network
-from impls.spec import Arrays, LayerSpec
-from impls.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.on_torch import _optimizers, adapter
+from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from vocabench.impls.on_torch.models import _lstm, _network
+from vocabench.impls.spec import Arrays, LayerSpec
+from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 
 class Memory(NamedTuple):
