@@ -5,8 +5,11 @@ The commit's own harness measures its own suite `asv`, each framework in a proce
 
 from __future__ import annotations
 
+import importlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 FRAMEWORKS = ["torch", "tensorflow", "jax"]
@@ -30,22 +33,30 @@ Cache = dict[tuple[str, str], Cell]
 
 def measure(task: str) -> Cache:
     """The suite's cells of `task`, by framework and method."""
-    from vocabench.harness import pool
-    from vocabench.harness.cells import Selection, Suite
-    from vocabench.harness.history import figures
-    from vocabench.harness.store import Store
-
-    suite = Suite.load("asv")
+    pool, cells, store, history = map(_module, ("run.pool", "run.cells", "run.store", "compare.history"))
+    suite = cells.Suite.load("asv")
     run = pool.run if task == "timing" else pool.run_side_by_side
     found: Cache = {}
-    with Store(Path("rows.jsonl")) as store:  # asv gives each cache a folder of its own
-        cells = suite.cells(Selection(tasks=[task]))
-        for row in run(cells, store, deadline=suite.deadline_seconds, progress=lambda cell, text: None):
+    with store.Store(Path("rows.jsonl")) as rows:  # asv gives each cache a folder of its own
+        chosen = suite.cells(cells.Selection(tasks=[task]))
+        for row in run(chosen, rows, deadline=suite.deadline_seconds, progress=lambda cell, text: None):
             cell = found.setdefault((row["cell"]["framework"], row["cell"]["method"]), Cell())
-            cell.samples |= figures(row)
+            cell.samples |= history.figures(row)
             if row["status"] not in ("ok", "skipped"):
                 cell.failure = f"{row['status']}: {row['message']}"
     return found
+
+
+def _module(name: str) -> ModuleType:
+    """A module of the harness in the commit's own checkout, which asv puts first on the path.
+
+    Commits from before `vocabench` was the only import name have `harness.pool` instead of
+    `vocabench.harness.run.pool`. The installed `vocabench` must not answer for them.
+    """
+    checkout = os.environ.get("ASV_PYTHONPATH", "")
+    if checkout and not Path(checkout, "vocabench").is_dir():
+        return importlib.import_module(f"harness.{name.rpartition('.')[2]}")
+    return importlib.import_module(f"vocabench.harness.{name}")
 
 
 class LookUp:

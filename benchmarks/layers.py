@@ -8,7 +8,7 @@ from ._rows import FRAMEWORKS, Cache, LookUp, Score, measure
 
 
 class _Timed(LookUp):
-    version = "3"  # vocabench.harness.timing.DEFINITION, which older commits lack
+    version = "3"  # vocabench.harness.measure.timing.DEFINITION, which older commits lack
 
     def setup_cache(self) -> Cache:
         # asv runs this once for all classes that have it from here, as it does for each task's below and in quality.py.
@@ -47,7 +47,7 @@ class RelativeTopK(_Timed):
 
 class Memory(_Timed):
     figure, unit = "peak_bytes", "bytes"
-    version = "counting 2"  # vocabench.harness.memory.DEFINITION, likewise
+    version = "counting 2"  # vocabench.harness.measure.memory.DEFINITION, likewise
     track_peak_bytes = LookUp.look_up
 
 

@@ -200,8 +200,8 @@ def _filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from vocabench.harness.cells import Selection
     from vocabench.harness.commands.run import run
+    from vocabench.harness.run.cells import Selection
 
     selection = Selection(
         frameworks=arguments.framework,
@@ -227,8 +227,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from vocabench.harness.cells import Selection
     from vocabench.harness.commands.check import check
+    from vocabench.harness.run.cells import Selection
 
     selection = Selection(
         frameworks=arguments.framework,
@@ -279,7 +279,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from vocabench.harness.commands.compare import compare
-    from vocabench.harness.gate import Limits
+    from vocabench.harness.compare.gate import Limits
 
     return compare(
         arguments.before,

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocabench.harness import layers, registry
-from vocabench.harness.datasets._files import DAMAGED_ZIP, sha256_of_file
-from vocabench.harness.whole_file import written_whole
+from vocabench.harness.atomic_write import written_whole
+from vocabench.harness.datasets.shared.local_files import DAMAGED_ZIP, sha256_of_file
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.options import Given, Spelled, read_npy

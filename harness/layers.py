@@ -13,13 +13,13 @@ from types import ModuleType
 from numpy.typing import ArrayLike
 
 from vocabench.harness import registry
-from vocabench.impls.bag_model import BagModel, BagModelConfig
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import Unsupported, unknown
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
 from vocabench.impls.spec import LayerSpec
-from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 
 def frameworks() -> list[str]:
@@ -93,7 +93,7 @@ def from_spec(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> Lay
 
 def forms(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `LayerSpec.form` may be: the ways that `framework` has to compute this layer there; none where there is but
-    one. Which is fastest here, `vocabench.harness.fastest_form` finds out."""
+    one. Which is fastest here, `vocabench.harness.measure.fastest_form` finds out."""
     return registry.adapter(framework).forms(layer_spec, device)
 
 

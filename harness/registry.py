@@ -1,7 +1,7 @@
 """Finds frameworks, methods, tasks, datasets and suites by the files that define them, importing none of them.
 
-A file whose name starts with an underscore is a helper of its neighbours; `adapter.py` binds a framework to the
-contract.
+Every module of a `methods` package is a method, every module of `tasks` and of `datasets` is a task or a dataset; what
+these share is in packages below. `adapter.py` binds a framework to the contract.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INSTALL = {"tensorflow": "tensorflow-cpu"}  # what pip calls it, where that dif
 
 
 def _names(folder: Path, suffix: str = ".py") -> list[str]:
-    return sorted(p.stem for p in folder.glob(f"*{suffix}") if not p.name.startswith("_") and p.stem != "adapter")
+    return sorted(p.stem for p in folder.glob(f"*{suffix}") if p.stem != "__init__")
 
 
 def frameworks() -> list[str]:
@@ -56,7 +56,7 @@ def methods(framework: str = "numpy") -> list[str]:
     """The methods that `framework` implements; those of "numpy", the oracle, are all there are."""
     if framework not in frameworks():
         raise unknown("framework", framework, frameworks())
-    found = _names(_ROOT / "impls" / f"on_{framework}")
+    found = _names(_ROOT / "impls" / f"on_{framework}" / "methods")
     return sorted(found, key=lambda name: (name != "full_softmax", name))
 
 
@@ -78,7 +78,7 @@ def same_function(method: str) -> list[str]:
 def _oracle(method: str) -> ModuleType:
     if method not in methods():
         raise unknown("method", method, methods())
-    return importlib.import_module(f"vocabench.impls.on_numpy.{method}")
+    return importlib.import_module(f"vocabench.impls.on_numpy.methods.{method}")
 
 
 def adapter(framework: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""The optimizers' settings, with one meaning in every framework; `impls/on_numpy/_optimizers.py` has the formulas."""
+"""The optimizers' settings, with one meaning in every framework; `impls/on_numpy/optimizers.py` has the formulas."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Definition:
-    """A method, independent of any framework. Each `impls/on_numpy/<method>.py` holds one as `DEFINITION`.
+    """A method, independent of any framework. Each `impls/on_numpy/methods/<method>.py` holds one as `DEFINITION`.
 
     Attributes:
         name: The method's name in the registry.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vocabench.harness import provenance
+from vocabench.harness.run import provenance
 from vocabench.impls.errors import Unsupported
 
 _FOLDER = pytest.StashKey[str]()
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters=true "
         "--xla_cpu_parallel_codegen_split_count=1",
     )
-    # Nor is anything compiled by torch.compile, but where tests/impls/test_peers.py asks for it.
+    # Nor is anything compiled by torch.compile, but where tests/impls/methods/test_peers.py asks for it.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     # Tracing makes many objects that live on, which would be looked through again and again for garbage.
     gc.set_threshold(50_000, 20, 20)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from vocabench.harness import cli, registry
 from vocabench.harness.quantities import ROOFLINE
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def vocabench(*arguments, cwd=None, **more_env):
@@ -147,9 +146,9 @@ def test_output_that_finds_no_room_is_one_line(unbuffered):
 
 
 def test_nothing_to_verify_is_said(monkeypatch, capsys):
-    from vocabench.harness.datasets import _catalogue
+    from vocabench.harness.datasets.shared import catalogue
 
-    monkeypatch.setattr(_catalogue, "describe", list)
+    monkeypatch.setattr(catalogue, "describe", list)
     assert cli.main(["data", "verify"]) == 0
     assert "no dataset is here" in capsys.readouterr().out
 
@@ -234,7 +233,7 @@ def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, ca
     site = in_empty_folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
-        "import vocabench.impls.on_numpy.huffman as huffman\n"
+        "import vocabench.impls.on_numpy.methods.huffman as huffman\n"
         "real = huffman.LAYER._target_log_probs\n"
         "import vocabench.impls.on_numpy.adapter as adapter, dataclasses\n"
         "make = adapter.create_layer\n"

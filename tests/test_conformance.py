@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vocabench.harness import agreement, layers, registry
-from vocabench.harness.cells import Cell, Selection, Suite
+from vocabench.harness import layers, registry
+from vocabench.harness.measure import agreement
+from vocabench.harness.measure.workload import batch, zipf_counts
+from vocabench.harness.run.cells import Cell, Selection, Suite
 from vocabench.harness.tasks import agreement as agreement_task
-from vocabench.harness.workload import batch, zipf_counts
 from vocabench.impls.contract import WORK
-from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.optimizers import Optimizer
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]

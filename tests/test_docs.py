@@ -9,20 +9,20 @@ import shutil
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from vocabench.harness import cells, cli, layer_file, registry, store
-from vocabench.harness.cells import Suite, check_by_hand
+from tests import ROOT
+from vocabench.harness import cli, layer_file, registry
+from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.report.rows import flatten
-from vocabench.harness.workload import batch, zipf_counts
+from vocabench.harness.run import cells, store
+from vocabench.harness.run.cells import Suite, check_by_hand
 from vocabench.impls.errors import BadInput
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = DOCS / "methods"
 TEXTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]

@@ -14,10 +14,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from vocabench.harness import cli, layer_file, layers, pool, registry
-from vocabench.harness.cells import Cell
-from vocabench.harness.datasets import _corpus, _pairs, _speech
+from vocabench.harness import cli, layer_file, layers, registry
+from vocabench.harness.datasets.pairs import collection
+from vocabench.harness.datasets.speech import transcribed
+from vocabench.harness.datasets.text import corpora
 from vocabench.harness.metrics import word_vectors
+from vocabench.harness.run import pool
+from vocabench.harness.run.cells import Cell
 from vocabench.impls.errors import BadInput
 from vocabench.impls.options import Table, Words, read_table, read_words
 from vocabench.impls.structures import wordnet
@@ -340,7 +343,7 @@ def is_read_or_refused(read):
 def test_corpora_of_any_bytes(train, valid):
     folder = folder_of(train_txt=b"\n".join(train), valid_txt=b" ".join(valid))
     for name in (folder, folder / "train.txt"):
-        is_read_or_refused(lambda name=name: _corpus.load(str(name)))
+        is_read_or_refused(lambda name=name: corpora.load(str(name)))
 
 
 @FEW
@@ -348,10 +351,10 @@ def test_corpora_of_any_bytes(train, valid):
 def test_pairs_of_any_form(train, titles):
     content = b"\n".join(train)
     folder = folder_of(train_jsonl=content)
-    is_read_or_refused(lambda: _pairs.load(str(folder)))
-    is_read_or_refused(lambda: _pairs.load(str(folder / "train.jsonl"), digits=True))
+    is_read_or_refused(lambda: collection.load(str(folder)))
+    is_read_or_refused(lambda: collection.load(str(folder / "train.jsonl"), digits=True))
     folder = folder_of(train_source_txt=content, train_title_txt=b"\n".join(titles))
-    is_read_or_refused(lambda: _pairs.load(str(folder)))
+    is_read_or_refused(lambda: collection.load(str(folder)))
 
 
 @FEW
@@ -360,12 +363,12 @@ def test_pairs_of_any_form(train, titles):
 )
 def test_manifests_and_sound_of_any_form(lines, sound, kind):
     folder = folder_of(train_jsonl=b"\n".join(lines), a_wav=kind + sound)
-    is_read_or_refused(lambda: _speech.load(str(folder)))
-    is_read_or_refused(lambda: _speech.load(str(folder / "train.jsonl"), units="phones"))
+    is_read_or_refused(lambda: transcribed.load(str(folder)))
+    is_read_or_refused(lambda: transcribed.load(str(folder / "train.jsonl"), units="phones"))
     folder = folder_of(train_tsv=b"path\tsentence\n" + b"\n".join(lines), text_txt=b"\n".join(lines))
-    is_read_or_refused(lambda: _speech.load(str(folder)))
+    is_read_or_refused(lambda: transcribed.load(str(folder)))
     (folder / "train.tsv").unlink()
-    is_read_or_refused(lambda: _speech.load(str(folder)))
+    is_read_or_refused(lambda: transcribed.load(str(folder)))
 
 
 @FEW

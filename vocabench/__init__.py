@@ -107,7 +107,7 @@ def read(path: str | os.PathLike[str]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from vocabench.harness import runs
     from vocabench.harness.report.rows import flatten
+    from vocabench.harness.run import results_files
 
-    return pd.DataFrame(flatten(runs.rows(runs.resolve(os.fspath(path)))))
+    return pd.DataFrame(flatten(results_files.rows(results_files.resolve(os.fspath(path)))))

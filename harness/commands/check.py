@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vocabench.harness import pool, runs
-from vocabench.harness.cells import Cell, Selection, Suite
 from vocabench.harness.commands.run import measure
 from vocabench.harness.commands.table import show
-from vocabench.harness.row import STATUSES
-from vocabench.harness.store import Store
+from vocabench.harness.run import pool, results_files
+from vocabench.harness.run.cells import Cell, Selection, Suite
+from vocabench.harness.run.row import STATUSES
+from vocabench.harness.run.store import Store
 
 
 def check(selection: Selection, *, out: str | None) -> int:
@@ -22,7 +22,7 @@ def check(selection: Selection, *, out: str | None) -> int:
     suite = Suite.load("check")
     cells = suite.cells(selection)
     pool.check_device({cell.framework for cell in cells}, selection.device or "cpu")
-    path = Path(out) if out is not None else runs.LOCAL / f"check-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    path = Path(out) if out is not None else results_files.LOCAL / f"check-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     start = time.perf_counter()
     with Store(path, again=STATUSES) as store:
         rows = measure(cells, store, suite.deadline_seconds, console, pool.run_side_by_side)

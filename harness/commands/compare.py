@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from vocabench.harness import gate, matching, registry, runs
+from vocabench.harness import registry
 from vocabench.harness.commands.table import say
-from vocabench.harness.gate import Finding, Limits
-from vocabench.harness.store import OtherSchema, Row
+from vocabench.harness.compare import gate, matching
+from vocabench.harness.compare.gate import Finding, Limits
+from vocabench.harness.run import results_files
+from vocabench.harness.run.store import OtherSchema, Row
 from vocabench.impls.errors import BadInput, unknown
 
 FORMATS = ("markdown", "json")
@@ -57,7 +59,7 @@ def _rows(path: Path) -> list[Row]:
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise BadInput(f"folder {path}: no results file: allowed: at least one .jsonl file")
-    found = [row for each in files for row in runs.rows(each)]
+    found = [row for each in files for row in results_files.rows(each)]
     if reason := matching.mixed(found):
         raise BadInput(f"{path}: {reason}: allowed: runs of the same code and definitions")
     return found

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from vocabench.harness import runs
-from vocabench.harness.asv_results import Origin, origin, provenance, write
-from vocabench.harness.cells import Cell
-from vocabench.harness.matching import measured
-from vocabench.harness.store import Row
+from vocabench.harness.compare.asv_results import Origin, origin, provenance, write
+from vocabench.harness.compare.matching import measured
+from vocabench.harness.run import results_files
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.store import Row
 from vocabench.impls.errors import BadInput
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -24,11 +24,11 @@ def export(paths: Sequence[str], *, machine: str | None, out: str) -> int:
     Args:
         machine: What asv calls the machine they were made on; None for a name made of its processor and GPU.
     """
-    if machine is not None and not runs.NAME.fullmatch(machine):
+    if machine is not None and not results_files.NAME.fullmatch(machine):
         raise BadInput(f"machine {machine!r}: allowed: letters, digits, '.', '_' and '-', as of a folder")
     found: list[tuple[Origin, Row]] = []
     for path in paths:
-        for row in runs.rows(Path(path)):
+        for row in results_files.rows(Path(path)):
             reason = _refused(row, machine)
             if reason:
                 print(f"left out: {Cell.from_json(row['cell']).label}: {reason}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vocabench.harness import pool, provenance, registry
+from vocabench.harness import registry
+from vocabench.harness.run import pool, provenance
 
 
 def info() -> int:

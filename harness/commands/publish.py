@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vocabench.harness import places, registry, runs
-from vocabench.harness.cells import Cell
-from vocabench.harness.store import Row
-from vocabench.harness.whole_file import written_whole
+from vocabench.harness import registry
+from vocabench.harness.atomic_write import written_whole
+from vocabench.harness.run import portable, results_files
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.store import Row
 from vocabench.impls.errors import BadInput
 
 _KEPT = ("ok", "disagree")
@@ -24,7 +25,7 @@ def publish(run: str, name: str | None, *, allow_dirty: bool, replace: bool) -> 
     """Write results/NAME.jsonl whole or not at all; says what was left out, a line each."""
     path = Path(run)
     target = _target(name if name is not None else _CODE.sub("", path.stem))
-    rows = runs.rows(path)
+    rows = results_files.rows(path)
     kept = [row for row in rows if row["status"] in _KEPT]
     for row in rows:
         if row["status"] not in _KEPT:
@@ -46,9 +47,9 @@ def publish(run: str, name: str | None, *, allow_dirty: bool, replace: bool) -> 
 
 
 def _target(name: str) -> Path:
-    if not runs.NAME.fullmatch(name):
+    if not results_files.NAME.fullmatch(name):
         raise BadInput(f"name {name!r}: allowed: letters, digits, '.', '_' and '-', as of a file without folders")
-    return runs.PUBLISHED / f"{name.removesuffix('.jsonl')}.jsonl"
+    return results_files.PUBLISHED / f"{name.removesuffix('.jsonl')}.jsonl"
 
 
 def _check_clean(rows: Sequence[Row], path: Path) -> None:
@@ -79,7 +80,7 @@ def _without_text(value: Any) -> Any:
 
 
 def _without_place(row: Row) -> Row:
-    cell = places.by_name(row["cell"])
+    cell = portable.by_name(row["cell"])
     return row if cell == row["cell"] else {**row, "cell": cell, "key": Cell.from_json(cell).key}
 
 

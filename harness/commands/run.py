@@ -9,11 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vocabench.harness import pool, ray_pool, registry, runs
-from vocabench.harness.cells import Cell, Selection, Suite, check_by_hand
+from vocabench.harness import registry
 from vocabench.harness.commands.table import show
-from vocabench.harness.provenance import code_fingerprint
-from vocabench.harness.store import Row, Store
+from vocabench.harness.run import pool, ray_pool, results_files
+from vocabench.harness.run.cells import Cell, Selection, Suite, check_by_hand
+from vocabench.harness.run.provenance import code_fingerprint
+from vocabench.harness.run.store import Row, Store
 from vocabench.impls.errors import BadInput
 
 _AGAIN = ("error", "timeout", "oom", "refused", "skipped")
@@ -52,19 +53,21 @@ def run(
     run_cells = partial(ray_pool.run, address=address, cores=cores) if executor == "ray" else pool.run
     if executor == "local":
         pool.check_device({cell.framework for cell in cells if cell.method in registry.methods()}, device)
-    path = Path(out) if out is not None else runs.default_path(suite_name)
+    path = Path(out) if out is not None else results_files.default_path(suite_name)
     keys = {cell.key for cell in cells}
     with Store(path, again=_AGAIN if retry else ()) as store:
         # Also, what could not be shown in the end is refused before anything is measured.
         others = [
-            row for row in runs.rows(path) if row["key"] in keys and row["key"] in store and _is_of_other_code(row)
+            row
+            for row in results_files.rows(path)
+            if row["key"] in keys and row["key"] in store and _is_of_other_code(row)
         ]
         if others:
             console.print(
                 f"{len(others)} cells of {path} were measured by other code: another --out measures them anew"
             )
         measure(cells, store, suite.deadline_seconds, console, run_cells)
-    rows = [row for row in runs.rows(path) if row["key"] in keys]
+    rows = [row for row in results_files.rows(path) if row["key"] in keys]
     show(rows, "markdown")
     console.print(f"rows: {path}")
     statuses = {row["status"] for row in rows}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vocabench.harness import registry, runs
+from vocabench.harness import registry
+from vocabench.harness.atomic_write import write_whole
 from vocabench.harness.report.rows import Filter, flatten
-from vocabench.harness.store import Row
-from vocabench.harness.whole_file import write_whole
+from vocabench.harness.run import results_files
+from vocabench.harness.run.store import Row
 from vocabench.impls.errors import BadInput, unknown
 
 
@@ -31,8 +32,8 @@ def table(
     _check(kept)
     if len(given or ()) > 1:
         raise BadInput("--run given more than once: allowed: with --against published only")
-    path = runs.resolve(given[0] if given else None)
-    rows = runs.rows(path)
+    path = results_files.resolve(given[0] if given else None)
+    rows = results_files.rows(path)
     records = [record for record in flatten(rows) if kept.keeps(record)]
     if not records:
         raise BadInput(f"{path} has no row under these filters: allowed: fewer or other filters")
@@ -52,14 +53,18 @@ def table(
 
 def against_published(given: Sequence[str] | None, form: str, kept: Filter, *, out: str | None) -> int:
     """The ledger of published figures with the rows of one run or more beside them."""
-    from vocabench.harness.published import _ledger
+    from vocabench.harness.published import ledger
     from vocabench.harness.report import against
 
     if form not in against.FORMATS:
         raise unknown("format", form, against.FORMATS)
     _check(kept)
-    measured = [each for path in map(runs.resolve, given or [None]) for each in against.ours(runs.rows(path), kept)]
-    found = against.lines(_ledger.figures(), measured, kept)
+    measured = [
+        each
+        for path in map(results_files.resolve, given or [None])
+        for each in against.ours(results_files.rows(path), kept)
+    ]
+    found = against.lines(ledger.figures(), measured, kept)
     if not found:
         raise BadInput("no published figure under these filters: allowed: fewer or other filters")
     say(against.render(found, form), out)

@@ -4,7 +4,7 @@ The publisher gives out single novels in XML; the three files are made from them
 against.
 """
 
-from vocabench.harness.datasets._published import Published
+from vocabench.harness.datasets.text.published import Published
 
 KIND = "text"
 DESCRIPTION = "10M words of English novels 1840-1920; whole novels held out"

@@ -1,7 +1,7 @@
 """ptb: the Penn Treebank's Wall Street Journal in Mikolov's form: 10,000 words, numbers as N, rare words as <unk>."""
 
-from vocabench.harness.datasets._download import Download
-from vocabench.harness.datasets._published import Published
+from vocabench.harness.datasets.shared.downloads import Download
+from vocabench.harness.datasets.text.published import Published
 
 KIND = "text"
 DESCRIPTION = "930k words of the Wall Street Journal of 1989, 10,000 different ones"

@@ -1,6 +1,6 @@
 """pydoc: technical English, built from the docstrings of the packages that this project installs anyway."""
 
-from vocabench.harness.datasets._pydoc import Docstrings
+from vocabench.harness.datasets.text.pydoc import Docstrings
 
 KIND = "text"
 DESCRIPTION = "docstrings of the standard library and of the packages this project pins, as far as installed"

@@ -1,6 +1,6 @@
 """pydoc-small: the docstrings of the standard library alone, for quick runs and tests."""
 
-from vocabench.harness.datasets._pydoc import Docstrings
+from vocabench.harness.datasets.text.pydoc import Docstrings
 
 KIND = "text"
 DESCRIPTION = "docstrings of the standard library"

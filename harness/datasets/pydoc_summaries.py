@@ -15,7 +15,7 @@ nine files in ten are for training, the rest half for validation and half for te
 """
 
 from vocabench.harness.datasets import pydoc
-from vocabench.harness.datasets._pydoc_pairs import Summaries
+from vocabench.harness.datasets.pairs.pydoc import Summaries
 
 KIND = "pairs"
 DESCRIPTION = "bodies of docstrings with their first lines as summaries, from the packages of pydoc and four more"

@@ -4,7 +4,7 @@ Synthetic speech: it compares output layers, and is no claim about the recogniti
 docs/speech-data.md says what is in it.
 """
 
-from vocabench.harness.datasets._spoken import Spoken
+from vocabench.harness.datasets.speech.spoken import Spoken
 from vocabench.harness.speech.languages import LANGUAGES
 
 KIND = "speech"

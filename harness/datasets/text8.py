@@ -4,8 +4,8 @@ As in SOHSM (Shen et al. 2017, section 4.2), the last million characters are hel
 more are kept, about 44 thousand. It has no test split.
 """
 
-from vocabench.harness.datasets._download import Download
-from vocabench.harness.datasets._published import Published
+from vocabench.harness.datasets.shared.downloads import Download
+from vocabench.harness.datasets.text.published import Published
 
 KIND = "text"
 DESCRIPTION = "17M words of the English Wikipedia of 2006, a-z only; the last million characters held out"

@@ -3,7 +3,7 @@
 Any length will do, so there is no checksum to hold it against, and it is never downloaded.
 """
 
-from vocabench.harness.datasets._published import Published
+from vocabench.harness.datasets.text.published import Published
 
 KIND = "text"
 DESCRIPTION = "the beginning of text8, as long as it is here; the last million characters held out"

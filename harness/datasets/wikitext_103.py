@@ -1,11 +1,11 @@
 """wikitext-103: 267,735 words, as usually reported."""
 
-from vocabench.harness.datasets import _wikitext
+from vocabench.harness.datasets.text import wikitext
 
 KIND = "text"
 DESCRIPTION = "103M words of Wikipedia articles, tokenized; 267,735 different ones"
-SOURCE = _wikitext.source("wikitext-103")
-LICENCE = _wikitext.LICENCE
-CORPUS = _wikitext.corpus("wikitext-103", "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590")
+SOURCE = wikitext.source("wikitext-103")
+LICENCE = wikitext.LICENCE
+CORPUS = wikitext.corpus("wikitext-103", "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590")
 
 text, is_here = CORPUS.text, CORPUS.is_here

@@ -20,11 +20,11 @@ import jiwer
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness.metrics import _bootstrap
-from vocabench.harness.metrics._bootstrap import RESAMPLES, Difference
+from vocabench.harness.measure.stats import Interval
+from vocabench.harness.metrics import bootstrap
+from vocabench.harness.metrics.bootstrap import RESAMPLES, Difference
 from vocabench.harness.speech.phones import PhoneRule
 from vocabench.harness.speech.text import TextRule
-from vocabench.harness.stats import Interval
 from vocabench.impls.errors import BadInput
 
 COUNTS = ("substitutions", "deletions", "insertions", "length")
@@ -111,7 +111,7 @@ def aggregate(counts_U4: NDArray[np.int64], resamples: int = RESAMPLES, seed: in
         BadInput: The references are all empty.
     """
     errors_U, length_U = _pooled(counts_U4)
-    return _bootstrap.intervals(errors_U[:, None], resamples, seed, sizes_S=length_U)[0]
+    return bootstrap.intervals(errors_U[:, None], resamples, seed, sizes_S=length_U)[0]
 
 
 def compare(
@@ -127,7 +127,7 @@ def compare(
         raise BadInput(f"systems with {' and '.join(sizes)}: allowed: the same references")
     first_U, length_U = _pooled(first_U4)
     second_U, _ = _pooled(second_U4)
-    return _bootstrap.differences(first_U[:, None], second_U[:, None], resamples, seed, sizes_S=length_U)[0]
+    return bootstrap.differences(first_U[:, None], second_U[:, None], resamples, seed, sizes_S=length_U)[0]
 
 
 def _pooled(counts_U4: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

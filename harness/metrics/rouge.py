@@ -29,9 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rouge_score import rouge_scorer, tokenizers
 
-from vocabench.harness.metrics import _bootstrap
-from vocabench.harness.metrics._bootstrap import RESAMPLES, Difference
-from vocabench.harness.stats import Interval
+from vocabench.harness.measure.stats import Interval
+from vocabench.harness.metrics import bootstrap
+from vocabench.harness.metrics.bootstrap import RESAMPLES, Difference
 from vocabench.impls.errors import BadInput, unknown
 
 MEASURES = ("rouge1", "rouge2", "rougeL")
@@ -139,7 +139,7 @@ def aggregate(
     values_SMQ: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, dict[str, Interval]]:
     """Means over samples with their 95 % bootstrap intervals, by measure and quantity."""
-    found = _bootstrap.intervals(values_SMQ.reshape(len(values_SMQ), -1), resamples, seed)
+    found = bootstrap.intervals(values_SMQ.reshape(len(values_SMQ), -1), resamples, seed)
     return _named(found)
 
 
@@ -154,7 +154,7 @@ def compare(
     if len(first_SMQ) != len(second_SMQ):
         raise BadInput(f"systems with {len(first_SMQ):,} and {len(second_SMQ):,} samples: allowed: the same samples")
     flat = [values_SMQ.reshape(len(values_SMQ), -1) for values_SMQ in (first_SMQ, second_SMQ)]
-    return _named(_bootstrap.differences(flat[0], flat[1], resamples, seed))
+    return _named(bootstrap.differences(flat[0], flat[1], resamples, seed))
 
 
 def cut(text: str, limit: int) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from vocabench.harness import registry
-from vocabench.harness.cells import variant
-from vocabench.harness.published._ledger import BASELINE, Figure
+from vocabench.harness.published.ledger import BASELINE, Figure
 from vocabench.harness.report.rows import Filter, flatten
 from vocabench.harness.report.table import FORMATS, seconds, section, size
-from vocabench.harness.store import Row
+from vocabench.harness.run.cells import variant
+from vocabench.harness.run.store import Row
 from vocabench.impls.errors import unknown
 
 KEYS = (

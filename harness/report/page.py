@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from vocabench.harness.report import figures, table
-from vocabench.harness.report._svg import thousands
 from vocabench.harness.report.figures import Figure, name_of
 from vocabench.harness.report.figures.quality import QUALITY
 from vocabench.harness.report.rows import Record, flatten
-from vocabench.harness.store import Row
+from vocabench.harness.report.svg import thousands
+from vocabench.harness.run.store import Row
 from vocabench.impls.errors import BadInput
 
 _ASSETS = Path(__file__).parent / "assets"

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vocabench.harness.report import _svg
+from vocabench.harness.atomic_write import written_whole
+from vocabench.harness.report import svg
 from vocabench.harness.report.rows import Record
 from vocabench.harness.report.table import full_name
-from vocabench.harness.tasks._paired import BASELINE
-from vocabench.harness.whole_file import written_whole
+from vocabench.harness.tasks.shared.paired import BASELINE
 from vocabench.impls.errors import BadInput
 
 _MARKERS = {"torch": "o", "tensorflow": "s", "jax": "^", "numpy": "x"}
 _DASHES = {"torch": "-", "tensorflow": "--", "jax": ":", "numpy": "-."}
 _FILLINGS = ("full", "none", "left", "right")  # of markers, one for each condition
-_COLOURS = (*_svg.COLOURS, "#7f7f7f", "#4b0082")
+_COLOURS = (*svg.COLOURS, "#7f7f7f", "#4b0082")
 _WIDTH, _HEIGHT = 7, 4.2  # inches, without the legend
 _ROW, _NAMES_A_ROW = 0.2, 2  # of the legend, in inches
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -39,7 +39,7 @@ def speed(records: Sequence[Record], path: Path) -> None:
     """
     if path.suffix not in _ENDINGS:
         raise BadInput(f"plot {path}: allowed: a name that ends in {', '.join(_ENDINGS)}")
-    matplotlib = _svg.matplotlib()
+    matplotlib = svg.matplotlib()
     matplotlib.rcParams["svg.hashsalt"] = "vocabench"  # the same rows give the same file
     from matplotlib import pyplot
 
@@ -94,7 +94,7 @@ def _label(axes: _Axes, sizes: Sequence[int]) -> None:
     labels, last = [], -math.inf
     for size in sizes:
         room = math.log(size) - last >= _APART * (high - low)
-        labels.append(_svg.thousands(size) if room else "")
+        labels.append(svg.thousands(size) if room else "")
         last = math.log(size) if room else last
     axes.set_xticks(sizes, labels, minor=False)
     axes.minorticks_off()

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vocabench.harness import registry
-from vocabench.harness.agreement import DISAGREE
-from vocabench.harness.cells import variant
-from vocabench.harness.matching import ERROR_RATES, sample_scores
-from vocabench.harness.metrics._bootstrap import differences
-from vocabench.harness.store import Row
-from vocabench.harness.tasks._paired import BASELINE
+from vocabench.harness.compare.matching import ERROR_RATES, sample_scores
+from vocabench.harness.measure.agreement import DISAGREE
+from vocabench.harness.metrics.bootstrap import differences
+from vocabench.harness.run.cells import variant
+from vocabench.harness.run.store import Row
+from vocabench.harness.tasks.shared.paired import BASELINE
 
 KEYS = (
     "suite", "task", "dataset", "framework", "method", "vocab", "dim", "tokens", "device", "precision", "seed",

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from vocabench.harness import registry
-from vocabench.harness.cells import variant
 from vocabench.harness.quantities import HIGHER
 from vocabench.harness.report.rows import KEYS, Record, groups
-from vocabench.harness.store import Row
-from vocabench.harness.tasks._paired import BASELINE
+from vocabench.harness.run.cells import variant
+from vocabench.harness.run.store import Row
+from vocabench.harness.tasks.shared.paired import BASELINE
 
 FORMATS = ("markdown", "latex", "csv", "json", "html")
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from vocabench.harness.datasets._files import Progress
-from vocabench.harness.datasets._recordings import SAMPLE_RATE, Utterance
-from vocabench.harness.datasets._speech import Speech
+from vocabench.harness.datasets.shared.local_files import Progress
+from vocabench.harness.datasets.speech.recordings import SAMPLE_RATE, Utterance
+from vocabench.harness.datasets.speech.transcribed import Speech
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput, unknown
 

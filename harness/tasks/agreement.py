@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from vocabench.harness import agreement, layers, registry
-from vocabench.harness.cells import Cell, Setting
+from vocabench.harness import layers, registry
+from vocabench.harness.measure import agreement
+from vocabench.harness.measure.workload import Batch, batch, zipf_counts
 from vocabench.harness.quantities import Measurement
-from vocabench.harness.tasks._result import Result
-from vocabench.harness.workload import Batch, batch, zipf_counts
+from vocabench.harness.run.cells import Cell, Setting
+from vocabench.harness.tasks.shared.result import Result
 from vocabench.impls.contract import Layer
-from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.options import Choice
 
 SETTINGS: dict[str, Setting] = {

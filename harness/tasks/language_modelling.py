@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import layer_file, layers, registry
-from vocabench.harness.cells import Cell, Setting
-from vocabench.harness.datasets import _corpus
+from vocabench.harness.datasets.text import corpora
+from vocabench.harness.measure.workload import Batch
 from vocabench.harness.quantities import Measurement
-from vocabench.harness.tasks._checkpoint import CHECKPOINT, Checkpoint
-from vocabench.harness.tasks._data import data_of
-from vocabench.harness.tasks._optimizer import optimizer_of
-from vocabench.harness.tasks._result import Result
-from vocabench.harness.tasks._spec import spec_of
-from vocabench.harness.tasks._text import load, with_pairs, with_words
-from vocabench.harness.tasks._trained import TrainedLayer
-from vocabench.harness.workload import Batch
+from vocabench.harness.run.cells import Cell, Setting
+from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT, Checkpoint
+from vocabench.harness.tasks.shared.data import data_of
+from vocabench.harness.tasks.shared.optimizer import optimizer_of
+from vocabench.harness.tasks.shared.result import Result
+from vocabench.harness.tasks.shared.spec import spec_of
+from vocabench.harness.tasks.shared.text import load, with_pairs, with_words
+from vocabench.harness.tasks.shared.trained import TrainedLayer
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
 from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, Destination, Number
 from vocabench.impls.spec import Arrays, LayerSpec, check_options
@@ -89,7 +89,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
 
 
 def with_vectors(
-    cell: Cell, corpus: _corpus.Corpus, options: dict[str, Any], progress: Callable[[str], None]
+    cell: Cell, corpus: corpora.Corpus, options: dict[str, Any], progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of a layer, with word vectors from a model trained first where it needs such; and what the row tells
     of that model."""
@@ -105,7 +105,7 @@ def with_vectors(
 class Training:
     """One training run, with what it leaves behind: curves, re-organizations, times."""
 
-    def __init__(self, cell: Cell, corpus: _corpus.Corpus, options: Mapping[str, object]) -> None:
+    def __init__(self, cell: Cell, corpus: corpora.Corpus, options: Mapping[str, object]) -> None:
         self.cell, self.corpus, self.settings = cell, corpus, cell.settings
         spec = spec_of(cell, corpus.counts_V, options)
         config = LanguageModelConfig(
@@ -296,7 +296,7 @@ class Training:
         ]
 
 
-def _unigram(corpus: _corpus.Corpus) -> Measurement:
+def _unigram(corpus: corpora.Corpus) -> Measurement:
     """Perplexity of the word counts of the training split, one added to each so that no word is impossible."""
     split = "test" if "test" in corpus.splits else "valid"
     probability_V = (corpus.counts_V + 1.0) / (corpus.counts_V.sum() + len(corpus.counts_V))

@@ -13,30 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import layers, registry
-from vocabench.harness.cells import Cell, Names, Setting
-from vocabench.harness.datasets import _speech
-from vocabench.harness.datasets._recordings import Utterance
-from vocabench.harness.datasets._source import SPLITS
-from vocabench.harness.datasets._speech import UNITS, Speech
+from vocabench.harness.datasets.shared.source import SPLITS
+from vocabench.harness.datasets.speech import transcribed
+from vocabench.harness.datasets.speech.recordings import Utterance
+from vocabench.harness.datasets.speech.transcribed import UNITS, Speech
 from vocabench.harness.quantities import Measurement
+from vocabench.harness.run.cells import Cell, Names, Setting
+from vocabench.harness.run.store import Row
 from vocabench.harness.speech import features, languages
 from vocabench.harness.speech.augment import SpecAugment
-from vocabench.harness.store import Row
-from vocabench.harness.tasks import _batches, _error_rates, _recognizers, _training
-from vocabench.harness.tasks._checkpoint import CHECKPOINT
-from vocabench.harness.tasks._data import Progress, data_of
-from vocabench.harness.tasks._result import Result
-from vocabench.harness.tasks._spec import spec_of
-from vocabench.harness.tasks._text import with_pairs, with_words
-from vocabench.impls.decoding import beam_search
+from vocabench.harness.tasks.shared import batching, error_rates, recognizers, training_loop
+from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT
+from vocabench.harness.tasks.shared.data import Progress, data_of
+from vocabench.harness.tasks.shared.result import Result
+from vocabench.harness.tasks.shared.spec import spec_of
+from vocabench.harness.tasks.shared.text import with_pairs, with_words
 from vocabench.impls.errors import BadInput
+from vocabench.impls.models.decoding import beam_search
+from vocabench.impls.models.recognizer import PADDING, Recognizer
 from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, Number
-from vocabench.impls.recognizer import PADDING, Recognizer
 from vocabench.impls.spec import check_options
 
 SETTINGS: dict[str, Setting] = {
-    "size": Choice("paper", tuple(_recognizers.SIZES), "of the recognizer; its width is the cell's dim"),
+    "size": Choice("paper", tuple(recognizers.SIZES), "of the recognizer; its width is the cell's dim"),
     "units": Choice("characters", UNITS, "what transcripts are made of"),
     "languages": Names((), None, "codes, or groups: Romance, Slavic, Turkic; none for all"),
     "held_out": Names((), None, "languages, or groups, that are tested on and never trained on; none for no such"),
@@ -72,9 +72,9 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
     """The speech; `vocab` is None, or how many units there are.
 
     Raises:
-        BadInput: As `_speech.load`; it has another number of units, or lacks a split that is needed.
+        BadInput: As `transcribed.load`; it has another number of units, or lacks a split that is needed.
     """
-    speech = _speech.load(
+    speech = transcribed.load(
         name,
         units=settings["units"],
         languages=settings["languages"],
@@ -128,7 +128,7 @@ def _training_utterances(cell: Cell, speech: Speech) -> NDArray[np.int64]:
     """Numbers of those of the training split that are trained on; where languages are drawn, one may be there twice."""
     train, wanted, alpha = speech.splits["train"], cell.settings["utterances"], cell.settings["alpha"]
     if alpha == 1:
-        return _batches.spread(len(train), wanted)
+        return batching.spread(len(train), wanted)
     rng = np.random.default_rng([cell.seed, 13])
     return languages.sample([each.language for each in train], wanted or len(train), rng, alpha)
 
@@ -138,7 +138,7 @@ def _scored_utterances(cell: Cell, speech: Speech, split: str) -> NDArray[np.int
         numbers_P = np.unique(_training_utterances(cell, speech))
     else:
         numbers_P = np.arange(len(speech.splits[split]))
-    return numbers_P[_batches.spread(len(numbers_P), cell.settings["score_utterances"])]
+    return numbers_P[batching.spread(len(numbers_P), cell.settings["score_utterances"])]
 
 
 def _utterances(cell: Cell, speech: Speech) -> list[Utterance]:
@@ -147,7 +147,7 @@ def _utterances(cell: Cell, speech: Speech) -> list[Utterance]:
 
 
 def _scored(cell: Cell, speech: Speech, transcripts: Sequence[str]) -> Measurement:
-    found = _error_rates.score(speech, _utterances(cell, speech), transcripts)
+    found = error_rates.score(speech, _utterances(cell, speech), transcripts)
     found.detail["split"] = cell.settings["split"]
     return found
 
@@ -161,11 +161,11 @@ def _examples(speech: Speech, utterances: Sequence[Utterance], transcripts: Sequ
             "reference": speech.transcript(utterances[place]),
             "ours": transcripts[place],
         }
-        for place in _batches.spread(len(utterances), _EXAMPLES).tolist()
+        for place in batching.spread(len(utterances), _EXAMPLES).tolist()
     ]
 
 
-class Training(_training.Training):
+class Training(training_loop.Training):
     """One training run of a recognizer."""
 
     def __init__(self, cell: Cell, speech: Speech, frames: features.Features) -> None:
@@ -186,7 +186,7 @@ class Training(_training.Training):
         said_T = np.concatenate([self.texts["train"][number] for number in self.training_P])
         options = with_pairs(options, said_T, len(vocabulary.units))
         spec = spec_of(cell, speech.counts_V, options)
-        config = _recognizers.config_of(cell, vocabulary.end)
+        config = recognizers.config_of(cell, vocabulary.end)
         self.model: Recognizer = layers.create_recognizer(cell.framework, spec, config, cell.device)
         self.augment = SpecAugment(time_share=cell.settings["mask_share"]) if cell.settings["augment"] else None
         self.frames = {
@@ -201,20 +201,20 @@ class Training(_training.Training):
         used = self.scored | {"train": self.training_P}  # of the training split nothing else is ever scored
         frames_P = np.concatenate([self.frames[split][numbers_P] for split, numbers_P in used.items()])
         lengths_P = np.concatenate([self.sizes_of_texts(split, numbers_P) for split, numbers_P in used.items()])
-        self.widths_W = _batches.widths(frames_P, self.settings["paddings"])
+        self.widths_W = batching.widths(frames_P, self.settings["paddings"])
         self.text_widths_W = np.array([lengths_P[frames_P <= width].max() for width in self.widths_W])
 
     def sizes_of_texts(self, split: str, numbers_P: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.array([len(self.texts[split][number]) for number in numbers_P])
 
     def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        widths_P = _batches.width_of(self.frames[split][numbers_P], self.widths_W)
+        widths_P = batching.width_of(self.frames[split][numbers_P], self.widths_W)
         return widths_P, self.sizes_of_texts(split, numbers_P)
 
     def inputs(self, split: str, numbers_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """(B, F, M) normalised features, zeros beyond the last frame, and (B,) frames."""
         frames_B = self.frames[split][numbers_B]
-        width = int(_batches.width_of(frames_B.max(), self.widths_W))
+        width = int(batching.width_of(frames_B.max(), self.widths_W))
         found: NDArray[np.float32] | None = None
         for row, number in enumerate(numbers_B.tolist()):
             features_FM = features.normalised(self.features[self.speech.splits[split][number]])
@@ -224,7 +224,7 @@ class Training(_training.Training):
         assert found is not None
         return found, frames_B
 
-    def padded(self, split: str, numbers_B: NDArray[np.int64]) -> _training.Batch:
+    def padded(self, split: str, numbers_B: NDArray[np.int64]) -> training_loop.Batch:
         features_BFM, frames_B = self.inputs(split, numbers_B)
         place = int(np.searchsorted(self.widths_W, features_BFM.shape[1]))
         targets_BT = np.full((len(numbers_B), self.text_widths_W[place]), PADDING, np.int32)
@@ -233,7 +233,7 @@ class Training(_training.Training):
             targets_BT[row, : len(ids_L)] = ids_L
         return features_BFM, frames_B, targets_BT
 
-    def training_batch(self, epoch: int, numbers_B: NDArray[np.int64]) -> _training.Batch:
+    def training_batch(self, epoch: int, numbers_B: NDArray[np.int64]) -> training_loop.Batch:
         """Masked where SpecAugment says, by zero, which is the mean: the same in an epoch for the same utterance,
         whatever else is in its batch."""
         features_BFM, frames_B, targets_BT = self.padded("train", numbers_B)

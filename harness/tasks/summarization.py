@@ -13,23 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import layers, registry
-from vocabench.harness.cells import Cell, Setting
-from vocabench.harness.datasets import _encoded_pairs
-from vocabench.harness.datasets._encoded_pairs import EncodedPairs
-from vocabench.harness.datasets._source import SPLITS
+from vocabench.harness.datasets.pairs import encoded
+from vocabench.harness.datasets.pairs.encoded import EncodedPairs
+from vocabench.harness.datasets.shared.source import SPLITS
 from vocabench.harness.quantities import Measurement
-from vocabench.harness.store import Row
-from vocabench.harness.tasks import _batches, _rouge, _summary_model, _training
-from vocabench.harness.tasks._checkpoint import CHECKPOINT
-from vocabench.harness.tasks._data import Progress, data_of
-from vocabench.harness.tasks._optimizer import optimizer_of
-from vocabench.harness.tasks._result import Result
-from vocabench.harness.tasks._spec import spec_of
-from vocabench.impls.decoding import beam_search
+from vocabench.harness.run.cells import Cell, Setting
+from vocabench.harness.run.store import Row
+from vocabench.harness.tasks.shared import batching, rouge, summary_model, training_loop
+from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT
+from vocabench.harness.tasks.shared.data import Progress, data_of
+from vocabench.harness.tasks.shared.optimizer import optimizer_of
+from vocabench.harness.tasks.shared.result import Result
+from vocabench.harness.tasks.shared.spec import spec_of
 from vocabench.impls.errors import BadInput
+from vocabench.impls.models.decoding import beam_search
+from vocabench.impls.models.summarizer import PADDING, Summarizer, SummarizerConfig
 from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, Number
-from vocabench.impls.summarizer import PADDING, Summarizer, SummarizerConfig
 
 EXTRA_METHODS = ("lead",)  # no layer at all: the source's first words, as many as a training summary has
 
@@ -49,7 +49,7 @@ SETTINGS: dict[str, Setting] = {
     "beam": Number(5, 1, 10**4, "width of the search"),
     "length": Number(30, 1, 10**4, "words of a summary, at most"),
     "fixed_length": Choice(False, (False, True), "exactly so many words: the end is never decoded, as for DUC-2004"),
-    "scoring": Choice("f1", _rouge.SCORINGS, "F1 of whole summaries, or recall of 75 bytes"),
+    "scoring": Choice("f1", rouge.SCORINGS, "F1 of whole summaries, or recall of 75 bytes"),
     "source_vocab": Number(0, 0, 10**9, "words of sources, <unk> among them; 0 for those that occur min_count times"),
     "min_count": Number(2, 1, 10**9, "how often a word must occur where the vocabulary has no size"),
     "max_source": Number(100, 1, 10**6, "words of a source that are read"),
@@ -67,9 +67,9 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
     """The pairs; `vocab` is of summaries.
 
     Raises:
-        BadInput: As `_encoded_pairs.load`; there are no pairs for validation, or none of the split that is scored.
+        BadInput: As `encoded.load`; there are no pairs for validation, or none of the split that is scored.
     """
-    data = _encoded_pairs.load(
+    data = encoded.load(
         name,
         vocab=vocab,
         source_vocab=settings["source_vocab"] or None,
@@ -89,7 +89,7 @@ def run(cell: Cell, progress: Progress) -> Result:
     data, provenance = data_of(cell, load, progress)
     if cell.method in EXTRA_METHODS:
         return Result(_scores(cell, data, _lead(cell, data)), {}, provenance)
-    options, told = _summary_model.layer_options(cell, data, _training_pairs(cell, data), progress)
+    options, told = summary_model.layer_options(cell, data, _training_pairs(cell, data), progress)
     training = Training(cell, data, options)
     training.run(progress)
     found = training.measurements()
@@ -117,12 +117,12 @@ def rescored(row: Row, progress: Progress) -> list[Measurement]:
 
 
 def _training_pairs(cell: Cell, data: EncodedPairs) -> NDArray[np.int64]:
-    return _batches.spread(len(data.pairs.splits["train"]), cell.settings["pairs"])
+    return batching.spread(len(data.pairs.splits["train"]), cell.settings["pairs"])
 
 
 def _scored_pairs(cell: Cell, data: EncodedPairs, split: str) -> NDArray[np.int64]:
     pairs_P = _training_pairs(cell, data) if split == "train" else np.arange(len(data.pairs.splits[split]))
-    return pairs_P[_batches.spread(len(pairs_P), cell.settings["score_pairs"])]
+    return pairs_P[batching.spread(len(pairs_P), cell.settings["score_pairs"])]
 
 
 def _lead(cell: Cell, data: EncodedPairs) -> list[str]:
@@ -141,7 +141,7 @@ def _scores(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[Measur
     name = cell.settings["split"]
     split = data.pairs.splits[name]
     references = [split[int(number)][1] for number in _scored_pairs(cell, data, name)]
-    found = _rouge.scores(summaries, references, cell.settings["scoring"])
+    found = rouge.scores(summaries, references, cell.settings["scoring"])
     for measurement in found:
         measurement.detail["split"] = name
     return found
@@ -152,13 +152,13 @@ def _examples(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[dict
     split = data.pairs.splits[cell.settings["split"]]
     pairs_P = _scored_pairs(cell, data, cell.settings["split"])
     found = []
-    for place in _batches.spread(len(pairs_P), _EXAMPLES):
+    for place in batching.spread(len(pairs_P), _EXAMPLES):
         text, references = split[int(pairs_P[place])]
         found.append({"text": text, "summaries": references, "ours": summaries[place]})
     return found
 
 
-class Training(_training.Training):
+class Training(training_loop.Training):
     """One training run of a summarizer."""
 
     def __init__(self, cell: Cell, data: EncodedPairs, options: Mapping[str, object]) -> None:
@@ -177,7 +177,7 @@ class Training(_training.Training):
         self.model: Summarizer = layers.create_summarizer(cell.framework, spec, config, cell.device)
         used = scored | {"train": self.training_P}
         self.source_widths, self.summary_widths = (
-            _batches.widths(
+            batching.widths(
                 np.concatenate([side.splits[split].lengths_P[pairs_P] for split, pairs_P in used.items()]),
                 cell.settings["paddings"],
             )
@@ -186,12 +186,12 @@ class Training(_training.Training):
 
     def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         lengths_P = self.data.sources.splits[split].lengths_P[numbers_P]
-        widths_P = _batches.width_of(lengths_P, self.source_widths)
+        widths_P = batching.width_of(lengths_P, self.source_widths)
         return widths_P, self.data.summaries.splits[split].lengths_P[numbers_P]
 
     def padded(self, split: str, numbers_B: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         _, lengths_B = self.sizes(split, numbers_B)
-        summary_width = int(_batches.width_of(lengths_B.max(), self.summary_widths))
+        summary_width = int(batching.width_of(lengths_B.max(), self.summary_widths))
         (sources_BS,) = self.inputs(split, numbers_B)
         return sources_BS, self.data.summaries.splits[split].padded(numbers_B, summary_width, PADDING)
 
@@ -218,7 +218,7 @@ class Training(_training.Training):
         pairs_P = self.scored[split]
         # By sources alone: the summaries are not known yet.
         widths_P, _ = self.sizes(split, pairs_P)
-        order = _batches.sorted_batches(widths_P, np.zeros_like(widths_P), self.batch)
+        order = batching.sorted_batches(widths_P, np.zeros_like(widths_P), self.batch)
         found: dict[int, str] = {}
         samples: list[float] = []
         total = 0.0

@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from vocabench.harness import agreement, layers, registry, roofline
-from vocabench.harness.cells import Cell, Names, Setting
-from vocabench.harness.fastest_form import fastest_form
-from vocabench.harness.memory import DEFINITION, freed_given_back, keep_freed, peak_bytes
+from vocabench.harness import layers, registry
+from vocabench.harness.measure import agreement, roofline
+from vocabench.harness.measure.fastest_form import fastest_form
+from vocabench.harness.measure.memory import DEFINITION, freed_given_back, keep_freed, peak_bytes
+from vocabench.harness.measure.timing import Work, call_seconds, calls_in_flight
+from vocabench.harness.measure.workload import Batch, batch, zipf_counts
 from vocabench.harness.quantities import Measurement
-from vocabench.harness.tasks._paired import BASELINE, DECODING, decoding, timed
-from vocabench.harness.tasks._result import Result
-from vocabench.harness.timing import Work, call_seconds, calls_in_flight
-from vocabench.harness.workload import Batch, batch, zipf_counts
+from vocabench.harness.run.cells import Cell, Names, Setting
+from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, decoding, timed
+from vocabench.harness.tasks.shared.result import Result
 from vocabench.impls.contract import Layer
-from vocabench.impls.language_model import LanguageModelConfig
+from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.options import Number
 from vocabench.impls.spec import LayerSpec

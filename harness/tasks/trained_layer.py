@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from vocabench.harness import layer_file
-from vocabench.harness.cells import Cell, Setting, differing
 from vocabench.harness.layer_file import LayerFile
+from vocabench.harness.measure.workload import Batch
 from vocabench.harness.quantities import Measurement
-from vocabench.harness.tasks._data import Progress, data_of
-from vocabench.harness.tasks._result import Result
-from vocabench.harness.tasks._trained import TrainedLayer
-from vocabench.harness.workload import Batch
+from vocabench.harness.run.cells import Cell, Setting, differing
+from vocabench.harness.tasks.shared.data import Progress, data_of
+from vocabench.harness.tasks.shared.result import Result
+from vocabench.harness.tasks.shared.trained import TrainedLayer
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput
 from vocabench.impls.options import Number

@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import layers, registry
-from vocabench.harness.cells import Cell, Setting
-from vocabench.harness.datasets import _corpus
+from vocabench.harness.datasets.text import corpora
 from vocabench.harness.metrics import word_vectors as metrics
 from vocabench.harness.quantities import Measurement
-from vocabench.harness.tasks import _bags, _glove
-from vocabench.harness.tasks._data import data_of
-from vocabench.harness.tasks._optimizer import optimizer_of
-from vocabench.harness.tasks._result import Result
-from vocabench.harness.tasks._spec import spec_of
-from vocabench.harness.tasks._text import load, with_words
-from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.harness.run.cells import Cell, Setting
+from vocabench.harness.tasks.shared import bags, glove
+from vocabench.harness.tasks.shared.data import data_of
+from vocabench.harness.tasks.shared.optimizer import optimizer_of
+from vocabench.harness.tasks.shared.result import Result
+from vocabench.harness.tasks.shared.spec import spec_of
+from vocabench.harness.tasks.shared.text import load, with_words
 from vocabench.impls.errors import BadInput
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
 from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, File, Number, path_of
 from vocabench.impls.spec import check_options
@@ -35,7 +35,7 @@ from vocabench.impls.spec import check_options
 EXTRA_METHODS = ("glove",)  # no output layer: the reference objective that counts pairs
 
 SETTINGS: dict[str, Setting] = {
-    "objective": Choice("cbow", _bags.OBJECTIVES, "what predicts a word: its context, one neighbour, its document"),
+    "objective": Choice("cbow", bags.OBJECTIVES, "what predicts a word: its context, one neighbour, its document"),
     "window": Number(5, 1, 1000, "words on either side"),
     "document": Number(100, 10, 10**9, "words of a document of pv_dbow"),
     "epochs": Number(1, 1, 10**6, "passes over the training text; of GloVe over its pairs"),
@@ -61,11 +61,11 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     return Result(measurements, {}, data)
 
 
-def _of_glove(cell: Cell, corpus: _corpus.Corpus, progress: Callable[[str], None]) -> tuple[list[Measurement], NDArray]:
+def _of_glove(cell: Cell, corpus: corpora.Corpus, progress: Callable[[str], None]) -> tuple[list[Measurement], NDArray]:
     started = time.perf_counter()
     vocab = len(corpus.counts_V)
-    counts = _glove.cooccurrences(corpus.splits["train"], vocab, cell.settings["window"])
-    vectors_VD, losses = _glove.factorise(
+    counts = glove.cooccurrences(corpus.splits["train"], vocab, cell.settings["window"])
+    vectors_VD, losses = glove.factorise(
         counts,
         vocab,
         cell.dim,
@@ -80,7 +80,7 @@ def _of_glove(cell: Cell, corpus: _corpus.Corpus, progress: Callable[[str], None
 
 
 def _of_model(
-    cell: Cell, corpus: _corpus.Corpus, progress: Callable[[str], None]
+    cell: Cell, corpus: corpora.Corpus, progress: Callable[[str], None]
 ) -> tuple[list[Measurement], NDArray | None]:
     settings, by_document = cell.settings, cell.settings["objective"] == "pv_dbow"
     train_T = np.asarray(corpus.splits["train"])
@@ -126,7 +126,7 @@ def _of_model(
     return found, None if by_document else model.parameters()["input"]
 
 
-def _training(cell: Cell, train_T: NDArray, rng: np.random.Generator) -> Iterator[_bags.Pairs]:
+def _training(cell: Cell, train_T: NDArray, rng: np.random.Generator) -> Iterator[bags.Pairs]:
     """Batches of `tokens` targets in random order; what does not fill one at the end is left out."""
     settings, objective = cell.settings, cell.settings["objective"]
     at_T = rng.permutation(len(train_T))
@@ -139,10 +139,10 @@ def _training(cell: Cell, train_T: NDArray, rng: np.random.Generator) -> Iterato
     for start in range(0, len(at_T), cell.tokens):
         at_N = at_T[start : start + cell.tokens]
         if objective == "pv_dbow":
-            bags_NJ, targets_N = _bags.pv_dbow(train_T, at_N, settings["document"])
+            bags_NJ, targets_N = bags.pv_dbow(train_T, at_N, settings["document"])
         else:
             reach_N = rng.integers(1, window + 1, len(at_N))
-            bags_NJ, targets_N = _bags.of_text(objective, train_T, at_N, reach_N, window)
+            bags_NJ, targets_N = bags.of_text(objective, train_T, at_N, reach_N, window)
         kept_bags.append(bags_NJ)
         kept_targets.append(targets_N)
         waiting += len(targets_N)
@@ -154,7 +154,7 @@ def _training(cell: Cell, train_T: NDArray, rng: np.random.Generator) -> Iterato
             kept_bags, kept_targets, waiting = [bags_NJ[whole:]], [targets_N[whole:]], waiting - whole
 
 
-def _split(cell: Cell, corpus: _corpus.Corpus) -> tuple[str, NDArray]:
+def _split(cell: Cell, corpus: corpora.Corpus) -> tuple[str, NDArray]:
     """What is held out: another split, or of documents every tenth word."""
     if cell.settings["objective"] == "pv_dbow":
         return "train, every tenth word held out", np.asarray(corpus.splits["train"])
@@ -162,7 +162,7 @@ def _split(cell: Cell, corpus: _corpus.Corpus) -> tuple[str, NDArray]:
     return name, np.asarray(corpus.splits[name])
 
 
-def _perplexity(cell: Cell, corpus: _corpus.Corpus, model: BagModel) -> float:
+def _perplexity(cell: Cell, corpus: corpora.Corpus, model: BagModel) -> float:
     settings, objective = cell.settings, cell.settings["objective"]
     _, ids_T = _split(cell, corpus)
     at_T = np.arange(len(ids_T))
@@ -173,16 +173,16 @@ def _perplexity(cell: Cell, corpus: _corpus.Corpus, model: BagModel) -> float:
     for start in range(0, len(at_T), cell.tokens):
         at_N = at_T[start : start + cell.tokens]
         if objective == "pv_dbow":
-            pairs = _bags.pv_dbow(ids_T, at_N, settings["document"])
+            pairs = bags.pv_dbow(ids_T, at_N, settings["document"])
         else:
             window = settings["window"]
-            pairs = _bags.of_text(objective, ids_T, at_N, np.full(len(at_N), window), window)
+            pairs = bags.of_text(objective, ids_T, at_N, np.full(len(at_N), window), window)
         nll += model.evaluate(*pairs)
         targets += len(pairs[1])
     return float(np.exp(nll / targets))
 
 
-def _by_files(cell: Cell, corpus: _corpus.Corpus, vectors_VE: NDArray) -> list[Measurement]:
+def _by_files(cell: Cell, corpus: corpora.Corpus, vectors_VE: NDArray) -> list[Measurement]:
     word_ids = {word.lower(): number for number, word in reversed(list(enumerate(corpus.words)))}
     found = []
     for setting, quantity, metric in (

@@ -16,20 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls import cpp
-from vocabench.impls.bag_model import BagModel, BagModelConfig
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import unknown
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_jax import _cpp, _optimizers, _rows
-from vocabench.impls.on_jax._layer import OutputLayer, Reach, Tree, put, wide
-from vocabench.impls.on_jax._memory import called, planned_bytes
-from vocabench.impls.on_jax._pallas import KERNELS
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.on_jax.layer import OutputLayer, Reach, Tree, put, wide
+from vocabench.impls.on_jax.memory import called, planned_bytes
+from vocabench.impls.on_jax.ops import cpp_kernels, sparse_rows
+from vocabench.impls.on_jax.pallas.support import KERNELS
+from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.optimizers import Optimizer
-from vocabench.impls.recognizer import Recognizer, RecognizerConfig
 from vocabench.impls.spec import Arrays, LayerSpec
 from vocabench.impls.structures import blocks
-from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "jax"  # what pip calls it
 
@@ -57,7 +58,7 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
     """Versions and settings that a row of that precision keeps as provenance."""
     facts = {"jax": jax.__version__, "jaxlib": importlib.import_module("jaxlib").__version__}
     if not device.startswith("cuda"):
-        facts |= {"threads": str(_cpp.threads()), "device_name": platform.processor() or platform.machine()}
+        facts |= {"threads": str(cpp_kernels.threads()), "device_name": platform.processor() or platform.machine()}
         return facts | {"compiler": cpp.version()}
     found = check_device(device)
     with precision(dtype):
@@ -100,8 +101,8 @@ def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
     """A function that multiplies two matrices (size, size) once, as the fastest of the layers do, and waits until it is
     done."""
     place = check_device(device)
-    kernels = place.platform == "cpu" and _cpp.known(dtype)
-    product = jax.jit(_cpp.linear if kernels else jnp.matmul)
+    kernels = place.platform == "cpu" and cpp_kernels.known(dtype)
+    product = jax.jit(cpp_kernels.linear if kernels else jnp.matmul)
     with precision(dtype), jax.default_device(place):
         left, right = jnp.asarray(np.random.default_rng(0).random((2, size, size)), JAX_DTYPES[dtype])
 
@@ -143,12 +144,12 @@ def native(spec: LayerSpec, device: Device | None = None) -> OutputLayer:
     """The method's functions, for use in a model of one's own, on `device` or where JAX puts arrays by itself."""
     if device is not None and device.platform == "cpu" and not spec.form:
         spec = replace(spec, form=next(iter(forms(spec)), ""))  # there may be a GPU beside, whose forms come first
-    return importlib.import_module(f"vocabench.impls.on_jax.{spec.method}").LAYER(spec)
+    return importlib.import_module(f"vocabench.impls.on_jax.methods.{spec.method}").LAYER(spec)
 
 
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
-    every: tuple[str, ...] = importlib.import_module(f"vocabench.impls.on_jax.{spec.method}").LAYER.forms(spec)
+    every: tuple[str, ...] = importlib.import_module(f"vocabench.impls.on_jax.methods.{spec.method}").LAYER.forms(spec)
     if device == "cpu":
         return tuple(form for form in every if not form.endswith(KERNELS) and form not in blocks.GPU_FORMS)
     return tuple(form for form in every if form not in {CPP, *blocks.TOKEN_FORMS})
@@ -311,22 +312,22 @@ class JaxLayer(Layer):
         gradient = jax.grad(self.native.loss, argnums=(0, 2))
 
         def step(
-            params: Tree, state: _optimizers.State, structure: Tree, hidden: jax.Array, targets: jax.Array, extra: Tree
-        ) -> tuple[Tree, _optimizers.State, jax.Array]:
+            params: Tree, state: optimizers.State, structure: Tree, hidden: jax.Array, targets: jax.Array, extra: Tree
+        ) -> tuple[Tree, optimizers.State, jax.Array]:
             reach = Reach({}, structure, targets, extra)
             if optimizer.row_sparse:
                 reach = self.native.reach(structure, targets, **extra)
-                params, state = _optimizers.make_up(optimizer, params, state, reach.rows)
-            read = _rows.tables(params, reach.rows)
+                params, state = optimizers.make_up(optimizer, params, state, reach.rows)
+            read = sparse_rows.tables(params, reach.rows)
             grads, dhidden = gradient(read, reach.structure, hidden, reach.targets_N, **reach.extra)
-            return *_optimizers.update(optimizer, params, grads, state, rows=reach.rows), dhidden
+            return *optimizers.update(optimizer, params, grads, state, rows=reach.rows), dhidden
 
         compiled = jax.jit(step, donate_argnums=(0, 1))
-        make_up = jax.jit(partial(_optimizers.make_up, optimizer), donate_argnums=(0, 1))
+        make_up = jax.jit(partial(optimizers.make_up, optimizer), donate_argnums=(0, 1))
         with precision(self.spec.dtype):
             # The step gives its buffers away: it must own them.
             self._held = jax.tree.map(jnp.copy, self._params)
-            state = _optimizers.init(optimizer, self._held, self.native.FEW_ROWS if optimizer.row_sparse else ())
+            state = optimizers.init(optimizer, self._held, self.native.FEW_ROWS if optimizer.row_sparse else ())
 
         def catch_up() -> None:
             nonlocal state

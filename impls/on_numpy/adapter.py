@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vocabench.impls.bag_model import BagModel, BagModelConfig
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput, unknown
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
 from vocabench.impls.spec import LayerSpec
-from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "numpy"  # what pip calls it
 
@@ -66,7 +66,7 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
         raise unknown("device of numpy", device, devices())
     if spec.dtype != "float64":
         raise BadInput(f"dtype={spec.dtype!r} on numpy: allowed: 'float64', the oracle's precision")
-    return importlib.import_module(f"vocabench.impls.on_numpy.{spec.method}").LAYER(spec)
+    return importlib.import_module(f"vocabench.impls.on_numpy.methods.{spec.method}").LAYER(spec)
 
 
 def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:

@@ -20,18 +20,19 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls import cpp
-from vocabench.impls.bag_model import BagModel, BagModelConfig
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import BadInput, unknown
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_tensorflow import _cpp, _optimizers
-from vocabench.impls.on_tensorflow._layer import OutputLayer, Reach, Tensor, Tensors, on_gpu, traced
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.on_tensorflow.layer import OutputLayer, Reach, Tensor, Tensors, on_gpu, traced
+from vocabench.impls.on_tensorflow.ops import cpp_kernels
+from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.precision import Precise
-from vocabench.impls.recognizer import Recognizer, RecognizerConfig
 from vocabench.impls.spec import Arrays, LayerSpec, storage
-from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "tensorflow"  # what pip calls it
 
@@ -57,7 +58,7 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
     """Versions and settings that a row of that precision keeps as provenance."""
     facts = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if not device.startswith("cuda"):
-        facts |= {"threads": str(_cpp.threads()), "device_name": platform.processor() or platform.machine()}
+        facts |= {"threads": str(cpp_kernels.threads()), "device_name": platform.processor() or platform.machine()}
         return facts | {"compiler": cpp.version()}
     build = tf.sysconfig.get_build_info()
     with precision(dtype, check_device(device)):
@@ -109,7 +110,7 @@ def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
     """A function that multiplies two matrices (size, size) once, as the fastest of the layers do, and waits until it is
     done."""
     place = check_device(device)
-    multiply = _cpp.linear if device == "cpu" and _cpp.known(dtype) else tf.matmul
+    multiply = cpp_kernels.linear if device == "cpu" and cpp_kernels.known(dtype) else tf.matmul
     with tf.device(place):
         left, right = tf.unstack(tf.cast(tf.random.uniform([2, size, size]), storage(dtype)))
         product = traced(lambda: multiply(left, right))
@@ -149,14 +150,16 @@ def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
 
 def native(spec: LayerSpec) -> OutputLayer:
     """The method's Keras layer with its initial weights, for use in a model of one's own."""
-    layer: OutputLayer = importlib.import_module(f"vocabench.impls.on_tensorflow.{spec.method}").LAYER(spec)
+    layer: OutputLayer = importlib.import_module(f"vocabench.impls.on_tensorflow.methods.{spec.method}").LAYER(spec)
     layer.load_canonical({name: tf.constant(value) for name, value in spec.initial_parameters().items()})
     return layer
 
 
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
-    every: tuple[str, ...] = importlib.import_module(f"vocabench.impls.on_tensorflow.{spec.method}").LAYER.forms(spec)
+    every: tuple[str, ...] = importlib.import_module(
+        f"vocabench.impls.on_tensorflow.methods.{spec.method}"
+    ).LAYER.forms(spec)
     return tuple(form for form in every if device == "cpu" or form != CPP)
 
 
@@ -228,7 +231,7 @@ class TensorFlowLayer(Switched, Layer):
         self.device, self.dtype = device, tf.as_dtype(spec.storage)
         with tf.device(device):
             self.native = layer = native(spec)
-        self._by_rows: _optimizers.Updates | None = None  # the last step's, where it is row-sparse
+        self._by_rows: optimizers.Updates | None = None  # the last step's, where it is row-sparse
         compiled: dict[str, Any] = {"jit_compile": layer.jit_compile}
         self._loss_of = traced(lambda hidden, targets, extra: layer(hidden, targets, **extra), **compiled)
         self._grads_of = traced(self._gradients, **compiled)
@@ -339,10 +342,10 @@ class TensorFlowLayer(Switched, Layer):
     ) -> Callable[[], object]:
         layer, weights = self.native, self.native.named_weights()
         if optimizer.row_sparse:
-            self._by_rows = updates = _optimizers.Updates(optimizer, weights, layer.FEW_ROWS)
+            self._by_rows = updates = optimizers.Updates(optimizer, weights, layer.FEW_ROWS)
             reach_of = layer.reach
         else:
-            updates, reach_of = _optimizers.Updates(optimizer, weights), partial(OutputLayer.reach, layer)
+            updates, reach_of = optimizers.Updates(optimizer, weights), partial(OutputLayer.reach, layer)
 
         @traced(jit_compile=layer.jit_compile)
         def step(hidden: Tensor, targets: Tensor, extra: Tensors) -> Tensor:

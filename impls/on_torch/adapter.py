@@ -14,18 +14,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocabench.impls import cpp
-from vocabench.impls.bag_model import BagModel, BagModelConfig
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.errors import unknown
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_torch import _capture, _clusters, _optimizers, _products, _tree, _triton
-from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
-from vocabench.impls.on_torch._row_sparse import RowSparse
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.training import cuda_graphs, optimizers
+from vocabench.impls.on_torch.training.row_sparse import RowSparse
+from vocabench.impls.on_torch.trees import tree_layer
+from vocabench.impls.on_torch.triton import availability
+from vocabench.impls.on_torch.two_level import cluster_softmax
 from vocabench.impls.precision import Precise
-from vocabench.impls.recognizer import Recognizer, RecognizerConfig
 from vocabench.impls.spec import Arrays, LayerSpec
 from vocabench.impls.structures import blocks
-from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 DISTRIBUTION = "torch"  # what pip calls it
 
@@ -52,8 +56,8 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
         "flush_denormal": str(_flushes_denormals()),
     }
     if not device.startswith("cuda"):
-        few = "words first" if _products.words_first() else "vectors first"
-        library = "oneDNN" if _products.onednn_is_faster() else "MKL"
+        few = "words first" if products.words_first() else "vectors first"
+        library = "oneDNN" if products.onednn_is_faster() else "MKL"
         name = platform.processor() or platform.machine()
         own = {"products_of_few": few, "products": library, "compiler": cpp.version()}
         return facts | {"device_name": name} | own
@@ -108,7 +112,7 @@ def precision(dtype: str, device: torch.device) -> Iterator[None]:
 
 def blank(spec: LayerSpec) -> OutputLayer:
     """The method's `nn.Module`, whose parameters are still to be loaded."""
-    return importlib.import_module(f"vocabench.impls.on_torch.{spec.method}").LAYER(spec)
+    return importlib.import_module(f"vocabench.impls.on_torch.methods.{spec.method}").LAYER(spec)
 
 
 def native(spec: LayerSpec) -> OutputLayer:
@@ -121,18 +125,20 @@ def native(spec: LayerSpec) -> OutputLayer:
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
     """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
     fits = _fits_cpu if device == "cpu" else _fits_gpu
-    every: tuple[str, ...] = importlib.import_module(f"vocabench.impls.on_torch.{spec.method}").LAYER.forms(spec)
+    every: tuple[str, ...] = importlib.import_module(f"vocabench.impls.on_torch.methods.{spec.method}").LAYER.forms(
+        spec
+    )
     return tuple(form for form in every if fits(form))
 
 
 def _fits_cpu(form: str) -> bool:
-    return not form.endswith(_triton.KERNELS)
+    return not form.endswith(availability.KERNELS)
 
 
 def _fits_gpu(form: str) -> bool:
     """Kernels in C++, blocks of tokens and pairs read in place are the CPU's, and a loop over clusters waits for the
     device to count the tokens of each."""
-    return form not in (*_clusters.END_TO_END, _tree.IN_PLACE, *blocks.TOKEN_FORMS)
+    return form not in (*cluster_softmax.END_TO_END, tree_layer.IN_PLACE, *blocks.TOKEN_FORMS)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
@@ -182,7 +188,7 @@ def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
 
     def run() -> None:
         with precision(dtype, place), torch.no_grad():
-            _products.linear(left, right, kernels=True)
+            products.linear(left, right, kernels=True)
         synchronize(place)
 
     return run
@@ -331,7 +337,7 @@ class TorchLayer(Switched, Layer):
             return self._decoder(decode[job.work])
         hidden.requires_grad_()
         optimizer = job.optimizer
-        stepper = _optimizers.build(optimizer, self.native.parameters()) if job.work == "layer_step" else None
+        stepper = optimizers.build(optimizer, self.native.parameters()) if job.work == "layer_step" else None
         self._stepper = stepper or self._stepper
         replay: Callable[[], object] | None = None
         tried = False
@@ -346,11 +352,11 @@ class TorchLayer(Switched, Layer):
 
         def descend() -> None:
             if stepper is not None:
-                _optimizers.finish_gradients(optimizer, self.native.parameters())
+                optimizers.finish_gradients(optimizer, self.native.parameters())
                 stepper.step()
 
         drop_gradients()  # of what was prepared before, or they would seem in use where this one's memory is counted
-        captures_all = stepper is None or _optimizers.is_capturable(stepper)
+        captures_all = stepper is None or optimizers.is_capturable(stepper)
 
         def step() -> None:
             differentiate()
@@ -369,7 +375,7 @@ class TorchLayer(Switched, Layer):
                 if not tried:
                     synchronize(self.device)
                     drop_gradients()
-                    tried, replay = True, _capture.captured(step, self.device)
+                    tried, replay = True, cuda_graphs.captured(step, self.device)
                     self._captured = replay is not None
             if replay is None:
                 drop_gradients()  # as large as the parameters: gone between calls, where no graph writes them
@@ -391,7 +397,7 @@ class TorchLayer(Switched, Layer):
                 (replay or decode)()
                 if not tried:
                     synchronize(self.device)
-                    tried, replay = True, _capture.captured(decode, self.device)
+                    tried, replay = True, cuda_graphs.captured(decode, self.device)
                     self._captured = replay is not None
 
         return begin

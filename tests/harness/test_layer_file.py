@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from vocabench.harness import cli, layer_file, layers, registry
-from vocabench.harness.cells import Selection, Suite
+from vocabench.harness.measure.workload import batch, zipf_counts
+from vocabench.harness.run.cells import Selection, Suite
 from vocabench.harness.tasks import trained_layer
-from vocabench.harness.workload import batch, zipf_counts
 from vocabench.impls.errors import BadInput
 
 FRAMEWORKS = registry.installed_frameworks()

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from vocabench.harness import cli, registry
-from vocabench.harness.cells import Cell
-from vocabench.harness.datasets import _corpus, _pairs
+from vocabench.harness.datasets.pairs import collection
+from vocabench.harness.datasets.text import corpora
 from vocabench.harness.import_root import IMPORT_ROOT
-from vocabench.harness.store import Store
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.store import Store
 from vocabench.impls.errors import BadInput
 from vocabench.impls.options import Table, read_table
 
@@ -116,10 +117,10 @@ def test_strange_text_in_a_suite_or_an_argument_is_refused(said, monkeypatch, ca
 
 def test_pickles_as_text_are_text():
     Path("train.txt").write_text(" ".join(TEXTS) * 9)
-    assert _corpus.load("./train.txt").words
+    assert corpora.load("./train.txt").words
     pairs = [json.dumps({"text": said, "summary": said}) for said in TEXTS]
     Path("pairs.jsonl").write_text("\n".join(pairs))
-    assert len(_pairs.load("./pairs.jsonl").splits["train"])
+    assert len(collection.load("./pairs.jsonl").splits["train"])
 
 
 def test_no_module_loads_pickles_or_evaluates_text():

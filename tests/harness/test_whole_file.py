@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vocabench.harness.whole_file import write_whole
+from vocabench.harness.atomic_write import write_whole
 
 
 def test_a_write_that_fails_names_the_file_and_leaves_what_was_there(tmp_path, monkeypatch):

@@ -15,14 +15,14 @@ from vocabench.impls import cpp
 @functools.cache
 def _compiled(compiler: str, processor: str) -> Any:
     """PyTorch's kernels; None where they cannot be compiled."""
-    from vocabench.impls.on_torch import _cpp
+    from vocabench.impls.on_torch.ops import cpp_kernels
 
     assert "-march=native" in cpp._COMPILE
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", compiler)
         patch.setattr(cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in cpp._COMPILE))
         patch.setattr(cpp, "library", cpp.library.__wrapped__)  # nothing takes the place of those of this process
-        return _cpp._library()
+        return cpp_kernels._library()
 
 
 @pytest.fixture(params=itertools.product(("g++", "clang++"), ("native", "haswell")), ids="-".join)
@@ -33,7 +33,7 @@ def compiled_otherwise(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         pytest.skip(f"needs {compiler}")
     kernels = _compiled(compiler, processor)
     assert kernels is not None
-    monkeypatch.setattr("vocabench.impls.on_torch._cpp._library", lambda: kernels)
+    monkeypatch.setattr("vocabench.impls.on_torch.ops.cpp_kernels._library", lambda: kernels)
 
 
 @pytest.fixture

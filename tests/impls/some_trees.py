@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness.workload import zipf_counts
+from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls.structures import huffman, trees
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vocabench.harness import layers
-from vocabench.harness.workload import zipf_counts
+from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls.cpp import CPP
 
 FRAMEWORKS = ("torch", "tensorflow")  # JAX compiles what it is given, called as it is too

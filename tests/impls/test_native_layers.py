@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from vocabench.harness import layers, registry
-from vocabench.harness.workload import batch, zipf_counts
-from vocabench.impls.summarizer import PADDING
+from vocabench.harness.measure.workload import batch, zipf_counts
+from vocabench.impls.models.summarizer import PADDING
 
 METHODS = registry.methods("torch")
 needs = {
@@ -315,7 +315,7 @@ def test_the_oracles_language_model_is_torchs_lstm_and_adagrad():
     import torch
     from torch import nn
 
-    from vocabench.impls.language_model import LanguageModelConfig
+    from vocabench.impls.models.language_model import LanguageModelConfig
 
     config = LanguageModelConfig(embedding=5, hidden=6)
     spec = layers.spec("full_softmax", counts=zipf_counts(31), dim=6, dtype="float64")

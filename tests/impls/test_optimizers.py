@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from vocabench.harness import registry
-from vocabench.harness.agreement import compare
-from vocabench.harness.tolerances import tolerance
+from vocabench.harness.measure.agreement import compare
+from vocabench.harness.measure.tolerances import tolerance
 from vocabench.impls.errors import BadInput
-from vocabench.impls.on_numpy._optimizers import Updates
+from vocabench.impls.on_numpy.optimizers import Updates
 from vocabench.impls.optimizers import NAMES, Optimizer
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
@@ -24,12 +24,12 @@ def in_sixteen_bits(rng, *shape):
 def trained_by_torch(settings, start, rows_SU, grads):
     import torch
 
-    from vocabench.impls.on_torch import _optimizers
-    from vocabench.impls.on_torch._row_sparse import _SLOTS, RowSparse
     from vocabench.impls.on_torch.adapter import to_numpy
+    from vocabench.impls.on_torch.training import optimizers
+    from vocabench.impls.on_torch.training.row_sparse import _SLOTS, RowSparse
 
     params = {name: torch.nn.Parameter(torch.tensor(value, dtype=torch.bfloat16)) for name, value in start.items()}
-    stepper = _optimizers.build(settings, params.values())
+    stepper = optimizers.build(settings, params.values())
     for rows_U, arrays in zip(rows_SU, grads, strict=True):
         given = {name: torch.tensor(value, dtype=torch.bfloat16) for name, value in arrays.items()}
         if isinstance(stepper, RowSparse):
@@ -38,7 +38,7 @@ def trained_by_torch(settings, start, rows_SU, grads):
             given["table"] = torch.sparse_coo_tensor(listed[None], table[listed], table.shape, check_invariants=True)
         for name, grad in given.items():
             params[name].grad = grad
-        _optimizers.finish_gradients(settings, params.values())
+        optimizers.finish_gradients(settings, params.values())
         stepper.step()
     if isinstance(stepper, RowSparse):
         stepper.catch_up()
@@ -47,11 +47,11 @@ def trained_by_torch(settings, start, rows_SU, grads):
 
 
 def trained_by_tensorflow(settings, start, rows_SU, grads):
-    from vocabench.impls.on_tensorflow import _optimizers
     from vocabench.impls.on_tensorflow.adapter import tf, to_numpy
+    from vocabench.impls.on_tensorflow.training import optimizers
 
     variables = {name: tf.Variable(tf.constant(value, tf.bfloat16)) for name, value in start.items()}
-    updates = _optimizers.Updates(settings, variables, ["table"] if settings.row_sparse else [])
+    updates = optimizers.Updates(settings, variables, ["table"] if settings.row_sparse else [])
     for rows_U, grad in zip(rows_SU, grads, strict=True):
         given = {name: tf.constant(value, tf.bfloat16) for name, value in grad.items()}
         rows = {"table": tf.constant(rows_U)} if settings.row_sparse else {}
@@ -66,20 +66,20 @@ def trained_by_jax(settings, start, rows_SU, grads):
     import jax
     import jax.numpy as jnp
 
-    from vocabench.impls.on_jax import _optimizers
+    from vocabench.impls.on_jax.training import optimizers
 
     @jax.jit
     def step(params, state, rows, grads):
-        params, state = _optimizers.make_up(settings, params, state, rows)
-        return _optimizers.update(settings, params, grads, state, rows=rows)
+        params, state = optimizers.make_up(settings, params, state, rows)
+        return optimizers.update(settings, params, grads, state, rows=rows)
 
     params = {name: jnp.asarray(value, jnp.bfloat16) for name, value in start.items()}
-    state = _optimizers.init(settings, params, ["table"] if settings.row_sparse else [])
+    state = optimizers.init(settings, params, ["table"] if settings.row_sparse else [])
     for rows_U, grad in zip(rows_SU, grads, strict=True):
         rows = {"table": jnp.asarray(rows_U, jnp.int32)} if settings.row_sparse else {}
         given = {name: jnp.asarray(value, jnp.bfloat16) for name, value in grad.items()}
         params, state = step(params, state, rows, given | {name: given[name][listed] for name, listed in rows.items()})
-    params, state = _optimizers.make_up(settings, params, state)
+    params, state = optimizers.make_up(settings, params, state)
     assert all(value.dtype == jnp.bfloat16 for each in (params, *state.slots) for value in each.values())
     return [{name: np.asarray(value, np.float32) for name, value in each.items()} for each in (params, *state.slots)]
 
@@ -130,28 +130,28 @@ def test_a_gradient_in_bfloat16_is_clipped_by_its_norm_in_float32(framework):
 def rated_by_torch(settings):
     import torch
 
-    from vocabench.impls.on_torch import _optimizers
+    from vocabench.impls.on_torch.training import optimizers
 
     param = torch.nn.Parameter(torch.zeros(3, 2))
-    _optimizers.descend(param.sum(), settings, _optimizers.build(settings, [param]), [param], rate=0.1)
+    optimizers.descend(param.sum(), settings, optimizers.build(settings, [param]), [param], rate=0.1)
 
 
 def rated_by_tensorflow(settings):
-    from vocabench.impls.on_tensorflow import _optimizers
     from vocabench.impls.on_tensorflow.adapter import tf
+    from vocabench.impls.on_tensorflow.training import optimizers
 
-    updates = _optimizers.Updates(settings, {"table": tf.Variable(tf.zeros([3, 2]))}, ["table"])
+    updates = optimizers.Updates(settings, {"table": tf.Variable(tf.zeros([3, 2]))}, ["table"])
     updates.apply({"table": tf.ones([1, 2])}, tf.constant(0.1), {"table": tf.constant([1])})
 
 
 def rated_by_jax(settings):
     import jax.numpy as jnp
 
-    from vocabench.impls.on_jax import _optimizers
+    from vocabench.impls.on_jax.training import optimizers
 
     params = {"table": jnp.zeros((3, 2))}
-    state = _optimizers.init(settings, params, ["table"])
-    _optimizers.update(settings, params, {"table": jnp.ones((1, 2))}, state, 0.1, {"table": jnp.array([1])})
+    state = optimizers.init(settings, params, ["table"])
+    optimizers.update(settings, params, {"table": jnp.ones((1, 2))}, state, 0.1, {"table": jnp.array([1])})
 
 
 RATED = {"torch": rated_by_torch, "tensorflow": rated_by_tensorflow, "jax": rated_by_jax}

@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vocabench.harness import agreement, cli, layers, registry, runs, worker
-from vocabench.harness.cells import Cell
-from vocabench.harness.tolerances import UNITS
-from vocabench.harness.workload import batch, zipf_counts
-from vocabench.impls.bag_model import BagModel, BagModelConfig
+from vocabench.harness import cli, layers, registry
+from vocabench.harness.measure import agreement
+from vocabench.harness.measure.tolerances import UNITS
+from vocabench.harness.measure.workload import batch, zipf_counts
+from vocabench.harness.run import results_files, worker
+from vocabench.harness.run.cells import Cell
 from vocabench.impls.contract import WORK, Layer
 from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import Unsupported
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.summarizer import SummarizerConfig
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.models.summarizer import SummarizerConfig
 
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 SWITCHED = [name for name in FRAMEWORKS if name in ("torch", "tensorflow")]
@@ -74,7 +76,7 @@ def test_cells_in_tf32_are_skipped_without_a_device_that_has_it(in_empty_folder,
     for framework in FRAMEWORKS:
         selection = ["-f", framework, "-m", "full_softmax", "--precision", "tf32", "--out", "rows.jsonl"]
         assert cli.main(["run", "check", *selection]) == 0
-    rows = runs.rows(in_empty_folder / "rows.jsonl")
+    rows = results_files.rows(in_empty_folder / "rows.jsonl")
     assert [row["status"] for row in rows] == ["skipped"] * len(FRAMEWORKS)
     assert all("needs a CUDA device of compute capability 8.0 or newer" in row["message"] for row in rows)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vocabench.harness.report import _svg
+from vocabench.harness.report import svg
 from vocabench.harness.report.figures import agreement, lengths, quality, roofline, sizes, training
 from vocabench.harness.report.figures._figure import Figure, name_of
 from vocabench.harness.report.rows import Record
-from vocabench.harness.store import Row
+from vocabench.harness.run.store import Row
 
 __all__ = ["Figure", "all_of", "name_of"]
 
 
 def all_of(rows: Sequence[Row], records: Sequence[Record]) -> list[Figure]:
     """Every figure that these rows have numbers for."""
-    looks = _svg.style([name_of(record) for record in records if record["quantity"] != "agreement_error"])
+    looks = svg.style([name_of(record) for record in records if record["quantity"] != "agreement_error"])
     return [
         *sizes.speed(records, looks),
         *roofline.achieved(records, looks),

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vocabench.harness.cells import variant
 from vocabench.harness.report.rows import Record
+from vocabench.harness.run.cells import variant
 
 Looks = Mapping[str, Mapping[str, str]]  # of a method, the same in every figure: colour and marker
 

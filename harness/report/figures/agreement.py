@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vocabench.harness.report import _svg
-from vocabench.harness.report._svg import Axes
+from vocabench.harness.report import svg
 from vocabench.harness.report.figures._figure import Figure, name_of
 from vocabench.harness.report.rows import Record, groups
+from vocabench.harness.report.svg import Axes
 
 
 def errors(records: Sequence[Record]) -> list[Figure]:
@@ -24,16 +24,16 @@ def errors(records: Sequence[Record]) -> list[Figure]:
             names: list[str] = names,
             frameworks: list[str] = frameworks,
         ) -> None:
-            for framework, look in _svg.style(frameworks).items():
+            for framework, look in svg.style(frameworks).items():
                 mine = [r for r in group if r["framework"] == framework]
                 places = [names.index(name_of(r)) for r in mine]
                 axes.plot([r["value"] for r in mine], places, linestyle="none", markersize=5, label=framework, **look)
             axes.axvline(1.0, color="#888", linewidth=1)
-            axes.set_yticks(range(len(names)), [_svg.short(name) for name in names])
+            axes.set_yticks(range(len(names)), [svg.short(name) for name in names])
             axes.invert_yaxis()
             axes.set(xscale="log", xlabel="largest error (1 = the tolerance)")
             axes.grid(axis="x")
-            _svg.legend(axes)
+            svg.legend(axes)
 
         title = f"Agreement with the float64 definition: {precision}"
         outside = [f"{name_of(r)} in {r['framework']}" for r in group if r["value"] > 1]
@@ -42,7 +42,7 @@ def errors(records: Sequence[Record]) -> list[Figure]:
                 "agreement",
                 title,
                 "Left of the line: within the tolerance of values, gradients, top-k and training steps.",
-                _svg.drawn(
+                svg.drawn(
                     draw,
                     name=f"agreement{number}",
                     title=title,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vocabench.harness.report import _svg
-from vocabench.harness.report._svg import Axes
+from vocabench.harness.report import svg
 from vocabench.harness.report.figures._figure import Figure, Looks, name_of, name_of_cell, unless_test
 from vocabench.harness.report.rows import Record, trial
+from vocabench.harness.report.svg import Axes
 from vocabench.harness.report.table import seconds
-from vocabench.harness.store import Row
-from vocabench.harness.tasks._paired import BASELINE
+from vocabench.harness.run.store import Row
+from vocabench.harness.tasks.shared.paired import BASELINE
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ def gains(rows: Sequence[Row], records: Sequence[Record], looks: Looks) -> list[
                     [point.gain for point in points],
                     linewidth=1.4,
                     markersize=5,
-                    label=_svg.short(name),
+                    label=svg.short(name),
                     **looks[name],
                 )
             axes.axhline(1.0, color="#888", linewidth=1)
             axes.set(xlabel="length of the transcript (units)", ylabel="times faster than full softmax")
-            _svg.logarithmic(axes.yaxis)
+            svg.logarithmic(axes.yaxis)
             axes.grid(axis="y")
-            _svg.legend(axes)
+            svg.legend(axes)
 
         title = f"What a layer gains in decoding as transcripts grow: {_setting(cell)}"
         made.append(
@@ -73,7 +73,7 @@ def gains(rows: Sequence[Row], records: Sequence[Record], looks: Looks) -> list[
                 "of what was said; the line at 1 is full softmax. Each was decoded once, one layer after the other: "
                 "these times show more noise than the paired timings of layers. A model that hears more or fewer units "
                 "than were said takes another time for that, too.",
-                _svg.drawn(draw, name=f"lengths{number}", title=title, description=_spoken(lines)),
+                svg.drawn(draw, name=f"lengths{number}", title=title, description=_spoken(lines)),
                 ("method", "units an utterance", "utterances", "speed-up", "time"),
                 [
                     (name, f"{point.length:.1f}", f"{point.utterances:,}", f"{point.gain:.2f}", seconds(point.seconds))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vocabench.harness.quantities import HIGHER, QUANTITIES
-from vocabench.harness.report import _svg
-from vocabench.harness.report._svg import Axes
+from vocabench.harness.report import svg
 from vocabench.harness.report.figures._figure import Figure, Looks, name_of, unless_test
 from vocabench.harness.report.rows import Record, groups
-from vocabench.harness.tasks._paired import BASELINE
+from vocabench.harness.report.svg import Axes
+from vocabench.harness.tasks.shared.paired import BASELINE
 
 # The one figure by which a task's models are told apart.
 QUALITY = {
@@ -59,9 +59,9 @@ def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
                 frameworks = list(dict.fromkeys(p.framework for p in points))
                 for name in dict.fromkeys(p.name for p in points):
                     mine = [p for p in points if p.name == name]
-                    axes.plot([], [], linestyle="none", marker="o", color=looks[name]["color"], label=_svg.short(name))
+                    axes.plot([], [], linestyle="none", marker="o", color=looks[name]["color"], label=svg.short(name))
                     for p in mine:
-                        marker = _svg.MARKERS[frameworks.index(p.framework) % len(_svg.MARKERS)]
+                        marker = svg.MARKERS[frameworks.index(p.framework) % len(svg.MARKERS)]
                         axes.plot(
                             p.speed,
                             p.quality,
@@ -71,17 +71,17 @@ def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
                             linestyle="none",
                         )
                 for framework in frameworks:
-                    marker = _svg.MARKERS[frameworks.index(framework) % len(_svg.MARKERS)]
+                    marker = svg.MARKERS[frameworks.index(framework) % len(svg.MARKERS)]
                     axes.plot([], [], linestyle="none", marker=marker, color="#888", label=framework)
                 along = sorted(front, key=lambda p: p.speed)
                 axes.step([p.speed for p in along], [p.quality for p in along], where="pre", color="#888", linewidth=1)
                 axes.set_xlabel("training speed (full softmax of the same framework = 1)")
                 axes.set_ylabel(f"{label} ({'higher' if high else 'lower'} is better)")
-                _svg.logarithmic(axes.xaxis)
+                svg.logarithmic(axes.xaxis)
                 if label == "perplexity":
-                    _svg.logarithmic(axes.yaxis)
+                    svg.logarithmic(axes.yaxis)
                 axes.grid()
-                _svg.legend(axes)
+                svg.legend(axes)
 
             title = f"Quality against speed: {task.replace('_', ' ')} on {dataset}{unless_test(split)}, {vocab:,} words"
             best = ", ".join(f"{p.full_name} in {p.framework}" for p in sorted(front, key=lambda p: p.speed))
@@ -91,7 +91,7 @@ def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
                     title,
                     "The grey steps join what no other model beats in both. Times are of whole training runs, one "
                     "after the other: they show more noise than the paired timings of layers.",
-                    _svg.drawn(
+                    svg.drawn(
                         draw,
                         name=f"quality-{task}{number}",
                         title=title,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vocabench.harness.quantities import ROOFLINE
-from vocabench.harness.report import _svg
-from vocabench.harness.report._svg import Axes
+from vocabench.harness.report import svg
 from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
 from vocabench.harness.report.figures._figure import Figure, Looks, name_of
 from vocabench.harness.report.rows import Record
+from vocabench.harness.report.svg import Axes
 from vocabench.harness.report.table import share
 
 _NEEDED = ("layer_seconds", *ROOFLINE)  # above zero, for a mark
@@ -67,14 +67,12 @@ def achieved(records: Sequence[Record], looks: Looks) -> list[Figure]:
             axes.plot((ends[0], ridge, ends[1]), roof, color="#888", linewidth=1.4)
             for name, found in marks.items():
                 points = [(mark.intensity, mark.flops_per_second / 1e9) for mark in found]
-                axes.plot(
-                    *zip(*points, strict=True), linewidth=0.7, markersize=5, label=_svg.short(name), **looks[name]
-                )
+                axes.plot(*zip(*points, strict=True), linewidth=0.7, markersize=5, label=svg.short(name), **looks[name])
             axes.set(xlabel="least FLOPs a byte", ylabel="GFLOP/s")
-            _svg.logarithmic(axes.xaxis)
-            _svg.logarithmic(axes.yaxis)
+            svg.logarithmic(axes.xaxis)
+            svg.logarithmic(axes.yaxis)
             axes.grid()
-            _svg.legend(axes)
+            svg.legend(axes)
 
         last = {name: found[-1] for name, found in marks.items()}
         made.append(
@@ -84,7 +82,7 @@ def achieved(records: Sequence[Record], looks: Looks) -> list[Figure]:
                 f"The grey line is the most that this machine allows: {flops_per_second / 1e9:.3g} GFLOP/s in a matrix "
                 f"product, {bytes_per_second / 1e9:.3g} GB/s from memory, the best that any cell saw. A mark is the "
                 "least work of a method at one size of the vocabulary over the time of forward and backward.",
-                _svg.drawn(
+                svg.drawn(
                     draw,
                     name=f"roofline{number}",
                     title=f"Roofline, {setting(key)}",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from vocabench.harness.report import _svg
-from vocabench.harness.report._svg import Axes
+from vocabench.harness.report import svg
 from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
 from vocabench.harness.report.figures._figure import Figure, Looks
 from vocabench.harness.report.rows import Record
+from vocabench.harness.report.svg import Axes
 from vocabench.harness.report.table import seconds, size
-from vocabench.harness.tasks._paired import BASELINE
+from vocabench.harness.tasks.shared.paired import BASELINE
 
 
 def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
@@ -36,14 +36,14 @@ def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
                     capsize=2,
                     linewidth=1.4,
                     markersize=5,
-                    label=_svg.short(name),
+                    label=svg.short(name),
                     **looks[name],
                 )
             axes.axhline(1.0, color="#888", linewidth=1)
             axes.set_ylabel("times faster than full softmax")
-            _svg.logarithmic(axes.yaxis)
+            svg.logarithmic(axes.yaxis)
             _size_axis(axes, (r for found in lines.values() for r in found))
-            _svg.legend(axes)
+            svg.legend(axes)
 
         made.append(
             Figure(
@@ -51,7 +51,7 @@ def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
                 f"Speed-up over full softmax: {setting(key)}",
                 "Forward and backward of the layer, timed turn by turn with full softmax of the same framework; bars "
                 "are 95 % intervals, the line at 1 is full softmax.",
-                _svg.drawn(draw, name=f"speed{number}", title=f"Speed-up, {setting(key)}", description=_spoken(lines)),
+                svg.drawn(draw, name=f"speed{number}", title=f"Speed-up, {setting(key)}", description=_spoken(lines)),
                 ("method", "words", "speed-up", "95 % interval", "time"),
                 [
                     (
@@ -84,13 +84,11 @@ def memory(records: Sequence[Record], looks: Looks) -> list[Figure]:
         def draw(axes: Axes, lines: dict[str, list[Record]] = lines) -> None:
             for name in lines:
                 points = [(r["vocab"], r["value"] / 2**20) for r in lines[name]]
-                axes.plot(
-                    *zip(*points, strict=True), linewidth=1.4, markersize=5, label=_svg.short(name), **looks[name]
-                )
+                axes.plot(*zip(*points, strict=True), linewidth=1.4, markersize=5, label=svg.short(name), **looks[name])
             axes.set_ylabel("peak extra memory (MiB)")
-            _svg.logarithmic(axes.yaxis)
+            svg.logarithmic(axes.yaxis)
             _size_axis(axes, (r for found in lines.values() for r in found))
-            _svg.legend(axes)
+            svg.legend(axes)
 
         largest = {name: found[-1] for name, found in lines.items()}
         made.append(
@@ -98,7 +96,7 @@ def memory(records: Sequence[Record], looks: Looks) -> list[Figure]:
                 "memory",
                 f"Peak memory: {setting(key)}",
                 "Most memory beyond what was held before, during forward and backward of the layer.",
-                _svg.drawn(
+                svg.drawn(
                     draw,
                     name=f"memory{number}",
                     title=f"Peak memory, {setting(key)}",
@@ -116,7 +114,7 @@ def memory(records: Sequence[Record], looks: Looks) -> list[Figure]:
 def _size_axis(axes: Axes, records: Iterable[Record]) -> None:
     sizes = sorted({record["vocab"] for record in records})
     axes.set_xscale("log")
-    axes.set_xticks(sizes, [_svg.thousands(vocab) for vocab in sizes])
+    axes.set_xticks(sizes, [svg.thousands(vocab) for vocab in sizes])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("vocabulary (words)")
     axes.grid(axis="y")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vocabench.harness.report import _svg
-from vocabench.harness.report._svg import Axes
+from vocabench.harness.report import svg
 from vocabench.harness.report.figures._figure import Figure, Looks, name_of_cell, unless_test
 from vocabench.harness.report.rows import set_apart
-from vocabench.harness.store import Row
+from vocabench.harness.report.svg import Axes
+from vocabench.harness.run.store import Row
 
 
 class _Line(NamedTuple):
@@ -52,12 +52,12 @@ def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
         def draw(axes: Axes, lines: dict[str, _Line] = lines) -> None:
             for label, line in lines.items():
                 look = {"linewidth": 1.3, "markersize": 4, **looks[line.name]}
-                axes.plot(*zip(*line.steps, strict=True), label=_svg.short(label), **look)
+                axes.plot(*zip(*line.steps, strict=True), label=svg.short(label), **look)
             counted = "steps" if any("step" in point for line in lines.values() for point in line.curve) else "epochs"
             axes.set(xlabel=f"training {counted}", ylabel="held-out perplexity")
-            _svg.logarithmic(axes.yaxis)
+            svg.logarithmic(axes.yaxis)
             axes.grid(axis="y")
-            _svg.legend(axes)
+            svg.legend(axes)
 
         title = f"Training: {task.replace('_', ' ')} on {dataset}{unless_test(split)}, {framework}"
         reorganized = any(line.changes for line in lines.values())
@@ -67,7 +67,7 @@ def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
                 title,
                 "Perplexity of held-out text while training."
                 + (" Where clusters re-organize, it is of a sample just before and just after." if reorganized else ""),
-                _svg.drawn(
+                svg.drawn(
                     draw,
                     name=f"curve{number}",
                     title=title,

@@ -1,6 +1,7 @@
 """What the blocks of a conformer and of a transformer are made of.
 
-The parameters of a stack's blocks stand stacked (`impls/stacks.py`), and a scan runs over them: one block is compiled,
+The parameters of a stack's blocks stand stacked (`impls/models/stacks.py`), and a scan runs over them: one block is
+compiled,
 whatever their number, for each of the many shapes that a batch of utterances can have; and the optimizer's step has as
 few arrays.
 
@@ -16,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax._layer import Array, Tree, wide
-from vocabench.impls.recognizer import NORM_EPSILON
+from vocabench.impls.models.recognizer import NORM_EPSILON
+from vocabench.impls.on_jax.layer import Array, Tree, wide
 
 
 def blocks_of(params: Tree, stack: str) -> Tree:

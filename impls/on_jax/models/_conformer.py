@@ -1,4 +1,4 @@
-"""The conformer encoder of `impls/recognizer.py` in JAX.
+"""The conformer encoder of `impls/models/recognizer.py` in JAX.
 
 Shape letters: B utterances, F frames of features, M mels, S frames after the convolutions, D width, C channels,
 P relative positions, H heads, E width of a head.
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from vocabench.impls.on_jax._layer import Array, Tree, wide
+from vocabench.impls.models.recognizer import RecognizerConfig, sinusoids
+from vocabench.impls.on_jax.layer import Array, Tree, wide
 from vocabench.impls.on_jax.models._blocks import blocks_of, feed_forward, linear, norm, read, run, scores, split_heads
 from vocabench.impls.on_jax.models._depthwise import depthwise
-from vocabench.impls.recognizer import RecognizerConfig, sinusoids
 
 
 def encode(params: Tree, config: RecognizerConfig, features_BFM: Array, real_BS: Array) -> Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax._layer import Array, wide
+from vocabench.impls.on_jax.layer import Array, wide
 
 _NEVER = -1e30  # log-probability of what cannot be: finite, so that no gradient is NaN
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax._layer import Array, wide
+from vocabench.impls.on_jax.layer import Array, wide
 
 _UNROLLED = 8  # taps that XLA makes one pass over memory of; more are slow to compile
 

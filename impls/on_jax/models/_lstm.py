@@ -1,4 +1,4 @@
-"""The LSTM of `impls/lstm.py` in JAX: a scan, and the same by cuDNN. Parameters are named after a prefix.
+"""The LSTM of `impls/models/lstm.py` in JAX: a scan, and the same by cuDNN. Parameters are named after a prefix.
 
 Shape letters besides those of `impls/spec.py`: E width of a word's vector, H of the state, G the four gates' 4 H.
 """
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from vocabench.impls.on_jax import adapter
-from vocabench.impls.on_jax._layer import Array, Tree
+from vocabench.impls.on_jax.layer import Array, Tree
 from vocabench.impls.spec import storage
 
 State = tuple[Array, Array]  # h and c, (B, H)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from vocabench.impls.on_jax import adapter
-from vocabench.impls.on_jax._layer import OutputLayer, Tree, put
+from vocabench.impls.on_jax.layer import OutputLayer, Tree, put
 from vocabench.impls.spec import Arrays
 
 _PREFIX = "output."

@@ -1,4 +1,5 @@
-"""The transformer decoder of `impls/recognizer.py` in JAX: all units at once in training, one by one in decoding.
+"""The transformer decoder of `impls/models/recognizer.py` in JAX: all units at once in training, one by one in
+decoding.
 
 Shape letters: B utterances, S frames, T units, L blocks, D width, R decoded rows, W rows of an utterance, X longest
 transcript.
@@ -14,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from vocabench.impls.on_jax._layer import Array, Tree
+from vocabench.impls.models.recognizer import RecognizerConfig, sinusoids
+from vocabench.impls.on_jax.layer import Array, Tree
 from vocabench.impls.on_jax.models._blocks import attend, blocks_of, feed_forward, linear, norm, run
-from vocabench.impls.recognizer import RecognizerConfig, sinusoids
 
 Kept = TypeVar("Kept")
 

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls.bag_model import BagModel, BagModelConfig
-from vocabench.impls.on_jax import _optimizers, adapter
-from vocabench.impls.on_jax._layer import Array, Tree
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.layer import Array, Tree
 from vocabench.impls.on_jax.models import _output
 from vocabench.impls.on_jax.models._output import output_of
+from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
@@ -38,7 +39,7 @@ class JaxBagModel(BagModel):
     def _load(self, params: Arrays) -> None:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
-            self.optimizer = _optimizers.init(self.config.optimizer, self.params)
+            self.optimizer = optimizers.init(self.config.optimizer, self.params)
 
     def parameters(self) -> Arrays:
         with adapter.precision(self.spec.dtype):
@@ -47,18 +48,18 @@ class JaxBagModel(BagModel):
     def _step_of(
         self,
         params: Tree,
-        optimizer: _optimizers.State,
+        optimizer: optimizers.State,
         structure: Tree,
         bags_NJ: Array,
         targets_N: Array,
         extra: dict[str, Any],
-    ) -> tuple[Tree, _optimizers.State, Array]:
+    ) -> tuple[Tree, optimizers.State, Array]:
         def loss_of(params: Tree) -> Array:
             hidden_ND = mean_vectors(params["input"], bags_NJ)
             return self.output.loss(output_of(params), structure, hidden_ND, targets_N, **extra)
 
         loss, grads = jax.value_and_grad(loss_of)(params)
-        return *_optimizers.update(self.config.optimizer, params, grads, optimizer), loss
+        return *optimizers.update(self.config.optimizer, params, grads, optimizer), loss
 
     def _evaluate_of(self, params: Tree, structure: Tree, bags_NJ: Array, targets_N: Array) -> Array:
         hidden_ND = mean_vectors(params["input"], bags_NJ)

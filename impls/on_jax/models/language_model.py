@@ -9,13 +9,15 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_jax import _optimizers, _rows, adapter
-from vocabench.impls.on_jax._layer import Array, Reach, Tree
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.layer import Array, Reach, Tree
+from vocabench.impls.on_jax.methods.sohsm import SelfOrganizedHierarchicalSoftmax
 from vocabench.impls.on_jax.models import _lstm, _output
 from vocabench.impls.on_jax.models._lstm import State
 from vocabench.impls.on_jax.models._output import output_of
-from vocabench.impls.on_jax.sohsm import SelfOrganizedHierarchicalSoftmax
+from vocabench.impls.on_jax.ops import sparse_rows
+from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights
 
@@ -37,7 +39,7 @@ class JaxLanguageModel(LanguageModel):
                 self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
                 self.statistics = self.output.blank_statistics()
         self._step = jax.jit(self._step_of, donate_argnums=(0, 1, 2, 3))
-        self._make_up = jax.jit(partial(_optimizers.make_up, config.optimizer), donate_argnums=(0, 1))
+        self._make_up = jax.jit(partial(optimizers.make_up, config.optimizer), donate_argnums=(0, 1))
         self._evaluate = jax.jit(self._evaluate_of)
         self._hidden = jax.jit(self._hidden_of)
         self._next = jax.jit(self._next_of, static_argnums=4)
@@ -48,7 +50,7 @@ class JaxLanguageModel(LanguageModel):
             self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
             few_rows = ["embedding", *(f"output.{name}" for name in self.output.FEW_ROWS)]
             optimizer = self.config.optimizer
-            self.optimizer = _optimizers.init(optimizer, self.params, few_rows if optimizer.row_sparse else ())
+            self.optimizer = optimizers.init(optimizer, self.params, few_rows if optimizer.row_sparse else ())
         self.train_state: State | None = None
         self.eval_state: State | None = None
         self.decode_state: State | None = None
@@ -72,7 +74,7 @@ class JaxLanguageModel(LanguageModel):
     def _step_of(
         self,
         params: Tree,
-        optimizer: _optimizers.State,
+        optimizer: optimizers.State,
         statistics: Array | None,
         state: State,
         structure: Tree,
@@ -80,13 +82,15 @@ class JaxLanguageModel(LanguageModel):
         targets_N: Array,
         extra: dict[str, Any],
         weights: BatchWeights | None,
-    ) -> tuple[Tree, _optimizers.State, Array | None, State, Array]:
+    ) -> tuple[Tree, optimizers.State, Array | None, State, Array]:
         settings, rows, reach = self.config.optimizer, {}, Reach({}, structure, targets_N, extra)
         if settings.row_sparse:
             reach = self.output.reach(structure, targets_N, **extra)
-            words_U, place_R = _rows.distinct(inputs_BT.ravel(), self.spec.vocab, min(inputs_BT.size, self.spec.vocab))
+            words_U, place_R = sparse_rows.distinct(
+                inputs_BT.ravel(), self.spec.vocab, min(inputs_BT.size, self.spec.vocab)
+            )
             rows, inputs_BT = _output.with_output({"embedding": words_U}, reach.rows), place_R.reshape(inputs_BT.shape)
-            params, optimizer = _optimizers.make_up(settings, params, optimizer, rows)
+            params, optimizer = optimizers.make_up(settings, params, optimizer, rows)
 
         def loss_of(params: Tree) -> tuple[Array, tuple[State, Array | None]]:
             hidden_ND, new_state = self._hidden_of(params, inputs_BT, state)
@@ -98,14 +102,14 @@ class JaxLanguageModel(LanguageModel):
             cluster_N, word_N, log_cluster_NC = self.output.nll_parts(output, structure, hidden_ND, targets_N)
             return (cluster_N + word_N).mean(), (new_state, log_cluster_NC)
 
-        tables = _rows.tables(params, rows)
+        tables = sparse_rows.tables(params, rows)
         (loss, (state, log_cluster_NC)), grads = jax.value_and_grad(loss_of, has_aux=True)(tables)
         if statistics is not None:
             assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
             assert weights is not None
             assert log_cluster_NC is not None
             statistics = self.output.observe(statistics, log_cluster_NC, weights)
-        params, optimizer = _optimizers.update(settings, params, grads, optimizer, rows=rows)
+        params, optimizer = optimizers.update(settings, params, grads, optimizer, rows=rows)
         return params, optimizer, statistics, state, loss
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Array:

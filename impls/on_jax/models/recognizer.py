@@ -12,16 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls import stacks
 from vocabench.impls.errors import BadInput
-from vocabench.impls.on_jax import _optimizers, adapter
-from vocabench.impls.on_jax._layer import Array, Tree, pick, put
+from vocabench.impls.models import stacks
+from vocabench.impls.models.recognizer import PADDING, Recognizer, RecognizerConfig, frames_after
+from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.layer import Array, Tree, pick, put
 from vocabench.impls.on_jax.models import _blocks, _conformer, _output, _transformer
 from vocabench.impls.on_jax.models._ctc import ctc_nll
 from vocabench.impls.on_jax.models._output import output_of
 from vocabench.impls.on_jax.models._packing import pack
 from vocabench.impls.on_jax.models._transformer import Cache, Memory
-from vocabench.impls.recognizer import PADDING, Recognizer, RecognizerConfig, frames_after
+from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
@@ -71,7 +72,7 @@ class JaxRecognizer(Recognizer):
     def _load(self, params: Arrays) -> None:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             self.params = _output.from_canonical(self.output, self.structure, stacks.stack(params), self.dtype)
-            self.optimizer = _optimizers.init(self.config.optimizer, self.params)
+            self.optimizer = optimizers.init(self.config.optimizer, self.params)
         self.steps = 0
         self.heard: tuple[Memory, int] | None = None
         self.decoding: Decoding | None = None
@@ -94,12 +95,12 @@ class JaxRecognizer(Recognizer):
     def _step_of(
         self,
         params: Tree,
-        optimizer: _optimizers.State,
+        optimizer: optimizers.State,
         structure: Tree,
         batch: Batch,
         extra: dict[str, Any],
         rate: Array,
-    ) -> tuple[Tree, _optimizers.State, Array]:
+    ) -> tuple[Tree, optimizers.State, Array]:
         weight = self.config.ctc_weight
 
         def loss_of(params: Tree) -> Array:
@@ -117,7 +118,7 @@ class JaxRecognizer(Recognizer):
             return (1 - weight) * loss + weight * nll_B.sum() / real_N.sum()
 
         loss, grads = jax.value_and_grad(loss_of)(params)
-        return *_optimizers.update(self.config.optimizer, params, grads, optimizer, rate), loss
+        return *optimizers.update(self.config.optimizer, params, grads, optimizer, rate), loss
 
     def _unit_losses(
         self, output: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, extra: dict[str, Any]

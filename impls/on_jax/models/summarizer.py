@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls.on_jax import _optimizers, adapter
-from vocabench.impls.on_jax._layer import Array, Tree, wide
+from vocabench.impls.models.summarizer import PADDING, Summarizer, SummarizerConfig
+from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.layer import Array, Tree, wide
 from vocabench.impls.on_jax.models import _lstm, _output
 from vocabench.impls.on_jax.models._lstm import State
 from vocabench.impls.on_jax.models._output import output_of
 from vocabench.impls.on_jax.models._packing import pack
+from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
-from vocabench.impls.summarizer import PADDING, Summarizer, SummarizerConfig
 
 
 class Memory(NamedTuple):
@@ -61,7 +62,7 @@ class JaxSummarizer(Summarizer):
     def _load(self, params: Arrays) -> None:
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
-            self.optimizer = _optimizers.init(self.config.optimizer, self.params)
+            self.optimizer = optimizers.init(self.config.optimizer, self.params)
         self.memory: Memory | None = None
         self.decode_state: State | None = None
 
@@ -89,20 +90,20 @@ class JaxSummarizer(Summarizer):
     def _step_of(
         self,
         params: Tree,
-        optimizer: _optimizers.State,
+        optimizer: optimizers.State,
         structure: Tree,
         sources_BS: Array,
         inputs_BT: Array,
         places_N: Array,
         targets_N: Array,
         extra: dict[str, Any],
-    ) -> tuple[Tree, _optimizers.State, Array]:
+    ) -> tuple[Tree, optimizers.State, Array]:
         def loss_of(params: Tree) -> Array:
             hidden_NH = self._hidden_of(params, sources_BS, inputs_BT, places_N)
             return self.output.loss(output_of(params), structure, hidden_NH, targets_N, ignore_index=PADDING, **extra)
 
         loss, grads = jax.value_and_grad(loss_of)(params)
-        return *_optimizers.update(self.config.optimizer, params, grads, optimizer), loss
+        return *optimizers.update(self.config.optimizer, params, grads, optimizer), loss
 
     def _evaluate_of(
         self, params: Tree, structure: Tree, sources_BS: Array, inputs_BT: Array, places_N: Array, targets_N: Array

@@ -1,4 +1,4 @@
-"""The LSTM of `impls/lstm.py` over a batch of sequences in float64, and back-propagation through it written out.
+"""The LSTM of `impls/models/lstm.py` over a batch of sequences in float64, and back-propagation through it written out.
 
 i, f, g, o = split(W_x x_t + W_h h_{t-1} + b);  c_t = sigma(f) c_{t-1} + sigma(i) tanh(g);  h_t = sigma(o) tanh(c_t)
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls.on_numpy._oracle import sigmoid
+from vocabench.impls.on_numpy.oracle import sigmoid
 from vocabench.impls.spec import Arrays
 
 State = tuple[NDArray, NDArray]  # h and c, (B, H) each

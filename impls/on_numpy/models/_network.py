@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vocabench.impls.network import AnyConfig, Network
-from vocabench.impls.on_numpy._oracle import OracleLayer
+from vocabench.impls.models.network import AnyConfig, Network
+from vocabench.impls.on_numpy.oracle import OracleLayer
 from vocabench.impls.spec import Arrays, LayerSpec
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls.bag_model import BagModel, BagModelConfig
-from vocabench.impls.on_numpy._optimizers import Updates
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
 from vocabench.impls.on_numpy.models._network import InFloat64
+from vocabench.impls.on_numpy.optimizers import Updates
 
 
 class NumpyBagModel(InFloat64[BagModelConfig], BagModel):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_numpy import sohsm
-from vocabench.impls.on_numpy._optimizers import Updates
-from vocabench.impls.on_numpy._oracle import OracleLayer
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_numpy.methods import sohsm
 from vocabench.impls.on_numpy.models import _lstm
 from vocabench.impls.on_numpy.models._network import InFloat64
+from vocabench.impls.on_numpy.optimizers import Updates
+from vocabench.impls.on_numpy.oracle import OracleLayer
 from vocabench.impls.spec import Arrays, LayerSpec
 from vocabench.impls.structures import clusters
 from vocabench.impls.structures.statistics import StatisticsWeights

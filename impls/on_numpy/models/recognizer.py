@@ -1,7 +1,9 @@
-"""The speech recognizer of `impls/recognizer.py` in float64, forward only and written for reading: the frameworks'
+"""The speech recognizer of `impls/models/recognizer.py` in float64, forward only and written for reading: the
+frameworks'
 definition. Their gradients are held against finite differences of its loss.
 
-Shape letters besides those of `impls/recognizer.py`: H heads, E = D / H, C channels, P relative positions, J frames of
+Shape letters besides those of `impls/models/recognizer.py`: H heads, E = D / H, C channels, P relative positions, J
+frames of
 a depthwise window.
 """
 
@@ -15,10 +17,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput
-from vocabench.impls.on_numpy._oracle import log_softmax, sigmoid
+from vocabench.impls.models.recognizer import NORM_EPSILON, Recognizer, RecognizerConfig, frames_after, sinusoids
 from vocabench.impls.on_numpy.models import _ctc
 from vocabench.impls.on_numpy.models._network import InFloat64
-from vocabench.impls.recognizer import NORM_EPSILON, Recognizer, RecognizerConfig, frames_after, sinusoids
+from vocabench.impls.on_numpy.oracle import log_softmax, sigmoid
 
 
 class Heard(NamedTuple):

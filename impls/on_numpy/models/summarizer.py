@@ -1,4 +1,5 @@
-"""The encoder-decoder of `impls/summarizer.py` in float64, back-propagation written out: the frameworks' definition."""
+"""The encoder-decoder of `impls/models/summarizer.py` in float64, back-propagation written out: the frameworks'
+definition."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls.on_numpy._optimizers import Updates
-from vocabench.impls.on_numpy._oracle import log_softmax
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
 from vocabench.impls.on_numpy.models import _lstm
 from vocabench.impls.on_numpy.models._network import InFloat64
+from vocabench.impls.on_numpy.optimizers import Updates
+from vocabench.impls.on_numpy.oracle import log_softmax
 from vocabench.impls.spec import Arrays
-from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 
 class Memory(NamedTuple):

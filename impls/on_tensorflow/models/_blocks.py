@@ -1,6 +1,7 @@
 """What the blocks of a conformer and of a transformer are made of, in TensorFlow.
 
-The parameters of a stack's blocks stand stacked (`impls/stacks.py`), so that the optimizer has no more arrays than one
+The parameters of a stack's blocks stand stacked (`impls/models/stacks.py`), so that the optimizer has no more arrays
+than one
 block has. A block is traced once, whatever their number.
 
 Shape letters: B sequences, T places that ask, S places asked, D width, H heads, E = D / H.
@@ -12,8 +13,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32
-from vocabench.impls.recognizer import NORM_EPSILON, frequencies
+from vocabench.impls.models.recognizer import NORM_EPSILON, frequencies
+from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32
 
 
 def blocks_of(params: Tensors, stack: str) -> list[Tensors]:
@@ -51,7 +52,7 @@ def split(x_BTD: Tensor, heads: int) -> Tensor:
 
 
 def sinusoids(positions_P: Tensor, dim: int, dtype: tf.DType) -> Tensor:
-    """(P, D) as those of `vocabench.impls.recognizer`."""
+    """(P, D) as those of `vocabench.impls.models.recognizer`."""
     angle_PH = tf.cast(positions_P, tf.float64)[:, None] * frequencies(dim)
     return tf.cast(tf.concat([tf.sin(angle_PH), tf.cos(angle_PH)], axis=1), dtype)
 

@@ -1,4 +1,4 @@
-"""A conformer encoder in TensorFlow. See `impls/recognizer.py` for the formulas.
+"""A conformer encoder in TensorFlow. See `impls/models/recognizer.py` for the formulas.
 
 Shape letters: B utterances, F frames of features, M mels, S frames after the convolutions, D width, C channels, H
 heads, E = D / H, P = 2 S offsets between frames.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
+from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.on_tensorflow.models._blocks import (
     additive_mask,
     blocks_of,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow._layer import Tensor
+from vocabench.impls.on_tensorflow.layer import Tensor
 
 _NEVER = -1e30  # log-probability of what cannot be: finite, so that no difference of two is NaN
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow._layer import Tensor
+from vocabench.impls.on_tensorflow.layer import Tensor
 
 State = tuple[Tensor, Tensor]
 
@@ -28,7 +28,7 @@ def keras_lstm(inputs: int, hidden: int, dtype: str, *, unroll: bool = False) ->
 
 
 def variables_of(prefix: str, layer: keras.layers.LSTM) -> dict[str, tf.Variable]:
-    """By the names of `impls/lstm.py`."""
+    """By the names of `impls/models/lstm.py`."""
     cell = layer.cell
     values = {"input_weight": cell.kernel, "hidden_weight": cell.recurrent_kernel, "bias": cell.bias}
     return {f"{prefix}_{name}": value.value for name, value in values.items()}

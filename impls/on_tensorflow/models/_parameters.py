@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from vocabench.impls.on_tensorflow import adapter
-from vocabench.impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors
+from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors
 from vocabench.impls.spec import Arrays
 
 Variables = dict[str, tf.Variable]

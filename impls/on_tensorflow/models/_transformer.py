@@ -1,4 +1,5 @@
-"""A pre-norm transformer decoder over any encoder's frames in TensorFlow. See `impls/recognizer.py` for the formulas.
+"""A pre-norm transformer decoder over any encoder's frames in TensorFlow. See `impls/models/recognizer.py` for the
+formulas.
 
 Shape letters: B sequences, S frames, T units, P units with those of the past, D width, H heads, E = D / H, R rows of a
 decode, which are B or as many for each sequence.
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, look_up, traced
+from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.models._blocks import (
     additive_mask,
     blocks_of,

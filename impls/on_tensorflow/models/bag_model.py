@@ -5,10 +5,11 @@ from __future__ import annotations
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from vocabench.impls.bag_model import BagModel, BagModelConfig
-from vocabench.impls.on_tensorflow import _optimizers, adapter
-from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, look_up, traced
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.models import _parameters
+from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
@@ -30,7 +31,7 @@ class TensorFlowBagModel(adapter.Switched, BagModel):
     def _load(self, params: Arrays) -> None:
         with tf.device(self.device):
             _parameters.load_canonical(params, self._variables(), self.output)
-            self.optimizer = _optimizers.Updates(self.config.optimizer, self._variables())
+            self.optimizer = optimizers.Updates(self.config.optimizer, self._variables())
             # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
             self._step = traced(self._step_of)
             self._evaluate = traced(self._evaluate_of)

@@ -6,12 +6,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_tensorflow import _optimizers, adapter
-from vocabench.impls.on_tensorflow._layer import OutputLayer, Tensor, Tensors, look_up, traced
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors, look_up, traced
+from vocabench.impls.on_tensorflow.methods.sohsm import SelfOrganizedHierarchicalSoftmax
 from vocabench.impls.on_tensorflow.models import _lstm, _parameters
 from vocabench.impls.on_tensorflow.models._lstm import State
-from vocabench.impls.on_tensorflow.sohsm import SelfOrganizedHierarchicalSoftmax
+from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights
 
@@ -47,7 +48,7 @@ class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
             _parameters.load_canonical(params, self._variables(), self.output)
             few_rows = ["embedding", *(f"output.{name}" for name in self.output.FEW_ROWS)]
             settings = self.config.optimizer
-            self.optimizer = _optimizers.Updates(settings, self._variables(), few_rows if settings.row_sparse else ())
+            self.optimizer = optimizers.Updates(settings, self._variables(), few_rows if settings.row_sparse else ())
             # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
             self._step = traced(self._step_of)
             self._evaluate = traced(self._evaluate_of)

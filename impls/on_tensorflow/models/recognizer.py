@@ -1,4 +1,4 @@
-"""The speech recognizer in TensorFlow. See `impls/recognizer.py` for the formulas,
+"""The speech recognizer in TensorFlow. See `impls/models/recognizer.py` for the formulas,
 `impls/on_numpy/models/recognizer.py` for their definition."""
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from vocabench.impls import stacks
-from vocabench.impls.on_tensorflow import _optimizers, adapter
-from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, traced
+from vocabench.impls.models import stacks
+from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig, frames_after
+from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
 from vocabench.impls.on_tensorflow.models._transformer import KeysValues
-from vocabench.impls.recognizer import Recognizer, RecognizerConfig, frames_after
+from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
@@ -58,7 +59,7 @@ class TensorFlowRecognizer(adapter.Switched, Recognizer):
         with tf.device(device):
             self.output = adapter.native(spec)
             self.body = {name: tf.Variable(tf.zeros(shape, self.dtype)) for name, shape in shapes.items()}
-            self.optimizer = _optimizers.Updates(config.optimizer, self._variables())
+            self.optimizer = optimizers.Updates(config.optimizer, self._variables())
         # One trace of each function is for all shapes.
         ids_N, ids_BT = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
         speech = _Speech(tf.TensorSpec([None, None, config.mels], self.dtype), ids_N)

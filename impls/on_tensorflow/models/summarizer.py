@@ -7,12 +7,13 @@ from typing import NamedTuple
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from vocabench.impls.on_tensorflow import _optimizers, adapter
-from vocabench.impls.on_tensorflow._layer import Tensor, Tensors, at_least_float32, look_up, traced
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, look_up, traced
 from vocabench.impls.on_tensorflow.models import _parameters
 from vocabench.impls.on_tensorflow.models._lstm import LSTM, State
+from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
-from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 
 class _Source(NamedTuple):
@@ -52,7 +53,7 @@ class TensorFlowSummarizer(adapter.Switched, Summarizer):
     def _load(self, params: Arrays) -> None:
         with tf.device(self.device):
             _parameters.load_canonical(params, self._variables(), self.output)
-            self.optimizer = _optimizers.Updates(self.config.optimizer, self._variables())
+            self.optimizer = optimizers.Updates(self.config.optimizer, self._variables())
         # The step writes into the optimizer's variables, so a new optimizer needs a new trace; one is for all shapes.
         words = [tf.TensorSpec([None, None], tf.int32)] * 3
         signature = [*words, adapter.extra_signature(self.spec)]

@@ -1,4 +1,4 @@
-"""A conformer encoder in PyTorch. See `impls/recognizer.py` for the formulas.
+"""A conformer encoder in PyTorch. See `impls/models/recognizer.py` for the formulas.
 
 Shape letters: B utterances, F frames of features, M mels, S frames after the convolutions, H heads, E = D / H, P = 2 S
 offsets between frames.
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vocabench.impls.models.recognizer import NORM_EPSILON, RecognizerConfig, frames_after, sinusoids
 from vocabench.impls.on_torch.models._transformer import Attention, FeedForward
-from vocabench.impls.recognizer import NORM_EPSILON, RecognizerConfig, frames_after, sinusoids
 
 
 class Sinusoids(nn.Module):

@@ -1,4 +1,5 @@
-"""The LSTM of `impls/lstm.py` as PyTorch's, which is cuDNN's on an accelerator, and over sequences with padding."""
+"""The LSTM of `impls/models/lstm.py` as PyTorch's, which is cuDNN's on an accelerator, and over sequences with
+padding."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vocabench.impls.on_torch import adapter
-from vocabench.impls.on_torch._layer import OutputLayer
+from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.spec import Arrays
 
 

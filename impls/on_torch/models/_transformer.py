@@ -1,4 +1,5 @@
-"""A pre-norm transformer decoder over any encoder's frames in PyTorch. See `impls/recognizer.py` for the formulas.
+"""A pre-norm transformer decoder over any encoder's frames in PyTorch. See `impls/models/recognizer.py` for the
+formulas.
 
 Shape letters: B sequences, T units, S frames, H heads, E = D / H, R rows of a decode, which are B or as many for each
 sequence.
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, cat, nn
 from torch.nn import functional as F
 
-from vocabench.impls.recognizer import NORM_EPSILON, RecognizerConfig
+from vocabench.impls.models.recognizer import NORM_EPSILON, RecognizerConfig
 
 KeysValues = tuple[Tensor, Tensor]  # (B, H, S, E) each
 

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vocabench.impls.bag_model import BagModel, BagModelConfig
-from vocabench.impls.on_torch import _optimizers, adapter
-from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer
+from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.on_torch import adapter
+from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer
 from vocabench.impls.on_torch.models import _network
+from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
@@ -46,7 +47,7 @@ class TorchBagModel(adapter.Switched, BagModel):
 
     def _load(self, params: Arrays) -> None:
         self.network.write(params)
-        self.optimizer = _optimizers.build(self.config.optimizer, self.network.parameters())
+        self.optimizer = optimizers.build(self.config.optimizer, self.network.parameters())
 
     def _ids(self, ids: NDArray) -> Tensor:
         return adapter.ids_on(self.device, ids)
@@ -54,7 +55,7 @@ class TorchBagModel(adapter.Switched, BagModel):
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
         extra = adapter.extra_on(self.device, self.next_extra())
         loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N), **extra)
-        _optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.parameters())
+        optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.parameters())
         return loss.detach()
 
     @torch.no_grad()

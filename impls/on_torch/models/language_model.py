@@ -9,12 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vocabench.impls.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_torch import _optimizers, adapter
-from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors
-from vocabench.impls.on_torch._row_sparse import RowSparse
+from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.on_torch import adapter
+from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors
+from vocabench.impls.on_torch.methods.sohsm import SelfOrganizedHierarchicalSoftmax
 from vocabench.impls.on_torch.models import _lstm, _network
-from vocabench.impls.on_torch.sohsm import SelfOrganizedHierarchicalSoftmax
+from vocabench.impls.on_torch.training import optimizers
+from vocabench.impls.on_torch.training.row_sparse import RowSparse
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
@@ -56,7 +57,7 @@ class TorchLanguageModel(adapter.Switched, LanguageModel):
 
     def _load(self, params: Arrays) -> None:
         self.network.write(params)
-        self.optimizer = _optimizers.build(self.config.optimizer, self.network.trained().values())
+        self.optimizer = optimizers.build(self.config.optimizer, self.network.trained().values())
         self.train_state: _lstm.State | None = None
         self.eval_state: _lstm.State | None = None
         self.decode_state: _lstm.State | None = None
@@ -77,7 +78,7 @@ class TorchLanguageModel(adapter.Switched, LanguageModel):
             loss = output.training_loss(hidden_ND, targets_N, targets_BT.ravel())
         else:
             loss = output(hidden_ND, targets_N, **extra)
-        _optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.trained().values())
+        optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.trained().values())
         return loss.detach()
 
     @torch.no_grad()

@@ -1,4 +1,5 @@
-"""The speech recognizer in PyTorch. See `impls/recognizer.py` for the formulas, `impls/on_numpy/models/recognizer.py`
+"""The speech recognizer in PyTorch. See `impls/models/recognizer.py` for the formulas,
+`impls/on_numpy/models/recognizer.py`
 for their definition."""
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vocabench.impls.on_torch import _optimizers, adapter
-from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig, frames_after
+from vocabench.impls.on_torch import adapter
+from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from vocabench.impls.on_torch.models import _network
 from vocabench.impls.on_torch.models._conformer import EncoderBlock, Front, Sinusoids
 from vocabench.impls.on_torch.models._transformer import Decoder, KeysValues
-from vocabench.impls.recognizer import Recognizer, RecognizerConfig, frames_after
+from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
@@ -90,7 +92,7 @@ class TorchRecognizer(adapter.Switched, Recognizer):
 
     def _load(self, params: Arrays) -> None:
         self.network.write(params)
-        self.optimizer = _optimizers.build(self.config.optimizer, self.network.trained().values())
+        self.optimizer = optimizers.build(self.config.optimizer, self.network.trained().values())
         self.steps = 0
         self.decoding: Decoding | None = None
 
@@ -121,7 +123,7 @@ class TorchRecognizer(adapter.Switched, Recognizer):
             loss = (1 - weight) * loss + weight / len(targets_N) * ctc_nll
         self.steps += 1
         rate, trained = self.config.rate_at(self.steps), self.network.trained().values()
-        _optimizers.descend(loss, self.config.optimizer, self.optimizer, trained, rate)
+        optimizers.descend(loss, self.config.optimizer, self.optimizer, trained, rate)
         return loss.detach()
 
     def _unit_loss(self, hidden_ND: Tensor, targets_N: Tensor, extra: Tensors) -> Tensor:

@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vocabench.impls.on_torch import _optimizers, adapter
-from vocabench.impls.on_torch._layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.on_torch import adapter
+from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, at_least_float32
 from vocabench.impls.on_torch.models import _lstm, _network
+from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
-from vocabench.impls.summarizer import Summarizer, SummarizerConfig
 
 
 class Memory(NamedTuple):
@@ -81,7 +82,7 @@ class TorchSummarizer(adapter.Switched, Summarizer):
 
     def _load(self, params: Arrays) -> None:
         self.network.write(params)
-        self.optimizer = _optimizers.build(self.config.optimizer, self.network.trained().values())
+        self.optimizer = optimizers.build(self.config.optimizer, self.network.trained().values())
         self.decoding: tuple[Memory, _lstm.State] | None = None
 
     def _ids(self, ids: NDArray) -> Tensor:
@@ -101,7 +102,7 @@ class TorchSummarizer(adapter.Switched, Summarizer):
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Tensor:
         extra = adapter.extra_on(self.device, self.next_extra_for(targets_BT))
         loss = self.network.output(*self._forward(sources_BS, targets_BT), **extra)
-        _optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.trained().values())
+        optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.trained().values())
         return loss.detach()
 
     @torch.no_grad()

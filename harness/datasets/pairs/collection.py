@@ -1,0 +1,160 @@
+"""Pairs of a source text and its summaries: read from any of their layouts, checked once, then read where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocabench.harness import registry
+from vocabench.harness.datasets.pairs import layouts
+from vocabench.harness.datasets.shared import local_files
+from vocabench.harness.datasets.shared.local_files import Progress
+from vocabench.harness.datasets.shared.source import SPLITS, PairText
+from vocabench.impls import cache_folder
+from vocabench.impls.errors import BadInput
+
+Pair = tuple[str, list[str]]  # the source, and one reference or more
+
+_FORMAT = 2  # of the cache: raised when the same files would give other pairs
+_DIGIT = re.compile("[0-9]")
+_HELD_OUT = 0.025  # of a single file, for validation, and as much again for testing
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Texts with their summaries.
+
+    Attributes:
+        name: Of the dataset, or of the user's file or folder.
+        sha256: Of the pairs of all splits, whatever the layout of the files they came in.
+        licence: Of the text.
+        versions: What the text was made from, where that can change.
+        splits: Split to pairs, those of "train", "valid" and "test" that there are; read from disk when asked for.
+    """
+
+    name: str
+    sha256: str
+    licence: str
+    versions: Mapping[str, str]
+    splits: Mapping[str, Sequence[Pair]]
+
+
+class _Lines(Sequence[Pair]):
+    """The pairs of a split; only those asked for are read."""
+
+    def __init__(self, path: Path, starts_P: NDArray[np.int64]) -> None:
+        """`starts_P` (pairs + 1,): the byte where each line starts, and where the last one ends."""
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
+        self._starts_P = starts_P
+
+    def __len__(self) -> int:
+        return len(self._starts_P) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Pair]: ...
+    def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
+        if isinstance(index, slice):
+            return [self._at(number) for number in range(len(self))[index]]
+        return self._at(range(len(self))[index])
+
+    def _at(self, number: int) -> Pair:
+        line = self._bytes[self._starts_P[number] : self._starts_P[number + 1]].tobytes()
+        record = json.loads(line)
+        return record["text"], record["summaries"]
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def find(name: str, progress: Progress = _silent) -> PairText:
+    """The files of a dataset of pairs, built where they must be, or those at a path; see `layouts.own`."""
+    if name not in registry.datasets() and layouts.is_path(name):
+        return layouts.own(name)
+    return registry.dataset_of_kind(name, "pairs").pairs(progress)
+
+
+def load(name: str, *, digits: bool = False, progress: Progress = _silent) -> Pairs:
+    """Check and map pairs, from the cache where it has been done before.
+
+    Args:
+        name: A dataset, or a path; see `layouts.own`.
+        digits: Whether each digit 0-9 becomes "#", in sources and references alike, as in Rush et al.'s Gigaword.
+        progress: Called with a line of text now and then.
+
+    Raises:
+        BadInput: No such dataset or file; a line that is empty, no UTF-8 or, of JSON lines, no such object; files of
+            different length; a missing reference file; a cache that cannot be written.
+    """
+    text = find(name, progress)
+    checksums = {split: [local_files.sha256_of_file(path) for path in paths] for split, paths in text.files.items()}
+    rule = [_FORMAT, checksums, text.holds_out, digits]
+    key = hashlib.sha256(json.dumps(rule, sort_keys=True).encode()).hexdigest()[:24]
+    folder = cache_folder.filled(
+        cache_folder.path() / "pairs" / key, lambda scratch: _write_all(text, digits, scratch, progress)
+    )
+    files = {split: folder / f"{split}.jsonl" for split in SPLITS if (folder / f"{split}.jsonl").is_file()}
+    return Pairs(
+        name=text.name,
+        sha256=local_files.sha256_of(files),
+        licence=text.licence,
+        versions=text.versions,
+        splits={
+            split: _Lines(path, np.load(folder / f"{split}.npy", allow_pickle=False)) for split, path in files.items()
+        },
+    )
+
+
+def _write_all(text: PairText, digits: bool, folder: Path, progress: Progress) -> None:
+    for split, paths in text.files.items():
+        progress(f"{text.name}: checking {split}")
+        starts_P = _write(layouts.read(paths), digits, folder / f"{split}.jsonl")
+        if len(starts_P) == 1:
+            raise BadInput(f"{paths[0]}: it is empty: allowed: a line or more")
+        np.save(folder / f"{split}.npy", starts_P)
+    if text.holds_out:
+        _hold_out(folder, text.name)
+
+
+def line_of(source: str, references: Sequence[str]) -> bytes:
+    """A pair as it is kept."""
+    record = {"text": source, "summaries": list(references)}
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _write(pairs: Iterator[Pair], digits: bool, path: Path) -> NDArray[np.int64]:
+    starts = [0]
+    with path.open("wb") as file:
+        for source, references in pairs:
+            if digits:
+                source, references = _DIGIT.sub("#", source), [_DIGIT.sub("#", each) for each in references]
+            starts.append(starts[-1] + file.write(line_of(source, references)))
+    return np.array(starts, dtype=np.int64)
+
+
+def _hold_out(folder: Path, name: str) -> None:
+    """Cut "train" into three: the last pairs are for testing, those before them for validation."""
+    whole, starts_P = folder / "whole.jsonl", np.load(folder / "train.npy")
+    (folder / "train.jsonl").rename(whole)
+    count = len(starts_P) - 1
+    held = max(1, int(count * _HELD_OUT))
+    if count < 3:
+        raise BadInput(f"pairs {name}: {count} of them: allowed: from 3, one for each split, or a folder of splits")
+    ends = {"train": count - 2 * held, "valid": count - held, "test": count}
+    first = 0
+    with whole.open("rb") as source:
+        for split, end in ends.items():
+            (folder / f"{split}.jsonl").write_bytes(source.read(starts_P[end] - starts_P[first]))
+            np.save(folder / f"{split}.npy", starts_P[first : end + 1] - starts_P[first])
+            first = end
+    whole.unlink()

@@ -1,0 +1,78 @@
+"""How near a time is to what the machine allows (Williams, Waterman, Patterson 2009, Roofline).
+
+Two ceilings are measured: the FLOP/s of a large matrix product and the bytes/s of adding a large array to another, both
+as the framework itself computes them, on the same device and threads. Work that takes F FLOPs and moves B bytes cannot
+end before max(F / FLOP/s, B / bytes/s).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from vocabench.harness import registry
+from vocabench.harness.measure.timing import Work, call_seconds
+from vocabench.harness.quantities import Measurement
+from vocabench.impls.spec import LeastWork
+
+_SECONDS = 0.3  # of calls for each ceiling
+_LONG_ENOUGH = 0.01  # seconds of a product large enough to keep the device busy
+_SMALLEST, _LARGEST = 512, 8192  # rows of its matrices
+_ADDED = 2**25  # float32 numbers, 128 MiB: two such arrays are larger than most processors' caches
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Samples of each: the best is the ceiling, since nothing but disturbance makes one lower."""
+
+    flops_per_second: tuple[float, ...]
+    bytes_per_second: tuple[float, ...]
+
+    def joined(self, other: Ceilings) -> Ceilings:
+        """With the samples of another moment: a busy one sees a ceiling that is too low throughout."""
+        return Ceilings(self.flops_per_second + other.flops_per_second, self.bytes_per_second + other.bytes_per_second)
+
+
+def ceilings(framework: str, device: str, dtype: str) -> Ceilings:
+    """Measured in about a second."""
+    adapter = registry.adapter(framework)
+    size = _SMALLEST
+    while True:
+        product = adapter.prepare_product(size, device, dtype)
+        product()  # compiles
+        if size == _LARGEST or min(call_seconds(product) for _ in range(2)) > _LONG_ENOUGH:
+            break
+        size *= 2
+    return Ceilings(
+        flops_per_second=_rates(product, 2.0 * size**3),
+        bytes_per_second=_rates(adapter.prepare_add(_ADDED, device), 3.0 * 4 * _ADDED),  # two are read, one is written
+    )
+
+
+def _rates(work: Work, amount: float) -> tuple[float, ...]:
+    work()
+    rates = []
+    deadline = time.perf_counter() + _SECONDS
+    while not rates or time.perf_counter() < deadline:
+        rates.append(amount / call_seconds(work))
+    return tuple(rates)
+
+
+def measurements(layer_seconds: Measurement, least: LeastWork, found: Ceilings) -> list[Measurement]:
+    """What a row says of a layer's time besides the time itself."""
+    flops, moved = max(found.flops_per_second), max(found.bytes_per_second)
+    seconds = max(least.flops / flops, least.bytes / moved)
+    low, high = layer_seconds.low, layer_seconds.high
+    return [
+        Measurement(
+            "roofline_share",
+            seconds / layer_seconds.value,
+            [seconds / sample for sample in layer_seconds.samples],
+            low=seconds / high if high else None,
+            high=seconds / low if low else None,
+        ),
+        Measurement("least_flops", least.flops, [least.flops]),
+        Measurement("least_bytes", least.bytes, [least.bytes]),
+        Measurement("ceiling_flops_per_second", flops, list(found.flops_per_second)),
+        Measurement("ceiling_bytes_per_second", moved, list(found.bytes_per_second)),
+    ]

@@ -1,0 +1,95 @@
+"""Bootstrap over samples: percentile intervals of means and of pooled rates, and the paired test between two systems.
+
+A quantity is the mean of its values over samples, or, where the samples have sizes, the sum of the values over the sum
+of the sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocabench.harness.measure.stats import Interval
+
+RESAMPLES = 1000
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """
+    Attributes:
+        interval: Of the difference.
+        p_value: Two-sided: how often chance alone would give a difference at least as large.
+    """
+
+    interval: Interval
+    p_value: float
+
+
+def intervals(
+    values_SQ: NDArray[np.float64],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    sizes_S: NDArray[np.float64] | None = None,
+) -> list[Interval]:
+    """Each of Q quantities of S samples, with its 95 % percentile interval over resamples.
+
+    Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3.
+
+    Args:
+        values_SQ: Of each sample.
+        resamples: How many.
+        seed: Of the resamples.
+        sizes_S: Of each sample, from 0 and not all 0; None for means.
+    """
+    return _percentiles(*_resampled(values_SQ, resamples, seed, sizes_S))
+
+
+def differences(
+    first_SQ: NDArray[np.float64],
+    second_SQ: NDArray[np.float64],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    sizes_S: NDArray[np.float64] | None = None,
+) -> list[Difference]:
+    """First - second of each quantity, both systems resampled by the same samples (Koehn 2004).
+
+    The p value is the share of resamples whose difference lies at least as far from the one observed as that does from
+    zero: the bootstrap distribution, centred, stands for that of systems which do not differ (Riezler and Maxwell
+    2005). The observed sample counts as one more resample, so that no p value is zero.
+    """
+    found_Q, drawn_BQ = _resampled(first_SQ - second_SQ, resamples, seed, sizes_S)
+    # The tolerance is for sums in another order: the same samples must count as no nearer.
+    as_far_Q = (np.abs(drawn_BQ - found_Q) >= np.abs(found_Q) - 1e-12).sum(axis=0)
+    p_Q = (1 + as_far_Q) / (1 + len(drawn_BQ))
+    return [Difference(each, float(p)) for each, p in zip(_percentiles(found_Q, drawn_BQ), p_Q, strict=True)]
+
+
+def _resampled(
+    values_SQ: NDArray[np.float64], resamples: int, seed: int, sizes_S: NDArray[np.float64] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The quantities as observed, (Q,), and of each resample, (resamples, Q).
+
+    Resamples whose sizes are all 0 have no quantity, and are left out.
+    """
+    weights = _weights(len(values_SQ), resamples, seed)
+    if sizes_S is None:
+        return values_SQ.mean(axis=0), np.stack([weights_S @ values_SQ for weights_S in weights])
+    drawn = [(weights_S @ values_SQ, weights_S @ sizes_S) for weights_S in weights]
+    return values_SQ.sum(axis=0) / sizes_S.sum(), np.stack([sums_Q / size for sums_Q, size in drawn if size])
+
+
+def _weights(samples: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
+    """The share that each sample has in each resample: the (resamples, samples) matrix never exists whole."""
+    rng = np.random.default_rng(seed)
+    for _ in range(resamples):
+        yield np.bincount(rng.integers(samples, size=samples), minlength=samples) / samples
+
+
+def _percentiles(found_Q: NDArray[np.float64], drawn_BQ: NDArray[np.float64]) -> list[Interval]:
+    low_Q, high_Q = np.quantile(drawn_BQ, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], axis=0)
+    return [Interval(*map(float, each)) for each in zip(found_Q, low_Q, high_Q, strict=True)]

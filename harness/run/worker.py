@@ -1,0 +1,107 @@
+"""The child process that measures: `python -m vocabench.harness.run.worker --framework torch`.
+
+It reads cells as JSON lines from standard input and answers on the file descriptor given by --answers: any number of
+{"progress": text} lines for a cell, then one {"result": ...}. Standard output and error are the framework's to chatter
+on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Any, TextIO
+
+from vocabench.harness import registry
+from vocabench.harness.measure import memory
+from vocabench.harness.run import provenance
+from vocabench.harness.run.cells import Cell
+from vocabench.impls.errors import BadInput, Unsupported
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m vocabench.harness.run.worker")
+    parser.add_argument("--framework", required=True, choices=registry.frameworks())
+    parser.add_argument("--answers", type=int, required=True, help="file descriptor that answers are written to")
+    parser.add_argument("--parent", type=int, required=True, help="process whose end is this one's end too")
+    arguments = parser.parse_args()
+    memory.keep_freed()  # before there is a second thread
+    _end_with(arguments.parent)
+    registry.adapter(arguments.framework).prepare_process()
+    with open(arguments.answers, "w", encoding="utf-8") as answers:
+        for line in sys.stdin:
+            request = json.loads(line)
+            answer = _describe(arguments.framework) if "describe" in request else _measure(request["cell"], answers)
+            _say(answers, {"result": answer})
+
+
+def _measure(fields: dict[str, Any], answers: TextIO) -> dict[str, Any]:
+    cell = Cell.from_json(fields)
+    start = time.perf_counter()
+    try:
+        task = registry.task(cell.task)
+        result = task.run(cell, lambda text: _say(answers, {"progress": text}))
+        answer = {
+            "status": result.status,
+            "message": "; ".join(result.agreement.get("disagreements", [])),
+            "measurements": [m.to_json() for m in result.measurements],
+            "agreement": result.agreement,
+            "data": result.data,
+        }
+    except Exception as error:
+        answer = {"status": _status_of(error), "message": _one_line(error), "measurements": [], "agreement": {}}
+        if not isinstance(error, BadInput):
+            traceback.print_exc()
+    answer["seconds"] = time.perf_counter() - start
+    facts = registry.adapter(cell.framework).describe(cell.device, cell.precision)
+    answer["framework"] = {**facts, "freed_memory": memory.allocation()}
+    answer["code"] = provenance.fingerprint()  # now that all of it has been imported
+    return answer
+
+
+def _describe(framework: str) -> dict[str, Any]:
+    adapter = registry.adapter(framework)
+    devices = adapter.devices()
+    return {"devices": devices, "describe": {device: adapter.describe(device) for device in devices}}
+
+
+def _status_of(error: Exception) -> str:
+    if isinstance(error, Unsupported):
+        return "skipped"
+    if isinstance(error, BadInput):
+        return "refused"
+    text = f"{type(error).__name__} {error}".lower()
+    memory = ("out of memory", "outofmemory", "resource_exhausted", "resourceexhausted", "can't allocate memory")
+    return "oom" if isinstance(error, MemoryError) or any(sign in text for sign in memory) else "error"
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:2000]
+
+
+def _say(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed, perhaps before this line was reached, must not go on measuring, nor hold its
+    memory."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    if os.getppid() != parent:
+        os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Measurements of a layer turn by turn with full softmax, as several tasks take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocabench.harness.measure.timing import DEFINITION, IN_FLIGHT_DEFINITION, Paired, Work, paired
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.run.cells import Cell
+from vocabench.impls.contract import Layer
+
+BASELINE = "full_softmax"
+K = 10  # words asked for in decoding
+_ALONE = 32  # hidden vectors decoded one at a time
+
+
+def timed(
+    cell: Cell, quantity: str, baseline: Sequence[Work], other: Sequence[Work], detail: dict[str, Any], calls: int = 1
+) -> tuple[Paired, Measurement]:
+    """Both in alternation, piece by piece, under the cell's `rounds` and `budget`; a piece is so many calls."""
+    limits = {"rounds": cell.settings["rounds"], "budget_seconds": cell.settings["budget"]}
+    result = paired(baseline, other, **limits, calls=calls)
+    seconds, ratio = result.other.seconds, result.ratio
+    return result, Measurement(
+        quantity,
+        seconds.value,
+        samples=result.other.samples,
+        low=seconds.low,
+        high=seconds.high,
+        ratio={
+            # Full softmax over itself is 1 by definition; the interval of the A/A comparison shows the noise.
+            "value": 1.0 if cell.method == BASELINE else ratio.value,
+            "low": ratio.low,
+            "high": ratio.high,
+            "samples": result.ratios,
+            "baseline_samples": result.baseline.samples,
+        },
+        detail=detail | {"turns": result.other.turns, "timing": DEFINITION if calls == 1 else IN_FLIGHT_DEFINITION},
+    )
+
+
+DECODING = ("topk_seconds", "beam_seconds", "sample_seconds")
+
+
+def decoding(
+    cell: Cell, layer: Layer, baseline: Layer, hidden_ND: NDArray, wanted: Sequence[str] = DECODING
+) -> list[Measurement]:
+    """What it takes to find or draw words for `hidden_ND`, turn by turn with full softmax.
+
+    Exact top-k of all rows at once and of one alone, and what share of the layer it scored; a beam as wide as k, and
+    how much of the exact top-k it found; one drawn word a row. Alone means some of the rows one after the other, and
+    their mean: bounds reach further for some rows than for others, and one row, decoded again and again, would find
+    its clusters in a cache, where decoding a text does not.
+
+    Args:
+        cell: Whose `rounds` and `budget` hold.
+        layer: What is measured.
+        baseline: Full softmax of the same size; what its weights are does not change its time.
+        hidden_ND: How far bounds reach depends on them: those of a trained model are peaked, random ones flat.
+        wanted: Some of `DECODING`.
+    """
+    k = min(K, layer.spec.vocab)
+    found: list[Measurement] = []
+
+    def time(quantity: str, work: str, batches: Sequence[NDArray], against: str) -> None:
+        full = [baseline.prepare(against, rows_ND, k=k) for rows_ND in batches]
+        own = [layer.prepare(work, rows_ND, k=k) for rows_ND in batches]
+        detail = {"rows": len(batches[0]), "batches": len(batches)} | ({} if work == "sample" else {"k": k})
+        found.append(timed(cell, quantity, full, own, detail)[1])
+        found[-1].detail["formulation"] = layer.formulation()  # which the first call completes
+
+    if "topk_seconds" in wanted:
+        share_N = layer.expanded_share(hidden_ND, k)
+        time("topk_seconds", "topk", [hidden_ND], "topk")
+        alone_R = np.linspace(0, len(hidden_ND) - 1, min(_ALONE, len(hidden_ND)), dtype=np.int64)
+        time("topk1_seconds", "topk", [hidden_ND[row : row + 1] for row in alone_R], "topk")
+        found.append(Measurement("expanded_share", float(share_N.mean()), share_N.tolist()))
+    if "beam_seconds" in wanted:
+        time("beam_seconds", "beam", [hidden_ND], "topk")
+        recall_N = _recall(layer.beam(hidden_ND, k, k)[1], layer.topk(hidden_ND, k)[1])
+        found.append(Measurement("beam_recall", float(recall_N.mean()), recall_N.tolist(), detail={"width": k}))
+    if "sample_seconds" in wanted:
+        time("sample_seconds", "sample", [hidden_ND], "sample")
+    return found
+
+
+def _recall(found_NK: NDArray, exact_NK: NDArray) -> NDArray:
+    """(N,) the share of each row's exact words that were found."""
+    return (exact_NK[:, :, None] == found_NK[:, None, :]).any(axis=2).mean(axis=1)

@@ -1,0 +1,26 @@
+"""The output layer of a model that a task trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from numpy.typing import NDArray
+
+from vocabench.harness import layers
+from vocabench.harness.measure.fastest_form import fastest_form
+from vocabench.harness.measure.workload import batch
+from vocabench.harness.run.cells import Cell
+from vocabench.impls.spec import LayerSpec
+
+
+def spec_of(cell: Cell, counts_V: NDArray, options: Mapping[str, object]) -> LayerSpec:
+    """The layer of the cell's method, in the form that is fastest for a batch of the cell's tokens.
+
+    On a CPU it is each framework's first one, which was the fastest on ours or near it: compiling every form would cost
+    a short training more than the best could save.
+    """
+    spec = layers.spec(cell.method, counts=counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options)
+    if cell.device == "cpu":
+        return spec
+    inputs = batch(spec.counts, tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
+    return fastest_form(cell.framework, spec, inputs, cell.device, lambda text: None)[0]

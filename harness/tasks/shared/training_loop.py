@@ -1,0 +1,196 @@
+"""Training over batches of like length, of models that read a sample and write a text, and what it leaves behind."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocabench.harness.measure.memory import DEFINITION, peak_bytes
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.tasks.shared import batching
+from vocabench.harness.tasks.shared.checkpoint import Checkpoint
+from vocabench.impls.models.recognizer import Recognizer
+from vocabench.impls.models.summarizer import Summarizer
+from vocabench.impls.spec import Arrays
+
+Progress = Callable[[str], None]
+Batch = tuple[NDArray, ...]  # as the model takes it; the targets are the last, padding below 0
+
+
+class Training(ABC):
+    """One training run. Samples are known by their split and their number in it.
+
+    Attributes:
+        model: What is trained.
+        training_P: Numbers of the samples that are trained on, in any order.
+        scored: Split to the numbers of those that are scored; "valid" and the setting `split` at least.
+        batch: How many samples a batch holds.
+        train_seconds: Without evaluation.
+        curve: A point an evaluation.
+        checkpoint: The point whose model is scored.
+    """
+
+    model: Summarizer | Recognizer
+
+    def __init__(self, cell: Cell, training_P: NDArray[np.int64], scored: dict[str, NDArray[np.int64]]) -> None:
+        self.cell, self.settings = cell, cell.settings
+        self.training_P, self.scored = training_P, scored
+        self.batch = min(cell.settings["batch"], len(training_P))
+        self.train_seconds = 0.0
+        self.step_seconds: list[float] = []
+        self.shapes: set[tuple[int, ...]] = set()
+        self.peak_bytes: dict[tuple[int, ...], int] = {}
+        self.decoded_shapes: set[tuple[int, ...]] = set()
+        self.curve: list[dict[str, float]] = []
+        self.checkpoint: Checkpoint[Arrays] = Checkpoint(cell.settings["checkpoint"])
+
+    @abstractmethod
+    def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The padded width of each sample's input, and the length of its text: both (P,)."""
+
+    @abstractmethod
+    def padded(self, split: str, numbers_B: NDArray[np.int64]) -> Batch:
+        """Samples as the model takes them."""
+
+    def training_batch(self, epoch: int, numbers_B: NDArray[np.int64]) -> Batch:
+        """The same in training, counted from epoch 0."""
+        return self.padded("train", numbers_B)
+
+    @abstractmethod
+    def inputs(self, split: str, numbers_B: NDArray[np.int64]) -> Batch:
+        """What `search` decodes; the first array's shape is what a framework compiles for."""
+
+    @abstractmethod
+    def search(self, *inputs: NDArray) -> list[str]:
+        """The text of each sample that the beam search finds."""
+
+    def run(self, progress: Progress) -> None:
+        """Raises `FloatingPointError` when the loss is no longer finite."""
+        settings, rng = self.settings, np.random.default_rng([self.cell.seed, 12])
+        per_epoch = len(self.training_P) // self.batch
+        total = per_epoch * settings["epochs"]
+        evaluate_at = {
+            round(per_epoch * (epoch + part / settings["evaluations"]))
+            for epoch in range(settings["epochs"])
+            for part in range(1, settings["evaluations"] + 1)
+        }
+        step, losses = 0, []
+        started = time.perf_counter()
+        sizes = self.sizes("train", self.training_P)
+        for epoch in range(settings["epochs"]):
+            for chosen_B in batching.shuffled_batches(*sizes, self.batch, rng):
+                losses.append(self._step(epoch, self.training_P[chosen_B]))
+                step += 1
+                if step % 10 == 0:
+                    progress(f"step {step}/{total} loss {losses[-1]:.3f}")
+                if step in evaluate_at:
+                    self.train_seconds += time.perf_counter() - started
+                    self._evaluate(step, losses)
+                    losses = []
+                    progress(f"step {step}/{total} validation perplexity {self.curve[-1]['perplexity']:.2f}")
+                    started = time.perf_counter()
+        if (params := self.checkpoint.state()) is not None:
+            self.model.load(params)
+
+    def _step(self, epoch: int, numbers_B: NDArray[np.int64]) -> float:
+        """One training step. The first of each shape may compile; of the second, which gives memory back to the system
+        first, the peak memory is measured; all others are timed."""
+        started = time.perf_counter()
+        batch = self.training_batch(epoch, numbers_B)
+        shape = tuple(array.shape[1] for array in batch if array.ndim > 1)
+        losses: list[float] = []
+
+        def step() -> None:
+            losses.append(float(self.model.step(*batch)))
+            self.model.synchronize()
+
+        if shape not in self.shapes:
+            self.shapes.add(shape)
+            step()
+        elif shape not in self.peak_bytes:
+            self.peak_bytes[shape] = peak_bytes(self.cell.framework, self.cell.device, step) or 0
+        else:
+            step()
+            self.step_seconds.append(time.perf_counter() - started)
+        return losses[0]
+
+    def _evaluate(self, step: int, losses: list[float]) -> None:
+        mean_loss = float(np.mean(losses))
+        if not np.isfinite(mean_loss):
+            raise FloatingPointError(f"training loss is {mean_loss} at step {step}")
+        self.curve.append(
+            {
+                "step": step,
+                "seconds": self.train_seconds,
+                "train_loss": mean_loss,
+                "perplexity": self.perplexity("valid"),
+            }
+        )
+        self.checkpoint.offer(self.curve[-1], lambda: self.model.parameters())
+
+    def perplexity(self, split: str) -> float:
+        """By the word or unit of the texts as they are learned, each with its end."""
+        nll, words = 0.0, 0
+        for numbers_B in self.batches(split):
+            batch = self.padded(split, numbers_B)
+            nll += self.model.evaluate(*batch)
+            words += int((batch[-1] >= 0).sum())
+        return float(np.exp(nll / words))
+
+    def batches(self, split: str) -> Iterable[NDArray[np.int64]]:
+        """The samples that are scored, those of like size together."""
+        numbers_P = self.scored[split]
+        for chosen_B in batching.sorted_batches(*self.sizes(split, numbers_P), self.batch):
+            yield numbers_P[chosen_B]
+
+    def measurements(self) -> list[Measurement]:
+        """The first is the perplexity."""
+        split = self.settings["split"]
+        scored = self.checkpoint.point
+        value = scored["perplexity"] if split == "valid" else self.perplexity(split)
+        detail: dict[str, Any] = {
+            "split": split,
+            "validation_perplexity": scored["perplexity"],
+            "scored_step": scored["step"],
+            "curve": self.curve,
+            "formulation": self.model.spec.form,
+        }
+        found = [
+            Measurement("perplexity", value, detail=detail),
+            Measurement("train_seconds", self.train_seconds, [self.train_seconds]),
+        ]
+        if any(self.peak_bytes.values()):
+            largest, peak = max(self.peak_bytes.items(), key=lambda item: item[1])
+            counted = {"batch": self.batch, "shape": largest, "counting": DEFINITION}
+            found.append(Measurement("step_peak_bytes", peak, [peak], detail=counted))
+        if self.step_seconds:
+            shapes = {"batch": self.batch, "shapes": sorted(self.shapes)}
+            found.append(
+                Measurement("step_seconds", float(np.median(self.step_seconds)), self.step_seconds, detail=shapes)
+            )
+        return found
+
+    def decoded(
+        self, batches: Iterable[NDArray[np.int64]], progress: Progress
+    ) -> Iterator[tuple[NDArray[np.int64], list[str], float]]:
+        """Batches of the split that is scored, what is decoded of each, and in how many seconds.
+
+        The first batch of each shape is decoded once before, which may compile.
+        """
+        split, shapes = self.settings["split"], self.decoded_shapes
+        for numbers_B in batches:
+            inputs = self.inputs(split, numbers_B)
+            if inputs[0].shape not in shapes:
+                shapes.add(inputs[0].shape)
+                self.search(*inputs)
+            started = time.perf_counter()
+            texts = self.search(*inputs)
+            seconds = time.perf_counter() - started
+            progress(f"decoded a batch of {len(numbers_B)} of {len(self.scored[split]):,}")
+            yield numbers_B, texts, seconds

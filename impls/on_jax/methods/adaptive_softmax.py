@@ -1,0 +1,253 @@
+"""Adaptive softmax in JAX. See `impls/on_numpy/methods/adaptive_softmax.py` for the definition.
+
+How many tokens fall into a tail is known only when the program runs, and shapes must be known before. So the tokens of
+a tail are gathered to the front, and a loop visits as many tiles of T tokens as hold any: forward, backward (where the
+scores of a tile are made once more, as keeping all would take room for every token in every tail), and in decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from vocabench.impls import cpp
+from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, draw, pick, product, put, wide
+from vocabench.impls.on_jax.ops import cpp_kernels
+from vocabench.impls.on_jax.ops.topk import top_k
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures.cutoffs import Bands
+
+_TRAINING_TILE = 128  # tokens; large, as each tile adds to the whole gradient of the tail's words
+_DECODING_TILE = 16
+
+Found = tuple[Array, Array]  # values and ids (N, K)
+Carry = TypeVar("Carry")
+
+
+def _front(chosen_N: Array, tile: int) -> tuple[Array, Array]:
+    """The rows that are True first, then N up to whole tiles; and how many tiles hold any of them."""
+    rows = len(chosen_N)
+    order_N = jnp.where(jnp.sort(~chosen_N), rows, jnp.argsort(~chosen_N, stable=True)).astype(jnp.int32)
+    padding = jnp.full(-rows % tile, rows, jnp.int32)
+    return jnp.concatenate([order_N, padding]), -(-chosen_N.sum() // tile)
+
+
+def _rows(array_N: Array, rows_T: Array) -> Array:
+    """Zeros for the rows that are none."""
+    return array_N.at[rows_T].get(mode="fill", fill_value=0)
+
+
+def _scores(hidden_TD: Array, projection: Array, weight_SE: Array) -> tuple[Array, Array]:
+    """(T, E) projected hidden vectors in the weights' dtype, and (T, S) scores."""
+    projected_TE = product(hidden_TD, projection).astype(weight_SE.dtype)
+    return projected_TE, product(projected_TE, weight_SE)
+
+
+@jax.custom_vjp
+def tail_nll(hidden_ND: Array, projection: Array, weight_SE: Array, inside_N: Array, place_N: Array) -> Array:
+    """(N,) negative log-likelihood of each target among the words of its tail, in nats; 0 for a token of another.
+
+    Args:
+        hidden_ND: (N, D).
+        projection: (E, D).
+        weight_SE: (S, E), words of the tail.
+        inside_N: Whether the target lies in this tail.
+        place_N: Its place in there.
+    """
+    return _forward(hidden_ND, projection, weight_SE, inside_N, place_N)[0]
+
+
+def _forward(hidden_ND, projection, weight_SE, inside_N, place_N):  # type: ignore[no-untyped-def]
+    tile = min(_TRAINING_TILE, len(hidden_ND))
+    order, tiles = _front(inside_N, tile)
+
+    def visit(number: Array, nll_N: Array) -> Array:
+        rows_T = lax.dynamic_slice_in_dim(order, number * tile, tile)
+        log_probs_TS = jax.nn.log_softmax(_scores(_rows(hidden_ND, rows_T), projection, weight_SE)[1], axis=1)
+        return nll_N.at[rows_T].set(-pick(log_probs_TS, _rows(place_N, rows_T)), mode="drop")
+
+    nll_N = lax.fori_loop(0, tiles, visit, jnp.zeros(len(hidden_ND), wide(weight_SE.dtype)))
+    return nll_N, (hidden_ND, projection, weight_SE, place_N, order, tiles)
+
+
+def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, projection, weight_SE, place_N, order, tiles = kept
+    tile = min(_TRAINING_TILE, len(hidden_ND))
+    kind, narrow = wide(weight_SE.dtype), weight_SE.dtype
+
+    def visit(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        dhidden_ND, dprojection, dweight_SE = carry
+        rows_T = lax.dynamic_slice_in_dim(order, number * tile, tile)
+        hidden_TD = _rows(hidden_ND, rows_T).astype(narrow)
+        projected_TE, scores_TS = _scores(hidden_TD, projection, weight_SE)
+        is_target_TS = jnp.arange(len(weight_SE)) == _rows(place_N, rows_T)[:, None]
+        # Rows that are none get a gradient of zero from `dnll_N`.
+        dnll_T1 = _rows(dnll_N, rows_T)[:, None]
+        dscores_TS = ((jax.nn.softmax(scores_TS, axis=1) - is_target_TS) * dnll_T1).astype(narrow)
+        dprojected_TE = (dscores_TS @ weight_SE).astype(narrow)
+        dweight_SE += jnp.matmul(dscores_TS.T, projected_TE, preferred_element_type=kind)
+        dprojection += jnp.matmul(dprojected_TE.T, hidden_TD, preferred_element_type=kind)
+        dhidden_TD = jnp.matmul(dprojected_TE, projection, preferred_element_type=kind)
+        return dhidden_ND.at[rows_T].set(dhidden_TD, mode="drop"), dprojection, dweight_SE
+
+    zeros = (jnp.zeros(hidden_ND.shape, kind), jnp.zeros(projection.shape, kind), jnp.zeros(weight_SE.shape, kind))
+    dhidden_ND, dprojection, dweight_SE = lax.fori_loop(0, tiles, visit, zeros)
+    return dhidden_ND.astype(hidden_ND.dtype), dprojection.astype(narrow), dweight_SE.astype(narrow), None, None
+
+
+tail_nll.defvjp(_forward, _backward)
+
+
+class AdaptiveSoftmax(OutputLayer):
+    """log P(w | h) = log softmax(H h)[w or its tail i] + log softmax(W_i P_i h)[w] where w lies in tail i (Grave et
+    al. 2017).
+
+    Parameters: `head_weight` (head + tails, D), and for each tail `tail{i}_projection` (D / 4^(i + 1), D) and
+    `tail{i}_weight` (words, D / 4^(i + 1)), words by id within the head and each tail. Structure: `band` (V,) of each
+    word, 0 the head and i + 1 tail i; `place` (V,) of each word in its band; `words{b}` the ids of band b.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self._bands = Bands.of(spec.structure["order"], spec.structure["cutoffs"])
+        self.head, self.tails = self._bands.head, self._bands.tails
+
+    def structure(self) -> Tree:
+        words = {f"words{number}": put(ids, jnp.int32) for number, ids in enumerate(self._bands.words)}
+        places = {"band": put(self._bands.band, jnp.int32), "place": put(self._bands.place, jnp.int32)}
+        return places | words
+
+    def formulation(self) -> str:
+        return cpp.formulation_of_products(self.head + self.tails) if cpp_kernels.known(self.spec.dtype) else ""
+
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        band_N, place_N = structure["band"][targets_N], structure["place"][targets_N]
+        entry_N = jnp.where(band_N == 0, place_N, self.head - 1 + band_N)
+        scores = cpp_kernels.linear(hidden_ND, params["head_weight"])
+        nll_N = jax.nn.logsumexp(scores, axis=1) - pick(scores, entry_N)
+        for tail in range(self.tails):
+            nll_N += tail_nll(hidden_ND, *self._tail(params, tail), band_N == tail + 1, place_N)
+        return nll_N
+
+    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        head = self._head_log_probs(params, hidden_ND)
+        parts = [head[:, : self.head]]
+        for tail in range(self.tails):
+            parts.append(self._in_tail(params, hidden_ND, tail) + head[:, self.head + tail, None])
+        words = jnp.concatenate([structure[f"words{band}"] for band in range(self.tails + 1)])
+        return jnp.concatenate(parts, axis=1)[:, jnp.argsort(words)]
+
+    def topk(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
+        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
+        return self.search(params, structure, hidden_ND, k)[:2]
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        """Values and ids (N, K) of the k likeliest words, and (N,) the share of the words scored: a tail is expanded
+        for the rows in which it is as likely as the k-th best word so far, as none of its words is likelier."""
+        return self._expanded(
+            params, structure, hidden_ND, k, lambda log_tail_NT, tail, least_N: log_tail_NT[:, tail] >= least_N
+        )
+
+    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+        """Values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
+        if width >= self.tails:
+            return self.topk(params, structure, hidden_ND, k)
+
+        def followed(log_tail_NT: Array, tail: int, least_N: Array) -> Array:
+            return (top_k(log_tail_NT, width)[1] == tail).any(axis=1)
+
+        return self._expanded(params, structure, hidden_ND, k, followed)[:2]
+
+    def _expanded(
+        self, params: Tree, structure: Tree, hidden_ND: Array, k: int, wanted: Callable[[Array, int, Array], Array]
+    ) -> tuple[Array, Array, Array]:
+        """Values and ids (N, K) of the best words of the head and of the tails that are wanted in a row, and (N,) the
+        share of the words scored. `wanted` sees log P of the tails (N, tails) and the k-th best so far (N,)."""
+        head = self._head_log_probs(params, hidden_ND)
+        values, place = top_k(head[:, : self.head], min(k, self.head))
+        missing = ((0, 0), (0, k - values.shape[1]))
+        values_NK = jnp.pad(values, missing, constant_values=-jnp.inf)
+        ids_NK = jnp.pad(structure["words0"][place], missing, constant_values=self.spec.vocab)
+        scored_N = jnp.full(len(hidden_ND), self.head, jnp.float32)
+        for tail in range(self.tails):
+            words_S = structure[f"words{tail + 1}"]
+            log_tail_N = head[:, self.head + tail]
+            wanted_N = wanted(head[:, self.head :], tail, values_NK[:, -1])
+            scored_N += jnp.where(wanted_N, len(words_S), 0)
+
+            expand = partial(self._with_tail, params, words_S, tail, hidden_ND, log_tail_N)
+            values_NK, ids_NK = _for_rows(wanted_N, expand, (values_NK, ids_NK))
+        return values_NK, ids_NK, scored_N / self.spec.vocab
+
+    def _with_tail(
+        self, params: Tree, words_S: Array, tail: int, hidden_ND: Array, log_tail_N: Array, rows_T: Array, found: Found
+    ) -> Found:
+        """The best values and ids (N, K) so far, in some rows with those of a tail."""
+        k = found[0].shape[1]
+        joint_TS = self._in_tail(params, _rows(hidden_ND, rows_T), tail) + _rows(log_tail_N, rows_T)[:, None]
+        values, place = top_k(joint_TS, min(k, len(words_S)))
+        values_TX = jnp.concatenate([_rows(found[0], rows_T), values], axis=1)
+        ids_TX = jnp.concatenate([_rows(found[1], rows_T), words_S[place]], axis=1)
+        falling_TX, ids_TX = lax.sort((-values_TX, ids_TX), dimension=1, num_keys=2)
+        values_NK = found[0].at[rows_T].set(-falling_TX[:, :k], mode="drop")
+        return values_NK, found[1].at[rows_T].set(ids_TX[:, :k], mode="drop")
+
+    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        """(N,) words: a word of the head or a tail by the first number, one of the tail's words by the second."""
+        entry_N = draw(jnp.exp(self._head_log_probs(params, hidden_ND)), uniforms_NU[:, 0])
+        word_N = structure["words0"][jnp.minimum(entry_N, self.head - 1)]
+        for tail in range(self.tails):
+            words_S = structure[f"words{tail + 1}"]
+
+            expand = partial(self._drawn_of_tail, params, words_S, tail, hidden_ND, uniforms_NU[:, 1])
+            word_N = _for_rows(entry_N == self.head + tail, expand, word_N)
+        return word_N
+
+    def _drawn_of_tail(
+        self, params: Tree, words_S: Array, tail: int, hidden_ND: Array, uniforms_N: Array, rows_T: Array, word_N: Array
+    ) -> Array:
+        """The words (N,) so far, in some rows one of the tail's."""
+        drawn_T = draw(jnp.exp(self._in_tail(params, _rows(hidden_ND, rows_T), tail)), _rows(uniforms_N, rows_T))
+        return word_N.at[rows_T].set(words_S[drawn_T], mode="drop")
+
+    def _head_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
+        """(N, head + tails) log P of the head's words and of each tail."""
+        return jax.nn.log_softmax(product(hidden_ND, params["head_weight"]), axis=1)
+
+    @staticmethod
+    def _tail(params: Tree, tail: int) -> tuple[Array, Array]:
+        return params[f"tail{tail}_projection"], params[f"tail{tail}_weight"]
+
+    def _in_tail(self, params: Tree, hidden_TD: Array, tail: int) -> Array:
+        """(T, S) log P(w | tail, h)."""
+        return jax.nn.log_softmax(_scores(hidden_TD, *self._tail(params, tail))[1], axis=1)
+
+    # Words by id inside, by falling count outside.
+    def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        return {name: self._moved(name, value, back=True) for name, value in tree.items()}
+
+    def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        return {name: self._moved(name, value, back=False) for name, value in tree.items()}
+
+    def _moved(self, name: str, value: Array, *, back: bool) -> Array:
+        rows = self._bands.rows(name)
+        return value if rows is None else value[rows.argsort() if back else rows]
+
+
+def _for_rows(chosen_N: Array, expand: Callable[[Array, Carry], Carry], start: Carry) -> Carry:
+    """What `expand(rows_T, so far)` makes of `start`, tile after tile of the rows that are True."""
+    tile = min(_DECODING_TILE, len(chosen_N))
+    order, tiles = _front(chosen_N, tile)
+
+    def visit(number: Array, found: Carry) -> Carry:
+        return expand(lax.dynamic_slice_in_dim(order, number * tile, tile), found)
+
+    return lax.fori_loop(0, tiles, visit, start)
+
+
+LAYER = AdaptiveSoftmax

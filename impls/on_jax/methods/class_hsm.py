@@ -1,0 +1,95 @@
+"""Class-based hierarchical softmax in JAX. See `impls/on_numpy/methods/class_hsm.py` for the definition."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, draw, pick, product
+from vocabench.impls.on_jax.two_level import cluster_softmax
+from vocabench.impls.on_jax.two_level.levels import Level, followed
+from vocabench.impls.on_numpy.methods import class_hsm
+from vocabench.impls.spec import LayerSpec
+
+
+class ClassHierarchicalSoftmax(OutputLayer):
+    """log P(w | h) = log P(c | h) + log P(w | c, h), with log P(s | h) + log P(c | s, h) in place of the first where
+    there are three levels.
+
+    Parameters: of the highest level, `class` or `superclass`, `_weight` (C, D) and `_bias` (C,); of those below what
+    `Level` has.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        (self._top, _), *below = class_hsm.names(spec)
+        self.levels = [
+            Level(name, each, self.form) for (name, _), each in zip(below, class_hsm.shelves(spec), strict=True)
+        ]
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return cluster_softmax.forms(spec.dtype, spec.dim)
+
+    def structure(self) -> Tree:
+        return {key: array for level in self.levels for key, array in level.structure().items()}
+
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        total_N, member_N = jnp.zeros((), hidden_ND.dtype), targets_N
+        for level in reversed(self.levels):
+            total_N = total_N + level.nll(params, structure, hidden_ND, member_N)
+            member_N = level.group(structure)[member_N]
+        logits_NC = self._top_logits(params, hidden_ND)
+        return total_N + jax.nn.logsumexp(logits_NC, axis=1) - pick(logits_NC, member_N)
+
+    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        return self._joint(params, structure, hidden_ND, len(self.levels))
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of classes expanded."""
+        log_class_NC = self._joint(params, structure, hidden_ND, len(self.levels) - 1)
+        return self.levels[-1].search(params, structure, hidden_ND, log_class_NC, k)
+
+    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+        """Values and ids (N, K) of the k likeliest words, following the `width` likeliest of each level above."""
+        log_NC = self._joint(params, structure, hidden_ND, 0)
+        for level in self.levels[:-1]:
+            log_within_NM = level.log_within(params, structure, hidden_ND)
+            log_NC = followed(log_NC, width)[:, level.group(structure)] + log_within_NM
+        return self.levels[-1].beam(params, structure, hidden_ND, log_NC, k, width)
+
+    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        """(N,) words: one number for each level."""
+        chosen_N = draw(jnp.exp(self._joint(params, structure, hidden_ND, 0)), uniforms_NU[:, 0]).astype(jnp.int32)
+        for number, level in enumerate(self.levels, start=1):
+            chosen_N = level.sample(params, structure, hidden_ND, chosen_N, uniforms_NU[:, number])
+        return chosen_N
+
+    def _top_logits(self, params: Tree, hidden_ND: Array) -> Array:
+        return product(hidden_ND, params[f"{self._top}_weight"]) + params[f"{self._top}_bias"]
+
+    def _joint(self, params: Tree, structure: Tree, hidden_ND: Array, depth: int) -> Array:
+        """(N, M) log P of each member of a level, its whole way from the top included."""
+        log_NM = jax.nn.log_softmax(self._top_logits(params, hidden_ND), axis=1)
+        for level in self.levels[:depth]:
+            log_NM = log_NM[:, level.group(structure)] + level.log_within(params, structure, hidden_ND)
+        return log_NM
+
+    def formulation(self) -> str:
+        return f"{self.form}, on {len(self.levels[-1].shelves)} slabs of classes of about one size"
+
+    def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        found = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        for level in self.levels:
+            found |= {f"{level.name}_{kind}": level.to_canonical(structure, tree, kind) for kind in ("weight", "bias")}
+        return found
+
+    def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        found = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        for level in self.levels:
+            for kind in ("weight", "bias"):
+                found |= level.from_canonical(structure, tree[f"{level.name}_{kind}"], kind)
+        return found
+
+
+LAYER = ClassHierarchicalSoftmax

@@ -1,0 +1,75 @@
+"""Differentiated softmax in JAX: one product and one log-sum-exp a band. See `impls/on_numpy/methods/d_softmax.py`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, pick, product, put
+from vocabench.impls.on_jax.ops.topk import best_by_id
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import bands
+
+
+class DifferentiatedSoftmax(OutputLayer):
+    """log P(w | h) = h_b.W_w + bias_w - logsumexp over the words of all bands, with w in band b and h_b its slice of h
+    (Chen, Grangier, Auli 2016).
+
+    Parameters: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band. Structure: `band`, `slot`
+    (V,) of each word, `place` (V,) of it when the bands stand one after another, and `word` (V,) in each place.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self.bands = int(spec.structure["band"].max()) + 1
+
+    def structure(self) -> Tree:
+        band_V = self.spec.structure["band"]
+        arrays = self.spec.structure | {"word": bands.words_by_band(band_V), "place": bands.places(band_V)}
+        return {name: put(array, jnp.int32) for name, array in arrays.items()}
+
+    def _of_bands(self, params: Tree, kind: str) -> list[Array]:
+        return [params[f"band{band}_{kind}"] for band in range(self.bands)]
+
+    def _inputs(self, params: Tree, hidden_ND: Array) -> list[Array]:
+        """(N, E) of each band: what its words are scored from."""
+        widths = [weight.shape[1] for weight in self._of_bands(params, "weight")]
+        return jnp.split(hidden_ND, np.cumsum(widths)[:-1], axis=1)
+
+    def _logits(self, params: Tree, hidden_ND: Array) -> list[Array]:
+        """(N, words) of each band."""
+        weights = self._of_bands(params, "weight")
+        biases = jnp.split(params["bias"], np.cumsum([len(weight) for weight in weights])[:-1])
+        triples = zip(self._inputs(params, hidden_ND), weights, biases, strict=True)
+        return [product(inputs_NE, weight) + bias for inputs_NE, weight, bias in triples]
+
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        # The bands' logits are never copied into one array.
+        logits = self._logits(params, hidden_ND)
+        total_NB = jnp.stack([jax.nn.logsumexp(part, axis=1) for part in logits], axis=1)
+        slot_N = structure["slot"][targets_N]
+        score_NB = jnp.stack([pick(part, jnp.minimum(slot_N, part.shape[1] - 1)) for part in logits], axis=1)
+        return jax.nn.logsumexp(total_NB, axis=1) - pick(score_NB, structure["band"][targets_N])
+
+    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        return jax.nn.log_softmax(self._by_place(params, hidden_ND), axis=1)[:, structure["place"]]
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        logits_NV = self._by_place(params, hidden_ND)
+        best_NK, ids_NK = best_by_id(logits_NV, jnp.broadcast_to(structure["word"], logits_NV.shape), k)
+        log_sum_N1 = jax.nn.logsumexp(logits_NV, axis=1, keepdims=True)
+        return best_NK - log_sum_N1, ids_NK, jnp.ones(len(hidden_ND), jnp.float32)
+
+    def _by_place(self, params: Tree, hidden_ND: Array) -> Array:
+        """(N, V) logits, band after band."""
+        return jnp.concatenate(self._logits(params, hidden_ND), axis=1)
+
+    def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        return tree | {"bias": tree["bias"][structure["place"]]}
+
+    def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        return tree | {"bias": tree["bias"][structure["word"]]}
+
+
+LAYER = DifferentiatedSoftmax

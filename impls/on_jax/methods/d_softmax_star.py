@@ -1,0 +1,19 @@
+"""Differentiated softmax with projections in JAX. See `impls/on_numpy/methods/d_softmax_star.py`."""
+
+from __future__ import annotations
+
+from vocabench.impls.on_jax.layer import Array, Tree, product
+from vocabench.impls.on_jax.methods.d_softmax import DifferentiatedSoftmax
+
+
+class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):
+    """As `DifferentiatedSoftmax`, with P_b h in place of a slice h_b.
+
+    Parameters: those, and `band{b}_projection` (E_b, D).
+    """
+
+    def _inputs(self, params: Tree, hidden_ND: Array) -> list[Array]:
+        return [product(hidden_ND, projection_ED) for projection_ED in self._of_bands(params, "projection")]
+
+
+LAYER = ProjectedDifferentiatedSoftmax

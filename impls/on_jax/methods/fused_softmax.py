@@ -1,0 +1,268 @@
+"""Full softmax whose (N, V) logits never exist whole, in JAX. See `impls/on_numpy/methods/fused_softmax.py`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_jax.layer import Array, Tree, draw, pick, product, wide
+from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
+from vocabench.impls.on_jax.ops import cpp_kernels
+from vocabench.impls.on_jax.ops.topk import top_k
+from vocabench.impls.on_jax.pallas import support
+from vocabench.impls.on_jax.pallas.support import KERNELS
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import blocks
+
+_WORDS = 2**12  # whose gradients are added to at a time, in a cache
+_BY_KERNELS = f", {KERNELS}"
+
+
+class _Blocks(NamedTuple):
+    """The vocabulary in `count` blocks of `width` words; the last one begins early enough to be whole, and the words
+    that it shares with the one before count there."""
+
+    width: int
+    count: int
+
+    @classmethod
+    def of(cls, tokens: int, vocab: int, form: str) -> _Blocks:
+        width = blocks.width(tokens, vocab, form)
+        return cls(width, -(-vocab // width))
+
+    def start(self, block: Array, vocab: int) -> Array:
+        return jnp.minimum(block * self.width, vocab - self.width)
+
+    def own(self, block: Array, vocab: int) -> Array:
+        """(B,) which of the block's words no block before has had."""
+        return self.start(block, vocab) + jnp.arange(self.width) >= block * self.width
+
+
+def _at(array_V: Array, start: Array, width: int) -> Array:
+    return lax.dynamic_slice_in_dim(array_V, start, width)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, form: str) -> Array:
+    """(N,) negative log-likelihoods in nats of hidden (N, D) under weight (V, D) and bias (V,); `form` is one of
+    `blocks.FORMS`."""
+    return _forward(hidden_ND, weight_VD, bias_V, targets_N, form)[0]
+
+
+def _forward(hidden_ND, weight_VD, bias_V, targets_N, form):  # type: ignore[no-untyped-def]
+    (tokens, _), vocab, kind = hidden_ND.shape, len(weight_VD), wide(weight_VD.dtype)
+    cut = _Blocks.of(tokens, vocab, form)
+
+    def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        highest_N1, sum_N1, target_N1 = carry
+        start = cut.start(block, vocab)
+        logits_NB = product(hidden_ND, _at(weight_VD, start, cut.width)) + _at(bias_V, start, cut.width)
+        logits_NB = jnp.where(cut.own(block, vocab), logits_NB, -jnp.inf)
+        is_target_NB = start + jnp.arange(cut.width) == targets_N[:, None]
+        target_N1 += jnp.where(is_target_NB & cut.own(block, vocab), logits_NB, 0).sum(axis=1, keepdims=True)
+        above_N1 = jnp.maximum(highest_N1, logits_NB.max(axis=1, keepdims=True))
+        sum_N1 = sum_N1 * jnp.exp(highest_N1 - above_N1) + jnp.exp(logits_NB - above_N1).sum(axis=1, keepdims=True)
+        return above_N1, sum_N1, target_N1
+
+    start = (jnp.full((tokens, 1), -jnp.inf, kind), jnp.zeros((tokens, 1), kind), jnp.zeros((tokens, 1), kind))
+    highest_N1, sum_N1, target_N1 = lax.fori_loop(0, cut.count, visit, start)
+    log_sum_N1 = highest_N1 + jnp.log(sum_N1)
+    return (log_sum_N1 - target_N1)[:, 0], (hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1)
+
+
+def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1 = kept
+    vocab, kind = len(weight_VD), wide(weight_VD.dtype)
+    cut = _Blocks.of(len(hidden_ND), vocab, form)
+    cast_ND = hidden_ND.astype(weight_VD.dtype)
+
+    def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        dhidden_ND, dweight_VD, dbias_V = carry
+        start = cut.start(block, vocab)
+        words_BD = _at(weight_VD, start, cut.width)
+        logits_NB = product(hidden_ND, words_BD) + _at(bias_V, start, cut.width)
+        is_target_NB = start + jnp.arange(cut.width) == targets_N[:, None]
+        dlogits_NB = (jnp.exp(logits_NB - log_sum_N1) - is_target_NB) * dnll_N[:, None]
+        # Words that the block before has had get the same gradient once more, but must not add to hidden's twice.
+        dbias_V = lax.dynamic_update_slice_in_dim(dbias_V, dlogits_NB.sum(axis=0).astype(bias_V.dtype), start, 0)
+        dwords_BD = jnp.matmul(dlogits_NB.astype(weight_VD.dtype).T, cast_ND, preferred_element_type=kind)
+        dweight_VD = lax.dynamic_update_slice_in_dim(dweight_VD, dwords_BD.astype(weight_VD.dtype), start, 0)
+        own_NB = jnp.where(cut.own(block, vocab), dlogits_NB, 0).astype(weight_VD.dtype)
+        return dhidden_ND + jnp.matmul(own_NB, words_BD, preferred_element_type=kind), dweight_VD, dbias_V
+
+    start = (jnp.zeros(hidden_ND.shape, kind), jnp.zeros_like(weight_VD), jnp.zeros_like(bias_V))
+    dhidden_ND, dweight_VD, dbias_V = lax.fori_loop(0, cut.count, visit, start)
+    return dhidden_ND.astype(hidden_ND.dtype), dweight_VD, dbias_V, None
+
+
+fused_nll.defvjp(_forward, _backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def fused_total(
+    hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, form: str
+) -> Array:
+    """The sum of the negative log-likelihoods, each times its share; `form` is one of `blocks.BY_TOKENS`."""
+    nll_N: Array = fused_nll(hidden_ND, weight_VD, bias_V, targets_N, form)
+    return nll_N @ share_N
+
+
+def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # type: ignore[no-untyped-def]
+    """`fused_total`, and its gradients by the first three arguments: block by block of tokens, from the exponentials of
+    the block's logits."""
+    tokens, vocab = len(hidden_ND), len(weight_VD)
+    if form == CPP:
+        most = blocks.most_tokens(vocab, form)
+        return cpp_kernels.fused_softmax(hidden_ND, weight_VD, bias_V, targets_N.astype(jnp.int32), share_N, most)
+    width = blocks.of_tokens(tokens, vocab, form)
+    words = _Blocks(min(vocab, _WORDS), -(-vocab // _WORDS))
+
+    def visit(block: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        total, dhidden_ND, dweight_VD, dbias_V = carry
+        start = jnp.minimum(block * width, tokens - width)  # the last begins early, to be whole
+        hidden_BD, targets_B = _at(hidden_ND, start, width), _at(targets_N, start, width)
+        share_B = jnp.where(start + jnp.arange(width) >= block * width, _at(share_N, start, width), 0)
+        product_BV = product(hidden_BD, weight_VD)
+
+        def above(number: Array, highest_B: Array) -> Array:
+            first = words.start(number, vocab)
+            product_BW = lax.dynamic_slice_in_dim(product_BV, first, words.width, axis=1)
+            return jnp.maximum(highest_B, (product_BW + _at(bias_V, first, words.width)).max(axis=1))
+
+        # By blocks of words too: for a maximum over all XLA would hold the logits beside the product.
+        highest_B = lax.fori_loop(0, words.count, above, jnp.full(width, -jnp.inf, weight_VD.dtype))
+        exp_BV = jnp.exp(product_BV + bias_V - highest_B[:, None])
+        sum_B = exp_BV.sum(axis=1)
+        # Not picked from the logits: so nothing needs them any more, and XLA can put the exponentials there.
+        rows_BD = weight_VD[targets_B]
+        nll_B = highest_B + jnp.log(sum_B) - (hidden_BD * rows_BD).sum(axis=1) - bias_V[targets_B]
+        scale_B1 = (share_B / sum_B)[:, None]
+        scaled_BD = hidden_BD * scale_B1
+        dhidden_BD = exp_BV @ weight_VD * scale_B1 - rows_BD * share_B[:, None]
+
+        def add(number: Array, dweight_VD: Array) -> Array:
+            first = words.start(number, vocab)
+            exp_BW = lax.dynamic_slice_in_dim(exp_BV, first, words.width, axis=1)
+            own_BW = jnp.where(words.own(number, vocab), exp_BW, 0)
+            dwords_WD = _at(dweight_VD, first, words.width) + own_BW.T @ scaled_BD
+            return lax.dynamic_update_slice_in_dim(dweight_VD, dwords_WD, first, 0)
+
+        dhidden_BD += _at(dhidden_ND, start, width)
+        return (
+            total + nll_B @ share_B,
+            lax.dynamic_update_slice_in_dim(dhidden_ND, dhidden_BD, start, 0),
+            # By blocks of words, since a product of its own would be as large as the weights.
+            lax.fori_loop(0, words.count, add, dweight_VD),
+            dbias_V + scale_B1[:, 0] @ exp_BV,
+        )
+
+    zeros = (jnp.zeros((), weight_VD.dtype), *(jnp.zeros_like(a) for a in (hidden_ND, weight_VD, bias_V)))
+    total, dhidden_ND, dweight_VD, dbias_V = lax.fori_loop(0, -(-tokens // width), visit, zeros)
+    dweight_VD = dweight_VD.at[targets_N].add(-hidden_ND * share_N[:, None])
+    return total, (dhidden_ND, dweight_VD, dbias_V.at[targets_N].add(-share_N))
+
+
+def _scaled(form, gradients, dtotal):  # type: ignore[no-untyped-def]
+    return *(gradient * dtotal for gradient in gradients), None, None
+
+
+fused_total.defvjp(_differentiated, _scaled)
+
+
+def _own_logits(params: Tree, hidden_ND: Array, cut: _Blocks, block: Array) -> Array:
+    """(N, B) logits of a block; -inf for words that the block before has had."""
+    vocab = len(params["weight"])
+    weight_BD, bias_B = (_at(params[name], cut.start(block, vocab), cut.width) for name in ("weight", "bias"))
+    return jnp.where(cut.own(block, vocab), product(hidden_ND, weight_BD) + bias_B, -jnp.inf)
+
+
+class FusedSoftmax(FullSoftmax):
+    """Full softmax by blocks: of tokens, whose gradients are made with their losses, or of words, whose logits are made
+    once forward and once backward.
+
+    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    """
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
+        # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
+        by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
+        if support.known(spec.dtype, spec.dim):
+            return (*(form + _BY_KERNELS for form in blocks.FLOAT32_GPU_FORMS), *blocks.FORMS, *by_tokens)
+        own = (*blocks.FORMS, *blocks.GPU_FORMS, *by_tokens)
+        return cpp.with_fused_softmax(own, spec.dim) if cpp_kernels.known(spec.dtype) else own
+
+    def reduced(
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden_ND: Array,
+        targets_N: Array,
+        real_N: Array,
+        count: Array | int,
+        **extra: Array,
+    ) -> Array:
+        if self.form not in blocks.BY_TOKENS:
+            return super().reduced(params, structure, hidden_ND, targets_N, real_N, count, **extra)
+        weight_VD, bias_V = params["weight"], params["bias"]
+        kind = weight_VD.dtype
+        return fused_total(hidden_ND.astype(kind), weight_VD, bias_V, targets_N, real_N.astype(kind) / count, self.form)
+
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        given = hidden_ND, params["weight"], params["bias"], targets_N
+        if self.form.endswith(_BY_KERNELS):
+            from vocabench.impls.on_jax.pallas import softmax_kernels
+
+            return softmax_kernels.fused_nll(*given, blocks.width(len(hidden_ND), self.spec.vocab, self.form))
+        return fused_nll(*given, self.form)
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
+        (rows, _), vocab, kind = hidden_ND.shape, self.spec.vocab, wide(params["weight"].dtype)
+        cut = _Blocks.of(rows, vocab, self.form)
+        if cut.count == 1:  # a loop of one visit takes ten times as long for a single row
+            return super().search(params, structure, hidden_ND, k)
+
+        def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            values_NK, ids_NK, log_sum_N = carry
+            logits_NB = _own_logits(params, hidden_ND, cut, block)
+            ids_B = cut.start(block, vocab) + jnp.arange(cut.width)
+            ids_NB = jnp.broadcast_to(ids_B.astype(jnp.int32), logits_NB.shape)
+            values_NK, place_NK = top_k(jnp.concatenate([values_NK, logits_NB], axis=1), k)
+            ids_NK = jnp.take_along_axis(jnp.concatenate([ids_NK, ids_NB], axis=1), place_NK, axis=1)
+            return values_NK, ids_NK, jnp.logaddexp(log_sum_N, jax.nn.logsumexp(logits_NB, axis=1))
+
+        start = jnp.full((rows, k), -jnp.inf, kind), jnp.zeros((rows, k), jnp.int32), jnp.full(rows, -jnp.inf, kind)
+        values_NK, ids_NK, log_sum_N = lax.fori_loop(0, cut.count, visit, start)
+        return values_NK - log_sum_N[:, None], ids_NK, jnp.ones(rows, jnp.float32)
+
+    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        """(N,) words: a block by its share of the sum, then a word of it; every block is scored twice."""
+        vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab, self.form)
+        if cut.count == 1:
+            return super().sample(params, structure, hidden_ND, uniforms_NU)
+
+        def logits(block: Array) -> Array:
+            return _own_logits(params, hidden_ND, cut, block)
+
+        log_sum_BN = lax.map(lambda block: jax.nn.logsumexp(logits(block), axis=1), jnp.arange(cut.count))
+        share_NB = jax.nn.softmax(log_sum_BN.T, axis=1)
+        block_N = draw(share_NB, uniforms_NU[:, 0])
+        before_N, own_N = pick(jnp.cumsum(share_NB, axis=1) - share_NB, block_N), pick(share_NB, block_N)
+        left_N = jnp.clip((uniforms_NU[:, 0] - before_N) / own_N, 0, 1 - 2.0**-24)  # below 1 in float32 too
+
+        def visit(block: Array, word_N: Array) -> Array:
+            place_N = draw(jax.nn.softmax(logits(block), axis=1), left_N)
+            return jnp.where(block_N == block, (cut.start(block, vocab) + place_N).astype(word_N.dtype), word_N)
+
+        return lax.fori_loop(0, cut.count, visit, jnp.zeros_like(block_N))
+
+
+LAYER = FusedSoftmax

@@ -1,0 +1,66 @@
+"""Full softmax that keeps the exponentials alone, in JAX. See `impls/on_numpy/methods/inplace_softmax.py`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from vocabench.impls.on_jax.layer import Array, Tree, wide
+from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
+
+
+@jax.custom_vjp
+def inplace_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array) -> Array:
+    """(N,) negative log-likelihoods in nats of hidden (N, D) under weight (V, D) and bias (V,), all of one dtype."""
+    return _forward(hidden_ND, weight_VD, bias_V, targets_N)[0]
+
+
+def _logits(hidden_ND: Array, weight_VD: Array, bias_V: Array) -> Array:
+    """(N, V), the bias being a column of the product: XLA adds one that is added afterwards anew for every reader, and
+    holds product and sum. Where the weights, which this copies, are larger than the logits, it is added afterwards."""
+    tokens, dim = hidden_ND.shape
+    if tokens < dim:
+        return jnp.matmul(hidden_ND, weight_VD.T) + bias_V
+    hidden_NE = jnp.concatenate([hidden_ND, jnp.ones((tokens, 1), hidden_ND.dtype)], axis=1)
+    return jnp.matmul(hidden_NE, jnp.concatenate([weight_VD, bias_V[:, None]], axis=1).T)
+
+
+def _forward(hidden_ND, weight_VD, bias_V, targets_N):  # type: ignore[no-untyped-def]
+    logits_NV = _logits(hidden_ND, weight_VD, bias_V)
+    highest_N = logits_NV.max(axis=1)
+    exp_NV = jnp.exp(logits_NV - highest_N[:, None])
+    sum_N = exp_NV.sum(axis=1)
+    # Not picked from the logits: so nothing needs them any more, and XLA can put the exponentials there.
+    target_N = (hidden_ND * weight_VD[targets_N]).sum(axis=1) + bias_V[targets_N]
+    return highest_N + jnp.log(sum_N) - target_N, (hidden_ND, weight_VD, targets_N, exp_NV, sum_N)
+
+
+def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, weight_VD, targets_N, exp_NV, sum_N = kept
+    dnll_N1, scale_N1 = dnll_N[:, None], (dnll_N / sum_N)[:, None]
+    dhidden_ND = jnp.matmul(exp_NV, weight_VD) * scale_N1 - weight_VD[targets_N] * dnll_N1
+    dweight_VD = jnp.matmul(exp_NV.T, hidden_ND * scale_N1).at[targets_N].add(-hidden_ND * dnll_N1)
+    dbias_V = jnp.matmul(scale_N1[:, 0], exp_NV).at[targets_N].add(-dnll_N)
+    return dhidden_ND, dweight_VD, dbias_V, None
+
+
+inplace_nll.defvjp(_forward, _backward)
+
+
+class InplaceSoftmax(FullSoftmax):
+    """Full softmax whose exponentials are all that is kept for the gradient; in half precision, full softmax as it is.
+
+    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    """
+
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        kind = params["weight"].dtype
+        if kind != wide(kind):
+            return super().nll(params, structure, hidden_ND, targets_N)
+        return inplace_nll(hidden_ND.astype(kind), params["weight"], params["bias"], targets_N)
+
+    def formulation(self) -> str:
+        return "exponentials kept for the gradient"
+
+
+LAYER = InplaceSoftmax

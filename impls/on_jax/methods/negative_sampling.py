@@ -1,0 +1,12 @@
+"""Negative sampling in JAX. See `impls/on_numpy/methods/negative_sampling.py` for the definition."""
+
+from __future__ import annotations
+
+from vocabench.impls.on_jax.methods.nce import NoiseContrastiveEstimation
+
+
+class NegativeSampling(NoiseContrastiveEstimation):
+    """-log sigma(s_t) - sum over the sampled words of log sigma(-s_w): its correction is zero."""
+
+
+LAYER = NegativeSampling

@@ -1,0 +1,19 @@
+"""Sampled softmax in JAX. See `impls/on_numpy/methods/sampled_softmax.py` for the definition."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from vocabench.impls.on_jax.layer import Array
+from vocabench.impls.on_jax.sampled import SampledLayer
+
+
+class SampledSoftmax(SampledLayer):
+    """Cross-entropy over the target and the sampled words, each score less the logarithm of its expected count."""
+
+    def contrast(self, target_N: Array, sampled_NS: Array) -> Array:
+        return jax.nn.logsumexp(jnp.concatenate([target_N[:, None], sampled_NS], axis=1), axis=1) - target_N
+
+
+LAYER = SampledSoftmax

@@ -1,0 +1,249 @@
+"""Our kernels in C++ (`impls/cpp`), as operations of XLA's: both levels of two-level layers, binary trees, and fused
+softmax."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+
+from vocabench.impls import cpp, cpus
+from vocabench.impls.cpp import Paths
+from vocabench.impls.on_jax.layer import Array, product
+from vocabench.impls.on_numpy.methods.sohsm import Projected
+
+_SCORES, _CLUSTER_LOSSES, _BY_WORDS = "cluster_scores_of_xla", "cluster_losses_of_xla", "cluster_gradients_of_xla"
+_LIKELIEST, _OF_HIDDEN, _FUSED = "likeliest_words_of_xla", "likeliest_of_hidden_of_xla", "fused_softmax_of_xla"
+_PATH_LOSSES, _BY_NODES = "path_losses_of_xla", "path_gradients_of_xla"
+_LEAVES, _BEAM = "likeliest_leaves_of_xla", "leaves_of_beam_of_xla"
+_PRODUCT, _BY_WEIGHT = "matrix_product_of_xla", "weight_gradient_of_xla"
+_TARGETS = (
+    *(_SCORES, _CLUSTER_LOSSES, _BY_WORDS, _LIKELIEST, _OF_HIDDEN, _FUSED),
+    *(_PATH_LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT, _BY_WEIGHT),
+)
+
+
+def known(dtype: str) -> bool:
+    """Whether there are kernels for vectors of a spec's `dtype` on the device that JAX takes by itself: a CPU."""
+    return dtype == "float32" and jax.default_backend() == "cpu" and _registered()
+
+
+def multiplies(dtype: str) -> bool:
+    """Whether they multiply large matrices of `dtype` there faster than JAX does."""
+    return cpp.multiplies_fastest() and known(dtype)
+
+
+def scores(
+    hidden_ND: Array, row_N: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, end_C: Array
+) -> Array:
+    """(N, S) of each token, sorted by cluster, with the words of its cluster; -inf in empty slots. 0 of tokens beyond
+    the last cluster's.
+
+    Args:
+        hidden_ND: Vectors in float32.
+        row_N: int32: that of each token.
+        slab_CSD: Word vectors by cluster and slot.
+        bias_CS: Word biases, or None.
+        word_CS: int32: the word in each slot; negative in empty slots, which come last.
+        end_C: int32: one past the last token of each cluster.
+    """
+    out = jax.ShapeDtypeStruct((len(row_N), slab_CSD.shape[1]), jnp.float32)
+    return _call(_SCORES, out)(slab_CSD, word_CS, hidden_ND, row_N, end_C, _or_none(bias_CS))
+
+
+def losses(
+    hidden_ND: Array, row_N: Array, slot_N: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, end_C: Array,
+    *, learns: bool,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """(N,) of each token, sorted by cluster, -log P of the word in `slot_N` among those of its cluster.
+
+    And if it `learns`, else of no rows, (N, S) their gradients by the scores, and (N, D) those by the hidden vectors,
+    each of which is one token's. All are 0 of tokens beyond the last cluster's.
+    """
+    tokens = len(row_N) if learns else 0
+    shapes = row_N.shape, (tokens, slab_CSD.shape[1]), (tokens, hidden_ND.shape[1])
+    call = _call(_CLUSTER_LOSSES, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    return call(slab_CSD, word_CS, hidden_ND, row_N, end_C, slot_N, _or_none(bias_CS))
+
+
+def gradients(
+    excess_NS: Array, weight_N: Array, hidden_ND: Array, row_N: Array, slab_CSD: Array, bias_CS: Array | None,
+    word_CS: Array, end_C: Array,
+) -> tuple[Array, Array | None]:  # fmt: skip
+    """Those by the words (C, S, D) and by their biases (C, S) of the sum of `losses`, each times its weight."""
+    shapes = slab_CSD.shape, word_CS.shape if bias_CS is not None else (0, 0)
+    call = _call(_BY_WORDS, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    dslab_CSD, dbias_CS = call(slab_CSD, word_CS, hidden_ND, row_N, end_C, excess_NS, weight_N)
+    return dslab_CSD, None if bias_CS is None else dbias_CS
+
+
+def likeliest(
+    hidden_ND: Array, log_cluster_NC: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, k: int
+) -> tuple[Array, Array, Array]:
+    """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) the share of the
+    clusters that were looked through for them: 0 of a row that is no numbers, whose words are of no meaning."""
+    call = _call(_LIKELIEST, _found(len(hidden_ND), k))
+    return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, log_cluster_NC)
+
+
+def likeliest_of_hidden(
+    hidden_ND: Array, projected: Projected, upper: Sequence[Array | None], slab_CSD: Array, bias_CS: Array | None,
+    word_CS: Array, k: int,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """As `likeliest`, of hidden vectors whose upper level is made by the kernel too.
+
+    Args:
+        projected: What projections make of vectors.
+        upper: What `vocabench.impls.on_numpy.methods.sohsm.UPPER_LEVEL` names.
+    """
+    call = _call(_OF_HIDDEN, _found(len(hidden_ND), k))
+    numbers = {name: np.float32(number) for name, number in projected._asdict().items()}
+    return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper), **numbers)
+
+
+def linear(hidden_ND: Array, weight_VD: Array) -> Array:
+    """(N, V) h W^T in the dtype of W and in at least float32, as `product`: by the kernels, or its gradient by W alone,
+    where they are fastest."""
+    if len(hidden_ND) == 1 or not known(weight_VD.dtype.name):
+        return product(hidden_ND, weight_VD)
+    if cpp.multiplies_fastest():
+        return _product(hidden_ND.astype(weight_VD.dtype), weight_VD)
+    differentiates = cpp.differentiates_fastest(len(hidden_ND), *weight_VD.shape)
+    return _linear(hidden_ND, weight_VD) if differentiates else product(hidden_ND, weight_VD)
+
+
+@jax.custom_vjp
+def _linear(hidden_ND: Array, weight_VD: Array) -> Array:
+    return product(hidden_ND, weight_VD)
+
+
+def _linear_forward(hidden_ND: Array, weight_VD: Array) -> tuple[Array, tuple[Array, Array]]:
+    return product(hidden_ND, weight_VD), (hidden_ND, weight_VD)
+
+
+def _linear_backward(factors: tuple[Array, Array], dscores_NV: Array) -> tuple[Array, Array]:
+    hidden_ND, weight_VD = factors
+    dhidden_ND = (dscores_NV @ weight_VD).astype(hidden_ND.dtype)
+    return dhidden_ND, _weight_gradient(dscores_NV, hidden_ND.astype(weight_VD.dtype))
+
+
+_linear.defvjp(_linear_forward, _linear_backward)
+
+
+@jax.custom_vjp
+def _weight_gradient(dscores_NV: Array, hidden_ND: Array) -> Array:
+    """(V, D) the gradient of h W^T by W; differentiable as often as wanted."""
+    out = jax.ShapeDtypeStruct((dscores_NV.shape[1], hidden_ND.shape[1]), jnp.float32)
+    return _call(_BY_WEIGHT, out)(dscores_NV, hidden_ND)
+
+
+_weight_gradient.defvjp(
+    lambda dscores_NV, hidden_ND: (_weight_gradient(dscores_NV, hidden_ND), (dscores_NV, hidden_ND)),
+    lambda factors, ddweight_VD: (factors[1] @ ddweight_VD.T, factors[0] @ ddweight_VD),
+)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _product(left: Array, right: Array, left_by_columns: bool = False, right_by_columns: bool = False) -> Array:
+    """The products of the rows, or columns, of one with those of the other; differentiable as often as wanted."""
+    rows, depth = left.shape[::-1] if left_by_columns else left.shape
+    columns = right.shape[1 if right_by_columns else 0]
+    if not cpp.is_worth_splitting(rows, depth, columns):
+        return jnp.matmul(left.T if left_by_columns else left, right if right_by_columns else right.T)
+    call = _call(_PRODUCT, jax.ShapeDtypeStruct((rows, columns), jnp.float32))
+    return call(left, right, left_by_columns=np.int32(left_by_columns), right_by_columns=np.int32(right_by_columns))
+
+
+def _product_forward(
+    left: Array, right: Array, left_by_columns: bool, right_by_columns: bool
+) -> tuple[Array, tuple[Array, Array]]:
+    return _product(left, right, left_by_columns, right_by_columns), (left, right)
+
+
+def _product_backward(
+    left_by_columns: bool, right_by_columns: bool, factors: tuple[Array, Array], dproduct: Array
+) -> tuple[Array, Array]:
+    left, right = factors
+    of_right, of_left = (right, not right_by_columns), (left, not left_by_columns)
+    dleft = _of_either(of_right, (dproduct, False)) if left_by_columns else _of_either((dproduct, False), of_right)
+    dright = _of_either(of_left, (dproduct, True)) if right_by_columns else _of_either((dproduct, True), of_left)
+    return dleft, dright
+
+
+def _of_either(left: tuple[Array, bool], right: tuple[Array, bool]) -> Array:
+    """Of factors with whether their columns are meant."""
+    return _product(left[0], right[0], left[1], right[1])
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
+def path_losses(hidden_ND: Array, node_weight: Array, paths: Paths) -> tuple[Array, Array, Array]:
+    """(N,) sums over paths of -log sigma(sign x r.h), and their derivatives by the products r.h (N, L) and by the
+    hidden vectors (N, D)."""
+    shapes = hidden_ND.shape[:1], paths.index_NL.shape, hidden_ND.shape
+    out = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    return _call(_PATH_LOSSES, out)(hidden_ND, *paths, node_weight)
+
+
+def path_gradients(dscores_NL: Array, hidden_ND: Array, node_weight: Array, paths: Paths) -> Array:
+    """(nodes, D) what derivatives by the products give by the nodes."""
+    return _call(_BY_NODES, jax.ShapeDtypeStruct(node_weight.shape, jnp.float32))(hidden_ND, *paths, dscores_NL)
+
+
+def likeliest_leaves(hidden_ND: Array, node_weight: Array, children: Array, k: int) -> tuple[Array, Array, Array]:
+    """Values and numbers (N, K) of a tree's k likeliest leaves, best first, equals by their numbers, and (N,) the share
+    of the nodes that were looked at for them: 0 of a row that is no numbers."""
+    return _call(_LEAVES, _found(len(hidden_ND), k))(node_weight, children, hidden_ND)
+
+
+def leaves_of_beam(
+    hidden_ND: Array, node_weight: Array, children: Array, k: int, width: int
+) -> tuple[Array, Array, Array]:
+    """As `likeliest_leaves`, of the leaves that the `width` likeliest ways of each level lead to."""
+    return _call(_BEAM, _found(len(hidden_ND), k))(node_weight, children, hidden_ND, width=np.int32(width))
+
+
+def _found(rows: int, k: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+    shapes = ((rows, k), jnp.float32), ((rows, k), jnp.int32), ((rows,), jnp.float32)
+    return tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes)
+
+
+def fused_softmax(
+    hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, most: int
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    """Total and gradients as `impls/cpp/fused_softmax.h` has them; targets in int32."""
+    shapes = (), hidden_ND.shape, weight_VD.shape, bias_V.shape
+    call = _call(_FUSED, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    by_unit = cpp.fuses_by_unit(len(hidden_ND), most, weight_VD.shape[1])
+    numbers = {"most": np.int32(most), "by_unit": np.int32(by_unit)}
+    total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, **numbers)
+    return total, tuple(gradients)
+
+
+def _or_none(array: Array | None) -> Array:
+    return jnp.zeros(0, jnp.float32) if array is None else array
+
+
+def threads() -> int:
+    """As many as XLA has in its pools."""
+    return int(os.environ.get("NPROC") or cpus.usable())
+
+
+def _call(target: str, out):  # type: ignore[no-untyped-def]
+    return partial(jax.ffi.ffi_call(target, out, vmap_method="sequential"), threads=np.int32(threads()))
+
+
+@cache
+def _registered() -> bool:
+    library = cpp.library("for_jax", ("-isystem", jax.ffi.include_dir()), against=jaxlib.__version__)
+    if library is None:
+        return False
+    for target in _TARGETS:
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
+    return True

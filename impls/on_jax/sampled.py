@@ -1,0 +1,85 @@
+"""What the losses over sampled words share in JAX. See `impls/on_numpy/sampled.py` for the definition."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from vocabench.impls.on_jax.layer import Array, Reach, Tree, product, put, wide
+from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
+from vocabench.impls.on_jax.ops.sparse_rows import distinct
+
+
+@jax.custom_vjp
+def _rows(parameter: Array, ids_R: Array) -> Array:
+    """Some rows of a parameter, repeated or not, with a gradient that sums by row before it is rounded."""
+    return parameter[ids_R].astype(wide(parameter.dtype))
+
+
+def _forward(parameter, ids_R):  # type: ignore[no-untyped-def]
+    return _rows(parameter, ids_R), (parameter, ids_R)
+
+
+def _backward(kept, drows):  # type: ignore[no-untyped-def]
+    parameter, ids_R = kept
+    return jnp.zeros(parameter.shape, drows.dtype).at[ids_R].add(drows).astype(parameter.dtype), None
+
+
+_rows.defvjp(_forward, _backward)
+
+
+class SampledLayer(FullSoftmax):
+    """Full softmax's parameters, trained on the target and the sampled words: `layer.loss(params, structure, hidden_ND,
+    targets_N, sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
+
+    Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned. Structure: `correction`
+    (V,), what is taken off each word's score.
+    """
+
+    FEW_ROWS: ClassVar = ("weight", "bias")
+
+    def structure(self) -> Tree:
+        correction_V = put(self.spec.structure["correction"], wide(jnp.dtype(self.spec.storage)))
+        return {"correction": correction_V}
+
+    @abstractmethod
+    def contrast(self, target_N: Array, sampled_NS: Array) -> Array:
+        """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
+
+    def losses(  # type: ignore[override]
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden_ND: Array,
+        targets_N: Array,
+        *,
+        sampled_ids: Array,
+        correction: Array | None = None,
+    ) -> Array:
+        ids_R, tokens = jnp.concatenate([targets_N, sampled_ids]), len(targets_N)
+        rows_RD, kind = _rows(params["weight"], ids_R), params["weight"].dtype
+        correction_V = structure["correction"] if correction is None else correction
+        correction_R = correction_V[ids_R].astype(wide(kind))
+        offset_R = _rows(params["bias"], ids_R) - correction_R - params.get("log_normaliser", 0)
+        cast_ND = hidden_ND.astype(kind)
+        target_N = (cast_ND * rows_RD[:tokens]).sum(axis=1) + offset_R[:tokens]
+        sampled_NS = product(cast_ND, rows_RD[tokens:].astype(kind)) + offset_R[tokens:]
+        if self.spec.options["remove_hits"]:
+            sampled_NS = jnp.where(targets_N[:, None] == sampled_ids, -jnp.inf, sampled_NS)
+        return self.contrast(target_N, sampled_NS)
+
+    def reach(  # type: ignore[override]
+        self, structure: Tree, targets_N: Array, *, sampled_ids: Array, correction: Array | None = None
+    ) -> Reach:
+        correction_V = structure["correction"] if correction is None else correction
+        ids_R, tokens, vocab = jnp.concatenate([targets_N, sampled_ids]), len(targets_N), self.spec.vocab
+        rows_U, place_R = distinct(ids_R, vocab, min(len(ids_R), vocab))
+        small = {"correction": correction_V.at[rows_U].get(mode="clip")}
+        rows = {name: rows_U for name in self.FEW_ROWS}
+        return Reach(rows, small, place_R[:tokens], {"sampled_ids": place_R[tokens:]})
+
+    def formulation(self) -> str:
+        return f"rows of the targets and of {self.spec.options['samples']} sampled words"

@@ -1,0 +1,146 @@
+"""Decoding of a binary tree without the whole vocabulary: exact top-k, beam, sample.
+
+For top-k, no word is likelier than the turns that lead to its subtree. The nodes nearest the root are one dense
+product; below them each row follows its likeliest subtrees, until none is as likely as the k-th best word found. A row
+that had to let go of a subtree as likely as that, or that has equals among its best, is solved anew with more subtrees
+at a time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from vocabench.impls.on_jax.layer import Array, product, wide
+from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
+
+NEAR_NODES = 512
+
+
+class Tree(NamedTuple):
+    """A tree and its vectors.
+
+    Attributes:
+        node_weight: (V-1, D) inner nodes in order of creation.
+        children: (V-1, 2): a word is its id, inner node j is V + j.
+        exits_E: The words and inner nodes that hang below the nodes nearest the root, numbered as `children` does.
+        turns_2ME: As in `vocabench.impls.structures.huffman.NearRoot`, of these exits.
+    """
+
+    node_weight: Array
+    children: Array
+    exits_E: Array
+    turns_2ME: Array
+
+    @property
+    def vocab(self) -> int:
+        return len(self.node_weight) + 1
+
+    def scores(self, hidden_ND: Array, node_NB: Array) -> Array:
+        """(N, B) r.h of some inner nodes of each row."""
+        kind = wide(self.node_weight.dtype)
+        return jnp.einsum("nbd,nd->nb", self.node_weight[node_NB], hidden_ND, preferred_element_type=kind)
+
+
+class Followed(NamedTuple):
+    """What following `beam` subtrees of each row at a time found.
+
+    Attributes:
+        values_NJ, ids_NJ: The k + 1 best words that were met.
+        lost_N: The likeliest subtree let go.
+        nodes_N: How many nodes were scored.
+    """
+
+    values_NJ: Array
+    ids_NJ: Array
+    lost_N: Array
+    nodes_N: Array
+
+    def open(self, k: int) -> Array:
+        """(N,) True where the first k words may not be the best, or not in the order of ties."""
+        tied_N = (self.values_NJ[:, 1:] == self.values_NJ[:, :-1]).any(axis=1)
+        return tied_N | (self.lost_N >= self.values_NJ[:, k - 1])
+
+
+def follow(hidden_ND: Array, tree: Tree, k: int, beam: int) -> Followed:
+    """The best words below the likeliest subtrees, at most `beam` of which are followed at a time."""
+    rows, vocab, near = len(hidden_ND), tree.vocab, len(tree.turns_2ME) // 2
+    scores_NM = product(hidden_ND, tree.node_weight[vocab - 1 - near :])
+    turns_N2M = jnp.concatenate([jax.nn.log_sigmoid(scores_NM), jax.nn.log_sigmoid(-scores_NM)], axis=1)
+    exits_NE = turns_N2M @ tree.turns_2ME.astype(turns_N2M.dtype)
+
+    def split(prefix: Array, child: Array, values_NJ: Array, ids_NJ: Array) -> tuple[Array, ...]:
+        """Of children with their prefixes: the best words with those so far, the likeliest subtrees, the next one."""
+        is_word = child < vocab
+        values = jnp.concatenate([values_NJ, jnp.where(is_word, prefix, -jnp.inf)], axis=1)
+        values_NJ, place = top_k(values, k + 1)
+        ids_NJ = jnp.take_along_axis(jnp.concatenate([ids_NJ, child], axis=1), place, axis=1)
+        inner_NB, at = top_k(jnp.where(is_word, -jnp.inf, prefix), beam + 1)
+        node_NB = jnp.maximum(jnp.take_along_axis(child, at, axis=1) - vocab, 0)
+        return values_NJ, ids_NJ, inner_NB[:, :-1], node_NB[:, :-1], inner_NB[:, -1]
+
+    def reaching(values_NJ: Array, prefix_NB: Array) -> Array:
+        return (prefix_NB >= values_NJ[:, k - 1 : k]) & (prefix_NB > -jnp.inf)
+
+    def going(state: tuple[Array, ...]) -> Array:
+        values_NJ, _, prefix_NB, *_ = state
+        return reaching(values_NJ, prefix_NB).any()
+
+    def descend(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        values_NJ, ids_NJ, prefix_NB, node_NB, lost_N, nodes_N = state
+        nodes_N += reaching(values_NJ, prefix_NB).sum(axis=1, dtype=jnp.int32)
+        scores_NB = tree.scores(hidden_ND, node_NB)
+        sides = [prefix_NB + jax.nn.log_sigmoid(each) for each in (scores_NB, -scores_NB)]
+        below = tree.children[node_NB].reshape(rows, 2 * beam)
+        prefix = jnp.stack(sides, axis=2).reshape(rows, 2 * beam)
+        values_NJ, ids_NJ, prefix_NB, node_NB, lower_N = split(prefix, below, values_NJ, ids_NJ)
+        return values_NJ, ids_NJ, prefix_NB, node_NB, jnp.maximum(lost_N, lower_N), nodes_N
+
+    # Room for the first k + 1 words and the first subtrees, whatever hangs below the near nodes.
+    exits_NE = jnp.pad(exits_NE, ((0, 0), (0, beam + 1)), constant_values=-jnp.inf)
+    child_NE = jnp.broadcast_to(jnp.pad(tree.exits_E, (0, beam + 1)), exits_NE.shape)
+    none = jnp.full((rows, k + 1), -jnp.inf, exits_NE.dtype), jnp.zeros((rows, k + 1), tree.exits_E.dtype)
+    start = *split(exits_NE, child_NE, *none), jnp.full(rows, near, jnp.int32)
+    values_NJ, ids_NJ, _, _, lost_N, nodes_N = lax.while_loop(going, descend, start)
+    return Followed(values_NJ, ids_NJ, lost_N, nodes_N)
+
+
+def beam(hidden_ND: Array, tree: Tree, k: int, width: int) -> tuple[Array, Array]:
+    """Values and ids (N, K) of k likely words: at each level the `width` likeliest prefixes and words are kept."""
+    rows, vocab, kind = len(hidden_ND), tree.vocab, wide(tree.node_weight.dtype)
+
+    def is_inner(state: tuple[Array, Array]) -> Array:
+        value_NW, node_NW = state
+        return (node_NW >= vocab) & (value_NW > -jnp.inf)
+
+    def descend(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        value_NW, node_NW = state
+        inner_NW, at_NW = is_inner(state), jnp.maximum(node_NW - vocab, 0)
+        score_NW = tree.scores(hidden_ND, at_NW)
+        sides = [jnp.where(inner_NW, value_NW + jax.nn.log_sigmoid(each), -jnp.inf) for each in (score_NW, -score_NW)]
+        values = jnp.concatenate([jnp.where(inner_NW, -jnp.inf, value_NW), *sides], axis=1)
+        nodes = jnp.concatenate([node_NW, tree.children[at_NW, 0], tree.children[at_NW, 1]], axis=1)
+        value_NW, place_NW = top_k(values, width)
+        return value_NW, jnp.take_along_axis(nodes, place_NW, axis=1)
+
+    value_NW = jnp.full((rows, width), -jnp.inf, kind).at[:, 0].set(0)
+    root_NW = jnp.full((rows, width), 2 * vocab - 2, tree.children.dtype)
+    value_NW, node_NW = lax.while_loop(lambda state: is_inner(state).any(), descend, (value_NW, root_NW))
+    return best_by_id(value_NW, node_NW, k)
+
+
+def sample(hidden_ND: Array, tree: Tree, uniforms_NL: Array) -> Array:
+    """(N,) words: from the root down, left where the uniform number lies below sigma(r.h)."""
+    vocab = tree.vocab
+
+    def descend(turn: Array, node_N: Array) -> Array:
+        at_N = jnp.maximum(node_N - vocab, 0)
+        score_N = tree.scores(hidden_ND, at_N[:, None])[:, 0]
+        right_N = lax.dynamic_index_in_dim(uniforms_NL, turn, axis=1, keepdims=False) >= jax.nn.sigmoid(score_N)
+        return jnp.where(node_N >= vocab, tree.children[at_N, right_N.astype(jnp.int32)], node_N)
+
+    root_N = jnp.full(len(hidden_ND), 2 * vocab - 2, tree.children.dtype)
+    return lax.fori_loop(0, uniforms_NL.shape[1], descend, root_N)

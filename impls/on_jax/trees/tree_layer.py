@@ -1,0 +1,327 @@
+"""A binary tree over words as an output layer in JAX. See `impls/on_numpy/tree.py` for the definition."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.on_jax.layer import Array, OutputLayer, Reach, Tree, product, put, wide
+from vocabench.impls.on_jax.ops import cpp_kernels
+from vocabench.impls.on_jax.ops.sparse_rows import distinct
+from vocabench.impls.on_jax.ops.topk import settle, top_k
+from vocabench.impls.on_jax.pallas import support
+from vocabench.impls.on_jax.pallas.support import KERNELS
+from vocabench.impls.on_jax.trees import descend
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import huffman, trees
+
+# The inner nodes visited most, which most paths share, are scored for all tokens by one dense product.
+_SHARED_NODES = 256
+# The rest of the paths are (token, node) pairs, of which the forms take so many at a time: of a few the vectors stay in
+# a processor's cache, a GPU wants many. Kernels of our own need neither: on a CPU, where there is a compiler, those of
+# `cpp_kernels.py`, on a GPU those of `tree_kernels.py`.
+_FORMS = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (256, 2**14)}
+# Decoding: how many subtrees a row follows at a time; first a few, then, for the rows that these do not settle, many.
+_BEAMS = (16, 64)
+_AT_ONCE_ON_GPU = 2**27  # scores of nodes, all rows together: so many a GPU makes while the host waits for a decision
+
+
+def _cold_pairs(index_NL: Array, cold_NL: Array, at_once: int) -> tuple[Array, Array, Array]:
+    """(P,) tokens and nodes of the pairs off the shared nodes, moved to the front of room for all N L, and how many."""
+    tokens, depth = index_NL.shape
+    flat = cold_NL.ravel()
+    room = -(-tokens * depth // at_once) * at_once
+    place = jnp.where(flat, jnp.cumsum(flat) - 1, room)
+    which = jnp.zeros(room, jnp.int32).at[place].set(jnp.arange(tokens * depth, dtype=jnp.int32), mode="drop")
+    return which // depth, index_NL.ravel()[which], flat.sum()
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _path_nll(hidden_ND: Array, node_weight: Array, index_NL: Array, sign_NL: Array, form: str) -> Array:
+    """(N,) sum over each token's path of -log sigma(sign x r.h), with the gradient written out."""
+    return _forward(hidden_ND, node_weight, index_NL, sign_NL, form)[0]
+
+
+def _forward(hidden_ND, node_weight, index_NL, sign_NL, form):  # type: ignore[no-untyped-def]
+    # Parents come after their children, and the nodes visited most are the last.
+    first = max(0, node_weight.shape[0] - _SHARED_NODES)
+    tokens, depth = index_NL.shape
+    kind = wide(node_weight.dtype)
+    hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
+    on_path_NL, near_NL = sign_NL != 0, index_NL >= first
+    near_scores_NH = product(hidden_cast_ND, node_weight[first:])
+    near_place_NL = jnp.maximum(index_NL - first, 0)
+    near_scores_NL = jnp.take_along_axis(near_scores_NH, near_place_NL, axis=1)
+
+    cold_NL = on_path_NL & ~near_NL
+    at_once = _FORMS[form]
+    token_P, node_P, count = _cold_pairs(index_NL, cold_NL, at_once)
+    steps = (count + at_once - 1) // at_once
+
+    def score(step: Array, scores_P: Array) -> Array:
+        start = step * at_once
+        rows, nodes = (lax.dynamic_slice_in_dim(a, start, at_once) for a in (token_P, node_P))
+        products = node_weight[nodes].astype(kind) * hidden_cast_ND[rows].astype(kind)
+        return lax.dynamic_update_slice_in_dim(scores_P, products.sum(axis=1), start, 0)
+
+    cold_scores_P = lax.fori_loop(0, steps, score, jnp.zeros(token_P.shape, kind))
+    place_NL = jnp.where(cold_NL, jnp.cumsum(cold_NL.ravel()).reshape(tokens, depth) - 1, 0)
+    scores_NL = jnp.where(near_NL, near_scores_NL, cold_scores_P[place_NL])
+
+    signs_NL = sign_NL.astype(kind)
+    turns_NL = signs_NL * scores_NL
+    nll_N = -jnp.where(on_path_NL, jax.nn.log_sigmoid(turns_NL), 0).sum(axis=1)
+    # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the path's end.
+    dscores_NL = -signs_NL * jax.nn.sigmoid(-turns_NL)
+    kept = (hidden_ND, node_weight, dscores_NL, on_path_NL & near_NL, near_place_NL, cold_NL, token_P, node_P, steps)
+    return nll_N, kept
+
+
+def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, node_weight, dscores_NL, near_NL, near_place_NL, cold_NL, token_P, node_P, steps = kept
+    first, at_once = max(0, node_weight.shape[0] - _SHARED_NODES), _FORMS[form]
+    tokens, kind = len(hidden_ND), wide(node_weight.dtype)
+    hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
+    dscores_NL = dscores_NL * dnll_N[:, None]
+
+    shared = node_weight.shape[0] - first
+    dnear_NH = jnp.zeros((tokens, shared), kind)
+    rows_N1 = jnp.arange(tokens)[:, None]
+    dnear_NH = dnear_NH.at[rows_N1, near_place_NL].add(jnp.where(near_NL, dscores_NL, 0)).astype(node_weight.dtype)
+    dhidden_ND = jnp.matmul(dnear_NH, node_weight[first:], preferred_element_type=kind)
+    dnear_HD = jnp.matmul(dnear_NH.T, hidden_cast_ND, preferred_element_type=kind)
+    dnode = jnp.zeros(node_weight.shape, kind)
+    dnode = lax.dynamic_update_slice_in_dim(dnode, dnear_HD, first, 0)
+
+    flat = cold_NL.ravel()
+    place = jnp.where(flat, jnp.cumsum(flat) - 1, len(token_P))
+    dscores_P = jnp.zeros(token_P.shape, kind).at[place].set(dscores_NL.ravel(), mode="drop")
+
+    def add(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        dhidden_ND, dnode = carry
+        start = step * at_once
+        rows, nodes, ds = (lax.dynamic_slice_in_dim(a, start, at_once) for a in (token_P, node_P, dscores_P))
+        # Entries beyond the last pair have a gradient of zero.
+        dhidden_ND = dhidden_ND.at[rows].add(ds[:, None] * node_weight[nodes].astype(kind))
+        return dhidden_ND, dnode.at[nodes].add(ds[:, None] * hidden_cast_ND[rows].astype(kind))
+
+    dhidden_ND, dnode = lax.fori_loop(0, steps, add, (dhidden_ND, dnode))
+    return dhidden_ND.astype(hidden_ND.dtype), dnode.astype(node_weight.dtype), None, None
+
+
+_path_nll.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def _nll_by_kernels(hidden_ND: Array, node_weight: Array, paths: Paths) -> Array:
+    """As `_path_nll`."""
+    return _forward_by_kernels(hidden_ND, node_weight, paths)[0]
+
+
+def _forward_by_kernels(hidden_ND, node_weight, paths):  # type: ignore[no-untyped-def]
+    nll_N, dscores_NL, unscaled_ND = cpp_kernels.path_losses(hidden_ND.astype(node_weight.dtype), node_weight, paths)
+    return nll_N, (hidden_ND, node_weight, paths, dscores_NL, unscaled_ND)
+
+
+def _backward_by_kernels(kept, dnll_N):  # type: ignore[no-untyped-def]
+    hidden_ND, node_weight, paths, dscores_NL, unscaled_ND = kept
+    dnll_N1 = dnll_N[:, None]
+    dnode = cpp_kernels.path_gradients(dscores_NL * dnll_N1, hidden_ND.astype(node_weight.dtype), node_weight, paths)
+    return (unscaled_ND * dnll_N1).astype(hidden_ND.dtype), dnode, None
+
+
+_nll_by_kernels.defvjp(_forward_by_kernels, _backward_by_kernels)
+
+
+class TreeSoftmax(OutputLayer):
+    """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
+
+    Parameters: `node_weight` (nodes, D), where the method has biases (nodes, D + 1) with the biases in the last column,
+    which meets a 1 that every hidden vector gets. Structure: `index`, `sign` (leaves, L) of each leaf's path, and its
+    `place` among all (leaves,), from left to right; `leaf` (V, M) of each word, -1 beyond its last one, and `leaf_word`
+    (leaves,); `children`, `exits` and `turns` as in `descend.Tree`.
+    """
+
+    FEW_ROWS: ClassVar = ("node_weight",)
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self._children = spec.structure["children"].astype(np.int32)
+        self._levels = huffman.levels(spec.structure["children"])
+        self._leaf_word = trees.words_of_leaves(spec.structure, spec.vocab)
+        self._leaf_VM = trees.leaves_of_words(self._leaf_word)
+        self._single = self._leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
+        self._biased = "node_bias" in spec.parameter_shapes()
+        self._shared = min(_SHARED_NODES, len(self._children))
+        self._first_shared = len(self._children) - self._shared
+        off_shared = (spec.structure["sign"] != 0) & (spec.structure["index"] < self._first_shared)
+        self._longest_off = int(off_shared.sum(axis=1).max())
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        on_cpu = (CPP,) if cpp_kernels.known(spec.dtype) else ()
+        on_gpu = (KERNELS,) if support.known(spec.dtype, spec.dim) else ()
+        return (*on_gpu, *on_cpu, *_FORMS)
+
+    def structure(self) -> Tree:
+        near = huffman.near_root(self.spec.structure["children"], descend.NEAR_NODES)
+        whole = {name: self.spec.structure[name] for name in ("index", "sign", "children")}
+        whole |= {"place": huffman.places(self.spec.structure["children"])}
+        whole |= {"exits": near.exits, "leaf": self._leaf_VM, "leaf_word": self._leaf_word}
+        if self.form == KERNELS:
+            whole |= {"leaf_at": np.argsort(whole["place"]), "length": (whole["sign"] != 0).sum(axis=1)}
+        arrays = {name: put(array, jnp.int32) for name, array in whole.items()}
+        return arrays | {"turns": put(near.turns)}
+
+    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        hidden_ND = self._with_one(hidden_ND)
+        if self._single:
+            return self._leaf_nll(params, structure, hidden_ND, targets_N)
+        # Each code of a target is a path of its own, from the same hidden vector.
+        leaf_NM = structure["leaf"][targets_N]
+        hidden_PD = jnp.repeat(hidden_ND, leaf_NM.shape[1], axis=0)
+        nll_P = self._leaf_nll(params, structure, hidden_PD, jnp.maximum(leaf_NM, 0).ravel())
+        log_code_NM = jnp.where(leaf_NM < 0, -jnp.inf, -nll_P.reshape(leaf_NM.shape))
+        return -jax.nn.logsumexp(log_code_NM, axis=1)
+
+    def _leaf_nll(self, params: Tree, structure: Tree, hidden_ND: Array, leaf_N: Array) -> Array:
+        paths = Paths(*(structure[name][leaf_N] for name in ("index", "sign", "place")))
+        if self.form == CPP:
+            return _nll_by_kernels(hidden_ND, params["node_weight"], paths)
+        if self.form == KERNELS:
+            from vocabench.impls.on_jax.pallas import (
+                tree_kernels,  # imports Pallas' way to Triton, which not every JAX has
+            )
+
+            return tree_kernels.path_nll(hidden_ND, params["node_weight"], paths, self._shared)
+        return _path_nll(hidden_ND, params["node_weight"], paths.index_NL, paths.sign_NL, self.form)
+
+    def reach(self, structure: Tree, targets_N: Array) -> Reach:  # type: ignore[override]
+        nodes, first = len(self._children), self._first_shared
+        leaf_NM = structure["leaf"][targets_N]
+        real_NM, leaf_P = leaf_NM >= 0, jnp.maximum(leaf_NM, 0).ravel()
+        index_PL = structure["index"][leaf_P]
+        sign_PL = jnp.where(real_NM.reshape(-1, 1), structure["sign"][leaf_P], 0)
+        cold_PL = (sign_PL != 0) & (index_PL < first)
+        room = min(len(leaf_P) * self._longest_off, first)
+        rows_U, place_R = distinct(jnp.where(cold_PL, index_PL, nodes).ravel(), nodes, room)
+        # The shared nodes, of which a batch reads most, are the last of the table too.
+        rows_U = jnp.concatenate([rows_U, jnp.arange(first, nodes, dtype=jnp.int32)])
+        paths = {
+            "index": jnp.where(cold_PL, place_R.reshape(cold_PL.shape), index_PL - first + room),
+            "sign": sign_PL,
+            "place": structure["place"][leaf_P],
+            "leaf": jnp.where(real_NM, jnp.arange(leaf_NM.size).reshape(leaf_NM.shape), -1),
+        }
+        return Reach({"node_weight": rows_U}, paths, jnp.arange(len(targets_N)), {})
+
+    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        log_leaf_NF = self._leaf_log_probs(params, self._with_one(hidden_ND))
+        if self._single:
+            return log_leaf_NF
+        log_code_NVM = jnp.where(structure["leaf"] < 0, -jnp.inf, log_leaf_NF[:, structure["leaf"]])
+        return jax.nn.logsumexp(log_code_NVM, axis=2)
+
+    def _leaf_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
+        # Level by level, nodes as rows so that a level is read and written in whole rows: O(V D + V) a token.
+        node_weight = params["node_weight"]
+        hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
+        scores_MN = jnp.matmul(node_weight, hidden_cast_ND.T, preferred_element_type=wide(node_weight.dtype))
+        leaves = len(self._children) + 1
+        prefix = jnp.zeros((2 * leaves - 1, len(hidden_ND)), scores_MN.dtype)  # leaves, then inner nodes
+        for nodes in self._levels:
+            here, scores = prefix[leaves + nodes], scores_MN[nodes]
+            prefix = prefix.at[self._children[nodes, 0]].set(here + jax.nn.log_sigmoid(scores), unique_indices=True)
+            prefix = prefix.at[self._children[nodes, 1]].set(here + jax.nn.log_sigmoid(-scores), unique_indices=True)
+        return prefix[:leaves].T
+
+    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of the inner nodes scored; all
+        of them where words have several codes, as then no prefix bounds a word."""
+        if not self._single:
+            return super().search(params, structure, hidden_ND, k)
+        if self.form == CPP:
+            return cpp_kernels.likeliest_leaves(
+                self._cast(params, hidden_ND), params["node_weight"], structure["children"], k
+            )
+        if self._finds_by_kernels(len(hidden_ND), k):
+            return *self._likeliest(params, structure, hidden_ND, k), jnp.ones(len(hidden_ND), jnp.float32)
+        nodes, tree, cast_ND = len(self._children), self._tree(params, structure), self._cast(params, hidden_ND)
+
+        def solve(rows_R: Array, beams: tuple[int, ...]) -> tuple[Array, Array, Array]:
+            hidden_RD = cast_ND[rows_R]
+            if not beams:
+                values_RK, ids_RK = top_k(self._leaf_log_probs(params, hidden_RD), k)
+                return values_RK, ids_RK.astype(jnp.int32), jnp.full(len(rows_R), nodes, jnp.int32)
+            found = descend.follow(hidden_RD, tree, k, beams[0])
+            first = found.values_NJ[:, :k], found.ids_NJ[:, :k], found.nodes_N
+            return settle(first, found.open(k), lambda some: solve(rows_R[some], beams[1:]))
+
+        values_NK, ids_NK, nodes_N = solve(jnp.arange(len(hidden_ND)), _BEAMS)
+        return values_NK, ids_NK, nodes_N.astype(jnp.float32) / nodes
+
+    def _finds_by_kernels(self, rows: int, k: int) -> bool:
+        if self.form != KERNELS or rows * len(self._children) > _AT_ONCE_ON_GPU:
+            return False
+        from vocabench.impls.on_jax.pallas import topk_kernels  # imports Pallas' way to Triton, which not every JAX has
+
+        return topk_kernels.takes(-(-len(self._leaf_word) // topk_kernels.WIDTH), topk_kernels.WIDTH, k)
+
+    def _likeliest(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
+        """Values and ids (N, K), every node scored: on a GPU the host would wait for each turn of a loop by bounds."""
+        from vocabench.impls.on_jax.pallas import topk_kernels, tree_kernels
+
+        scores_MN = product(params["node_weight"], self._cast(params, hidden_ND))
+        index_FL, sign_FL, length_F, leaf_F = (structure[name] for name in ("index", "sign", "length", "leaf_at"))
+        given = scores_MN, index_FL, sign_FL, length_F, leaf_F
+        log_leaf_NX = tree_kernels.log_leaves(*given, width=topk_kernels.WIDTH)
+        # Groups of leaves that stand side by side; each is a word, of the same number.
+        word_X = jnp.pad(leaf_F, (0, log_leaf_NX.shape[1] - len(leaf_F)), constant_values=-1)
+        return topk_kernels.best_of_groups(log_leaf_NX, word_X.reshape(-1, topk_kernels.WIDTH), k)
+
+    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+        """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level; exact where
+        words have several codes."""
+        if not self._single:
+            return self.topk(params, structure, hidden_ND, k)
+        if self.form == CPP:
+            tree = params["node_weight"], structure["children"]
+            return cpp_kernels.leaves_of_beam(self._cast(params, hidden_ND), *tree, k, width)[:2]
+        return descend.beam(self._cast(params, hidden_ND), self._tree(params, structure), k, width)
+
+    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        """(N,) words, one number for each turn."""
+        leaf_N = descend.sample(self._cast(params, hidden_ND), self._tree(params, structure), uniforms_NU)
+        return structure["leaf_word"][leaf_N]
+
+    def _tree(self, params: Tree, structure: Tree) -> descend.Tree:
+        return descend.Tree(params["node_weight"], *(structure[name] for name in ("children", "exits", "turns")))
+
+    def _with_one(self, hidden_ND: Array) -> Array:
+        return jnp.pad(hidden_ND, ((0, 0), (0, 1)), constant_values=1) if self._biased else hidden_ND
+
+    def _cast(self, params: Tree, hidden_ND: Array) -> Array:
+        return self._with_one(hidden_ND).astype(params["node_weight"].dtype)
+
+    def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        if not self._biased:
+            return dict(tree)
+        return {"node_weight": tree["node_weight"][:, :-1], "node_bias": tree["node_weight"][:, -1]}
+
+    def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        if not self._biased:
+            return dict(tree)
+        return {"node_weight": jnp.concatenate([tree["node_weight"], tree["node_bias"][:, None]], axis=1)}
+
+    def formulation(self) -> str:
+        if self.form == CPP:
+            return CPP
+        if self.form == KERNELS:
+            return f"{KERNELS}, dense product for the gradient of the {self._shared} nodes visited most"
+        return f"dense product of the {self._shared} nodes visited most, {self.form} for the rest"

@@ -1,0 +1,107 @@
+"""Differentiated softmax: rare words are scored from fewer of the hidden vector's numbers (Chen, Grangier, Auli 2016,
+arXiv 1512.04906).
+
+Words by falling count are cut into bands of about equal summed counts, and the hidden vector into disjoint slices
+h_0, h_1, .., the widest of them for the most frequent words. With word w in band b,
+
+    log P(w | h) = h_b.W_w + bias_w - log sum over the words v of every band c of exp(h_c.W_v + bias_v)
+
+`impls/structures/bands.py` holds the rules of both cuts. Forward 2 sum_b E_b V_b FLOPs a token for bands of V_b words
+and width E_b, where full softmax has 2 D V; (N, V) logits as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocabench.impls.on_numpy import cost
+from vocabench.impls.on_numpy.oracle import OracleLayer, log_softmax, mean_nll
+from vocabench.impls.options import Number
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.structures import bands, clusters
+from vocabench.impls.uniform import uniform
+
+OPTIONS = {
+    "bands": Number(3, 1, 8, "bands of words by frequency, fewer where the vocabulary has fewer words"),
+    "div_value": Number(4.0, 1.0, 1e6, "a band is narrower than the one before it by this factor"),
+}
+
+
+def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
+    band_V = bands.bands_of_words(counts_V, int(options["bands"]))  # type: ignore[call-overload]
+    return {"band": band_V, "slot": clusters.slots(band_V, int(band_V.max()) + 1)}
+
+
+def weight_shapes(spec: LayerSpec, widths: Callable[[int, int, float], list[int]]) -> Shapes:
+    """Of each band's words, whose width is one of `widths(dim, bands, div_value)`, and of the bias."""
+    sizes = np.bincount(spec.structure["band"]).tolist()
+    found = widths(spec.dim, len(sizes), float(spec.options["div_value"]))  # type: ignore[arg-type]
+    pairs = enumerate(zip(sizes, found, strict=True))
+    return {f"band{band}_weight": pair for band, pair in pairs} | {"bias": (spec.vocab,)}
+
+
+def shapes(spec: LayerSpec) -> Shapes:
+    return weight_shapes(spec, bands.slice_widths)
+
+
+def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
+    drawn = {n: uniform(rng, 1.0, s) / np.sqrt(s[1]) for n, s in spec.parameter_shapes().items() if n != "bias"}
+    return drawn | {"bias": np.zeros(spec.vocab)}
+
+
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    tokens, parameters = len(targets_N), cost.all_parameters(spec)
+    return cost.least(spec, tokens, multiply_adds=tokens * (parameters - spec.vocab), parameters=parameters)
+
+
+DEFINITION = Definition(
+    name="d_softmax",
+    paper="Chen, Grangier, Auli, Strategies for training large vocabulary neural language models, arXiv 1512.04906",
+    options=OPTIONS,
+    structure=structure,
+    shapes=shapes,
+    initial=initial,
+    least_work=least_work,
+)
+
+
+class DifferentiatedSoftmax(OracleLayer):
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        band_V = spec.structure["band"]
+        self.words = [np.flatnonzero(band_V == band) for band in range(int(band_V.max()) + 1)]
+        self.widths = [self.params[f"band{band}_weight"].shape[1] for band in range(len(self.words))]
+
+    def _inputs(self, hidden_ND: NDArray) -> list[NDArray]:
+        """(N, E) of each band: what its words are scored from."""
+        return np.split(hidden_ND, np.cumsum(self.widths)[:-1], axis=1)
+
+    def _inputs_back(self, dinputs: list[NDArray], hidden_ND: NDArray, grads: Arrays) -> NDArray:
+        """The gradient by the hidden vectors (N, D) from those by each band's inputs; may add to `grads`."""
+        return np.concatenate(dinputs, axis=1)
+
+    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+        scores_NV = np.empty((len(hidden_ND), self.spec.vocab))
+        inputs = self._inputs(hidden_ND.astype(np.float64))
+        for band, (words, inputs_NE) in enumerate(zip(self.words, inputs, strict=True)):
+            scores_NV[:, words] = inputs_NE @ self.params[f"band{band}_weight"].T + self.params["bias"][words]
+        return log_softmax(scores_NV)
+
+    def _loss_and_grads(
+        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+    ) -> tuple[float, NDArray, Arrays]:
+        hidden_ND = hidden_ND.astype(np.float64)
+        loss, dscores_NV = mean_nll(self._log_probs(hidden_ND), targets_N)
+        grads = {"bias": dscores_NV.sum(axis=0)}
+        dinputs = []
+        for band, (words, inputs_NE) in enumerate(zip(self.words, self._inputs(hidden_ND), strict=True)):
+            name = f"band{band}_weight"
+            grads[name] = dscores_NV[:, words].T @ inputs_NE
+            dinputs.append(dscores_NV[:, words] @ self.params[name])
+        return loss, self._inputs_back(dinputs, hidden_ND, grads), grads
+
+
+LAYER = DifferentiatedSoftmax

@@ -1,0 +1,57 @@
+"""Full softmax: every word scored at every position, the yardstick of all other layers.
+
+    log P(w | h) = h.W_w + b_w - log sum_v exp(h.W_v + b_v)
+
+2 D V FLOPs a token forward, and (N, V) logits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocabench.impls.on_numpy import cost
+from vocabench.impls.on_numpy.oracle import OracleLayer, log_softmax, mean_nll
+from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.uniform import uniform
+
+
+def shapes(spec: LayerSpec) -> Shapes:
+    return {"weight": (spec.vocab, spec.dim), "bias": (spec.vocab,)}
+
+
+def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
+    bound = 1 / np.sqrt(spec.dim)
+    return {"weight": uniform(rng, bound, (spec.vocab, spec.dim)), "bias": np.zeros(spec.vocab)}
+
+
+def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
+    tokens, words = len(targets_N), spec.vocab
+    return cost.least(spec, tokens, multiply_adds=tokens * words * spec.dim, parameters=words * (spec.dim + 1))
+
+
+DEFINITION = Definition(
+    name="full_softmax",
+    paper="Bridle, Probabilistic interpretation of feedforward classification network outputs, 1990",
+    options={},
+    structure=lambda counts_V, options, seed: {},
+    shapes=shapes,
+    initial=initial,
+    least_work=least_work,
+)
+
+
+class FullSoftmax(OracleLayer):
+    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+        return log_softmax(hidden_ND.astype(np.float64) @ self.params["weight"].T + self.params["bias"])
+
+    def _loss_and_grads(
+        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+    ) -> tuple[float, NDArray, Arrays]:
+        hidden_ND = hidden_ND.astype(np.float64)
+        loss, dlogits_NV = mean_nll(self._log_probs(hidden_ND), targets_N)
+        grads = {"weight": dlogits_NV.T @ hidden_ND, "bias": dlogits_NV.sum(axis=0)}
+        return loss, dlogits_NV @ self.params["weight"], grads
+
+
+LAYER = FullSoftmax

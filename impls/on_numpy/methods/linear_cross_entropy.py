@@ -1,0 +1,19 @@
+"""Full softmax as PyTorch's own `linear_cross_entropy` computes it, by chunks of the batch: a peer of `fused_softmax`.
+
+The very function of `full_softmax`, so that PyTorch's implementation is held against the same definition, and timed
+next to ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from vocabench.impls.on_numpy.methods import full_softmax
+
+DEFINITION = dataclasses.replace(
+    full_softmax.DEFINITION,
+    name="linear_cross_entropy",
+    paper="PyTorch 2.13, torch.nn.functional.linear_cross_entropy with LinearCrossEntropyOptions()",
+)
+
+LAYER = full_softmax.FullSoftmax

@@ -1,0 +1,149 @@
+"""What the losses over sampled words share: full softmax's parameters, trained on the target and S sampled words.
+
+The S words are drawn once for all tokens of a batch. With s_w = h.W_w + b_w, what is compared is
+
+    x_w = s_w - correction[w]
+
+where the correction (V,) is what the method takes off each word's score: the logarithm of how often w is expected among
+S drawn words, or nothing. S there is the option `samples`, however many ids a caller gives. The correction is made
+once, but for the sampler "bigram": its draws hang on the words before a batch's targets, and with these known each
+batch has a correction of its own; where nobody knows them it draws by the unigram alone. A sampled word that is the
+token's target is an accidental hit; with `remove_hits` that token leaves it out.
+
+Everything but the training loss is full softmax's: log-probabilities, top-k, sampling.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_numpy import cost
+from vocabench.impls.on_numpy.methods import full_softmax
+from vocabench.impls.on_numpy.pairs_option import pairs, read_pairs
+from vocabench.impls.options import Choice, Number, Option
+from vocabench.impls.spec import Arrays, Extra, LayerSpec, LeastWork
+from vocabench.impls.structures import bigrams, samplers
+from vocabench.impls.structures.samplers import AliasTable, BigramSampler, Sampler
+
+
+def options(*, remove_hits: bool) -> dict[str, Option]:
+    return {
+        "samples": Number(64, 1, 2**31, "sampled words S, the same for all tokens of a batch"),
+        "sampler": Choice("log_uniform", (*samplers.NAMES, bigrams.NAME), "what words are drawn by"),
+        "share": Number(0.5, 0.0, 0.999, "of the bigram in sampler=bigram; the rest is the unigram's"),
+        "pairs": pairs("sampler"),
+        "unique": Choice(False, (False, True), "draw until all S words are distinct"),
+        "remove_hits": Choice(remove_hits, (False, True), "leave out a sampled word that is the token's target"),
+    }
+
+
+def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], *, corrected: bool = True) -> Arrays:
+    """The sampler's arrays, and what is taken off each word's score."""
+    vocab, samples = len(counts_V), int(options["samples"])  # type: ignore[call-overload]
+    unique, by_bigram = bool(options["unique"]), options["sampler"] == bigrams.NAME
+    pairs_P3 = read_pairs(options, "sampler", vocab)
+    if unique and by_bigram:
+        raise BadInput("option unique=True with sampler='bigram': allowed: False, which draws with replacement")
+    if unique:
+        samplers.check_distinct(samples, vocab)
+    name = "unigram" if by_bigram else str(options["sampler"])
+    sampler = Sampler.of(samplers.probabilities(name, counts_V), unique=unique)
+    correction_V = sampler.log_expected_counts(np.arange(vocab), samples) if corrected else np.zeros(vocab)
+    found = {
+        "probability": sampler.probability_V,
+        "alias_own": sampler.table.own_V,
+        "alias": sampler.table.alias_V,
+        "correction": correction_V,
+    }
+    if pairs_P3 is None:
+        return found
+    bigram = BigramSampler.of(pairs_P3, sampler)
+    return found | {"pair_begin": bigram.begin_V1, "pair_word": bigram.word_P, "pair_below": bigram.below_P1}
+
+
+def _samples(spec: LayerSpec) -> int:
+    return int(spec.options["samples"])  # type: ignore[call-overload]
+
+
+def _sampler(spec: LayerSpec) -> Sampler:
+    arrays = spec.structure
+    table = AliasTable(arrays["alias_own"], arrays["alias"])
+    return Sampler(arrays["probability"], table, bool(spec.options["unique"]))
+
+
+def _bigram_sampler(spec: LayerSpec) -> BigramSampler:
+    pairs = (spec.structure[f"pair_{name}"] for name in ("begin", "word", "below"))
+    return BigramSampler(_sampler(spec), float(spec.options["share"]), *pairs)  # type: ignore[arg-type]
+
+
+def _draw_ids(spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """(S,) the words that a batch is held against."""
+    if before_N is None or spec.options["sampler"] != bigrams.NAME:
+        return _sampler(spec).draw(rng, _samples(spec))
+    return _bigram_sampler(spec).draw(rng, _samples(spec), before_N)
+
+
+def _correction(
+    spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None
+) -> NDArray[np.float64] | None:
+    """(V,) what a batch that knows the words before takes off each word's score."""
+    if before_N is None or spec.options["sampler"] != bigrams.NAME:
+        return None
+    return _bigram_sampler(spec).log_expected_counts(_samples(spec), before_N)
+
+
+SAMPLED_IDS = Extra(_draw_ids)
+CORRECTION = Extra(_correction, for_each_word=True)
+
+
+def least_work(
+    spec: LayerSpec, targets_N: NDArray[np.int64], sampled_ids: NDArray[np.int64], correction: NDArray | None = None
+) -> LeastWork:
+    """A word that was drawn twice is scored once."""
+    sampled_S, tokens = np.unique(sampled_ids), len(targets_N)
+    rows = len(np.union1d(targets_N, sampled_S))
+    multiply_adds = tokens * (1 + len(sampled_S)) * spec.dim
+    besides = cost.all_parameters(spec) - spec.vocab * (spec.dim + 1)  # such as a normaliser
+    return cost.least(spec, tokens, multiply_adds=multiply_adds, parameters=rows * (spec.dim + 1) + besides)
+
+
+class SampledLayer(full_softmax.FullSoftmax):
+    """A method's file gives its formula, `_contrast`."""
+
+    @abstractmethod
+    def _contrast(self, target_N: NDArray, sampled_NS: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+        """(N,) losses of the tokens from x of their targets and of the sampled words, which is -inf where one is left
+        out, and the derivatives by both."""
+
+    def _loss_and_grads(
+        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+    ) -> tuple[float, NDArray, Arrays]:
+        hidden_ND, sampled_S = hidden_ND.astype(np.float64), extra["sampled_ids"]
+        weight_VD, bias_V = self.params["weight"], self.params["bias"]
+        correction_V = extra.get("correction", self.spec.structure["correction"])
+        target_N = np.einsum("nd,nd->n", hidden_ND, weight_VD[targets_N]) + (bias_V - correction_V)[targets_N]
+        sampled_NS = hidden_ND @ weight_VD[sampled_S].T + (bias_V - correction_V)[sampled_S]
+        if self.spec.options["remove_hits"]:
+            sampled_NS[targets_N[:, None] == sampled_S] = -np.inf
+        shift = self._shift()
+        losses_N, dtarget_N, dsampled_NS = self._contrast(target_N - shift, sampled_NS - shift)
+
+        dtarget_N, dsampled_NS = dtarget_N / len(targets_N), dsampled_NS / len(targets_N)
+        dhidden_ND = dtarget_N[:, None] * weight_VD[targets_N] + dsampled_NS @ weight_VD[sampled_S]
+        grads = {name: np.zeros_like(value) for name, value in self.params.items()}
+        np.add.at(grads["weight"], targets_N, dtarget_N[:, None] * hidden_ND)
+        np.add.at(grads["weight"], sampled_S, dsampled_NS.T @ hidden_ND)
+        np.add.at(grads["bias"], targets_N, dtarget_N)
+        np.add.at(grads["bias"], sampled_S, dsampled_NS.sum(axis=0))
+        if "log_normaliser" in grads:
+            grads["log_normaliser"] -= dtarget_N.sum() + dsampled_NS.sum()
+        return float(losses_N.mean()), dhidden_ND, grads
+
+    def _shift(self) -> NDArray | float:
+        """What is taken off every score besides the correction."""
+        return self.params.get("log_normaliser", 0.0)

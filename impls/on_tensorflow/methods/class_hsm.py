@@ -1,0 +1,108 @@
+"""Class-based hierarchical softmax in TensorFlow. See `impls/on_numpy/methods/class_hsm.py` for the definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from vocabench.impls.on_numpy.methods import class_hsm
+from vocabench.impls.on_tensorflow.layer import (
+    OutputLayer,
+    Tensor,
+    Tensors,
+    at_least_float32,
+    cross_entropy,
+    draw,
+    product,
+)
+from vocabench.impls.on_tensorflow.two_level import cluster_softmax
+from vocabench.impls.on_tensorflow.two_level.levels import Level, followed
+from vocabench.impls.spec import LayerSpec, Shapes
+
+
+class ClassHierarchicalSoftmax(OutputLayer):
+    """log P(w | h) = log P(c | h) + log P(w | c, h), with log P(s | h) + log P(c | s, h) in place of the first where
+    there are three levels.
+
+    Weights: of the highest level, `class` or `superclass`, `_weight` (C, D) and `_bias` (C,); of those below what
+    `Level` has.
+    """
+
+    def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
+        (top, _), *below = class_hsm.names(spec)
+        form = spec.form_of(self.forms(spec))
+        levels = [
+            Level(name, shelves, self.value_of, form)
+            for (name, _), shelves in zip(below, class_hsm.shelves(spec), strict=True)
+        ]
+        canonical = spec.parameter_shapes()
+        self._inner_shapes = {f"{top}_{kind}": canonical[f"{top}_{kind}"] for kind in ("weight", "bias")}
+        for level in levels:
+            self._inner_shapes |= level.inner_shapes(spec.dim)
+        super().__init__(spec, **keyword)
+        self._top, self.levels = top, levels
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return cluster_softmax.forms(spec.dtype)
+
+    def inner_shapes(self) -> Shapes:
+        return self._inner_shapes
+
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        parts, member_N = [], targets_N
+        for level in reversed(self.levels):
+            parts.append(level.nll(hidden_ND, member_N))
+            member_N = tf.gather(level.group, member_N)
+        return tf.add_n([*parts, cross_entropy(self._top_logits(hidden_ND), member_N)])
+
+    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+        return self._joint(hidden_ND, len(self.levels))
+
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of classes expanded."""
+        return self.levels[-1].search(hidden_ND, self._joint(hidden_ND, len(self.levels) - 1), k)
+
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words, following the `width` likeliest of each level above."""
+        log_NC = self._joint(hidden_ND, 0)
+        for level in self.levels[:-1]:
+            log_NC = tf.gather(followed(log_NC, width), level.group, axis=1) + level.log_within(hidden_ND)
+        return self.levels[-1].beam(hidden_ND, log_NC, k, width)
+
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words: one number for each level."""
+        chosen_N = draw(tf.exp(self._joint(hidden_ND, 0)), uniforms_NU[:, 0])
+        for number, level in enumerate(self.levels, start=1):
+            chosen_N = level.sample(hidden_ND, chosen_N, uniforms_NU[:, number])
+        return chosen_N
+
+    def _top_logits(self, hidden_ND: Tensor) -> Tensor:
+        weight, bias = self.value_of(f"{self._top}_weight"), self.value_of(f"{self._top}_bias")
+        return at_least_float32(product(hidden_ND, weight) + bias)
+
+    def _joint(self, hidden_ND: Tensor, depth: int) -> Tensor:
+        """(N, M) log P of each member of a level, its whole way from the top included."""
+        log_NM = tf.nn.log_softmax(self._top_logits(hidden_ND))
+        for level in self.levels[:depth]:
+            log_NM = tf.gather(log_NM, level.group, axis=1) + level.log_within(hidden_ND)
+        return log_NM
+
+    def formulation(self) -> str:
+        return f"{self.form}, on {len(self.levels[-1].shelves)} slabs of classes of about one size"
+
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        found = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        for level in self.levels:
+            found |= level.to_canonical(tensors)
+        return found
+
+    def from_canonical(self, tensors: Tensors) -> Tensors:
+        found = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        for level in self.levels:
+            found |= level.from_canonical(tensors)
+        return found
+
+
+LAYER = ClassHierarchicalSoftmax

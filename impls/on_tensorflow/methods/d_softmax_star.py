@@ -1,0 +1,19 @@
+"""Differentiated softmax with projections in TensorFlow. See `impls/on_numpy/methods/d_softmax_star.py`."""
+
+from __future__ import annotations
+
+from vocabench.impls.on_tensorflow.layer import Tensor, product
+from vocabench.impls.on_tensorflow.methods.d_softmax import DifferentiatedSoftmax
+
+
+class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):
+    """As `DifferentiatedSoftmax`, with P_b h in place of a slice h_b.
+
+    Weights: those, and `band{b}_projection` (E_b, D).
+    """
+
+    def _inputs(self, hidden_ND: Tensor) -> list[Tensor]:
+        return [product(hidden_ND, projection_ED) for projection_ED in self._of_bands("projection")]
+
+
+LAYER = ProjectedDifferentiatedSoftmax

@@ -1,0 +1,51 @@
+"""Full softmax that keeps the exponentials alone, in TensorFlow. See `impls/on_numpy/methods/inplace_softmax.py`."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from vocabench.impls.on_tensorflow.layer import Tensor, at_least_float32, product
+from vocabench.impls.on_tensorflow.methods.full_softmax import FullSoftmax
+
+
+class InplaceSoftmax(FullSoftmax):
+    """Full softmax whose exponentials are all that is kept for the gradient; in half precision, full softmax as it is.
+
+    Weights: `weight` (V, D), `bias` (V,), as of full softmax.
+    """
+
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        weight_VD, bias_V = (tf.convert_to_tensor(self.value_of(name)) for name in ("weight", "bias"))
+        if weight_VD.dtype != at_least_float32(weight_VD[:0]).dtype:
+            return super().nll(hidden_ND, targets_N)
+        targets_N1 = tf.cast(targets_N, tf.int32)[:, None]
+
+        @tf.custom_gradient
+        def nll(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
+            rows_ND, offset_N = tf.gather_nd(weight_VD, targets_N1), tf.gather_nd(bias_V, targets_N1)
+            logits_NV = product(hidden_ND, weight_VD) + bias_V
+            highest_N = tf.reduce_max(logits_NV, axis=1)
+            exp_NV = tf.exp(logits_NV - highest_N[:, None])  # where the logits were: nothing reads them after this
+            sum_N = tf.reduce_sum(exp_NV, axis=1)
+
+            def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                dnll_N1, scale_N1 = dnll_N[:, None], (dnll_N / sum_N)[:, None]
+                dhidden_ND = (exp_NV @ weight_VD) * scale_N1 - rows_ND * dnll_N1
+                dweight_VD = tf.matmul(exp_NV, hidden_ND * scale_N1, transpose_a=True)
+                dbias_V = tf.linalg.matvec(exp_NV, scale_N1[:, 0], transpose_a=True)
+                return (
+                    dhidden_ND,
+                    tf.tensor_scatter_nd_sub(dweight_VD, targets_N1, hidden_ND * dnll_N1),
+                    tf.tensor_scatter_nd_sub(dbias_V, targets_N1, dnll_N),
+                )
+
+            target_N = tf.reduce_sum(hidden_ND * rows_ND, axis=1) + offset_N
+            return highest_N + tf.math.log(sum_N) - target_N, gradient
+
+        return nll(tf.cast(hidden_ND, weight_VD.dtype), weight_VD, bias_V)
+
+    def formulation(self) -> str:
+        return f"exponentials kept for the gradient; {self.form}"
+
+
+LAYER = InplaceSoftmax

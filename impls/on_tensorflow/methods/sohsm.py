@@ -1,0 +1,207 @@
+"""Self-organized hierarchical softmax in TensorFlow. See `impls/on_numpy/methods/sohsm.py` for the definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from vocabench.impls import cpp
+from vocabench.impls.cpp import CPP
+from vocabench.impls.on_numpy.methods import sohsm
+from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors, at_least_float32, cross_entropy, product
+from vocabench.impls.on_tensorflow.ops import cpp_kernels
+from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand
+from vocabench.impls.spec import LayerSpec, Shapes
+from vocabench.impls.structures import clusters
+from vocabench.impls.structures.statistics import BatchWeights, statistics_dtype
+
+
+class SelfOrganizedHierarchicalSoftmax(OutputLayer):
+    """log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w] (Shen et al.
+    2017).
+
+    Weights: `cluster_projection`, `word_projection` (D, D), as `projection` has them; `cluster_weight` (C, D);
+    `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over; with `bias` also
+    `cluster_bias` (C,) and `word_bias` (C, S). `cluster`, `slot` (V,) of each word and `word` (C, S) of each slot, -1
+    where empty, are variables that are not trained.
+
+    In training call `observe` at each batch, and every so often `reorganize`, which gives each word a new cluster and
+    moves its vector, its bias and their optimizer state along.
+    """
+
+    def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
+        self.limits = sohsm.limits(spec.counts, spec.options)
+        self.width = clusters.slab_width(self.limits.words)
+        super().__init__(spec, **keyword)
+        # Keras saves them with the rest.
+        self.cluster, self.slot, self.word = (
+            self.add_weight(name=name, shape=shape, initializer="zeros", dtype="int32", trainable=False).value
+            for name, shape in (
+                ("cluster", (spec.vocab,)), ("slot", (spec.vocab,)), ("word", (self.limits.clusters, self.width)),
+            )
+        )  # fmt: skip
+        self._place(spec.structure["cluster"])
+        if self.form == CPP:
+            # Here, where a weight's value is its variable: where Keras casts by itself, it is a tensor of one call.
+            upper = [self.value_of(name) for name in sohsm.UPPER_LEVEL]
+            words = self.value_of("word_weight"), self.value_of("word_bias"), self.word
+            projected = sohsm.projected(str(spec.options["projection"]))
+            self._search_of_few = cpp_kernels.search_of_hidden(projected, upper, *words)
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return cluster_softmax.forms(spec.dtype)
+
+    @property
+    def one_operation(self) -> tuple[str, ...]:
+        return ("search",) if self.form == CPP else ()
+
+    def inner_shapes(self) -> Shapes:
+        shapes = self.spec.parameter_shapes()
+        shapes["word_weight"] = (self.limits.clusters, self.width, self.spec.dim)
+        if "word_bias" in shapes:
+            shapes["word_bias"] = (self.limits.clusters, self.width)
+        return shapes
+
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        cluster_nll_N, word_nll_N, _ = self.nll_parts(hidden_ND, targets_N)
+        return cluster_nll_N + word_nll_N
+
+    def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(N,) of the target's cluster, (N,) of it given its cluster (equations 5, 6), and (N, C) cluster logits."""
+        cluster_N, slot_N = tf.gather(self.cluster, targets_N), tf.gather(self.slot, targets_N)
+        logits_NC = self._cluster_logits(hidden_ND)
+        word_nll_N = cluster_softmax.in_cluster_nll(
+            self._project(hidden_ND, "word_projection"),
+            self.value_of("word_weight"),
+            self.value_of("word_bias"),
+            self.word,
+            cluster_N,
+            slot_N,
+            self.form,
+        )
+        return cross_entropy(logits_NC, cluster_N), word_nll_N, logits_NC
+
+    def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """(N, C) log P(c | h)."""
+        return tf.nn.log_softmax(self._cluster_logits(hidden_ND))
+
+    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+        slab_CSD = self.value_of("word_weight")
+        word_hidden_ND = tf.cast(self._project(hidden_ND, "word_projection"), slab_CSD.dtype)
+        flat = tf.reshape(slab_CSD, [-1, self.spec.dim])
+        scores_NCS = at_least_float32(tf.matmul(word_hidden_ND, flat, transpose_b=True))
+        scores_NCS = tf.reshape(scores_NCS, [-1, self.limits.clusters, self.width])
+        if self.value_of("word_bias") is not None:
+            scores_NCS += tf.cast(self.value_of("word_bias"), scores_NCS.dtype)
+        scores_NCS = tf.where(self.word < 0, -tf.cast(float("inf"), scores_NCS.dtype), scores_NCS)
+        # `reduce_logsumexp` of an empty cluster is -inf, and no word reads it.
+        shift_NC = self.cluster_log_probs(hidden_ND) - tf.reduce_logsumexp(scores_NCS, axis=2)
+        joint_NCS = scores_NCS + shift_NC[:, :, None]
+        joint = tf.reshape(joint_NCS, [-1, self.limits.clusters * self.width])
+        return tf.gather(joint, self.cluster * self.width + self.slot, axis=1)
+
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
+        if self.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
+            return self._search_of_few(hidden_ND, k)
+        return expand.search(*self._levels(hidden_ND), self._words(), k)
+
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
+        return expand.beam(*self._levels(hidden_ND), self._words(), k, width)
+
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words: a cluster by the first number, one of its words by the second."""
+        return expand.sample(*self._levels(hidden_ND), self._words(), uniforms_NU)
+
+    def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, D) what words are multiplied with, and (N, C) log P(c | h)."""
+        return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND)
+
+    def _words(self) -> expand.WordsByCluster:
+        slab_CSD = tf.convert_to_tensor(self.value_of("word_weight"))
+        return expand.WordsByCluster(slab_CSD, self.value_of("word_bias"), self.word, self.form)
+
+    def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
+        weight_DD = self.value_of(name)
+        if weight_DD is None:
+            return hidden_ND
+        projected_ND = self._product(hidden_ND, weight_DD)
+        if self.spec.options["projection"] == "linear":
+            return projected_ND
+        rectified_ND = tf.nn.relu(projected_ND)
+        if self.spec.options["projection"] == "relu":
+            return rectified_ND
+        return tf.cast(hidden_ND, rectified_ND.dtype) + rectified_ND * sohsm.RECTIFIED
+
+    def _cluster_logits(self, hidden_ND: Tensor) -> Tensor:
+        projected_ND = self._project(hidden_ND, "cluster_projection")
+        logits_NC = self._product(projected_ND, self.value_of("cluster_weight"))
+        if self.value_of("cluster_bias") is not None:
+            logits_NC += self.value_of("cluster_bias")
+        return at_least_float32(logits_NC)
+
+    def _product(self, left: Tensor, right: Tensor) -> Tensor:
+        return cpp_kernels.linear(left, right) if self.form == CPP else product(left, right)
+
+    # Words by slot inside, in vocabulary order outside.
+    _BY_SLOT = ("word_weight", "word_bias")
+
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        place_V2 = tf.stack([self.cluster, self.slot], axis=1)
+        return {n: tf.gather_nd(v, place_V2) if n in self._BY_SLOT else v for n, v in tensors.items()}
+
+    def from_canonical(self, tensors: Tensors) -> Tensors:
+        return {n: self._to_slots(v) if n in self._BY_SLOT else v for n, v in tensors.items()}
+
+    def _to_slots(self, by_word_V: Tensor) -> Tensor:
+        shape = [self.limits.clusters, self.width, *by_word_V.shape[1:]]
+        return tf.scatter_nd(tf.stack([self.cluster, self.slot], axis=1), by_word_V, shape)
+
+    def _place(self, cluster_V: NDArray[np.int64]) -> None:
+        slot_V = clusters.slots(cluster_V, self.limits.clusters)
+        word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width, empty=-1)
+        for variable, array in ((self.cluster, cluster_V), (self.slot, slot_V), (self.word, word_CS)):
+            variable.assign(array.astype(np.int32))
+
+    def blank_statistics(self) -> tf.Variable:
+        """(V + 1, C) zeros: q(w, c) of equation 9 before the first batch; entries without a word go to the last row."""
+        size = (self.spec.vocab, self.limits.clusters)
+        dtype = tf.as_dtype(statistics_dtype(*size))
+        return tf.Variable(tf.zeros([size[0] + 1, size[1]], dtype), trainable=False)
+
+    @staticmethod
+    def observe(statistics: tf.Variable, log_cluster_NC: Tensor, weights: BatchWeights) -> None:
+        """Move the statistics by one batch, whose weights come from `StatisticsWeights` on the host."""
+        log2_NC = tf.cast(log_cluster_NC, tf.float32) / float(np.log(2))
+        sums_NC = tf.math.unsorted_segment_sum(log2_NC, weights.segment, tf.size(weights.segment))
+        old_NC = tf.cast(tf.gather(statistics, weights.words), tf.float32)
+        new_NC = weights.keep[:, None] * old_NC + weights.share[:, None] * sums_NC
+        statistics.scatter_nd_update(weights.words[:, None], tf.cast(new_NC, statistics.dtype))
+
+    def reorganize(
+        self, statistics: tf.Variable, rng: np.random.Generator, *slots: Tensors
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """New clusters by algorithm 1 from the statistics; returns the cluster of each word (V,) before and after.
+
+        Word vectors and biases move with their words, and so do the variables of `slots`, dictionaries by weight name.
+        """
+        before_V = self.cluster.numpy().astype(np.int64)
+        scores_VC = statistics.numpy()[:-1].astype(np.float32)
+        after_V = clusters.organize(scores_VC, self.spec.counts, self.limits, rng)
+        groups = [self.named_weights(), *slots]
+        by_slot = [{name: group[name] for name in self._BY_SLOT if name in group} for group in groups]
+        canonical = [self.to_canonical({n: tf.convert_to_tensor(v) for n, v in group.items()}) for group in by_slot]
+        self._place(after_V)
+        for variables, values in zip(by_slot, canonical, strict=True):
+            for name, variable in variables.items():
+                if variable is not None:
+                    variable.assign(self._to_slots(values[name]))
+        return before_V, after_V
+
+
+LAYER = SelfOrganizedHierarchicalSoftmax

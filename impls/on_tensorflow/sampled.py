@@ -1,0 +1,89 @@
+"""What the losses over sampled words share in TensorFlow. See `impls/on_numpy/sampled.py` for the definition."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from vocabench.impls.on_tensorflow.layer import Reach, Tensor, Tensors, at_least_float32, product
+from vocabench.impls.on_tensorflow.methods.full_softmax import FullSoftmax
+from vocabench.impls.spec import LayerSpec
+
+
+def _rows(parameter: Tensor, ids_R: Tensor) -> Tensor:
+    """Some rows of a parameter, repeated or not, with a dense gradient that sums by row before it is rounded."""
+
+    @tf.custom_gradient
+    def rows(parameter: Tensor) -> tuple[Tensor, object]:
+        def gradient(drows: Tensor) -> Tensor:
+            return tf.cast(tf.math.unsorted_segment_sum(drows, ids_R, tf.shape(parameter)[0]), parameter.dtype)
+
+        return at_least_float32(tf.gather(parameter, ids_R)), gradient
+
+    return rows(tf.convert_to_tensor(parameter))
+
+
+class SampledLayer(FullSoftmax):
+    """Full softmax's parameters, trained on the target and the sampled words: `layer(hidden_ND, targets_N,
+    sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
+
+    Weights: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned.
+    """
+
+    FEW_ROWS: ClassVar = ("weight", "bias")
+
+    def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
+        super().__init__(spec, **keyword)
+        kind = at_least_float32(tf.zeros(0, spec.storage)).dtype
+        self.correction = tf.constant(spec.structure["correction"], kind)
+
+    @abstractmethod
+    def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
+        """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
+
+    def losses(  # type: ignore[override]
+        self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
+    ) -> Tensor:
+        tables = {name: self.value_of(name) for name in self.FEW_ROWS}
+        correction_V = self.correction if correction is None else correction
+        return self._contrast_losses(hidden_ND, targets_N, sampled_ids, correction_V, **tables)
+
+    def reach(  # type: ignore[override]
+        self, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
+    ) -> Reach:
+        rows_U, place_R = tf.unique(tf.concat([targets_N, sampled_ids], axis=0))
+        place_N, place_S = tf.split(place_R, [tf.size(targets_N), tf.size(sampled_ids)])
+        correction_U = tf.gather(self.correction if correction is None else correction, rows_U)
+
+        def loss(hidden_ND: Tensor, tables: Tensors) -> Tensor:
+            return tf.reduce_mean(self._contrast_losses(hidden_ND, place_N, place_S, correction_U, **tables))
+
+        return Reach({name: rows_U for name in self.FEW_ROWS}, loss)
+
+    def _contrast_losses(
+        self,
+        hidden_ND: Tensor,
+        targets_N: Tensor,
+        sampled_ids: Tensor,
+        correction_V: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+    ) -> Tensor:
+        weight_VD, tokens = weight, tf.shape(targets_N)[0]
+        ids_R = tf.concat([targets_N, sampled_ids], axis=0)
+        rows_RD = _rows(weight_VD, ids_R)
+        offset_R = _rows(bias, ids_R) - tf.cast(tf.gather(correction_V, ids_R), self.correction.dtype)
+        if (log_normaliser := self.value_of("log_normaliser")) is not None:
+            offset_R -= at_least_float32(tf.convert_to_tensor(log_normaliser))
+        cast_ND = tf.cast(hidden_ND, weight_VD.dtype)
+        target_N = tf.reduce_sum(at_least_float32(cast_ND) * rows_RD[:tokens], axis=1) + offset_R[:tokens]
+        sampled_NS = at_least_float32(product(cast_ND, tf.cast(rows_RD[tokens:], weight_VD.dtype))) + offset_R[tokens:]
+        if self.spec.options["remove_hits"]:
+            hit_NS = tf.equal(targets_N[:, None], sampled_ids)
+            sampled_NS = tf.where(hit_NS, tf.cast(-float("inf"), sampled_NS.dtype), sampled_NS)
+        return self.contrast(target_N, sampled_NS)
+
+    def formulation(self) -> str:
+        return f"rows of the targets and of {self.spec.options['samples']} sampled words; {self.form}"

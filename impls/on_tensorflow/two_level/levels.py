@@ -1,0 +1,156 @@
+"""One level of a class-based layer: a softmax within each group, for groups of very different size.
+
+Groups of about the same size share a slab (`impls/structures/shelves.py`), and each slab is a two-level layer's lower
+half: `cluster_softmax.py` for training, `expand.py` for decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, best_by_id, draw
+from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand
+from vocabench.impls.spec import Shapes
+from vocabench.impls.structures.shelves import Shelves
+
+
+class Level:
+    """log P(member | group, h) of M members, which the layer's weights call `name`: for each shelf b
+    `{name}_weight{b}` (G, S, D) and `{name}_bias{b}` (G, S), zero in the slots left over.
+
+    Args:
+        name: Of the level.
+        shelves: How its members lie.
+        value_of: From the name of a weight to its value.
+        form: Of products with the members, as in `cluster_softmax.forms`.
+    """
+
+    def __init__(self, name: str, shelves: Shelves, value_of: Callable[[str], Tensor], form: str) -> None:
+        self._form = form
+        self.name, self.shelves, self._value_of = name, shelves.shelves, value_of
+        self.group, self._shelf, self._row, self._slot = (
+            tf.constant(array, tf.int32) for array in (shelves.group_M, shelves.shelf_M, shelves.row_M, shelves.slot_M)
+        )
+        self._place_M = tf.constant(shelves.place_M, tf.int32)
+        self._members = [tf.constant(shelf.member_GS, tf.int32) for shelf in self.shelves]
+
+    def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
+        """(N,) -log P(member | its group, h)."""
+        shelf_N, row_N, slot_N = (tf.gather(array, member_N) for array in (self._shelf, self._row, self._slot))
+        tokens, count = cluster_softmax.count(member_N), len(self.shelves)
+        if count == 1:
+            return self._nll_on_shelf(0, hidden_ND, row_N, slot_N, tokens)
+        # Each token to its shelf and back again.
+        hidden, row, slot = (tf.dynamic_partition(array, shelf_N, count) for array in (hidden_ND, row_N, slot_N))
+        parts = []
+        for number, shelf in enumerate(self.shelves):
+            parts.append(self._nll_on_shelf(number, hidden[number], row[number], slot[number], shelf.share * tokens))
+        return tf.dynamic_stitch(tf.dynamic_partition(tf.range(tf.size(shelf_N)), shelf_N, count), parts)
+
+    def _nll_on_shelf(
+        self, number: int, hidden_RD: Tensor, row_R: Tensor, slot_R: Tensor, tokens: float | Tensor
+    ) -> Tensor:
+        weight_GSD, bias_GS = self._of(number, "weight"), self._of(number, "bias")
+        member_GS = self._members[number]
+
+        def nll() -> Tensor:
+            return cluster_softmax.in_cluster_nll(
+                hidden_RD, weight_GSD, bias_GS, member_GS, row_R, slot_R, self._form, tokens
+            )
+
+        # Tiles of no token at all would read one.
+        return tf.cond(tf.size(row_R) > 0, nll, lambda: tf.reduce_sum(at_least_float32(hidden_RD), axis=1))
+
+    def log_within(self, hidden_ND: Tensor) -> Tensor:
+        """(N, M) log P(member | its group, h)."""
+        parts = []
+        for number, shelf in enumerate(self.shelves):
+            scores_NGS = cluster_softmax.all_scores(hidden_ND, *self._words(number)[:3])
+            parts.append(tf.reshape(tf.nn.log_softmax(scores_NGS), [-1, shelf.member_GS.size]))
+        return tf.gather(tf.concat(parts, axis=1), self._place_M, axis=1)
+
+    def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and members (N, K) of the highest log P(group, member | h), and (N,) the share of groups expanded."""
+        found, expanded = [], tf.zeros(tf.shape(hidden_ND)[:1])
+        for number, shelf in enumerate(self.shelves):
+            log_group_NG = tf.gather(log_group_NC, shelf.groups_G, axis=1)
+            *best, share_N = expand.search(hidden_ND, log_group_NG, self._words(number), min(k, shelf.members))
+            found.append(best)
+            expanded += share_N * len(shelf.groups_G)
+        return *_best_of(found, k), expanded / sum(len(shelf.groups_G) for shelf in self.shelves)
+
+    def beam(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and members (N, K) of the k highest among the members of the `width` likeliest groups."""
+        log_group_NC = followed(log_group_NC, width)
+        found = []
+        for number, shelf in enumerate(self.shelves):
+            log_group_NG = tf.gather(log_group_NC, shelf.groups_G, axis=1)
+            found.append(expand.beam(hidden_ND, log_group_NG, self._words(number), min(k, shelf.members), width))
+        return _best_of(found, k)
+
+    def sample(self, hidden_ND: Tensor, group_N: Tensor, uniforms_N: Tensor) -> Tensor:
+        """(N,) a member of each token's group."""
+        member_N = tf.zeros_like(group_N)
+        for number, shelf in enumerate(self.shelves):
+            groups_G = tf.constant(shelf.groups_G, tf.int32)
+            row_N = tf.minimum(tf.searchsorted(groups_G, group_N), len(shelf.groups_G) - 1)
+            rows_R1 = tf.where(tf.equal(tf.gather(groups_G, row_N), group_N))
+            rows_R = rows_R1[:, 0]
+            row_R = tf.gather(row_N, rows_R)
+            in_group_RS = self._words(number).in_cluster(hidden_ND, tf.cast(rows_R, tf.int32), row_R)
+            slot_R = draw(tf.exp(in_group_RS), tf.gather(uniforms_N, rows_R))
+            drawn_R = tf.gather_nd(self._members[number], tf.stack([row_R, slot_R], axis=1))
+            member_N = tf.tensor_scatter_nd_update(member_N, rows_R1, drawn_R)
+        return member_N
+
+    def inner_shapes(self, dim: int) -> Shapes:
+        found: Shapes = {}
+        for number, shelf in enumerate(self.shelves):
+            found[f"{self.name}_weight{number}"] = (*shelf.member_GS.shape, dim)
+            found[f"{self.name}_bias{number}"] = shelf.member_GS.shape
+        return found
+
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        """Weights (M, D) and biases (M,), or their gradients or slots, in the order of the members."""
+        found = {}
+        for kind in ("weight", "bias"):
+            slabs = [tensors[f"{self.name}_{kind}{number}"] for number in range(len(self.shelves))]
+            flat = [tf.reshape(slab, [-1, *slab.shape[2:]]) for slab in slabs]
+            found[f"{self.name}_{kind}"] = tf.gather(tf.concat(flat, axis=0), self._place_M)
+        return found
+
+    def from_canonical(self, tensors: Tensors) -> Tensors:
+        found, sizes = {}, [shelf.member_GS.size for shelf in self.shelves]
+        for kind in ("weight", "bias"):
+            by_member = tensors[f"{self.name}_{kind}"]
+            flat = tf.scatter_nd(self._place_M[:, None], by_member, [sum(sizes), *by_member.shape[1:]])
+            parts = tf.split(flat, sizes)
+            for number, (part, shelf) in enumerate(zip(parts, self.shelves, strict=True)):
+                found[f"{self.name}_{kind}{number}"] = tf.reshape(part, [*shelf.member_GS.shape, *by_member.shape[1:]])
+        return found
+
+    def _of(self, number: int, kind: str) -> Tensor:
+        return self._value_of(f"{self.name}_{kind}{number}")
+
+    def _words(self, number: int) -> expand.WordsByCluster:
+        weight_GSD = tf.convert_to_tensor(self._of(number, "weight"))
+        return expand.WordsByCluster(weight_GSD, self._of(number, "bias"), self._members[number], self._form)
+
+
+def followed(log_group_NC: Tensor, width: int) -> Tensor:
+    """`log_group_NC` with -inf for all but the `width` likeliest groups of each row."""
+    groups = log_group_NC.shape[1]
+    if width >= groups:
+        return log_group_NC
+    chosen_NW = tf.math.top_k(log_group_NC, width).indices
+    is_chosen_NC = tf.reduce_any(tf.one_hot(chosen_NW, groups, True, False, dtype=tf.bool), axis=1)
+    return tf.where(is_chosen_NC, log_group_NC, -tf.cast(float("inf"), log_group_NC.dtype))
+
+
+def _best_of(found: list, k: int) -> tuple[Tensor, Tensor]:
+    if len(found) == 1:
+        return found[0][0], found[0][1]
+    values_NX, ids_NX = (tf.concat(parts, axis=1) for parts in zip(*found, strict=True))
+    return best_by_id(values_NX, ids_NX, k)

@@ -1,0 +1,110 @@
+"""Class-based hierarchical softmax in PyTorch. See `impls/on_numpy/methods/class_hsm.py` for the definition."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vocabench.impls.on_numpy.methods import class_hsm
+from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
+from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.two_level import cluster_softmax
+from vocabench.impls.on_torch.two_level.expand import followed
+from vocabench.impls.on_torch.two_level.levels import Level
+from vocabench.impls.spec import LayerSpec
+
+
+class ClassHierarchicalSoftmax(OutputLayer):
+    """log P(w | h) = log P(c | h) + log P(w | c, h), with log P(s | h) + log P(c | s, h) in place of the first where
+    there are three levels.
+
+    Parameters: of the highest level, classes or superclasses, `top_weight` (C, D) and `top_bias` (C,); of those below
+    in `levels` what `Level` has.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        dtype = TORCH_DTYPES[spec.dtype]
+        (self._top, _), *below = class_hsm.names(spec)
+        self._names = [name for name, _ in below]
+        top = spec.parameter_shapes()[f"{self._top}_weight"]
+        self.top_weight = nn.Parameter(torch.zeros(top, dtype=dtype))
+        self.top_bias = nn.Parameter(torch.zeros(top[0], dtype=dtype))
+        self.levels = nn.ModuleList(Level(each, spec.dim, dtype, spec.form) for each in class_hsm.shelves(spec))
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        return cluster_softmax.forms(0, spec.dim, TORCH_DTYPES[spec.dtype])
+
+    @property
+    def form(self) -> str:
+        return self._below[-1].form
+
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        total_N, member_N = None, targets_N
+        for level in reversed(self._below):
+            nll_N = level.nll(hidden_ND, member_N)
+            total_N, member_N = nll_N if total_N is None else total_N + nll_N, level.group[member_N]
+        assert total_N is not None
+        return total_N + nll_of_products(hidden_ND, self.top_weight, self.top_bias, member_N)
+
+    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+        return self._joint(hidden_ND, len(self.levels))
+
+    @torch.no_grad()
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of classes expanded."""
+        return self._below[-1].search(hidden_ND, self._joint(hidden_ND, len(self.levels) - 1), k)
+
+    @torch.no_grad()
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words, following the `width` likeliest of each level above."""
+        log_NC = self._joint(hidden_ND, 0)
+        for level in self._below[:-1]:
+            log_NC = followed(log_NC, width)[:, level.group] + level.log_within(hidden_ND)
+        return self._below[-1].beam(hidden_ND, log_NC, k, width)
+
+    @torch.no_grad()
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words: one number for each level."""
+        chosen_N = draw(self._joint(hidden_ND, 0).exp_(), uniforms_NU[:, 0])
+        for number, level in enumerate(self._below, start=1):
+            chosen_N = level.sample(hidden_ND, chosen_N, uniforms_NU[:, number])
+        return chosen_N
+
+    @property
+    def _below(self) -> list[Level]:
+        return list(self.levels)  # type: ignore[arg-type]
+
+    def _top_logits(self, hidden_ND: Tensor) -> Tensor:
+        return products.linear(hidden_ND, self.top_weight, self.top_bias)
+
+    def _joint(self, hidden_ND: Tensor, depth: int) -> Tensor:
+        """(N, M) log P of each member of a level, its whole way from the top included."""
+        log_NM = F.log_softmax(at_least_float32(self._top_logits(hidden_ND)), dim=1)
+        for level in self._below[:depth]:
+            log_NM = log_NM[:, level.group] + level.log_within(hidden_ND)
+        return log_NM
+
+    def formulation(self) -> str:
+        words = self._below[-1]
+        return f"{self.form} on {len(words.shelves)} slabs of classes of about one size"
+
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        found = {f"{self._top}_{kind}": tensors[f"top_{kind}"] for kind in ("weight", "bias")}
+        for number, (name, level) in enumerate(zip(self._names, self._below, strict=True)):
+            prefix = f"levels.{number}."
+            own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+            found[f"{name}_weight"], found[f"{name}_bias"] = level.to_canonical(own)
+        return found
+
+    def from_canonical(self, tensors: Tensors) -> Tensors:
+        found = {f"top_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        for number, (name, level) in enumerate(zip(self._names, self._below, strict=True)):
+            inside = level.from_canonical(tensors[f"{name}_weight"], tensors[f"{name}_bias"])
+            found |= {f"levels.{number}.{key}": value for key, value in inside.items()}
+        return found
+
+
+LAYER = ClassHierarchicalSoftmax

@@ -1,0 +1,63 @@
+"""PyTorch's linear layer and cross-entropy under torch.compile. See
+`impls/on_numpy/methods/compiled_cross_entropy.py`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from types import FunctionType
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_torch.layer import at_least_float32
+from vocabench.impls.on_torch.summed_loss import SummedSoftmax
+from vocabench.impls.spec import LayerSpec
+
+
+def _total(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
+    logits_NV = at_least_float32(F.linear(hidden_ND, weight_VD, bias_V))
+    return F.cross_entropy(logits_NV, targets_N, reduction="sum", ignore_index=ignore_index)
+
+
+class CompiledCrossEntropy(SummedSoftmax):
+    """`F.cross_entropy(F.linear(...))`, compiled with torch.compile's own settings.
+
+    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+
+    Raises:
+        Unsupported: There is nothing here to compile with.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        _check_compiler(spec.method)
+        super().__init__(spec)
+        # PyTorch limits how often a code object is recompiled: no layer shall use up what another has left.
+        own = FunctionType(_total.__code__.replace(), _total.__globals__)
+        self._compiled = torch.compile(own, fullgraph=True)  # as a whole or not at all
+
+    def total(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
+        return self._compiled(hidden_ND, self.weight, self.bias, targets_N, ignore_index)
+
+    def formulation(self) -> str:
+        return "torch.compile of cross_entropy(linear)"
+
+
+def _check_compiler(method: str) -> None:
+    """torch.compile writes C++ that includes Python's headers: on a GPU, too, for what calls the kernels."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as PyTorch looks for it
+    headers = Path(sysconfig.get_path("include"))
+    for missing, found in (
+        (f"a C++ compiler ({compiler})", shutil.which(compiler)),
+        (f"Python's headers ({headers / 'Python.h'})", (headers / "Python.h").is_file()),
+    ):
+        if not found:
+            raise Unsupported(f"{method} needs {missing}, not found here: allowed: where torch.compile can compile")
+
+
+LAYER = CompiledCrossEntropy

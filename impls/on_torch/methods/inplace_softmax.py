@@ -1,0 +1,55 @@
+"""Full softmax that keeps the exponentials alone, in PyTorch. See `impls/on_numpy/methods/inplace_softmax.py`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
+from vocabench.impls.on_torch.ops import products
+
+
+class _InplaceNll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N) -> Tensor:  # type: ignore[override]
+        logits_NV = products.linear(hidden_ND, weight_VD, bias_V)
+        highest_N1 = logits_NV.amax(dim=1, keepdim=True)
+        target_N1 = logits_NV.gather(1, targets_N[:, None])
+        exp_NV = logits_NV.sub_(highest_N1).exp_()
+        sum_N = exp_NV.sum(dim=1)
+        ctx.save_for_backward(hidden_ND, weight_VD, targets_N, exp_NV, sum_N)
+        return sum_N.log() + (highest_N1 - target_N1)[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dnll_N):  # type: ignore[override]
+        hidden_ND, weight_VD, targets_N, exp_NV, sum_N = ctx.saved_tensors
+        dnll_N1, scale_N1 = dnll_N[:, None], (dnll_N / sum_N)[:, None]
+        dhidden_ND = products.product(exp_NV, weight_VD).mul_(scale_N1)
+        dhidden_ND -= weight_VD[targets_N] * dnll_N1
+        dweight_VD = products.weight_gradient(exp_NV, hidden_ND * scale_N1)
+        dweight_VD.index_add_(0, targets_N, hidden_ND * dnll_N1, alpha=-1)
+        dbias_V = (scale_N1[:, 0] @ exp_NV).index_add_(0, targets_N, dnll_N, alpha=-1)
+        return dhidden_ND, dweight_VD, dbias_V, None
+
+
+class InplaceSoftmax(FullSoftmax):
+    """Full softmax whose exponentials overwrite the logits and are kept for the gradient; in half precision, and under
+    autocast, full softmax as it is.
+
+    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    """
+
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        half = self.weight.dtype not in (torch.float32, torch.float64)
+        if half or torch.is_autocast_enabled(self.weight.device.type):
+            return super().nll(hidden_ND, targets_N)
+        hidden_ND = hidden_ND.to(self.weight.dtype)
+        return _InplaceNll.apply(hidden_ND, self.weight, self.bias, targets_N)  # type: ignore[return-value]
+
+    def formulation(self) -> str:
+        return "exponentials kept for the gradient, in the place of the logits"
+
+
+LAYER = InplaceSoftmax

@@ -1,0 +1,43 @@
+"""PyTorch's own fused linear layer and cross-entropy. See `impls/on_numpy/methods/linear_cross_entropy.py`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_torch.summed_loss import SummedSoftmax
+from vocabench.impls.spec import LayerSpec
+
+
+class LinearCrossEntropy(SummedSoftmax):
+    """`torch.nn.functional.linear_cross_entropy`, by chunks of the batch.
+
+    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+
+    Raises:
+        Unsupported: This PyTorch does not have it.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        if not hasattr(F, "linear_cross_entropy"):
+            raise Unsupported(f"linear_cross_entropy in torch {torch.__version__}: allowed: from torch 2.13 on")
+        super().__init__(spec)
+
+    def total(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
+        return F.linear_cross_entropy(
+            hidden_ND,
+            self.weight,
+            targets_N,
+            linear_bias=self.bias,
+            reduction="sum",
+            ignore_index=ignore_index,
+            options=nn.LinearCrossEntropyOptions(),
+        )
+
+    def formulation(self) -> str:
+        return "torch.nn.functional.linear_cross_entropy, chunks of the batch"
+
+
+LAYER = LinearCrossEntropy

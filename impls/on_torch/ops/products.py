@@ -1,0 +1,215 @@
+"""Products of float32 matrices on a CPU, by the faster of the two libraries that PyTorch is built with: MKL and oneDNN.
+
+PyTorch itself takes MKL, which leaves half of the vector units of an AMD processor with AVX-512 idle: on an EPYC of
+2024 oneDNN makes h W^T and both of its gradients 2.1 to 2.3 times as fast, and of few vectors, where it takes as long
+as reading the words, PyTorch's order of the factors takes twice the time of the other. On an Intel Xeon it is neither.
+So a process tries, once each, in less than a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vocabench.impls import cpp
+from vocabench.impls.on_torch.ops import cpp_kernels
+
+FEW_VECTORS = 12  # up to which the order of their products with words, `words_first`, decides
+FEWEST = 4  # vectors up to which words are read at the speed of the memory by MKL too
+# Multiply-adds from which on oneDNN is taken: it compiles a program for each new size, in a millisecond, and keeps it.
+_LARGE = 2**25
+_WORDS = 4096  # whose gradients stay in cache until they are added
+_TRIALS = 16
+_GAIN = 1.2  # how much faster it must be, so that no noise chooses
+
+
+def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None, *, kernels: bool = False) -> Tensor:
+    """(N, V) h W^T + b, as `F.linear`, which it is for anything but float32 on a CPU, under autocast and where
+    torch.compile traces.
+
+    Args:
+        kernels: Whether the C++ kernels may make it, where the processor has a unit for matrices, and its gradient by
+            W, where W has few rows and that is fastest.
+    """
+    learns = torch.is_grad_enabled()
+    if not learns and len(hidden_ND) <= FEW_VECTORS and _is_plain(hidden_ND, weight_VD):
+        scores_NV = of_few(hidden_ND, weight_VD)
+        return scores_NV if bias_V is None else scores_NV + bias_V
+    if kernels and _is_kernels(hidden_ND, weight_VD):
+        return _Linear.apply(hidden_ND, weight_VD, bias_V, True)  # type: ignore[return-value]
+    if not is_onednns(hidden_ND, weight_VD):
+        return F.linear(hidden_ND, weight_VD, bias_V)
+    return _Linear.apply(hidden_ND, weight_VD, bias_V, kernels) if learns else _by_onednn(hidden_ND, weight_VD, bias_V)  # type: ignore[return-value]
+
+
+def product(left_NV: Tensor, right_VD: Tensor, *, kernels: bool = False) -> Tensor:
+    """(N, D), as `linear`."""
+    return linear(left_NV, right_VD.T, kernels=kernels)
+
+
+def add_product(total_ND: Tensor, left_NV: Tensor, right_VD: Tensor) -> None:
+    """`product` added to `total_ND` in place, of which no gradient is asked."""
+    if total_ND.dtype != right_VD.dtype or is_onednns(left_NV, right_VD.T):
+        total_ND += product(left_NV, right_VD)
+    else:
+        total_ND.addmm_(left_NV, right_VD)
+
+
+def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor, *, kernels: bool = False) -> Tensor:
+    """(V, D) the gradient of h W^T by W, with `kernels` as `linear` has them."""
+    dscores_VN, hidden_DN = dscores_NV.T, hidden_ND.T
+    if kernels and _is_kernels(dscores_VN, hidden_DN):
+        return linear(dscores_VN, hidden_DN, kernels=True)
+    if kernels and _is_kernels_gradient(dscores_NV, hidden_ND):
+        return cpp_kernels.weight_gradient(dscores_NV, hidden_ND)
+    if not is_onednns(hidden_DN, dscores_VN):
+        return dscores_VN @ hidden_ND
+    if len(dscores_VN) <= len(hidden_DN):  # of the first factor a copy is made
+        return linear(dscores_VN, hidden_DN)
+    return linear(hidden_DN, dscores_VN).T.contiguous()
+
+
+def add_weight_gradient(total_VD: Tensor, dscores_NV: Tensor, hidden_ND: Tensor, *, first: bool) -> None:
+    """`weight_gradient` added to `total_VD` in place, or if it is the `first` written there, with no further array of
+    its size."""
+    if not is_onednns(hidden_ND.T, dscores_NV.T):
+        torch.addmm(total_VD, dscores_NV.T, hidden_ND, beta=float(not first), out=total_VD)
+        return
+    for total_SD, dscores_NS in zip(total_VD.split(_WORDS), dscores_NV.split(_WORDS, dim=1), strict=True):
+        added_SD = _by_onednn(dscores_NS.contiguous().T, hidden_ND.T)
+        _ = total_SD.copy_(added_SD) if first else total_SD.add_(added_SD)
+
+
+class _Linear(torch.autograd.Function):
+    """By oneDNN or the C++ kernels, and its gradients; differentiable as often as wanted."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(hidden_ND, weight_VD, bias_V, kernels) -> Tensor:
+        if not (kernels and _is_kernels(hidden_ND, weight_VD)):
+            return _by_onednn(hidden_ND, weight_VD, bias_V)
+        scores_NV = cpp_kernels.matrix_product(hidden_ND, weight_VD)
+        return scores_NV if bias_V is None else scores_NV.add_(bias_V)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.kernels = inputs[3]
+
+    @staticmethod
+    def backward(ctx, dscores_NV):  # type: ignore[override]
+        hidden_ND, weight_VD = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        return (
+            product(dscores_NV, weight_VD, kernels=ctx.kernels) if needs_hidden else None,
+            weight_gradient(dscores_NV, hidden_ND, kernels=ctx.kernels) if needs_weight else None,
+            dscores_NV.sum(dim=0) if needs_bias else None,
+            None,
+        )
+
+
+def _is_kernels(left_ND: Tensor, right_VD: Tensor) -> bool:
+    """Whether the C++ kernels make `left_ND @ right_VD.T`, where they may."""
+    large = cpp.is_worth_splitting(len(left_ND), left_ND.shape[1], len(right_VD))
+    return large and _is_plain(left_ND, right_VD) and cpp_kernels.multiplies(left_ND.dtype)
+
+
+def _is_kernels_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> bool:
+    """Whether the C++ kernels make the gradient of a product by its weights, where they may: one that no gradient
+    is asked of."""
+    plain = not torch.is_grad_enabled() and _is_plain(dscores_NV, hidden_ND)
+    sizes = len(dscores_NV), dscores_NV.shape[1], hidden_ND.shape[1]
+    return plain and cpp.differentiates_fastest(*sizes) and cpp_kernels.known(hidden_ND.dtype)
+
+
+def _by_onednn(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(hidden_ND, weight_VD, bias_V, "none", [], "")
+
+
+def is_onednns(left_ND: Tensor, right_VD: Tensor) -> bool:
+    """Whether oneDNN makes `left_ND @ right_VD.T`: of matrices without gaps, for others it has no fast program."""
+    return (
+        left_ND.numel() * len(right_VD) >= _LARGE
+        and _is_plain(left_ND, right_VD)
+        and _has_no_gaps(left_ND)
+        and _has_no_gaps(right_VD)
+        and onednn_is_faster()
+    )
+
+
+def _has_no_gaps(matrix: Tensor) -> bool:
+    return matrix.is_contiguous() or matrix.T.is_contiguous()
+
+
+def _is_plain(left: Tensor, right: Tensor) -> bool:
+    """Whether both are float32 matrices on a CPU, and nothing but PyTorch's own autograd looks on."""
+    return (
+        all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() == 2 for m in (left, right))
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+def of_few(hidden_MD: Tensor, words_SD: Tensor) -> Tensor:
+    """(M, S) products of a few vectors with words, in the order in which the words are read at the speed of the
+    memory; no gradient is asked of them."""
+    if len(hidden_MD) > FEWEST and is_onednns(hidden_MD, words_SD):
+        return _by_onednn(hidden_MD, words_SD)
+    if not _words_first(hidden_MD) or words_SD.stride(1) != 1:  # words that lie by columns go slower first
+        return hidden_MD @ words_SD.T
+    columns_DM = columns_of(hidden_MD[0]) if len(hidden_MD) == 1 else hidden_MD.T
+    return (words_SD @ columns_DM).T[: len(hidden_MD)]
+
+
+def columns_of(hidden_D: Tensor) -> Tensor:
+    """(D, 1), or (D, 2) with the vector twice where MKL reads words at half the speed for one column."""
+    return torch.cat([hidden_D, hidden_D]).view(2, -1).T if _words_first(hidden_D) else hidden_D[:, None]
+
+
+def _words_first(hidden: Tensor) -> bool:
+    return hidden.dtype == torch.float32 and hidden.device.type == "cpu" and words_first()
+
+
+@cache
+def words_first() -> bool:
+    """Whether W h^T is faster than h W^T for few vectors h on this processor, by MKL: twice as fast on an AMD EPYC,
+    half as fast on an Intel Xeon."""
+    words_KSD, vectors_2D = torch.ones(48, 256, 512), torch.ones(2, 512)  # more than caches next to a core hold
+
+    def seconds(first: bool) -> float:
+        start = time.perf_counter()
+        for words_SD in words_KSD:
+            _ = words_SD @ vectors_2D.T if first else vectors_2D @ words_SD.T
+        return time.perf_counter() - start
+
+    return _is_faster(seconds)
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Whether oneDNN makes large products faster than MKL on this processor, where PyTorch has both."""
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+        return False
+    left_ND, right_VD = torch.ones(512, 512), torch.ones(1024, 512)
+
+    def seconds(onednn: bool) -> float:
+        start = time.perf_counter()
+        _ = _by_onednn(left_ND, right_VD) if onednn else left_ND @ right_VD.T
+        return time.perf_counter() - start
+
+    with torch.no_grad():
+        return _is_faster(seconds, _GAIN)
+
+
+def _is_faster(seconds: Callable[[bool], float], gain: float = 1.0) -> bool:
+    """Whether True takes less than False, `gain` times over, by the least of trials in turn, of which no short
+    disturbance meets all. The first of each may find nothing prepared."""
+    trials = [(seconds(True), seconds(False)) for _ in range(_TRIALS)][1:]
+    first, second = (min(times) for times in zip(*trials, strict=True))
+    return gain * first < second

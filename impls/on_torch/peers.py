@@ -1,0 +1,61 @@
+"""What the losses share that are another package's kernels for CUDA devices."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from abc import abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+
+from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_torch.summed_loss import SummedSoftmax
+from vocabench.impls.spec import LayerSpec
+
+
+class KernelSoftmax(SummedSoftmax):
+    """Full softmax whose summed loss is a kernel of another package; all else is full softmax's.
+
+    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+
+    Attributes:
+        package: The name that the package is imported by.
+        install: What pip installs it by.
+        dtypes: What the kernel computes in.
+
+    Raises:
+        Unsupported: The package is not installed, the dtype is not one of its kernel's, or, when the loss is computed,
+            the device is not CUDA's.
+    """
+
+    package: ClassVar[str]
+    install: ClassVar[str]
+    dtypes: ClassVar[tuple[str, ...]]
+
+    def __init__(self, spec: LayerSpec) -> None:
+        if importlib.util.find_spec(self.package) is None:
+            raise Unsupported(
+                f"{spec.method} needs a CUDA device and {self.package}, which is not installed here: "
+                f"allowed: 'pip install {self.install}' first"
+            )
+        if spec.dtype not in self.dtypes:
+            raise Unsupported(f"{spec.method} in {spec.dtype}: allowed: {', '.join(self.dtypes)}")
+        super().__init__(spec)
+
+    @abstractmethod
+    def kernel(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
+        """`total`, on a device that has the kernel."""
+
+    def total(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
+        if not runs_on(hidden_ND):
+            raise Unsupported(f"{self.spec.method} on {hidden_ND.device}: allowed: a CUDA device")
+        return self.kernel(hidden_ND, targets_N, ignore_index)
+
+    def formulation(self) -> str:
+        return f"{self.package} {importlib.metadata.version(self.package)}"
+
+
+def runs_on(tensor: Tensor) -> bool:
+    """Whether the kernels run where this tensor is."""
+    return tensor.is_cuda

@@ -1,0 +1,100 @@
+"""PyTorch's own optimizers, set so that they mean what `impls/optimizers.py` says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from vocabench.impls.on_torch.layer import at_least_float32
+from vocabench.impls.on_torch.training.row_sparse import RowSparse
+from vocabench.impls.on_torch.triton import availability
+from vocabench.impls.optimizers import Optimizer, check_rate
+
+
+def build(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | RowSparse:
+    """Adagrad, Adam or SGD, over rows where the settings say so."""
+    parameters = list(parameters)
+    dense = _dense(settings, parameters)
+    return RowSparse(settings, parameters, dense) if settings.row_sparse else dense
+
+
+def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """PyTorch's own; the fused kernels read and write each array once."""
+    rate, decay = settings.learning_rate, settings.weight_decay
+    fused = all(p.dtype in (torch.float32, torch.float64, torch.bfloat16) for p in parameters)
+    if settings.name == "adagrad":
+        if parameters and all(availability.known(1, p.dtype) and p.is_cuda and p.is_contiguous() for p in parameters):
+            from vocabench.impls.on_torch.triton import (
+                adagrad_kernel,  # imports Triton, which not every installation has
+            )
+
+            return adagrad_kernel.Adagrad(
+                parameters,
+                lr=rate,
+                weight_decay=decay,
+                initial_accumulator_value=settings.initial_accumulator,
+                eps=settings.epsilon,
+            )
+        fused = fused and all(p.device.type == "cpu" for p in parameters)
+        return torch.optim.Adagrad(
+            parameters,
+            lr=rate,
+            weight_decay=decay,
+            initial_accumulator_value=settings.initial_accumulator,
+            eps=settings.epsilon,
+            fused=fused,
+            foreach=None if fused else True,
+        )
+    if settings.name == "adam":
+        betas = (settings.beta1, settings.beta2)
+        return torch.optim.Adam(parameters, lr=rate, betas=betas, eps=settings.epsilon, weight_decay=decay, fused=fused)
+    # On a CPU that kernel leaves half precision as it is (https://github.com/pytorch/pytorch/issues/191763).
+    fused = fused and not any(p.device.type == "cpu" and p.dtype == torch.bfloat16 for p in parameters)
+    return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, fused=fused, foreach=None if fused else True)
+
+
+def is_capturable(stepper: torch.optim.Optimizer | RowSparse) -> bool:
+    """Whether a step of it may be part of a CUDA graph, which none of PyTorch's own is built for here."""
+    return getattr(stepper, "capturable", False)
+
+
+@torch.no_grad()
+def finish_gradients(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Zeros for a parameter that no token met, which PyTorch would leave as it is, without weight decay too; then all
+    gradients times min(1, clip_norm / (norm + 1e-6)), without waiting for the device."""
+    parameters = list(parameters)
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    if not settings.clip_norm:
+        return
+    values = []
+    for parameter in parameters:
+        assert parameter.grad is not None
+        if parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()  # rows that meet must be summed before they are squared
+            values.append(parameter.grad.values())
+        else:
+            values.append(parameter.grad)
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values, dtype=at_least_float32(values[0]).dtype)))
+    torch._foreach_mul_(values, (settings.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+
+
+def descend(
+    loss: Tensor,
+    settings: Optimizer,
+    optimizer: torch.optim.Optimizer | RowSparse,
+    parameters: Iterable[nn.Parameter],
+    rate: float | None = None,
+) -> None:
+    """One step along the loss's gradient, at the settings' learning rate or at another, which is refused as `BadInput`
+    where the optimizer goes by rows."""
+    check_rate(rate, by_rows=isinstance(optimizer, RowSparse))
+    loss.backward()
+    finish_gradients(settings, parameters)
+    for group in optimizer.param_groups if rate is not None else ():
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)  # gradients are as large as the parameters: gone between steps

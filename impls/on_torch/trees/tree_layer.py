@@ -1,0 +1,341 @@
+"""A binary tree over words as an output layer in PyTorch. See `impls/on_numpy/tree.py` for the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.on_torch.ops import cpp_kernels, pair_products, products
+from vocabench.impls.on_torch.ops.topk import best_columns
+from vocabench.impls.on_torch.trees import descend, path_losses
+from vocabench.impls.on_torch.triton import availability
+from vocabench.impls.on_torch.triton.availability import KERNELS
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import huffman, trees
+
+# The inner nodes visited most, which most paths share, are scored for all tokens by one dense product; 128 of
+# Huffman's hold half of the expected path, and measured fastest among 64 to 1024 on two CPU cores at 10k and 44k words.
+_SHARED_NODES = 128
+# The rest of the paths are (token, node) pairs. On a CPU their vectors are read in place, or so many at a time are
+# gathered: those of a few stay in a processor's cache, a GPU wants them all. Kernels of our own never make them: on a
+# CPU, where there is a compiler, those of `path_losses.py`, which take no shared nodes apart, on a GPU those of
+# `tree_kernels.py`.
+IN_PLACE = "pairs of a token and a node read in place"
+_GATHERED = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (512, 2**16)}
+_FORMS = {IN_PLACE: 0} | _GATHERED
+
+
+# Leaves of all rows: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
+_AT_ONCE_ON_GPU = 2**27
+
+
+class _PathNll(torch.autograd.Function):
+    """Sum over each token's path of -log sigma(sign x r.h), with the gradient written out.
+
+    A gather of every path's vectors would copy each near-root vector once a token and let their gradients collide;
+    here the shared nodes are a dense product, and the remaining pairs are summed by token and by node.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden_ND, node_weight, index_NL, sign_NL, shared: int, form: str, row_sparse: bool) -> Tensor:  # type: ignore[override]
+        first = len(node_weight) - shared  # parents come after their children, and the most visited are the last
+        hidden_ND_cast = hidden_ND.to(node_weight.dtype)
+        on_path_NL, near_NL = sign_NL != 0, index_NL >= first
+        near_scores_NH = products.linear(hidden_ND_cast, node_weight[first:])
+        near_place_NL = (index_NL - first).clamp_(min=0)
+        scores_NL = at_least_float32(near_scores_NH).gather(1, near_place_NL)
+
+        token_P, step_P = (on_path_NL & ~near_NL).nonzero(as_tuple=True)
+        node_P = index_NL[token_P, step_P]
+        scores_NL[token_P, step_P] = pair_products.products(hidden_ND_cast, node_weight, token_P, node_P, _FORMS[form])
+
+        sign_NL = sign_NL.to(scores_NL.dtype)
+        turns_NL = sign_NL * scores_NL
+        nll_N = -(F.logsigmoid(turns_NL) * on_path_NL).sum(dim=1)
+        # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the path's end.
+        dscores_NL = -sign_NL * torch.sigmoid(-turns_NL)
+        near_NL &= on_path_NL
+        ctx.row_sparse = row_sparse
+        ctx.save_for_backward(hidden_ND, node_weight, dscores_NL, near_NL, near_place_NL, token_P, step_P, node_P)
+        return nll_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dnll_N):  # type: ignore[override]
+        hidden_ND, node_weight, dscores_NL, near_NL, near_place_NL, token_P, step_P, node_P = ctx.saved_tensors
+        hidden_cast_ND = hidden_ND.to(node_weight.dtype)
+        dscores_NL = dscores_NL * dnll_N[:, None]
+        near_count = _shared(len(node_weight))
+        first = len(node_weight) - near_count
+
+        dnear_NH = dscores_NL.new_zeros(len(hidden_ND), near_count)
+        dnear_NH.scatter_add_(1, near_place_NL, dscores_NL * near_NL)
+        dnear_NH = dnear_NH.to(node_weight.dtype)
+        dhidden_ND = products.product(dnear_NH, node_weight[first:])
+        dnear_HD = products.weight_gradient(dnear_NH, hidden_cast_ND)
+        nodes_U, dnode_UD = node_P, node_weight[:0]
+
+        if len(node_P):
+            dscores_P = dscores_NL[token_P, step_P].to(node_weight.dtype)
+            # Pairs come in order of tokens; by node they are sorted, so that no two writes meet.
+            every = torch.arange(len(hidden_ND), device=token_P.device)
+            begins_N = torch.searchsorted(token_P, every)
+            dhidden_ND += _weighted_sums(node_weight, node_P, begins_N, dscores_P)
+            by_node_P = torch.argsort(node_P)
+            nodes_U, counts_U = torch.unique_consecutive(node_P[by_node_P], return_counts=True)
+            begins_U = counts_U.cumsum(0) - counts_U
+            dnode_UD = _weighted_sums(hidden_cast_ND, token_P[by_node_P], begins_U, dscores_P[by_node_P])
+        dnode = (_sparse if ctx.row_sparse else _dense)(node_weight, nodes_U, dnode_UD, dnear_HD)
+        return dhidden_ND.to(hidden_ND.dtype), dnode, None, None, None, None, None
+
+
+class _LeafLogProbs(torch.autograd.Function):
+    """(leaves, N) log-probabilities from the scores of the inner nodes (M, N), level by level; nodes are rows, so that
+    a level is read and written in whole rows. The gradient goes back up the levels: what the leaves below a child get.
+    """
+
+    @staticmethod
+    def forward(ctx, scores_MN, levels: list[Tensor]) -> Tensor:  # type: ignore[override]
+        leaves = len(scores_MN) + 1
+        prefix = scores_MN.new_zeros(2 * leaves - 1, scores_MN.shape[1])  # leaves, then inner nodes
+        for nodes, left, right in levels:
+            here, scores = prefix[leaves + nodes], scores_MN[nodes]
+            prefix[left] = here + F.logsigmoid(scores)
+            prefix[right] = here + F.logsigmoid(-scores)
+        ctx.save_for_backward(scores_MN)
+        ctx.levels = levels
+        return prefix[:leaves]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dleaf):  # type: ignore[override]
+        (scores_MN,) = ctx.saved_tensors
+        below = torch.cat([dleaf, torch.empty_like(scores_MN)])
+        dscores_MN = torch.empty_like(scores_MN)
+        for nodes, left, right in reversed(ctx.levels):
+            of_left, of_right = below[left], below[right]
+            below[len(dleaf) + nodes] = of_both = of_left + of_right
+            # of_left sigma(-x) - of_right sigma(x)
+            dscores_MN[nodes] = torch.addcmul(of_left, of_both, torch.sigmoid(scores_MN[nodes]), value=-1)
+        return dscores_MN, None
+
+
+def _dense(node_weight: Tensor, nodes_U: Tensor, dnode_UD: Tensor, dnear_HD: Tensor) -> Tensor:
+    """The gradient of all nodes from that of the nodes reached and of those nearest the root."""
+    dnode = torch.zeros_like(node_weight)
+    dnode[nodes_U] = dnode_UD
+    dnode[len(dnode) - len(dnear_HD) :] = dnear_HD
+    return dnode
+
+
+def _sparse(node_weight: Tensor, nodes_U: Tensor, dnode_UD: Tensor, dnear_HD: Tensor) -> Tensor:
+    near_H = torch.arange(len(node_weight) - len(dnear_HD), len(node_weight), device=nodes_U.device)
+    rows, values = torch.cat([nodes_U, near_H]), torch.cat([dnode_UD, dnear_HD])
+    return torch.sparse_coo_tensor(rows[None], values, node_weight.shape, is_coalesced=True, check_invariants=False)
+
+
+def _weighted_sums(rows_RD: Tensor, picked_P: Tensor, begins_B: Tensor, weight_P: Tensor) -> Tensor:
+    """(B, D): for each bag of consecutive picks, the weighted sum of the rows picked, without a (P, D) array."""
+    return F.embedding_bag(picked_P, rows_RD, begins_B, mode="sum", per_sample_weights=weight_P)
+
+
+def _shared(nodes: int) -> int:
+    return min(_SHARED_NODES, nodes)
+
+
+class TreeSoftmax(OutputLayer):
+    """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
+
+    Parameters: `node_weight` (nodes, D), where the method has biases (nodes, D + 1) with the biases in the last column,
+    which meets a 1 that every hidden vector gets. Buffers: `index`, `sign` (leaves, L) of each leaf's path;
+    `leaf_word` (leaves,) and `leaf` (V, M) of each word, -1 beyond its last one; `level{i}` (3, nodes) of depth i: the
+    nodes, their left and their right children. For the kernels also `length`, `place` (leaves,): how long each path is,
+    and where the leaf stands among the others from left to right; and `leaf_at` (leaves,), the leaf at each place.
+    """
+
+    index: Tensor
+    sign: Tensor
+    tree: Tensor
+    leaf: Tensor
+    leaf_word: Tensor
+    near_words: Tensor
+    near_subtrees: Tensor
+    near_turns: Tensor
+    length: Tensor
+    place: Tensor
+    leaf_at: Tensor
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        children = spec.structure["children"]
+        self._biased = "node_bias" in spec.parameter_shapes()
+        shape = len(children), spec.dim + int(self._biased)
+        self.node_weight = nn.Parameter(torch.empty(shape, dtype=TORCH_DTYPES[spec.dtype]))
+        leaf_word = trees.words_of_leaves(spec.structure, spec.vocab)
+        leaf_VM = trees.leaves_of_words(leaf_word)
+        self._single = leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
+        near = huffman.near_root(children, descend.NEAR_NODES)
+        self.first_near = near.first
+        for name in ("index", "sign"):
+            self.register_buffer(name, torch.from_numpy(spec.structure[name]))
+        for name, array in (
+            ("tree", children),
+            ("leaf", leaf_VM),
+            ("leaf_word", leaf_word),
+            ("near_words", near.words),
+            ("near_subtrees", near.subtrees),
+            ("near_turns", near.turns),
+        ):
+            self.register_buffer(name, torch.from_numpy(array), persistent=False)
+        self._depth = 0
+        for nodes in huffman.levels(children):
+            level = np.stack([nodes, *children[nodes].T])
+            self.register_buffer(f"level{self._depth}", torch.from_numpy(level), persistent=False)
+            self._depth += 1
+        if KERNELS in self._forms or CPP in self._forms:
+            length = np.count_nonzero(spec.structure["sign"], axis=1)
+            place = huffman.places(children)
+            for name, array in (("length", length), ("place", place), ("leaf_at", np.argsort(place))):
+                self.register_buffer(name, torch.from_numpy(array.astype(np.int32)), persistent=False)
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+        width, dtype = spec.dim + int("node_bias" in spec.parameter_shapes()), TORCH_DTYPES[spec.dtype]
+        in_place = pair_products.are_read_in_place(torch.empty(0, dtype=dtype))
+        own = _FORMS if in_place else _GATHERED
+        return (
+            *([CPP] if cpp_kernels.known(dtype) else []),
+            *own,
+            *([KERNELS] if availability.known(width, dtype) else []),
+        )
+
+    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        if self._single:
+            return self._leaf_nll(self._with_one(hidden_ND), targets_N)
+        # Each code of a target is a path of its own, from the same hidden vector.
+        leaf_NM = self.leaf[targets_N]
+        token_P, code_P = (leaf_NM >= 0).nonzero(as_tuple=True)
+        hidden_PD = self._with_one(hidden_ND).index_select(0, token_P)
+        nll_P = self._leaf_nll(hidden_PD, leaf_NM[token_P, code_P])
+        log_code_NM = nll_P.new_full(leaf_NM.shape, -torch.inf).index_put((token_P, code_P), -nll_P)
+        return -torch.logsumexp(log_code_NM, dim=1)
+
+    def _leaf_nll(self, hidden_ND: Tensor, leaf_N: Tensor) -> Tensor:
+        shared, form = _shared(len(self.node_weight)), self._form_taken
+        if form == KERNELS:
+            from vocabench.impls.on_torch.triton import tree_kernels  # imports Triton, which not every installation has
+
+            paths = leaf_N, self.index, self.sign, self.length, self.place
+            return tree_kernels.path_nll(hidden_ND, self.node_weight, *paths, shared)
+        if form == CPP:
+            taken = Paths(*(each[leaf_N].int() for each in (self.index, self.sign, self.place)))
+            return path_losses.path_nll(hidden_ND, self.node_weight, taken, self.row_sparse)
+        path = self.index[leaf_N], self.sign[leaf_N]
+        return _PathNll.apply(hidden_ND, self.node_weight, *path, shared, form, self.row_sparse)  # type: ignore[return-value]
+
+    @property
+    def _form_taken(self) -> str:
+        """Triton's kernels write dense gradients alone: how many rows a sparse one has, the host must know. In place a
+        CPU alone reads, and for those in C++ vectors must be of their kind, as they are not after `layer.double()`."""
+        form, on_gpu = self.form, self.node_weight.is_cuda
+        if form == CPP and not cpp_kernels.runs_on(self.node_weight):
+            form = IN_PLACE
+        elsewhere = self.row_sparse if form == KERNELS else form == IN_PLACE and on_gpu
+        return next(reversed(_FORMS)) if elsewhere else form
+
+    def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
+        nodes = len(self.node_weight)
+        near_H = torch.arange(nodes - _shared(nodes), nodes, device=targets_N.device)
+        leaf_NM = self.leaf[targets_N]
+        leaf_P = leaf_NM[leaf_NM >= 0]
+        on_path_P = self.index[leaf_P][self.sign[leaf_P] != 0]
+        return {"node_weight": torch.cat([on_path_P, near_H])}
+
+    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+        log_leaf_NF = self._leaf_log_probs(self._with_one(hidden_ND))
+        if self._single:
+            return log_leaf_NF
+        log_code_NVM = log_leaf_NF[:, self.leaf.clamp(min=0)].masked_fill_(self.leaf < 0, -torch.inf)
+        return torch.logsumexp(log_code_NVM, dim=2)
+
+    def _leaf_log_probs(self, hidden_ND: Tensor) -> Tensor:
+        scores_MN = at_least_float32(products.linear(self.node_weight, hidden_ND.to(self.node_weight.dtype)))
+        levels = [self.get_buffer(f"level{number}") for number in range(self._depth)]
+        return _LeafLogProbs.apply(scores_MN, levels).T  # type: ignore[union-attr]
+
+    @torch.no_grad()
+    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of the inner nodes scored; all
+        of them where words have several codes, as then no prefix bounds a word."""
+        near = (self.first_near, self.near_words, self.near_subtrees, self.near_turns)
+        try:
+            if self._single and self._form_taken == CPP:
+                return cpp_kernels.likeliest_leaves(self._cast(hidden_ND), self.node_weight, self.tree, k)
+            if self._single and self._at_once(len(hidden_ND)):
+                return self._best_of_all(hidden_ND, k)
+            if self._single:
+                return descend.search(self._cast(hidden_ND), self.node_weight, self.tree, *near, k)
+        except descend.TooMany:
+            pass
+        return super().search(hidden_ND, k)
+
+    def _at_once(self, rows: int) -> bool:
+        """Whether a GPU scores all leaves in less time than it takes to launch what goes by bounds."""
+        return (
+            KERNELS in self._forms
+            and availability.runs_on(self.node_weight)
+            and rows * len(self.length) <= _AT_ONCE_ON_GPU
+        )
+
+    def _best_of_all(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        from vocabench.impls.on_torch.triton import tree_kernels  # imports Triton, which not every installation has
+
+        scores_MN = products.linear(self.node_weight, self._cast(hidden_ND))
+        paths = self.index, self.sign, self.length, self.leaf_at
+        best = best_columns(tree_kernels.log_leaves(scores_MN, *paths), self.leaf_at, k)
+        return *best, torch.ones(len(hidden_ND), device=hidden_ND.device)
+
+    @torch.no_grad()
+    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level; exact where
+        words have several codes."""
+        if not self._single:
+            return self.topk(hidden_ND, k)
+        if self._form_taken == CPP:
+            return cpp_kernels.leaves_of_beam(self._cast(hidden_ND), self.node_weight, self.tree, k, width)[:2]
+        return descend.beam(self._cast(hidden_ND), self.node_weight, self.tree, k, width)
+
+    @torch.no_grad()
+    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        """(N,) words, one number for each turn."""
+        return self.leaf_word[descend.sample(self._cast(hidden_ND), self.node_weight, self.tree, uniforms_NU)]
+
+    def _with_one(self, hidden_ND: Tensor) -> Tensor:
+        return F.pad(hidden_ND, (0, 1), value=1.0) if self._biased else hidden_ND
+
+    def _cast(self, hidden_ND: Tensor) -> Tensor:
+        return self._with_one(hidden_ND).to(self.node_weight.dtype)
+
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        if not self._biased:
+            return dict(tensors)
+        node = tensors["node_weight"]
+        return {"node_weight": node[:, :-1], "node_bias": node[:, -1]}
+
+    def from_canonical(self, tensors: Tensors) -> Tensors:
+        if not self._biased:
+            return dict(tensors)
+        return {"node_weight": torch.cat([tensors["node_weight"], tensors["node_bias"][:, None]], dim=1)}
+
+    def formulation(self) -> str:
+        shared, form = _shared(len(self.node_weight)), self._form_taken
+        if form == CPP:
+            return form
+        if form == KERNELS:
+            return f"{form}, dense product for the gradient of the {shared} nodes visited most"
+        return f"dense product of the {shared} nodes visited most, {form} for the rest"

@@ -1,0 +1,121 @@
+"""Peak memory of work whose size is known."""
+
+import platform
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from vocabench.harness import registry
+from vocabench.harness.measure import memory
+
+
+def test_a_peak_that_is_freed_again_is_seen():
+    def work():
+        return np.ones(25_000_000).sum()  # 200 MB
+
+    for measure in (memory.peak_resident_bytes, memory._sampled_peak):
+        assert 180e6 < measure(work) < 300e6
+        assert measure(lambda: None) < 20e6
+
+
+def test_a_framework_that_counts_its_memory_is_asked():
+    """TensorFlow keeps what it frees, so that the system sees the first peak alone."""
+    tf = pytest.importorskip("tensorflow")
+    if not registry.adapter("tensorflow").counts_memory("cpu"):
+        pytest.skip("without oneDNN it counts nothing on a CPU")
+
+    def work():
+        return tf.reduce_sum(tf.ones([2**25]))  # 4 bytes each; its allocator has pieces of powers of two
+
+    for _ in range(3):
+        peak = memory.peak_bytes("tensorflow", "cpu", work)
+        assert peak is not None
+        assert 2**27 <= peak < 2**27 + 2**20
+
+
+_STEPS = """
+import resource, sys, threading
+from harness import memory
+
+def work(size=200_000_000):  # bytes: some 49,000 pages
+    b"x" * size
+
+def faults(size=200_000_000):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    thread = threading.Thread(target=work, args=(size,))
+    thread.start()
+    thread.join()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if "keep" in sys.argv:
+    memory.keep_freed()
+faults()
+large = faults()
+peak = memory.peak_resident_bytes(work)
+# glibc by itself keeps arrays up to 32 MiB once it has freed one, unless a threshold was ever set.
+for _ in range(2):
+    work(20_000_000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+work(20_000_000)
+small = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+with memory.freed_given_back():
+    work()
+    within = faults()
+print(large, peak, small, within, memory.allocation(), sep="|")
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library allocates in its own way")
+@pytest.mark.parametrize("kept", [True, False])
+def test_freed_memory_is_taken_again_without_the_kernel_and_hides_no_peak(kept):
+    command = [sys.executable, "-c", _STEPS, *(["keep"] if kept else [])]
+    said = subprocess.check_output(command, text=True)
+    large, peak, small, within, allocation = said.strip().split("|")
+    assert (int(large) < 1000) == kept, large
+    assert 180e6 < float(peak) < 300e6
+    assert int(small) < 1000, "a peak that was measured changes nothing for what comes after it"
+    assert int(within) > 40_000
+    assert (allocation == "kept") == kept
+
+
+_CLEARED = """
+from harness import memory
+
+memory.keep_freed()
+before = memory.fresh_pages()
+memory.clear_pages(50_000)
+cleared = memory.fresh_pages()
+memory.clear_pages(10**12)  # more than any machine has: none
+array = b"x" * 200_000_000  # fewer than 49,000 pages
+print(cleared - before, memory.fresh_pages() - cleared)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library allocates in its own way")
+def test_an_array_takes_pages_that_were_cleared_before():
+    cleared, given = subprocess.check_output([sys.executable, "-c", _CLEARED], text=True).split()
+    assert int(cleared) > 49_000
+    assert int(given) < 1000
+
+
+_GAPS = """
+from harness import memory
+
+memory.keep_freed()
+arrays = [b"x" * size for size in (60_000_000, 120_000, 90_000_000, 120_000, 70_000_000, 120_000)]
+del arrays[0::2]  # three gaps between what stays
+
+def work():
+    for size in (55_000_000, 65_000_000, 85_000_000):  # one after the other
+        b"x" * size
+
+print(memory.peak_resident_bytes(work))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library allocates in its own way")
+def test_no_gap_of_the_heap_keeps_the_pages_of_what_was_freed():
+    peak = float(subprocess.check_output([sys.executable, "-c", _GAPS], text=True))
+    assert 84e6 < peak < 90e6

@@ -1,0 +1,312 @@
+"""The report: it opens offline, shows what the rows say, and runs nothing that a row holds."""
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import ROOT
+from vocabench.harness.cli import main
+from vocabench.harness.report import figures, page
+from vocabench.harness.report.figures.quality import _Point, pareto
+from vocabench.harness.report.rows import flatten
+from vocabench.harness.run.store import read
+
+RESULTS = ROOT / "results"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "<script>alert(1)</script>\"'><img src=http://example.org/x onerror=alert(2)> $\\frac{1}{0}$ {{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return read(RESULTS / "quick.jsonl")
+
+
+@pytest.fixture(scope="module")
+def html(rows):
+    return page.build(rows, title="A quick run", files="quick.jsonl")
+
+
+class Elements(HTMLParser):
+    """Every start tag with its attributes, and the text within each kind of element."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text = [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_every_section_that_the_rows_have_something_for(html, rows):
+    found = [section.id for section in page.sections(rows, flatten(rows))]
+    assert found == [
+        "overview", "speed", "roofline", "quality", "memory", "training", "tables", "agreement", "clusters", "rows",
+        "provenance",
+    ]  # fmt: skip
+    links = [a["href"] for a in Elements(html).all("a")]
+    assert links == ["#main", *(f"#{name}" for name in found)]
+
+
+def test_nothing_is_loaded_from_elsewhere(html):
+    elements = Elements(html)
+    loaded = [a[name] for tag, a in elements.tags for name in ("src", "href", "xlink:href", "action") if name in a]
+    assert [link for link in loaded if not link.startswith(("#", "data:,"))] == []
+    assert not re.search(r"url\((?!#)|@import", html)
+    assert [tag for tag, _ in elements.tags if tag in ("iframe", "object", "embed", "base")] == []
+
+
+def test_ids_are_unique_and_what_is_referred_to_is_there(html):
+    elements = Elements(html)
+    ids = [a["id"] for _, a in elements.tags if "id" in a]
+    assert sorted(ids) == sorted(set(ids))
+    wanted = [name for _, a in elements.tags for key in ("aria-labelledby", "for") for name in a.get(key, "").split()]
+    assert set(wanted) <= set(ids)
+    assert len(elements.all("svg")) == sum("aria-labelledby" in a for a in elements.all("svg")) > 5
+    assert all(a.get("type") == "button" for a in elements.all("button"))
+
+
+def test_the_numbers_are_the_rows(html, rows):
+    text = " ".join(Elements(html).text)
+    for record in flatten(rows):
+        if record["quantity"] == "perplexity":
+            assert f"{record['value']:.2f}" in text
+        if record["quantity"] == "layer_seconds" and record["method"] != "full_softmax":
+            assert f"{record['ratio_to_full_softmax']:.2f}" in text
+
+
+def test_style_and_script_reach_the_browser_as_they_are(html):
+    for name in ("page.css", "page.js"):
+        assert (Path(page.__file__).parent / "assets" / name).read_text(encoding="utf-8") in html
+
+
+def test_a_hostile_row_is_text(rows):
+    bad = copy.deepcopy(rows)
+    for row in bad:
+        row["cell"] |= {"method": HOSTILE, "dataset": HOSTILE, "options": {HOSTILE: HOSTILE}}
+        row["message"] = HOSTILE
+        row["provenance"] |= {"started": HOSTILE, "framework": {HOSTILE: HOSTILE}}
+        for measurement in row["measurements"]:
+            measurement["detail"]["examples"] = [{HOSTILE: HOSTILE}]
+            measurement["detail"]["clusters"] = [[HOSTILE]]
+    elements = Elements(page.build(bad, title=HOSTILE, files=HOSTILE))
+    assert len(elements.all("script")) == 1
+    assert elements.all("img") == []
+    assert not any(name.startswith("on") for _, a in elements.tags for name in a)
+    assert HOSTILE in " ".join(elements.text)
+
+
+def test_the_same_rows_give_the_same_page(html, rows):
+    assert page.build(rows, title="A quick run", files="quick.jsonl") == html
+
+
+def test_a_row_that_failed_is_told(rows):
+    failed = copy.deepcopy(rows[-1]) | {"status": "oom", "message": "killed by SIGKILL", "measurements": []}
+    text = " ".join(Elements(page.build([*rows[:-1], failed], title="t", files="f")).text)
+    assert "0 disagree, 1 did not finish" in text
+    assert "oom: killed by SIGKILL" in text
+
+
+def test_a_speed_that_disagrees_is_not_drawn(rows):
+    wrong = copy.deepcopy(rows)
+    for row in wrong:
+        if row["cell"]["method"] == "huffman":
+            row["agreement"] = {"verdict": "disagree"}
+    records = flatten(wrong)
+    speed = [f for f in figures.all_of(wrong, records) if f.section == "speed"]
+    assert {line[0] for f in speed for line in f.lines} == {"sohsm"}
+    huffman = next(s for s in page.sections(wrong, records) if s.id == "overview").tables[0].lines[2]
+    assert huffman[0] == "huffman"
+    assert all(place.startswith("disagrees") and "x at" not in place for place in huffman[1:])
+
+
+def test_two_seeds_have_two_curves(rows):
+    curved = next(r for r in rows if r["cell"]["task"] == "language_modelling" and r["cell"]["method"] == "sohsm")
+    other = copy.deepcopy(curved)
+    other["cell"]["seed"], other["key"] = 1, "other"
+    other["measurements"][0]["detail"]["curve"][-1]["perplexity"] = 12.5
+    (drawn,) = [f for f in figures.all_of([curved, other], flatten([curved, other])) if f.section == "training"]
+    names = {line[0] for line in drawn.lines}
+    assert names == {f"sohsm [interval=100] (seed {seed})" for seed in (0, 1)}
+    assert ("sohsm [interval=100] (seed 1)", "12.50") in {(line[0], line[2]) for line in drawn.lines}
+
+
+@pytest.fixture
+def speech():
+    """Rows that this test may change: of three layers on characters, and others of which no gain can be drawn."""
+    return read(RESULTS / "quick-speech.jsonl")
+
+
+def gains(rows):
+    """The figures' lines by their titles."""
+    return {f.title: f.lines for f in figures.all_of(rows, flatten(rows)) if f.section == "decoding"}
+
+
+def of_huffman(rows):
+    return [row for row in rows if row["cell"]["method"] == "huffman"]
+
+
+def by_length(row):
+    (found,) = [m["detail"]["by_length"] for m in row["measurements"] if m["quantity"] == "rtf"]
+    return found
+
+
+def test_gains_by_length_are_full_softmaxs_time_over_the_layers(speech):
+    found = gains(speech)
+    assert [title.rpartition(": ")[2] for title in found] == [
+        f"spoken-names, 71 characters, {framework}" for framework in ("tensorflow", "jax", "torch")
+    ]
+    for framework, lines in zip(("tensorflow", "jax", "torch"), found.values(), strict=True):
+        first, *others = [
+            (row["cell"]["method"], by_length(row))
+            for row in speech
+            if row["cell"]["framework"] == framework and row["cell"]["vocab"] == 71
+        ]
+        assert first[0] == "full_softmax"
+        assert [line[:4] for line in lines] == [
+            (
+                method,
+                f"{part['units_per_utterance']:.1f}",
+                str(part["utterances"]),
+                f"{full['decode_seconds'] / part['decode_seconds']:.2f}",
+            )
+            for method, parts in others
+            for part, full in zip(parts, first[1], strict=True)
+        ]
+    sections = {section.id: section for section in page.sections(speech, flatten(speech))}
+    assert len(sections["decoding"].figures) == 3
+
+
+def test_a_gain_is_drawn_only_of_a_layer_that_agrees(speech):
+    for row in of_huffman(speech):
+        row["agreement"] = {"verdict": "disagree"}
+    assert [{line[0] for line in lines} for lines in gains(speech).values()] == [{"sohsm"}] * 3
+    for row in speech:  # nor is there one over a full softmax that is wrong
+        row["agreement"] = {"verdict": "disagree" if row["cell"]["method"] == "full_softmax" else "agree"}
+    assert gains(speech) == {}
+
+
+def test_a_gain_is_over_full_softmax_on_the_same_utterances(speech):
+    for row in of_huffman(speech):
+        by_length(row)[0]["utterances"] += 1
+    assert [{line[0] for line in lines} for lines in gains(speech).values()] == [{"sohsm"}] * 3
+    for row in speech:
+        if row["cell"]["method"] == "sohsm":
+            row["cell"]["settings"]["beam"] = 5
+    assert gains(speech) == {}
+
+
+points = st.lists(
+    st.builds(_Point, st.just("m"), st.just(""), st.just("f"), st.integers(1, 9), st.integers(1, 9)), min_size=1
+)
+
+
+@given(points, st.booleans())
+def test_the_front_is_what_nothing_beats(found, high):
+    front = pareto(found, high)
+    assert front
+    sign = 1 if high else -1
+
+    def beats(o, p):
+        return o.speed >= p.speed and sign * o.quality >= sign * p.quality and o != p
+
+    assert all((p in front) == (not any(beats(o, p) for o in found)) for p in found)
+
+
+def test_runs_of_two_seeds_are_models_of_their_own(rows):
+    trained = [row for row in rows if row["cell"]["task"] == "language_modelling"]
+    again = copy.deepcopy(trained)
+    for row in again:
+        row["cell"]["seed"] = 1
+        for measurement in row["measurements"]:
+            if measurement["quantity"] in ("perplexity", "train_seconds"):
+                measurement["value"] *= 10
+    (alone,), (both,) = (
+        [figure for figure in figures.all_of(some, flatten(some)) if figure.section == "quality"]
+        for some in (trained, [*trained, *again])
+    )
+    perplexities = {float(line[2]) for line in alone.lines}
+    assert len(both.lines) == 2 * len(alone.lines)
+    assert {line[0].rpartition(" (")[2] for line in both.lines} == {"seed 0)", "seed 1)"}
+    tenfold = {float(f"{10 * value:.4g}") for value in perplexities}
+    assert {float(line[2]) for line in both.lines} == perplexities | tenfold
+    assert sorted({line[3] for line in both.lines}) == sorted({line[3] for line in alone.lines})
+
+
+def test_the_command(tmp_path, capsys):
+    out = tmp_path / "page.html"
+    files = [RESULTS / "quick.jsonl", RESULTS / "cpu-epyc.jsonl"]
+    runs = [argument for file in files for argument in ("--run", str(file))]
+    assert main(["report", *runs, "--out", str(out)]) == 0
+    rows = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    assert f": {rows} rows" in capsys.readouterr().out
+    assert "<title>Vocabench: quick, cpu-epyc</title>" in out.read_text(encoding="utf-8")
+    assert main(["report", "--run", str(tmp_path / "none.jsonl")]) == 2
+    assert main(["report", *runs, "--out", str(tmp_path / "no" / "page.html")]) == 2
+    (tmp_path / "empty.jsonl").write_text("")
+    assert main(["report", "--run", str(tmp_path / "empty.jsonl")]) == 2
+    assert capsys.readouterr().err.count("\n") == 3
+
+
+# What a browser is asked to do with the page; it leaves its findings in the title.
+_PROBE = """
+const table = document.querySelector("#tables-table1"), heading = table.tHead.rows[0].cells[2];
+const values = () => [...table.tBodies[0].rows].map((row) => row.cells[2].textContent);
+heading.querySelector("button").click();
+const rising = values();
+heading.querySelector("button").click();
+const falling = values();
+const input = document.querySelector("#tables-table1-filter");
+input.value = "SOHSM jax";
+input.dispatchEvent(new Event("input"));
+const shown = [...table.tBodies[0].rows].filter((row) => !row.hidden).length;
+const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+document.title = JSON.stringify({ rising, falling, sort: heading.getAttribute("aria-sort"), shown, wide });
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: Debian's package is 'chromium'")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_in_a_browser(html, tmp_path, width):
+    """No word on the console, nothing asked of a network, tables that sort and filter, none too wide."""
+    # The page's own policy would forbid the probe.
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', html)
+    assert policy is not None
+    for name, content in (
+        ("page.html", html),
+        ("probe.html", html.replace(policy.group(0), "").replace("</body>", f"<script>{_PROBE}</script></body>")),
+    ):
+        path = tmp_path / name
+        path.write_text(content, encoding="utf-8")
+        # A proxy that is not there: whatever is asked of a network fails, and is said on the console.
+        command = [
+            str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
+            "--disable-background-networking", "--disable-component-update", "--disable-quic", "--dump-dom",
+            "--enable-logging=stderr", "--proxy-server=127.0.0.1:9", f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={width},900", f"file://{path}",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert [line for line in done.stderr.splitlines() if ":CONSOLE" in line] == []
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title is not None
+    found = json.loads(title.group(1))
+    numbers = [float(value) for value in found["rising"]]
+    assert numbers == sorted(numbers)
+    assert found["falling"] == found["rising"][::-1]
+    assert found["sort"] == "descending"
+    assert found["shown"] == 1
+    assert not found["wide"]

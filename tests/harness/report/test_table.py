@@ -1,0 +1,175 @@
+"""Tables of rows that were measured."""
+
+import re
+
+import pytest
+
+from tests import ROOT
+from vocabench.harness import cli
+from vocabench.harness.report import plot, table
+from vocabench.harness.report.rows import flatten
+from vocabench.harness.run.store import read
+from vocabench.impls.errors import BadInput
+
+RESULTS = ROOT / "results"
+ROWS = read(RESULTS / "quick.jsonl")
+
+
+def test_latex_prints_the_best_of_each_column_bold():
+    records = [r for r in flatten(ROWS) if r["task"] == "timing" and r["vocab"] == 44000]
+    text = table.render(records, "latex")
+    speed = text.split("% Decoding")[0]
+    times = [r for r in records if r["quantity"] == "layer_seconds"]
+    fastest = max(times, key=lambda r: r["ratio_to_full_softmax"])
+    (line,) = [line for line in speed.splitlines() if line.count("&") > 2 and r"\textbf{" in line.split("&")[2]]
+    assert fastest["method"] in line
+    assert fastest["framework"] in line
+    assert rf"\textbf{{{fastest['ratio_to_full_softmax']:.1f}x [" in line
+    smallest = min((r for r in records if r["quantity"] == "peak_bytes"), key=lambda r: r["value"])
+    assert rf"\textbf{{{table.size(smallest['value'])}}}" in speed
+    assert not re.search("[\ue000\ue001]", text)
+
+
+def test_what_disagrees_is_never_the_best():
+    rows = [row for row in ROWS if row["cell"]["task"] == "timing" and row["cell"]["vocab"] == 44000]
+    wrong = [{**r, "agreement": {"verdict": "disagree"}} if r["cell"]["method"] == "huffman" else r for r in rows]
+    text = table.render(flatten(wrong), "latex")
+    assert not [line for line in text.splitlines() if line.startswith("huffman") and "textbf" in line]
+
+
+def test_a_figure_that_is_not_finite_is_said_to_be():
+    rows = [r for r in ROWS if r["cell"]["task"] in ("timing", "language_modelling", "summarization", "speech")]
+    unknown = {"value": None, "low": None, "high": None, "samples": [None], "ratio": None, "detail": {}}
+    rows = [{**r, "measurements": [m | unknown for m in r["measurements"]]} for r in rows]
+    for form in table.FORMATS:
+        text = table.render(flatten(rows), form)
+        assert form in ("csv", "json") or "not finite" in text
+
+
+def test_a_row_without_a_check_is_unchecked():
+    (row,) = [r for r in ROWS if r["cell"]["task"] == "timing"][:1]
+    records = flatten([{name: value for name, value in row.items() if name != "agreement"}])
+    assert {record["agreement"] for record in records} == {"unchecked"}
+
+
+def again(row, key, **changed):
+    """The same row of another cell."""
+    settings = row["cell"]["settings"] | changed.pop("settings", {})
+    return {**row, "key": key, "cell": row["cell"] | {"settings": settings} | changed}
+
+
+def test_rows_that_differ_in_what_no_title_tells_stand_on_lines_of_their_own():
+    (row,) = [
+        r for r in ROWS if (r["cell"]["method"], r["cell"]["framework"], r["cell"]["task"])
+        == ("huffman", "torch", "language_modelling")
+    ]  # fmt: skip
+    rows = [row, again(row, "b", seed=1), again(row, "c", settings={"epochs": 5})]
+    lines = [line.split("|")[1].strip() for line in table.render(flatten(rows), "markdown").splitlines()[4:7]]
+    assert lines == ["huffman (epochs 1, seed 0)", "huffman (epochs 1, seed 1)", "huffman (epochs 5, seed 0)"]
+    assert [record["apart"] for record in flatten([row])] == [""] * len(row["measurements"])
+
+
+def test_precisions_of_a_timing_have_titles_and_seeds_have_lines():
+    row = next(r for r in ROWS if r["cell"]["task"] == "timing" and r["cell"]["method"] == "huffman")
+    text = table.render(flatten([row, again(row, "b", precision="bfloat16")]), "markdown")
+    assert text.count("### Speed") == 2
+    assert "(precision" not in text
+    text = table.render(flatten([row, again(row, "b", seed=3)]), "markdown")
+    assert "huffman (seed 0)" in text
+    assert "huffman (seed 3)" in text
+
+
+def test_one_agreement_row_that_disagrees_decides_for_all_seeds():
+    of_huffman = [r for r in ROWS if r["cell"]["method"] == "huffman" and r["cell"]["framework"] == "jax"]
+    (checked,) = [r for r in of_huffman if r["cell"]["task"] == "agreement"]
+    (model,) = [r for r in of_huffman if r["cell"]["task"] == "language_modelling"]
+    wrong = again(checked, "b", seed=1) | {"agreement": {"verdict": "disagree"}}
+    for rows in ([checked, wrong, model], [wrong, checked, model]):
+        assert {r["agreement"] for r in flatten(rows) if r["task"] == "language_modelling"} == {"disagree"}
+    assert {r["agreement"] for r in flatten([checked, model]) if r["task"] == "language_modelling"} == {"agree"}
+
+
+def test_a_title_is_text_in_html():
+    row = next(r for r in ROWS if r["cell"]["task"] == "language_modelling")
+    text = table.render(flatten([again(row, "b", dataset="<script>x</script>.txt")]), "html")
+    assert "<script>" not in text
+    assert "&lt;script&gt;x&lt;/script&gt;.txt" in text
+
+
+def test_rows_of_a_task_that_is_not_known_are_shown():
+    (row,) = [r for r in ROWS if r["cell"]["task"] == "timing"][:1]
+    text = table.render(flatten([again(row, "a", task="elsewhere")]), "markdown")
+    assert text.startswith("### Task elsewhere, which is not known here\n")
+    for measurement in row["measurements"]:
+        value = re.escape(f"{measurement['value']:.4g}")
+        assert re.search(rf"\| +{measurement['quantity']} \| +{value} \|", text)
+
+
+def test_a_plot_says_which_line_was_measured_under_what(tmp_path):
+    cells = ((r, r["cell"]) for r in ROWS)
+    row = next(r for r, c in cells if (c["task"], c["method"], c["vocab"]) == ("timing", "huffman", 10_000))
+    small = again(row, "b", vocab=500, tokens=7)
+    unknown = again(row, "c", method="sohsm")
+    unknown["measurements"] = [m | {"ratio": None} for m in row["measurements"]]
+    path = tmp_path / "plot.svg"
+    plot.speed(flatten([row, unknown]), path)
+    (title,) = re.findall("<!-- (Forward.*) -->", path.read_text())
+    assert title.endswith(", N=1,280, D=256, float32, cpu")
+    plot.speed(flatten([row, small]), path)
+    drawn = re.findall("<!-- (.*) -->", path.read_text())
+    assert "Forward and backward of the output layer" in drawn
+    assert {"N=1,280, D=256, float32, cpu", "N=7, D=256, float32, cpu"} <= set(drawn)
+    assert {"500", "10k"} <= set(drawn)
+
+
+def test_a_plot_names_each_method_and_framework_once_and_fits(tmp_path):
+    path = tmp_path / "plot.svg"
+    plot.speed(flatten(read(RESULTS / "cpu-epyc.jsonl")), path)
+    drawn = re.findall("<!-- (.*) -->", path.read_text())
+    for name in ("torch", "tensorflow", "jax", "sohsm", "huffman", "N=512, D=256, float32, cpu"):
+        assert drawn.count(name) == 1, name
+    assert {"100k", "250k", "1M"} <= set(drawn)
+    assert "128k" not in drawn  # no room next to 100k
+    width = float(re.findall(r'width="([\d.]+)pt"', path.read_text())[0])
+    starts = [float(x) for x in re.findall(r"<!-- .* -->\s*<g [^>]*translate\((-?[\d.]+) ", path.read_text())]
+    assert len(starts) > 20
+    assert 0 <= min(starts) <= max(starts) < width
+
+
+@pytest.mark.parametrize("name", ["plot", "plot.foo", "plot.jpg"])
+def test_a_plot_of_another_kind_is_refused(tmp_path, name):
+    with pytest.raises(BadInput, match=r"allowed: a name that ends in .svg, .png, .pdf"):
+        plot.speed(flatten(ROWS), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "where", [("--out", "no/table.md"), ("--out", "/dev/full"), ("--plot", "no/plot.svg"), ("--plot", "plot.txt")]
+)
+def test_what_cannot_be_written_is_said_before_anything_is_shown(in_empty_folder, capsys, where):
+    assert cli.main(["table", "--run", str(RESULTS / "quick.jsonl"), *where]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert f" {where[1]}: " in line
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "latex", "html"])
+@pytest.mark.parametrize("what", ["--clusters", "--examples"])
+def test_clusters_and_examples_are_for_markdown_alone(capsys, form, what):
+    assert cli.main(["table", "--run", str(RESULTS / "quick.jsonl"), "--format", form, what, "1"]) == 2
+    assert f"--format {form} has no clusters or examples" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("run", "what", "title"),
+    [
+        ("quick.jsonl", "--clusters", "### Clusters of jax sohsm on pydoc-small"),
+        ("quick-summaries.jsonl", "--examples", "- jax sohsm[interval=20]: "),
+    ],
+)
+def test_filters_hold_for_clusters_and_examples(capsys, run, what, title):
+    assert cli.main(["table", "--run", str(RESULTS / run), "-f", "jax", "-m", "sohsm", what, "1"]) == 0
+    systems = re.findall("^(?:### Clusters of|- (?:torch|tensorflow|jax)) .*$", capsys.readouterr().out, re.MULTILINE)
+    assert systems
+    assert all(system.startswith(title) for system in systems)

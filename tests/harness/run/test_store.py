@@ -1,0 +1,224 @@
+"""The store keeps what is finished, whatever happens to the file."""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vocabench.harness.run import store
+from vocabench.impls.errors import BadInput
+
+BEGIN = b'{"schema": 1, '
+
+
+def row(key, **more):
+    return {"key": key, "cell": {"suite": "quick"}, "status": "ok", "measurements": [], "provenance": {}, **more}
+
+
+def test_rows_come_back_in_order(tmp_path):
+    path = tmp_path / "deep" / "rows.jsonl"
+    with store.Store(path) as kept:
+        for key in "abc":
+            kept.append(row(key))
+        assert "b" in kept
+        assert "z" not in kept
+    assert [r["key"] for r in store.read(path)] == ["a", "b", "c"]
+
+
+def test_a_store_that_is_closed_takes_no_row(tmp_path):
+    with store.Store(tmp_path / "rows.jsonl") as kept:
+        kept.append(row("a"))
+    other = tmp_path / "other"  # it may well get the descriptor that the store had
+    with other.open("w"), pytest.raises(ValueError, match="is closed"):
+        kept.append(row("b"))
+    assert other.read_text() == ""
+    assert [r["key"] for r in store.read(tmp_path / "rows.jsonl")] == ["a"]
+
+
+def test_infinity_becomes_null(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with store.Store(path) as kept:
+        kept.append(row("a", measurements=[{"value": float("inf"), "samples": [float("nan"), 1.0]}]))
+    assert store.read(path)[0]["measurements"] == [{"value": None, "samples": [None, 1.0]}]
+
+
+@given(st.integers(1, 400))
+@settings(max_examples=60, deadline=None)
+def test_a_file_cut_anywhere_is_refused_by_readers_and_repaired_by_a_run(tmp_path_factory, cut):
+    path = tmp_path_factory.mktemp("cut") / "rows.jsonl"
+    with store.Store(path) as kept:
+        for key in ("a", "b", "c", "d"):
+            kept.append(row(key))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: max(0, len(whole) - cut)])
+    left = path.read_bytes()
+    if left and not left.endswith(b"\n"):
+        with pytest.raises(BadInput, match="cut in the middle"):
+            store.read(path)
+    with store.Store(path) as kept:
+        finished = [key for key in ("a", "b", "c", "d") if key in kept]
+        assert len(finished) == left.count(b"\n")
+        kept.append(row("e"))
+    assert [r["key"] for r in store.read(path)] == [*finished, "e"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", "line 2: not a JSON row"),
+        ("[1, 2]", "line 2: schema version None: allowed: 1"),
+        ('{"schema": 99}', "line 2: schema version 99: allowed: 1"),
+        ('{"schema": true}', "line 2: schema version True: allowed: 1"),
+        ('{"schema": 1.0}', r"line 2: schema version 1\.0: allowed: 1"),
+        ('{"schema": 1, "key": "x"}', "line 2: no row: cell, status, measurements, provenance missing"),
+        ("[" * 100_000, "line 2: not a JSON row"),
+    ],
+)
+def test_damaged_lines_are_named(tmp_path, line, message):
+    path = tmp_path / "rows.jsonl"
+    with store.Store(path) as kept:
+        kept.append(row("a"))
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(BadInput, match=message):
+        store.read(path)
+    with pytest.raises(BadInput, match=message):
+        store.Store(path)
+
+
+@given(st.lists(st.text(), max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_any_text_is_rows_or_one_clear_line(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("fuzz") / "rows.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
+    with pytest.raises(BadInput, match="results file"):
+        store.read(path)
+
+
+@given(
+    st.binary(max_size=60).filter(lambda rest: not BEGIN.startswith(rest.rpartition(b"\n")[2][: len(BEGIN)])),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_file_of_something_else_stays_as_it_is(tmp_path_factory, content, after_a_row):
+    path = tmp_path_factory.mktemp("other") / "rows.jsonl"
+    if after_a_row:
+        with store.Store(path) as kept:
+            kept.append(row("a"))
+        content = path.read_bytes() + content
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match="results file"):
+        store.Store(path)
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_half_a_row_is_moved_to_a_name_that_nothing_has(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    (tmp_path / "rows.jsonl.partial").write_text("mine")
+    path.write_bytes(BEGIN + b'"key": "a')
+    with store.Store(path) as kept:
+        assert kept.cut == tmp_path / "rows.jsonl.partial2"
+    assert (tmp_path / "rows.jsonl.partial2").read_bytes() == BEGIN + b'"key": "a'
+    assert (tmp_path / "rows.jsonl.partial").read_text() == "mine"
+    assert path.read_bytes() == b""
+    with store.Store(path) as kept:
+        assert kept.cut is None
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    with pytest.raises(BadInput, match="Is a directory"):
+        store.Store(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="allowed: a place that can be written"):
+        store.Store(tmp_path / "file" / "rows.jsonl")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_one_line_and_takes_the_half_row_back(tmp_path, monkeypatch):
+    path = tmp_path / "rows.jsonl"
+    with store.Store(path) as kept:
+        kept.append(row("a"))
+        real_write = os.write
+
+        def half_then_full(file, data):
+            if len(data) > 40:
+                return real_write(file, data[:40])
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "write", lambda f, d: half_then_full(f, d) if len(d) != 40 else real_write(f, d))
+        monkeypatch.setattr(os, "fsync", lambda f: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(BadInput, match="No space left on device: rows so far are kept"):
+            kept.append(row("b"))
+        monkeypatch.undo()
+        assert "b" not in kept
+        kept.append(row("c"))
+    assert [r["key"] for r in store.read(path)] == ["a", "c"]
+
+
+def test_two_runs_do_not_write_one_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with store.Store(path), pytest.raises(BadInput, match="in use by another run"):
+        store.Store(path)
+
+
+def append_for_ever(path):
+    with store.Store(path) as kept:
+        number = 0
+        while True:
+            kept.append(row(f"{os.getpid()}-{number}", message="x" * 3000))
+            number += 1
+
+
+def test_twenty_kills_lose_nothing(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    # Forked from a process of its own: this one may hold a framework whose threads do not survive a fork.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    path.touch()
+    seen: list[str] = []
+    for number in range(20):
+        process = context.Process(target=append_for_ever, args=(path,))
+        size = path.stat().st_size
+        process.start()
+        while path.stat().st_size == size and process.is_alive():
+            time.sleep(0.001)
+        time.sleep(0.001 * number)  # in the middle of one write or another
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        with store.Store(path):
+            pass
+        keys = [r["key"] for r in store.read(path)]
+        assert keys[: len(seen)] == seen
+        seen = keys
+    assert all(json.loads(line) for line in path.read_text().splitlines())
+    assert len(seen) == len(set(seen)) > 20
+
+
+def test_failed_cells_can_be_taken_again(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with store.Store(path) as kept:
+        kept.append(row("a", status="timeout"))
+        kept.append(row("b"))
+    with store.Store(path) as kept:
+        assert "a" in kept
+    with store.Store(path, again=("timeout",)) as kept:
+        assert "a" not in kept
+        assert "b" in kept
+        kept.append(row("a"))
+    assert [r["status"] for r in store.latest(store.read(path))] == ["ok", "ok"]
+
+
+def test_a_file_that_is_refused_is_not_in_use_after_that(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("no row\n")
+    with pytest.raises(BadInput, match="line 1"):
+        store.Store(path)
+    path.write_text("")
+    with store.Store(path):
+        pass

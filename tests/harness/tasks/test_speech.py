@@ -1,0 +1,337 @@
+"""The speech task from sound to row, on a small language of tones: each character is one, each phone too."""
+
+import copy
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tests import rows
+from tests.rows import by_quantity
+from vocabench.harness import cli, registry
+from vocabench.harness.datasets.speech import transcribed
+from vocabench.harness.metrics import error_rate
+from vocabench.harness.quantities import Measurement
+from vocabench.harness.report import rows as records
+from vocabench.harness.report import table as tables
+from vocabench.harness.run.cells import Selection, Suite
+from vocabench.harness.speech import features
+from vocabench.harness.tasks import speech
+from vocabench.harness.tasks.shared import error_rates, recognizers
+from vocabench.impls.errors import BadInput
+
+soundfile = pytest.importorskip("soundfile")
+
+FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
+RATE = 16_000
+HERTZ = {"a": 400.0, "b": 900.0, "c": 1800.0, "d": 3500.0}
+SMALL = {
+    "batch": 10, "warmup": 20, "learning_rate": 0.005, "smoothing": 0.0, "augment": False, "paddings": 1, "epochs": 1,
+    "size": "tiny", "beam": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_recognizers():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(recognizers.SIZES, "tiny", recognizers.SIZES["tiny"] | {"encoder_layers": 1, "channels": 4})
+        yield
+
+
+def spoken(text, rng):
+    """A tone of 80 ms for each character, with a little noise."""
+    times_S = np.arange(round(0.08 * RATE)) / RATE
+    tones = [np.sin(2 * np.pi * HERTZ[sign] * times_S) for sign in text]
+    samples_S = np.concatenate(tones)
+    return (8000 * samples_S + rng.normal(0, 100, samples_S.size)).astype(np.int16)
+
+
+def write(folder, split, texts, languages=("es", "tr")):
+    rng, lines = np.random.default_rng(len(texts)), []
+    for number, text in enumerate(texts):
+        name = f"{split}{number}.wav"
+        soundfile.write(folder / name, spoken(text, rng), RATE)
+        language = languages[number % len(languages)]
+        lines.append({"audio": name, "text": text, "phones": " ".join(text), "language": language})
+    (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("speech") / "tones"
+    path.mkdir()
+    for split, count in (("train", 60), ("valid", 10), ("test", 12)):
+        write(path, split, ["".join(rng.choice(list(HERTZ), rng.integers(2, 6))) for _ in range(count)])
+    return str(path)
+
+
+def cell_of(framework, method, folder, options=None, precision="float64", **settings):
+    settings = {"languages": "es,tr", "alpha": 1} | SMALL | settings
+    cells = Suite.load("hsm-asr").cells(
+        Selection(
+            frameworks=[framework],
+            methods=[method],
+            tasks=["speech"],
+            dataset=folder,
+            precision=[precision],
+            options=options or {},
+            settings={name: str(each) for name, each in settings.items()},
+        )
+    )
+    (cell,) = cells
+    return dataclasses.replace(cell, dim=32)
+
+
+def row_of(cell):
+    return rows.row_of(speech, cell)
+
+
+@pytest.fixture(scope="module")
+def learned(folder):
+    if "torch" not in FRAMEWORKS:
+        pytest.skip("needs torch")
+    return row_of(cell_of("torch", "huffman", folder, precision="float32", epochs=30, beam=2, utterances=50))
+
+
+def test_fifty_utterances_are_learned_by_heart(folder, learned):
+    row = row_of(
+        cell_of("torch", "huffman", folder, precision="float32", epochs=30, beam=2, utterances=50, split="train")
+    )
+    found = by_quantity(row)
+    assert found["cer"]["value"] < 0.05
+    assert len(found["cer"]["samples"]) == 50
+    assert 1.0 < found["perplexity"]["value"] < 1.2
+    # Others of these tones are heard too, if not as well: a model that heard nothing would be at 1.
+    assert found["cer"]["value"] < by_quantity(learned)["cer"]["value"] < 0.7
+
+
+def test_a_row_holds_curve_steps_ids_and_transcripts(learned, folder):
+    found = by_quantity(learned)
+    assert [point["step"] for point in found["perplexity"]["detail"]["curve"]][:2] == [5, 10]
+    assert len(found["step_seconds"]["samples"]) == 30 * 5 - 2  # of one shape: all but the first two
+    test = transcribed.load(folder).splits["test"]
+    cer = found["cer"]
+    assert cer["detail"]["ids"] == [utterance.id for utterance in test]
+    references, heard = [utterance.text for utterance in test], cer["detail"]["transcripts"]
+    counts_U4 = error_rate.CharacterErrorRate().per_utterance(references, heard)
+    assert cer["detail"]["counts"] == counts_U4.tolist()
+    assert cer["low"] <= cer["value"] == error_rate.rate(counts_U4) <= cer["high"]
+    assert cer["samples"] == pytest.approx(counts_U4[:, :3].sum(axis=1) / counts_U4[:, 3])
+    assert "examples" not in cer["detail"]  # this speech is not ours to quote
+
+
+def test_the_real_time_factor_is_told_by_length(learned, folder):
+    found = by_quantity(learned)["rtf"]
+    parts = found["detail"]["by_length"]
+    test = transcribed.load(folder).splits["test"]
+    assert sum(part["utterances"] for part in parts) == len(test)
+    assert sum(part["audio_seconds"] for part in parts) == pytest.approx(sum(each.seconds for each in test))
+    assert sum(part["units_per_utterance"] * part["utterances"] for part in parts) == pytest.approx(
+        sum(len(each.text) for each in test)
+    )
+    assert [part["units_per_utterance"] for part in parts] == sorted(part["units_per_utterance"] for part in parts)
+    seconds = sum(part["decode_seconds"] for part in parts)
+    assert found["value"] == pytest.approx(seconds / sum(part["audio_seconds"] for part in parts))
+
+
+def test_parts_by_length_are_of_like_batches():
+    batches = [
+        {"utterances": 2, "units": 2 * units, "audio_seconds": 1.0, "decode_seconds": seconds}
+        for units, seconds in ((9, 0.3), (1, 0.1), (5, 0.2), (2, 0.1))
+    ]
+    found = speech._by_length(batches)
+    assert [part["units_per_utterance"] for part in found] == [1.5, 5, 9]
+    assert [part["rtf"] for part in found] == pytest.approx([0.1, 0.2, 0.3])
+    assert len(speech._by_length(batches[:1])) == 1
+
+
+def test_a_row_can_be_scored_again(learned):
+    (again,) = speech.rescored(learned, lambda text: None)
+    before = by_quantity(learned)["cer"]
+    again = json.loads(json.dumps(again.to_json()))
+    assert {key: before[key] for key in ("quantity", "value", "low", "high", "samples")} == {
+        key: again[key] for key in ("quantity", "value", "low", "high", "samples")
+    }
+    assert again["detail"].items() <= before["detail"].items()
+    row = copy.deepcopy(learned)
+    row["cell"]["dataset_sha256"] = "0" * 64
+    with pytest.raises(BadInput, match="the same data throughout"):
+        speech.rescored(row, lambda text: None)
+
+
+def test_rates_by_language_and_group_pool_their_own_errors(folder):
+    data = transcribed.load(folder)
+    utterances = data.splits["test"]
+    heard = [each.text[1:] if each.language == "es" else each.text + "xy" for each in utterances]
+    found = error_rates.score(data, utterances, heard)
+    lengths = {language: sum(len(u.text) for u in utterances if u.language == language) for language in ("es", "tr")}
+    by = found.detail["languages"]
+    assert by["es"]["value"] == pytest.approx(6 / lengths["es"])
+    assert by["tr"]["value"] == pytest.approx(12 / lengths["tr"])
+    assert found.value == pytest.approx(18 / sum(lengths.values()))
+    assert found.detail["groups"]["Romance"] == {"languages": ["es"], **by["es"]}
+    assert found.detail["groups"].keys() == {"Romance", "Turkic"}
+    assert np.array(found.detail["counts"]).sum(axis=0).tolist() == [0, 6, 12, sum(lengths.values())]
+
+
+def test_frameworks_end_at_the_same_perplexity(folder):
+    """The whole path. In float64: steps grow float32's rounding. Without CTC, which takes JAX long to compile."""
+    settings = {
+        "utterances": 30, "score_utterances": 4, "longest": 3, "augment": True, "mask_share": 0.2, "smoothing": 0.1,
+        "weight_decay": 0.001,
+    }  # fmt: skip
+    found = [by_quantity(row_of(cell_of(framework, "sohsm", folder, **settings))) for framework in FRAMEWORKS]
+    perplexities = [each["perplexity"]["value"] for each in found]
+    assert perplexities == pytest.approx([perplexities[0]] * len(found), rel=1e-6)
+    assert len({json.dumps(each["cer"]["detail"]["transcripts"]) for each in found}) == 1
+
+
+class Recording:
+    """In place of a model: keeps what it is trained on."""
+
+    def __init__(self, config):
+        self.config, self.seen = config, []
+
+    def step(self, *batch):
+        self.seen.append([array.copy() for array in batch])
+        return 1.0
+
+    def evaluate(self, features_BFM, frames_B, targets_BT):
+        return 1.0
+
+    def synchronize(self):
+        pass
+
+
+def trained(monkeypatch, folder, framework="torch", **settings):
+    monkeypatch.setattr(speech.layers, "create_recognizer", lambda framework, spec, config, device: Recording(config))
+    cell = cell_of(framework, "full_softmax", folder, **settings)
+    data = speech.load(cell.dataset, cell.vocab, cell.settings, lambda text: None)
+    training = speech.Training(cell, data, features.of_corpus(data))
+    training.run(lambda text: None)
+    return training
+
+
+def test_batches_have_as_many_shapes_as_widths_and_hold_each_utterance(monkeypatch, folder):
+    training = trained(monkeypatch, folder, paddings=3)
+    seen = training.model.seen
+    assert len(seen) == 6
+    assert 1 < len({(features_BFM.shape, targets_BT.shape) for features_BFM, _, targets_BT in seen}) <= 3
+    ends = [(targets_BT == training.model.config.end).sum() for *_, targets_BT in seen]
+    assert ends == [10] * 6
+    for features_BFM, frames_B, _ in seen:
+        for features_FM, frames in zip(features_BFM, frames_B, strict=True):
+            np.testing.assert_allclose(features_FM[:frames].mean(axis=0), 0, atol=1e-3)
+            assert not features_FM[frames:].any()
+
+
+def test_every_framework_reads_the_same_batches_in_the_same_order(monkeypatch, folder):
+    first, *others = (
+        trained(monkeypatch, folder, framework=framework, augment=True, paddings=2, epochs=2)
+        for framework in FRAMEWORKS
+    )
+    for other in others:
+        for ours, theirs in zip(first.model.seen, other.model.seen, strict=True):
+            for one, same in zip(ours, theirs, strict=True):
+                np.testing.assert_array_equal(one, same)
+
+
+def test_masks_are_an_epochs_and_an_utterances_own(monkeypatch, folder):
+    training = trained(monkeypatch, folder)
+    plain_BFM = training.training_batch(0, np.array([3, 5]))[0]
+    masking = trained(monkeypatch, folder, augment=True)
+    first_BFM = masking.training_batch(0, np.array([3, 5]))[0]
+    masked_BFM = first_BFM != plain_BFM
+    assert masked_BFM.any()
+    assert not first_BFM[masked_BFM].any()  # only by zeros
+    np.testing.assert_array_equal(masking.training_batch(0, np.array([5, 4]))[0][0], first_BFM[1])
+    assert (masking.training_batch(1, np.array([3, 5]))[0] != first_BFM).any()
+
+
+def test_languages_are_drawn_by_the_power_of_their_sizes(monkeypatch, tmp_path):
+    write(tmp_path, "train", ["ab"] * 32 + ["cd"] * 4, languages=["es"] * 32 + ["tr"] * 4)
+    write(tmp_path, "valid", ["ab"])
+    write(tmp_path, "test", ["ab"])
+    cell = cell_of("torch", "full_softmax", str(tmp_path), alpha=0.0, utterances=40)
+    data = speech.load(cell.dataset, cell.vocab, cell.settings, lambda text: None)
+    spoken_P = np.array([each.language for each in data.splits["train"]])[speech._training_utterances(cell, data)]
+    assert len(spoken_P) == 40
+    assert 10 <= (spoken_P == "tr").sum() <= 30
+    everything = dataclasses.replace(cell, settings={**cell.settings, "alpha": 1.0, "utterances": 0})
+    assert speech._training_utterances(everything, data).tolist() == list(range(36))
+
+
+def test_a_bad_file_is_counted_and_never_met_in_training(monkeypatch, tmp_path):
+    write(tmp_path, "train", ["ab", "cd", "ac", "bd"])
+    write(tmp_path, "valid", ["ab"])
+    write(tmp_path, "test", ["ad"])
+    (tmp_path / "train2.wav").write_bytes(b"RIFF but no sound")
+    (tmp_path / "train1.wav").unlink()
+    monkeypatch.setattr(speech.Training, "run", lambda self, progress: self.curve.append({"perplexity": 1.0}))
+    monkeypatch.setattr(speech.Training, "measurements", lambda self: [])
+    monkeypatch.setattr(speech.Training, "transcripts", lambda self, progress: (["ad"], Measurement("rtf", 1.0)))
+    found = by_quantity(row_of(cell_of(FRAMEWORKS[0], "full_softmax", str(tmp_path))))
+    assert found["cer"]["detail"]["skipped"] == {"corrupt": 1, "missing": 1}
+    assert found["cer"]["value"] == 0
+
+
+def test_phones_of_a_held_out_language_are_scored_by_phone(monkeypatch, folder):
+    cell = cell_of(FRAMEWORKS[0], "full_softmax", folder, units="phones", held_out="tr", languages="es")
+    data = speech.load(cell.dataset, cell.vocab, cell.settings, lambda text: None)
+    assert {each.language for each in data.splits["train"]} == {"es"}
+    assert {each.language for each in data.splits["test"]} == {"tr"}
+    utterances = data.splits["test"]
+    found = error_rates.score(data, utterances, [str(each.phones)[2:] for each in utterances])
+    assert found.quantity == "per"
+    assert found.value == pytest.approx(len(utterances) / sum(len(each.text) for each in utterances))
+
+
+def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, folder):
+    baseline = copy.deepcopy(learned)
+    baseline["cell"]["method"] = "full_softmax"
+    cer = by_quantity(baseline)["cer"]
+    cer["detail"]["counts"] = [[length, 0, 0, length] for *_, length in cer["detail"]["counts"]]
+    cer["detail"]["examples"] = [{"id": "x/1", "language": "es", "reference": "the reference", "ours": "what we heard"}]
+    found = records.flatten([baseline, learned])
+    (record,) = [r for r in found if r["method"] == "huffman" and r["quantity"] == "cer"]
+    ours_U4, theirs_U4 = (np.array(by_quantity(row)["cer"]["detail"]["counts"]) for row in (learned, baseline))
+    expected = error_rate.compare(ours_U4, theirs_U4)
+    assert record["difference"] == pytest.approx(expected.interval.value)
+    assert record["difference_low"] == pytest.approx(expected.interval.low)
+    assert record["p_value"] == expected.p_value
+    text = tables.render(found, "markdown")
+    assert f"### Speech on {folder}, 6 characters" in text
+    assert f"{100 * record['difference']:+.2f} (p 0.001)" in text
+    shown = tables.examples([baseline, learned], 3)
+    assert "- utterance: x/1 (es)\n- reference: the reference\n- torch full_softmax: what we heard\n" in shown
+    # Other utterances are no comparison.
+    cer["detail"]["counts"][0][3] += 1
+    assert {r["difference"] for r in records.flatten([baseline, learned]) if r["method"] == "huffman"} == {None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-s", "languages=xx"], "'xx'"),
+        (["-s", "size=huge"], "allowed: 'tiny', 'small', 'paper'"),
+        (["-s", "smoothing=1"], "allowed: a number from 0.0 to 0.999"),
+        (["-s", "beam=7"], "beam=7 over 6 units"),
+        (["-v", "9"], "vocabulary of 9 units .* allowed: 6, those it has"),
+        (["-s", "units=letters"], "'letters'"),
+        (["-s", "held_out=es,tr"], "nothing to train on"),
+    ],
+)
+def test_mistakes_are_one_line_of_the_command(arguments, message, folder, capsys, in_empty_folder):
+    command = ["run", "hsm-asr", "-t", "speech", "-f", FRAMEWORKS[0], "--dataset", folder, *arguments]
+    languages = [] if "languages=xx" in arguments else ["-s", "languages=es,tr"]
+    assert cli.main([*command, *languages]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert re.search(message, line), line
+
+
+def test_a_missing_split_is_one_line(tmp_path):
+    write(tmp_path, "train", ["ab", "cd"])
+    with pytest.raises(BadInput, match="no split 'valid': allowed: one, next to train"):
+        cell_of(FRAMEWORKS[0], "full_softmax", str(tmp_path))

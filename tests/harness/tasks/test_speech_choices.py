@@ -1,0 +1,109 @@
+"""Speech: its vocabulary of units, the choice of languages, and the paper's down-sampling."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from tests.harness.datasets.recordings import folder_of, record
+from vocabench.harness.datasets.speech import transcribed
+from vocabench.harness.speech import languages
+from vocabench.impls.errors import BadInput
+
+pytestmark = pytest.mark.usefixtures("empty_cache")
+
+
+def spoken(tmp_path, **others):
+    train = [
+        record("1.wav", "aab", "ba", phones="a t\u0361\u0283"),
+        record("2.wav", "ac", "tt", phones="a b"),
+        record("3.wav", "a", "uz"),
+    ]
+    return folder_of(tmp_path / "spoken", train, **others)
+
+
+def test_the_vocabulary_is_counted_and_ranked(tmp_path):
+    vocabulary = transcribed.load(spoken(tmp_path), min_count=2, with_language=True).vocabulary
+    assert vocabulary.units == ("a", "<eos>", "<unk>", "<ba>", "<tt>", "<uz>")
+    assert vocabulary.counts_V.tolist() == [4, 3, 2, 1, 1, 1]
+
+
+def test_sequences_there_and_back(tmp_path):
+    speech = transcribed.load(spoken(tmp_path), with_language=True)
+    first = speech.splits["train"][0]
+    ids_L = speech.vocabulary.encode(first)
+    assert [speech.vocabulary.units[each] for each in ids_L] == ["<ba>", "a", "a", "b", "<eos>"]
+    assert speech.vocabulary.decode(ids_L) == speech.transcript(first) == "aab"
+    assert speech.vocabulary.decode([*ids_L, *ids_L]) == "aab"
+    phones = transcribed.load(spoken(tmp_path), units="phones")
+    assert phones.vocabulary.decode(phones.vocabulary.encode(phones.splits["train"][0])) == "a t\u0283"
+    assert phones.skipped == {"no transcript": ["3.wav"]}
+
+
+def test_languages_are_chosen_and_held_out(tmp_path):
+    test = [record("4.wav", "a", "ba"), record("5.wav", "axy", "uz"), record("6.wav", "axy", "ba")]
+    folder = spoken(tmp_path, valid=[record("7.wav", "b", "ba")], test=test)
+
+    def chosen(**choices):
+        return {
+            split: [each.language for each in its] for split, its in transcribed.load(folder, **choices).splits.items()
+        }
+
+    assert chosen() == {"train": ["ba", "tt", "uz"], "valid": ["ba"], "test": ["ba"]}
+    assert chosen(languages=["tt", "ba"]) == {"train": ["ba", "tt"], "valid": ["ba"], "test": ["ba"]}
+    assert chosen(held_out=["uz"]) == {"train": ["ba", "tt"], "valid": ["ba"], "test": ["uz"]}
+    with pytest.raises(BadInput, match=r"'fr': .*allowed: ba, tt, uz, Romance, Slavic, Turkic"):
+        chosen(languages=["fr"])
+
+
+def test_another_corpus_by_the_vocabulary_of_the_first(tmp_path):
+    first = transcribed.load(spoken(tmp_path))
+    other = folder_of(tmp_path / "other", [record("1.wav", "bca"), record("2.wav", "xyz")])
+    found = transcribed.load(other, vocabulary=first.vocabulary)
+    assert [each.id for each in found.splits["train"]] == ["1.wav"]
+    assert found.skipped == {"outside the vocabulary": ["2.wav"]}
+    assert found.vocabulary is first.vocabulary
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"units": "phone"}, "unknown units 'phone': did you mean 'phones'"),
+        ({"outside": "drop"}, "unknown rule for outside 'drop': allowed: skip, unknown"),
+        ({"min_count": 0}, "min_count=0"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path, choices, message):
+    with pytest.raises(BadInput, match=message):
+        transcribed.load(spoken(tmp_path), **choices)
+
+
+def test_the_papers_formula():
+    found = languages.probabilities({"ru": 900, "uk": 100, "be": 4})
+    assert found == pytest.approx({"ru": 30 / 42, "uk": 10 / 42, "be": 2 / 42})
+    assert languages.probabilities({"ru": 900, "uk": 100}, alpha=1) == pytest.approx({"ru": 0.9, "uk": 0.1})
+    assert languages.probabilities({"ru": 900, "uk": 100}, alpha=0) == {"ru": 0.5, "uk": 0.5}
+    for counts, alpha in (({}, 0.5), ({"ru": 0}, 0.5), ({"ru": 1}, -1), ({"ru": 1}, float("nan"))):
+        with pytest.raises(BadInput):
+            languages.probabilities(counts, alpha)
+
+
+def test_a_sample_follows_the_formula():
+    spoken_U = ["ru"] * 900 + ["uk"] * 100
+    drawn = languages.sample(spoken_U, 4000, np.random.default_rng(0))
+    counts = collections.Counter(spoken_U[place] for place in drawn)
+    assert counts["uk"] / 4000 == pytest.approx(0.25, abs=0.03)
+    # Nine hundred or a hundred at a time: none is drawn again before all of its language were.
+    for language in ("ru", "uk"):
+        times = collections.Counter(place for place in drawn if spoken_U[place] == language)
+        assert len(times) == spoken_U.count(language)
+        assert max(times.values()) - min(times.values()) <= 1
+    np.testing.assert_array_equal(drawn, languages.sample(spoken_U, 4000, np.random.default_rng(0)))
+    assert len(languages.sample(spoken_U, 0, np.random.default_rng(0))) == 0
+    with pytest.raises(BadInput, match="sample of -1 utterances"):
+        languages.sample(spoken_U, -1, np.random.default_rng(0))
+
+
+def test_groups():
+    assert languages.expand(["Turkic", "ru", "tt"]) == ("ba", "ky", "tr", "tt", "uz", "ru")
+    assert len(set(languages.LANGUAGES)) == 15

@@ -1,0 +1,91 @@
+"""The C++ kernels of JAX's two-level layers: the same numbers as its own products, under every transformation."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vocabench.harness import layers
+from vocabench.harness.measure.workload import zipf_counts
+from vocabench.impls import cpus
+from vocabench.impls.cpp import CPP
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp
+
+from vocabench.impls.on_jax.ops import cpp_kernels
+from vocabench.impls.on_jax.two_level import cluster_softmax
+
+if not cpp_kernels.known("float32"):
+    pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
+
+TILES = next(iter(cluster_softmax.FORMS))
+
+
+def _given(clusters=4, slots=6, dim=10, tokens=15, bias=True) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    size_C = np.array([6, 1, 3, 2])
+    word_CS = np.where(np.arange(slots) < size_C[:, None], 1, -1)
+    cluster_N = rng.integers(0, clusters + 1, tokens)  # the last is none of them
+    slot_N = rng.integers(0, np.append(size_C, 9)[cluster_N])
+    slab_CSD = rng.normal(size=(clusters, slots, dim)) * (word_CS >= 0)[:, :, None]
+    bias_CS = rng.normal(size=(clusters, slots)) * (word_CS >= 0) if bias else None
+    trained = [
+        None if a is None else jnp.asarray(a, jnp.float32) for a in (rng.normal(size=(tokens, dim)), slab_CSD, bias_CS)
+    ]
+    return trained, [jnp.asarray(a, jnp.int32) for a in (word_CS, cluster_N, slot_N)]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_targets_of_no_cluster_count_for_nothing(bias):
+    trained, fixed = _given(bias=bias)
+    weight_N = jnp.linspace(0.5, 2, len(fixed[1]))
+
+    def loss(trained, form):
+        return (weight_N * cluster_softmax.in_cluster_nll(*trained, *fixed, form=form)).sum()
+
+    found, expected = (
+        jax.jit(jax.value_and_grad(lambda t, form=form: loss(t, form)))(trained) for form in (CPP, TILES)
+    )
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    for own, other in zip(jax.tree.leaves(found[1]), jax.tree.leaves(expected[1]), strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
+    assert not np.asarray(found[1][0])[np.asarray(fixed[1]) == 4].any()
+    assert not np.asarray(found[1][1])[np.asarray(fixed[0]) < 0].any()
+
+
+def test_under_vmap_and_in_a_loop():
+    (hidden_ND, slab_CSD, bias_CS), fixed = _given()
+
+    def total(hidden_ND, form):
+        return cluster_softmax.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, *fixed, form=form).sum()
+
+    several_BND = jnp.stack([hidden_ND, -hidden_ND, 2 * hidden_ND])
+    expected_B = jax.vmap(lambda h: total(h, TILES))(several_BND)
+    np.testing.assert_allclose(jax.vmap(lambda h: total(h, CPP))(several_BND), expected_B, rtol=1e-5)
+    np.testing.assert_allclose(jax.lax.map(lambda h: total(h, CPP), several_BND), expected_B, rtol=1e-5)
+
+
+def test_pairs_in_any_order():
+    (hidden_ND, slab_CSD, bias_CS), (word_CS, *_) = _given()
+    row_P, cluster_P = jnp.array([3, 0, 3, 7, 1], jnp.int32), jnp.array([2, 0, 0, 2, 3], jnp.int32)
+    found, expected = (
+        cluster_softmax.pair_scores(hidden_ND, slab_CSD, bias_CS, word_CS, row_P, cluster_P, form)
+        for form in (CPP, TILES)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_other_precisions_take_other_forms():
+    for dtype in ("float64", "bfloat16"):
+        assert CPP not in layers.forms("jax", layers.spec("sohsm", counts=zipf_counts(50), dim=8, dtype=dtype))
+    assert CPP not in layers.forms("jax", layers.spec("sohsm", counts=zipf_counts(50), dim=8), "cuda")
+
+
+def test_threads_are_as_many_as_xlas(monkeypatch):
+    monkeypatch.setattr(cpus, "usable", lambda: 3)
+    monkeypatch.delenv("NPROC", raising=False)
+    assert cpp_kernels.threads() == 3
+    monkeypatch.setenv("NPROC", "5")
+    assert cpp_kernels.threads() == 5

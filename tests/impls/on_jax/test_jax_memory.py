@@ -1,0 +1,34 @@
+"""Peak memory in JAX on an accelerator, where the process's counter of it cannot be reset."""
+
+import pytest
+
+from vocabench.harness import layers
+from vocabench.harness.measure.workload import batch, zipf_counts
+
+pytest.importorskip("jax")
+
+from vocabench.impls.on_jax import adapter, memory
+
+VOCAB, TOKENS, DIM = 3000, 48, 8
+
+
+def peak(method, work):
+    layer = layers.create("jax", method, counts=zipf_counts(VOCAB), dim=DIM)
+    inputs = batch(zipf_counts(VOCAB), tokens=TOKENS, dim=DIM, seed=0)
+    return adapter.peak_counted_bytes("cpu", layer.prepare(work, inputs.hidden_ND, inputs.targets_N))
+
+
+@pytest.mark.parametrize("work", ["layer", "layer_step", "log_probs"])
+def test_peaks_are_planned(work):
+    """Logits or probabilities of all words are at least as much."""
+    logits = 4 * TOKENS * VOCAB
+    assert logits <= peak("full_softmax", work) < 6 * logits
+    if work != "log_probs":
+        assert peak("sohsm", work) < logits
+
+
+def test_only_what_is_called_while_somebody_asks_is_planned():
+    assert memory.planned_bytes(lambda: None) is None
+    with pytest.raises(ZeroDivisionError):
+        memory.planned_bytes(lambda: 1 / 0)
+    assert peak("full_softmax", "layer") == peak("full_softmax", "layer")

@@ -1,0 +1,51 @@
+"""The k best of scored words: exact to the order of ties, however many there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from vocabench.harness import registry
+
+
+def by_torch(scores_NF: NDArray, ids_NF: NDArray, k: int) -> tuple[NDArray, NDArray]:
+    import torch
+
+    from vocabench.impls.on_torch.ops import topk
+
+    ids = torch.from_numpy(ids_NF)
+    found = topk.best(torch.from_numpy(scores_NF), k, lambda rows_R, column_RM: ids[rows_R].gather(1, column_RM))
+    return found[0].numpy(), found[1].numpy()
+
+
+def by_jax(scores_NF: NDArray, ids_NF: NDArray, k: int) -> tuple[NDArray, NDArray]:
+    from vocabench.impls.on_jax.ops import topk
+
+    values, ids = topk.best_by_id(topk.jnp.asarray(scores_NF), topk.jnp.asarray(ids_NF.astype(np.int32)), k)
+    return np.asarray(values), np.asarray(ids)
+
+
+WAYS = [way for name, way in (("torch", by_torch), ("jax", by_jax)) if name in registry.installed_frameworks()]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=12, deadline=None)
+@given(
+    shape=st.sampled_from([(1, 1), (1, 90), (13, 90)]),  # few, since JAX compiles each
+    k=st.sampled_from([1, 10]),
+    kinds=st.sampled_from([1, 2, 6, 40, 10**6]),
+    seed=st.integers(0, 99),
+)
+def test_by_falling_value_and_rising_id(way, shape, k, kinds, seed) -> None:
+    rng = np.random.default_rng(seed)
+    scores_NF = rng.integers(0, kinds, shape).astype(np.float32)
+    scores_NF[scores_NF == 3] = -np.inf
+    ids_NF = np.stack([rng.permutation(shape[1]) for _ in range(shape[0])])
+    k = min(k, shape[1])
+    values_NK, found_NK = way(scores_NF, ids_NF, k)
+    order_NK = np.lexsort((ids_NF, -scores_NF), axis=1)[:, :k]
+    np.testing.assert_array_equal(values_NK, np.take_along_axis(scores_NF, order_NK, axis=1))
+    np.testing.assert_array_equal(found_NK, np.take_along_axis(ids_NF, order_NK, axis=1))

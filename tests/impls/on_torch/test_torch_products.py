@@ -1,0 +1,113 @@
+"""PyTorch's products by either library: the same numbers, the same gradients, and PyTorch's own wherever oneDNN's are
+not to be had."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.nn import functional as F
+
+from vocabench.impls.on_torch.ops import products
+
+by_onednn = pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="PyTorch was built without oneDNN"
+)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What oneDNN is called with, of whatever size."""
+    found, product = [], products._by_onednn
+
+    def counted(*inputs):
+        found.append(inputs)
+        return product(*inputs)
+
+    monkeypatch.setattr(products, "_LARGE", 0)
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(products, "_by_onednn", counted)
+    return found
+
+
+def inputs(rows=17, words=23, dim=9, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    sizes = ((rows, dim), (words, dim), (words,))
+    return [torch.randn(size, generator=generator, dtype=dtype).requires_grad_() for size in sizes]
+
+
+@by_onednn
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_product_and_its_gradients_are_pytorchs(with_bias, calls):
+    ours, theirs = inputs(), inputs()
+    weights_NV = torch.randn(17, 23)
+    for arrays, linear in ((ours, products.linear), (theirs, F.linear)):
+        scores_NV = linear(*(arrays if with_bias else arrays[:2]))
+        (scores_NV.square() * weights_NV).sum().backward()
+    assert len(calls) == 3  # forward, by the vectors and by the words
+    for own, expected in zip(ours[: 2 + with_bias], theirs, strict=False):
+        torch.testing.assert_close(own.grad, expected.grad, rtol=1e-5, atol=1e-4)
+        assert own.grad.is_contiguous()
+
+
+@by_onednn
+def test_gradients_of_gradients(calls):
+    found = []
+    for linear in (products.linear, F.linear):
+        arrays = inputs()
+        loss = torch.log_softmax(linear(*arrays), dim=1)[:, 3].sum()
+        (gradient_ND,) = torch.autograd.grad(loss, arrays[0], create_graph=True)
+        found.append(torch.autograd.grad(gradient_ND.square().sum(), arrays))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+    assert len(calls) > 3
+
+
+@by_onednn
+def test_what_is_added_in_place(calls):
+    hidden_ND, weight_VD, _ = (array.detach() for array in inputs(words=9000))
+    dscores_NV = torch.randn(17, 9000)
+    total_VD, total_ND = torch.ones(9000, 9), torch.ones(17, 9)
+    products.add_weight_gradient(total_VD, dscores_NV, hidden_ND, first=False)
+    products.add_product(total_ND, dscores_NV, weight_VD)
+    torch.testing.assert_close(total_VD, 1 + dscores_NV.T @ hidden_ND, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(total_ND, 1 + dscores_NV @ weight_VD, rtol=1e-5, atol=1e-3)
+    assert len(calls) == 4  # three pieces of the words, and the other product
+    total_VD.fill_(torch.nan)
+    products.add_weight_gradient(total_VD, dscores_NV, hidden_ND, first=True)
+    torch.testing.assert_close(total_VD, dscores_NV.T @ hidden_ND, rtol=1e-5, atol=1e-4)
+
+
+def test_few_vectors_without_gradients_are_read_in_either_order(monkeypatch):
+    with torch.no_grad():
+        for words_first in (False, True):
+            monkeypatch.setattr(products, "words_first", lambda first=words_first: first)
+            for rows in (0, 1, 2, 12, 13):
+                arrays = inputs(rows)
+                torch.testing.assert_close(products.linear(*arrays), F.linear(*arrays), rtol=1e-5, atol=1e-5)
+
+
+@by_onednn
+def test_pytorchs_own_product_where_onednn_has_none(calls):
+    hidden_ND, weight_VD, bias_V = inputs()
+    wide_ND, wide_VD, wide_V = inputs(dtype=torch.float64)
+    every_other_VD = torch.randn(46, 9)[::2]
+    transposed_DV = torch.randn(9, 46).T[::2]
+    torch.testing.assert_close(products.linear(wide_ND, wide_VD, wide_V), F.linear(wide_ND, wide_VD, wide_V))
+    for gaps_VD in (every_other_VD[:, ::2], transposed_DV):
+        part_NE = hidden_ND[:, : gaps_VD.shape[1]].contiguous()
+        torch.testing.assert_close(products.linear(part_NE, gaps_VD), part_NE @ gaps_VD.T)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert products.linear(hidden_ND, weight_VD, bias_V).dtype == torch.bfloat16
+    assert calls == []
+
+
+@by_onednn
+def test_small_products_are_not_worth_a_program(monkeypatch, calls):
+    hidden_ND, weight_VD, bias_V = inputs()
+    monkeypatch.setattr(products, "_LARGE", 17 * 9 * 23 + 1)
+    products.linear(hidden_ND, weight_VD, bias_V)
+    assert calls == []
+
+
+def test_one_library_is_chosen_by_trial():
+    assert products.onednn_is_faster() in (True, False)
+    assert products.onednn_is_faster.cache_info().currsize == 1
