@@ -123,8 +123,8 @@ def test_a_script_without_a_main_guard_builds_it_once(tmp_path):
         "import vocabench.harness.datasets.text.pydoc as p\n"
         "real = p._sources\n"
         "p._sources = lambda package: iter(list(real(package))[:20])\n"
-        "from vocabench.harness.datasets import _corpus\n"
-        "print('lines', len(_corpus.find('pydoc-small').files['train'].read_text().splitlines()))\n"
+        "from vocabench.harness.datasets.text import corpora\n"
+        "print('lines', len(corpora.find('pydoc-small').files['train'].read_text().splitlines()))\n"
     )
     done = subprocess.run(
         [sys.executable, "-"],
