@@ -8,15 +8,18 @@ loss, dhidden, grads = layer.loss_and_grads(hidden, targets)
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import Any, overload
 
 from numpy.typing import ArrayLike
 
 from vocabench.harness import registry
+from vocabench.impls.adapter import Adapter
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import Unsupported, unknown
+from vocabench.impls.forms import Form
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
+from vocabench.impls.models.network import Config, Network
 from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
 from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
 from vocabench.impls.spec import LayerSpec
@@ -75,7 +78,7 @@ def create(
     return from_spec(framework, spec(method, counts=counts, dim=dim, seed=seed, dtype=dtype, **options), device)
 
 
-def _adapter(framework: str, layer_spec: LayerSpec, device: str) -> ModuleType:
+def _adapter(framework: str, layer_spec: LayerSpec, device: str) -> Adapter:
     """The framework's adapter, once the device is found to have the layer's precision."""
     found = registry.adapter(framework)
     if layer_spec.dtype == "tf32" and found.compute_capability(device) < (8, 0):
@@ -91,33 +94,45 @@ def from_spec(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> Lay
     return _adapter(framework, layer_spec, device).create_layer(layer_spec, device)
 
 
-def forms(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
-    """What `LayerSpec.form` may be: the ways that `framework` has to compute this layer there; none where there is but
-    one. Which is fastest here, `vocabench.harness.measure.fastest_form` finds out."""
+def forms(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> tuple[Form, ...]:
+    """Return the forms in which `framework` can compute this layer on `device`, the preferred one first.
+
+    `LayerSpec.form` asks for one by its id. The tuple is empty where there is only one way. `measure.fastest_form`
+    finds out which form is the fastest here.
+    """
     return registry.adapter(framework).forms(layer_spec, device)
 
 
-def create_language_model(
+def form_label(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> str:
+    """Return the label of the form that `layer_spec` asks for, or "" where it leaves the choice to the framework."""
+    return next((form.label for form in forms(framework, layer_spec, device) if form.id == layer_spec.form), "")
+
+
+@overload
+def create_network(
     framework: str, layer_spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu"
-) -> LanguageModel:
-    """The LSTM language model of a framework with the output layer of `layer_spec`."""
-    return _adapter(framework, layer_spec, device).create_language_model(layer_spec, config, device)
-
-
-def create_bag_model(framework: str, layer_spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
-    """The model of word2vec and paragraph vectors of a framework with the output layer of `layer_spec`."""
-    return _adapter(framework, layer_spec, device).create_bag_model(layer_spec, config, device)
-
-
-def create_summarizer(
+) -> LanguageModel: ...
+@overload
+def create_network(framework: str, layer_spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel: ...
+@overload
+def create_network(
     framework: str, layer_spec: LayerSpec, config: SummarizerConfig, device: str = "cpu"
-) -> Summarizer:
-    """The encoder-decoder of a framework with the output layer of `layer_spec`."""
-    return _adapter(framework, layer_spec, device).create_summarizer(layer_spec, config, device)
-
-
-def create_recognizer(
+) -> Summarizer: ...
+@overload
+def create_network(
     framework: str, layer_spec: LayerSpec, config: RecognizerConfig, device: str = "cpu"
-) -> Recognizer:
-    """The speech recognizer of a framework with the output layer of `layer_spec`."""
-    return _adapter(framework, layer_spec, device).create_recognizer(layer_spec, config, device)
+) -> Recognizer: ...
+def create_network(framework: str, layer_spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]:
+    """Create a framework's network with the output layer of `layer_spec`.
+
+    Args:
+        framework: One of `frameworks()`.
+        layer_spec: The output layer, as `spec` makes it.
+        config: The settings of the network, which decide what it is: a language model, a bag model (word2vec and
+            paragraph vectors), a summarizer or a speech recognizer.
+        device: As for `create`.
+
+    Raises:
+        BadInput: As for `create`.
+    """
+    return _adapter(framework, layer_spec, device).create_network(layer_spec, config, device)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vocabench.impls.adapter import Adapter
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.spec import Definition
 
@@ -81,9 +82,10 @@ def _oracle(method: str) -> ModuleType:
     return importlib.import_module(f"vocabench.impls.on_numpy.methods.{method}")
 
 
-def adapter(framework: str) -> ModuleType:
+def adapter(framework: str) -> Adapter:
     """The framework's `adapter` module. This imports the framework."""
-    return importlib.import_module(f"vocabench.impls.on_{check_framework(framework)}.adapter")
+    module: Any = importlib.import_module(f"vocabench.impls.on_{check_framework(framework)}.adapter")
+    return module
 
 
 def tasks() -> list[str]:

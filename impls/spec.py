@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vocabench.impls.arrays import array_of, is_floating, largest
 from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.forms import Form
 from vocabench.impls.options import Option
 
 Arrays = dict[str, NDArray]
@@ -96,8 +97,8 @@ class LayerSpec:
     """One layer: everything that every framework builds from. Make it with `LayerSpec.build`.
 
     Attributes:
-        form: Which of the ways that a framework has to compute the layer is taken, by the name that its `forms` gives
-            it; where empty, the first. It changes time and memory, not what is computed.
+        form: The id of the `Form` in which a framework computes the layer; empty for the one that the framework
+            prefers. It changes time and memory, not the result.
     """
 
     definition: Definition
@@ -173,11 +174,21 @@ class LayerSpec:
         drawn = {name: extra.draw(self, rng, before_N) for name, extra in self.definition.extra.items()}
         return {name: value for name, value in drawn.items() if value is not None}
 
-    def form_of(self, forms: Sequence[str]) -> str:
-        """The form to take of those that a framework has, the one it prefers first; empty where it has but one way."""
-        if self.form and self.form not in forms:
-            raise unknown(f"form of {self.method}", self.form, forms)
-        return self.form or next(iter(forms), "")
+    def form_of(self, forms: Sequence[Form]) -> Form | None:
+        """Choose from the forms that a framework has for this layer, the preferred one first.
+
+        Returns:
+            The form that `form` names, or the first one; None where there are no forms.
+
+        Raises:
+            BadInput: `form` names none of them.
+        """
+        if not self.form:
+            return next(iter(forms), None)
+        by_id = {form.id: form for form in forms}
+        if self.form not in by_id:
+            raise unknown(f"form of {self.method}", self.form, list(by_id))
+        return by_id[self.form]
 
     def parameter_shapes(self) -> Shapes:
         return self.definition.shapes(self)

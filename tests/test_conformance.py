@@ -161,7 +161,7 @@ def test_the_optimizer_means_the_same_in_parameters_too(framework, method, name)
     config = LanguageModelConfig(embedding=7, hidden=9, optimizer=optimizer, seed=1)
     counts_V = zipf_counts(41)
     spec = layers.spec(method, counts=counts_V, dim=9, dtype="float64")
-    models = [layers.create_language_model(f, spec, config) for f in (framework, "numpy")]
+    models = [layers.create_network(f, spec, config) for f in (framework, "numpy")]
     text_BT = np.random.default_rng(0).integers(0, 41, (3, 31)).astype(np.int32)
     for model in models:
         for step in range(6):
@@ -203,7 +203,7 @@ def test_row_sparse_updates_give_what_dense_ones_give(framework, method, name, d
     options: dict[str, Any] = {"normaliser": "learned"} if method == "nce" else {}
     spec = layers.spec(method, counts=counts_V, dim=9, dtype="float64", **options)
     models = [
-        layers.create_language_model(f, spec, LanguageModelConfig(embedding=7, hidden=9, optimizer=o, seed=1))
+        layers.create_network(f, spec, LanguageModelConfig(embedding=7, hidden=9, optimizer=o, seed=1))
         for f, o in ((framework, dataclasses.replace(dense, row_sparse=True)), ("numpy", dense))
     ]
     text_BT = np.random.default_rng(0).integers(0, 350, (2, 33)).astype(np.int32)
@@ -224,7 +224,7 @@ def test_whatever_reads_a_row_sparse_model_finds_it_up_to_date(framework):
     dense = Optimizer(learning_rate=0.5, weight_decay=0.1)
     spec = layers.spec("huffman", counts=zipf_counts(350), dim=9, dtype="float64")
     models = [
-        layers.create_language_model(f, spec, LanguageModelConfig(embedding=7, hidden=9, optimizer=o))
+        layers.create_network(f, spec, LanguageModelConfig(embedding=7, hidden=9, optimizer=o))
         for f, o in ((framework, dataclasses.replace(dense, row_sparse=True)), ("numpy", dense))
     ]
     text_BT = np.random.default_rng(0).integers(0, 350, (2, 5)).astype(np.int32)
@@ -287,7 +287,7 @@ def test_reorganizing_leaves_what_the_layer_computes_for_a_word(framework):
     config = LanguageModelConfig(embedding=6, hidden=8)
     counts_V = zipf_counts(150)
     spec = layers.spec("sohsm", counts=counts_V, dim=8, dtype="float32", bias=True)
-    model = layers.create_language_model(framework, spec, config)
+    model = layers.create_network(framework, spec, config)
     text_BT = np.random.default_rng(1).integers(0, 150, (4, 6)).astype(np.int32)
     float(model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False))
     before = model.parameters()

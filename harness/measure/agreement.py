@@ -168,8 +168,8 @@ def check_training(
     """
     oracle_spec = dataclasses.replace(layer_spec, dtype="float64")
     models = [
-        layers.create_language_model(framework, layer_spec, config, device),
-        layers.create_language_model("numpy", oracle_spec, config),
+        layers.create_network(framework, layer_spec, config, device),
+        layers.create_network("numpy", oracle_spec, config),
     ]
     models[0].load(models[1].initial_parameters())
     rng = np.random.default_rng([config.seed, 11])

@@ -1,6 +1,6 @@
-"""Which of the ways that a framework has to compute a layer is taken: the one that is fastest here, by measurement.
+"""Chooses the form in which a framework computes a layer: the fastest one here, by measurement.
 
-How fast a form is hangs on the device, the size and the batch, so it is tried and not guessed.
+The speed of a form depends on the device, the size and the batch, so it is measured instead of guessed.
 """
 
 from __future__ import annotations
@@ -13,43 +13,46 @@ from vocabench.harness import layers
 from vocabench.harness.measure.timing import Steady, calls_in_flight
 from vocabench.harness.measure.workload import Batch
 from vocabench.impls.errors import BadInput
+from vocabench.impls.forms import Form
 from vocabench.impls.spec import LayerSpec
 
-_CALLS, _BUDGET = 9, 2.0  # of each form after the first, which compiles; seconds after which there is no further one
-_GAIN = 1.1  # how much faster than a framework's first form another must be, so that no noise chooses
+_CALLS, _BUDGET = 9, 2.0  # timed calls of each form after the one that compiles it, and the seconds they may take
+_GAIN = 1.1  # another form must be this much faster than the preferred one, so that noise does not decide
 
 
 def fastest_form(
     framework: str, spec: LayerSpec, inputs: Batch, device: str, progress: Callable[[str], None]
 ) -> tuple[LayerSpec, dict[str, float | str]]:
-    """`spec` with the form whose forward and backward take least time for `inputs`; and for each form, the framework's
-    first one first, the seconds or why it cannot run here.
+    """Find the form whose forward and backward pass take the least time for `inputs`.
 
-    The framework's first form is kept where no other is a tenth faster.
+    The framework's preferred form is kept unless another one is a tenth faster. A form that the device has no kernel
+    or no memory for is skipped. The forms are tried one after another, so that no two of them are in memory together.
+    Where there is only one way, nothing is measured.
 
-    A form that the device has no kernel or no room for is passed over. Where there is but one way, nothing is measured.
-    The forms are tried one after another, so that two of them are never in memory together.
+    Returns:
+        `spec` with the chosen form, and for the label of each form, the preferred one first, its seconds or the reason
+        why it cannot run here.
     """
-    names = layers.forms(framework, spec, device)
-    if not names:
+    forms = layers.forms(framework, spec, device)
+    if not forms:
         return spec, {}
-    seconds: dict[str, float] = {}
-    failed: dict[str, Exception] = {}
-    for name in names:
-        progress(f"trying {name}")
+    seconds: dict[Form, float] = {}
+    failures: dict[Form, Exception] = {}
+    for form in forms:
+        progress(f"trying {form.label}")
         try:
-            seconds[name] = _seconds(framework, replace(spec, form=name), inputs, device)
+            seconds[form] = _seconds(framework, replace(spec, form=form.id), inputs, device)
         except BadInput:
             raise
         except Exception as error:  # of a class of the framework's own
-            failed[name] = error.with_traceback(None)  # which would hold the layer
+            failures[form] = error.with_traceback(None)  # the traceback would keep the layer alive
         gc.collect()
     if not seconds:
-        raise failed[names[-1]]
-    best = min(seconds, key=seconds.__getitem__)
-    keeps = seconds.get(names[0], float("inf")) <= _GAIN * seconds[best]
-    tried = {name: seconds[name] if name in seconds else _reason(failed[name]) for name in names}
-    return replace(spec, form=names[0] if keeps else best), tried
+        raise failures[forms[-1]]
+    preferred, fastest = forms[0], min(seconds, key=seconds.__getitem__)
+    keeps = seconds.get(preferred, float("inf")) <= _GAIN * seconds[fastest]
+    tried = {form.label: seconds[form] if form in seconds else _reason(failures[form]) for form in forms}
+    return replace(spec, form=(preferred if keeps else fastest).id), tried
 
 
 def _reason(error: Exception) -> str:
@@ -57,7 +60,7 @@ def _reason(error: Exception) -> str:
 
 
 def _seconds(framework: str, spec: LayerSpec, inputs: Batch, device: str) -> float:
-    """Of the shortest call: one to which memory was given anew, or that others slowed, says nothing of the form."""
+    """Seconds of the fastest call; calls that faulted in new pages or were interrupted are not representative."""
     layer, calls = layers.from_spec(framework, spec, device), calls_in_flight(device)
     work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N, calls=calls)
     work()

@@ -123,7 +123,7 @@ class Training:
         self.checkpoint: Checkpoint[tuple[Arrays, NDArray | None]] = Checkpoint(cell.settings["checkpoint"])
 
     def _made(self, spec: LayerSpec, config: LanguageModelConfig) -> LanguageModel:
-        return layers.create_language_model(self.cell.framework, spec, config, self.cell.device)
+        return layers.create_network(self.cell.framework, spec, config, self.cell.device)
 
     def run(self, progress: Callable[[str], None]) -> None:
         settings = self.settings
@@ -222,7 +222,7 @@ class Training:
             "validation_perplexity": scored["perplexity"],
             "scored_step": scored["step"],
             "curve": self.curve,
-            "formulation": self.model.spec.form,
+            "formulation": layers.form_label(self.cell.framework, self.model.spec, self.cell.device),
         }
         if self.cluster_V is not None:
             detail |= {"reorganizations": self.reorganizations, "clusters": self._clusters(self.cluster_V)}

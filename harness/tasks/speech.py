@@ -187,7 +187,7 @@ class Training(training_loop.Training):
         options = with_pairs(options, said_T, len(vocabulary.units))
         spec = spec_of(cell, speech.counts_V, options)
         config = recognizers.config_of(cell, vocabulary.end)
-        self.model: Recognizer = layers.create_recognizer(cell.framework, spec, config, cell.device)
+        self.model: Recognizer = layers.create_network(cell.framework, spec, config, cell.device)
         self.augment = SpecAugment(time_share=cell.settings["mask_share"]) if cell.settings["augment"] else None
         self.frames = {
             split: np.array([len(frames[each]) for each in speech.splits[split]]) for split in ("train", *scored)

@@ -174,7 +174,7 @@ class Training(training_loop.Training):
             optimizer=optimizer_of(cell.settings),
             seed=cell.seed,
         )
-        self.model: Summarizer = layers.create_summarizer(cell.framework, spec, config, cell.device)
+        self.model: Summarizer = layers.create_network(cell.framework, spec, config, cell.device)
         used = scored | {"train": self.training_P}
         self.source_widths, self.summary_widths = (
             batching.widths(

@@ -69,7 +69,8 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     spec, times = fastest_form(cell.framework, spec, inputs, cell.device, progress)
     if times:
         tried = {"tried": times}
-    if layer is None or spec.form != next(iter(times), ""):
+    preferred = next((form.id for form in layers.forms(cell.framework, spec, cell.device)), "")
+    if layer is None or spec.form != preferred:
         layer = _layer(cell, spec)
         if "peak_bytes" in wanted:
             progress("peak memory")
@@ -140,7 +141,7 @@ def _work(layer: Layer, quantity: str, inputs: Batch, calls: int) -> Work:
 
 def _model_step(cell: Cell, spec: LayerSpec) -> Work:
     config = LanguageModelConfig(embedding=cell.dim, hidden=cell.dim, seed=cell.seed)
-    model = layers.create_language_model(cell.framework, spec, config, cell.device)
+    model = layers.create_network(cell.framework, spec, config, cell.device)
     rows = max(1, cell.tokens // _STEPS_BT)
     ids = batch(spec.counts, tokens=rows * (_STEPS_BT + 1), dim=1, seed=cell.seed).targets_N.astype(np.int32)
     text_BT = ids.reshape(rows, _STEPS_BT + 1)

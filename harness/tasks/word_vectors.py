@@ -89,7 +89,7 @@ def _of_model(
     spec = spec_of(cell, corpus.counts_V, options)
     inputs = -(-len(train_T) // settings["document"]) if by_document else vocab
     config = BagModelConfig(inputs=inputs, optimizer=optimizer_of(settings), seed=cell.seed)
-    model = layers.create_bag_model(cell.framework, spec, config, cell.device)
+    model = layers.create_network(cell.framework, spec, config, cell.device)
 
     rng = np.random.default_rng([cell.seed, 10])
     curve: list[dict[str, float]] = []
@@ -117,7 +117,7 @@ def _of_model(
         "objective": settings["objective"],
         "split": _split(cell, corpus)[0],
         "curve": curve,
-        "formulation": spec.form,
+        "formulation": layers.form_label(cell.framework, spec, cell.device),
     }
     found = [
         Measurement("perplexity", curve[-1]["perplexity"], detail=detail),

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vocabench.impls.cpp import kept
+from vocabench.impls.forms import CPU, Form
 
-CPP = "C++ kernels"  # what forms of layers are called that take them
+CPP = Form("cpp", "C++ kernels", devices=(CPU,))
 _HERE = Path(__file__).parent
 # Which every interface is in front of.
 _SOURCES = (
@@ -69,12 +70,14 @@ def version() -> str:
         return Path(found).name
 
 
-def formulation(form: str) -> str:
-    """How a row tells a layer's form whose kernels multiply large matrices."""
-    return f"{form}, large products by AMX" if form == CPP and multiplies_fastest() else form
+def formulation(form: Form | None) -> str:
+    """Describe a layer's form for its row, with the unit that the kernels multiply large matrices by."""
+    if form is None:
+        return ""
+    return f"{form.label}, large products by AMX" if form == CPP and multiplies_fastest() else form.label
 
 
-def with_fused_softmax(forms: tuple[str, ...], dim: int) -> tuple[str, ...]:
+def with_fused_softmax(forms: tuple[Form, ...], dim: int) -> tuple[Form, ...]:
     """A layer's forms, the fastest first, with the kernel of fused softmax where it takes vectors (dim,): the first."""
     return forms if dim % _WIDEST else (CPP, *forms)
 
@@ -108,7 +111,7 @@ def formulation_of_products(words: int) -> str:
     """How a row tells of a layer what kernels make of its products with so many words, if they make no more of it."""
     if multiplies_fastest():
         return formulation(CPP)
-    return f"gradients of large products by {CPP}" if words <= _FEW_WORDS and _is_amds_avx512() else ""
+    return f"gradients of large products by {CPP.label}" if words <= _FEW_WORDS and _is_amds_avx512() else ""
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import SupportsFloat
+from typing import ClassVar, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class BagModelConfig:
         optimizer: Its settings.
         seed: Of the initial parameters and of the loss's random inputs.
     """
+
+    network: ClassVar[str] = "bag_model"
 
     inputs: int
     optimizer: Optimizer = field(default_factory=Optimizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import SupportsFloat
+from typing import ClassVar, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ class LanguageModelConfig:
         optimizer: Its settings.
         seed: Of the initial parameters, of re-organizations and of the loss's random inputs.
     """
+
+    network: ClassVar[str] = "language_model"
 
     embedding: int = 512
     hidden: int = 512

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +17,13 @@ from vocabench.impls.spec import Arrays, LayerSpec, Shapes, check_parameters
 
 
 class Config(Protocol):
-    """What a network's settings tell of its body."""
+    """The settings of a network below its output layer.
+
+    Attributes:
+        network: The module of each framework's `models` package that holds the network, as `NETWORK`.
+    """
+
+    network: ClassVar[str]
 
     @property
     def optimizer(self) -> Optimizer: ...
@@ -114,3 +121,8 @@ class Transcriber(Network[AnyTranscriberConfig]):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until the device has done what was asked of it."""
+
+
+def network_class(framework: str, config: Config) -> type[Network[Any]]:
+    """Return the framework's network for these settings. This imports the framework."""
+    return importlib.import_module(f"vocabench.impls.on_{framework}.models.{config.network}").NETWORK

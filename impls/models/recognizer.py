@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import SupportsFloat
+from typing import ClassVar, SupportsFloat
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -69,6 +69,8 @@ class RecognizerConfig:
         warmup: Steps until then; the rate rises linearly, then falls with the square root of the step. 0: constant.
         seed: Of the initial parameters and of the loss's random inputs.
     """
+
+    network: ClassVar[str] = "recognizer"
 
     end: int
     dim: int = 256

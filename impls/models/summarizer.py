@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import SupportsFloat
+from typing import ClassVar, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ class SummarizerConfig:
         optimizer: Its settings.
         seed: Of the initial parameters and of the loss's random inputs.
     """
+
+    network: ClassVar[str] = "summarizer"
 
     sources: int
     end: int

@@ -19,10 +19,7 @@ from vocabench.impls import cpp
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import unknown
-from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
-from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.on_jax.layer import OutputLayer, Reach, Tree, put, wide
 from vocabench.impls.on_jax.memory import called, planned_bytes
 from vocabench.impls.on_jax.ops import cpp_kernels, sparse_rows
@@ -159,28 +156,9 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
     return JaxLayer(spec, check_device(device))
 
 
-def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
-    from vocabench.impls.on_jax.models.language_model import JaxLanguageModel
-
-    return JaxLanguageModel(spec, config, check_device(device))
-
-
-def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
-    from vocabench.impls.on_jax.models.bag_model import JaxBagModel
-
-    return JaxBagModel(spec, config, check_device(device))
-
-
-def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
-    from vocabench.impls.on_jax.models.summarizer import JaxSummarizer
-
-    return JaxSummarizer(spec, config, check_device(device))
-
-
-def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
-    from vocabench.impls.on_jax.models.recognizer import JaxRecognizer
-
-    return JaxRecognizer(spec, config, check_device(device))
+def create_network(spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]:
+    """Create the network of `config` with the output layer of `spec`."""
+    return network_class("jax", config)(spec, config, check_device(device))
 
 
 def extra_on(device: Device, extra: Arrays) -> Tree:

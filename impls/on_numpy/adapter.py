@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib
 import platform
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from vocabench.impls.contract import Layer
-from vocabench.impls.errors import BadInput, unknown
-from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
-from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.errors import BadInput, Unsupported, unknown
+from vocabench.impls.forms import Form
+from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.spec import LayerSpec
 
 DISTRIBUTION = "numpy"  # what pip calls it
@@ -55,7 +54,12 @@ def counts_memory(device: str) -> bool:
     return False
 
 
-def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
+def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
+    """Never called: `counts_memory` is false."""
+    raise Unsupported("numpy counts no memory: allowed: the process's high-water mark")
+
+
+def forms(spec: LayerSpec, device: str = "cpu") -> tuple[Form, ...]:
     """None: the definition is written once."""
     return ()
 
@@ -69,26 +73,6 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
     return importlib.import_module(f"vocabench.impls.on_numpy.methods.{spec.method}").LAYER(spec)
 
 
-def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
-    from vocabench.impls.on_numpy.models.language_model import NumpyLanguageModel
-
-    layer = create_layer(spec, device)
-    return NumpyLanguageModel(spec, config, layer)  # type: ignore[arg-type]
-
-
-def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
-    from vocabench.impls.on_numpy.models.bag_model import NumpyBagModel
-
-    return NumpyBagModel(spec, config, create_layer(spec, device))  # type: ignore[arg-type]
-
-
-def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
-    from vocabench.impls.on_numpy.models.summarizer import NumpySummarizer
-
-    return NumpySummarizer(spec, config, create_layer(spec, device))  # type: ignore[arg-type]
-
-
-def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
-    from vocabench.impls.on_numpy.models.recognizer import NumpyRecognizer
-
-    return NumpyRecognizer(spec, config, create_layer(spec, device))  # type: ignore[arg-type]
+def create_network(spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]:
+    """Create the network of `config` with the output layer of `spec`."""
+    return network_class("numpy", config)(spec, config, create_layer(spec, device))

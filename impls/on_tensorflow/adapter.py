@@ -23,10 +23,7 @@ from vocabench.impls import cpp
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import BadInput, unknown
-from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
-from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.on_tensorflow.layer import OutputLayer, Reach, Tensor, Tensors, on_gpu, traced
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
 from vocabench.impls.on_tensorflow.training import optimizers
@@ -167,28 +164,9 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
     return TensorFlowLayer(spec, check_device(device))
 
 
-def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
-    from vocabench.impls.on_tensorflow.models.language_model import TensorFlowLanguageModel
-
-    return TensorFlowLanguageModel(spec, config, check_device(device))
-
-
-def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
-    from vocabench.impls.on_tensorflow.models.bag_model import TensorFlowBagModel
-
-    return TensorFlowBagModel(spec, config, check_device(device))
-
-
-def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
-    from vocabench.impls.on_tensorflow.models.summarizer import TensorFlowSummarizer
-
-    return TensorFlowSummarizer(spec, config, check_device(device))
-
-
-def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
-    from vocabench.impls.on_tensorflow.models.recognizer import TensorFlowRecognizer
-
-    return TensorFlowRecognizer(spec, config, check_device(device))
+def create_network(spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]:
+    """Create the network of `config` with the output layer of `spec`."""
+    return network_class("tensorflow", config)(spec, config, check_device(device))
 
 
 def extra_on(device: str, extra: Arrays) -> Tensors:

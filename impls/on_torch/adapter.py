@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +17,7 @@ from torch import Tensor
 from vocabench.impls import cpp
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.errors import unknown
-from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
-from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
+from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from vocabench.impls.on_torch.ops import products
 from vocabench.impls.on_torch.training import cuda_graphs, optimizers
@@ -151,28 +149,9 @@ def _settled(spec: LayerSpec, device: str) -> LayerSpec:
     return replace(spec, form=spec.form_of(known)) if known else spec
 
 
-def create_language_model(spec: LayerSpec, config: LanguageModelConfig, device: str = "cpu") -> LanguageModel:
-    from vocabench.impls.on_torch.models.language_model import TorchLanguageModel
-
-    return TorchLanguageModel(_settled(spec, device), config, check_device(device))
-
-
-def create_bag_model(spec: LayerSpec, config: BagModelConfig, device: str = "cpu") -> BagModel:
-    from vocabench.impls.on_torch.models.bag_model import TorchBagModel
-
-    return TorchBagModel(_settled(spec, device), config, check_device(device))
-
-
-def create_summarizer(spec: LayerSpec, config: SummarizerConfig, device: str = "cpu") -> Summarizer:
-    from vocabench.impls.on_torch.models.summarizer import TorchSummarizer
-
-    return TorchSummarizer(_settled(spec, device), config, check_device(device))
-
-
-def create_recognizer(spec: LayerSpec, config: RecognizerConfig, device: str = "cpu") -> Recognizer:
-    from vocabench.impls.on_torch.models.recognizer import TorchRecognizer
-
-    return TorchRecognizer(_settled(spec, device), config, check_device(device))
+def create_network(spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]:
+    """Create the network of `config` with the output layer of `spec`."""
+    return network_class("torch", config)(_settled(spec, device), config, check_device(device))
 
 
 def synchronize(device: torch.device) -> None:

@@ -319,7 +319,7 @@ def test_the_oracles_language_model_is_torchs_lstm_and_adagrad():
 
     config = LanguageModelConfig(embedding=5, hidden=6)
     spec = layers.spec("full_softmax", counts=zipf_counts(31), dim=6, dtype="float64")
-    oracle = layers.create_language_model("numpy", spec, config)
+    oracle = layers.create_network("numpy", spec, config)
     start = {name: torch.tensor(value) for name, value in oracle.parameters().items()}
     embedding = nn.Embedding.from_pretrained(start["embedding"], freeze=False)
     lstm: Any = nn.LSTM(5, 6, batch_first=True, dtype=torch.float64)

@@ -53,7 +53,7 @@ def test_a_device_without_tf32_is_told(framework):
     with pytest.raises(Unsupported, match=line):
         layers.from_spec(framework, spec("tf32"))
     with pytest.raises(Unsupported, match=line):
-        layers.create_language_model(framework, spec("tf32"), config)
+        layers.create_network(framework, spec("tf32"), config)
 
 
 @pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((8, 9), True), ((10, 0), True)])
@@ -133,7 +133,7 @@ def test_every_product_of_a_jax_layer_has_the_precision_asked_for(method, dtype,
 @pytest.mark.parametrize("dtype", JAX_PRECISIONS)
 def test_every_product_of_a_jax_network_has_the_precision_asked_for(dtype, ampere):
     config = LanguageModelConfig(embedding=8, hidden=16)
-    model: Any = layers.create_language_model("jax", spec(dtype, "sohsm"), config)
+    model: Any = layers.create_network("jax", spec(dtype, "sohsm"), config)
     text = TEXT_BT[:, :-1], TEXT_BT[:, 1:]
     found = products(model, "_step", lambda: model.step(*text, carry=False))
     found += products(model, "_evaluate", lambda: model.evaluate(*text, carry=False))
@@ -259,10 +259,10 @@ def made(framework: str, kind: str, dtype: str) -> Any:
     if kind == "layer":
         return layers.from_spec(framework, spec(dtype))
     if kind == "language model":
-        return layers.create_language_model(framework, spec(dtype), LanguageModelConfig(embedding=8, hidden=16))
+        return layers.create_network(framework, spec(dtype), LanguageModelConfig(embedding=8, hidden=16))
     if kind == "bag model":
-        return layers.create_bag_model(framework, spec(dtype), BagModelConfig(inputs=97))
-    return layers.create_summarizer(framework, spec(dtype), SummarizerConfig(sources=97, end=0, embedding=8, hidden=16))
+        return layers.create_network(framework, spec(dtype), BagModelConfig(inputs=97))
+    return layers.create_network(framework, spec(dtype), SummarizerConfig(sources=97, end=0, embedding=8, hidden=16))
 
 
 @pytest.mark.parametrize("kind", ["layer", "language model", "bag model", "summarizer"])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vocabench.harness import layers
 from vocabench.harness.measure.memory import DEFINITION, peak_bytes
 from vocabench.harness.quantities import Measurement
 from vocabench.harness.run.cells import Cell
@@ -159,7 +160,7 @@ class Training(ABC):
             "validation_perplexity": scored["perplexity"],
             "scored_step": scored["step"],
             "curve": self.curve,
-            "formulation": self.model.spec.form,
+            "formulation": layers.form_label(self.cell.framework, self.model.spec, self.cell.device),
         }
         found = [
             Measurement("perplexity", value, detail=detail),

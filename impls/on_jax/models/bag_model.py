@@ -76,3 +76,6 @@ class JaxBagModel(BagModel):
         with adapter.precision(self.spec.dtype), jax.default_device(self.device):
             ids = bags_NJ.astype(np.int32), targets_N.astype(np.int32)
             return float(self._evaluate(self.params, self.structure, *ids))
+
+
+NETWORK = JaxBagModel

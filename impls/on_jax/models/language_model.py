@@ -200,3 +200,6 @@ class JaxLanguageModel(LanguageModel):
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)
+
+
+NETWORK = JaxLanguageModel

@@ -208,3 +208,6 @@ class JaxRecognizer(Recognizer):
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)
+
+
+NETWORK = JaxRecognizer

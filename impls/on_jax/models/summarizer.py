@@ -156,3 +156,6 @@ class JaxSummarizer(Summarizer):
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)
+
+
+NETWORK = JaxSummarizer

@@ -29,3 +29,6 @@ class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
         return -float(self.layer._target_log_probs(self._hidden(bags_NJ)[0], targets_N).sum())
+
+
+NETWORK = NumpyBagModel

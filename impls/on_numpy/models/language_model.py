@@ -99,3 +99,6 @@ class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):
         grads["embedding"] = np.zeros_like(self.params["embedding"])
         np.add.at(grads["embedding"], inputs_BT, dvectors_BTE)
         return grads
+
+
+NETWORK = NumpyLanguageModel

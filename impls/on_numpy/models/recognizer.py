@@ -177,3 +177,6 @@ class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
 
 def _swish(x: NDArray) -> NDArray:
     return x * sigmoid(x)
+
+
+NETWORK = NumpyRecognizer

@@ -115,3 +115,6 @@ class NumpySummarizer(InFloat64[SummarizerConfig], Summarizer):
             "combine_weight": np.einsum("bth,btx->hx", dsum_BTH, read.combined_BTX),
         }
         return grads, dstates_BTH + dmatch_BTS @ memory.keys_BSH, dmemory_BSH
+
+
+NETWORK = NumpySummarizer

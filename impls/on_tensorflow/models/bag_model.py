@@ -56,3 +56,6 @@ class TensorFlowBagModel(adapter.Switched, BagModel):
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
         with tf.device(self.device):
             return float(self._evaluate(tf.constant(bags_NJ, tf.int32), tf.constant(targets_N, tf.int32)))
+
+
+NETWORK = TensorFlowBagModel

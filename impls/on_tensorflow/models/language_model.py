@@ -162,3 +162,6 @@ class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
 
     def synchronize(self) -> None:
         adapter.wait(self.embedding)
+
+
+NETWORK = TensorFlowLanguageModel

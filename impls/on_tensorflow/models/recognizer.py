@@ -184,3 +184,6 @@ class TensorFlowRecognizer(adapter.Switched, Recognizer):
 
 def _ids(ids: NDArray) -> Tensor:
     return tf.constant(ids, tf.int32)
+
+
+NETWORK = TensorFlowRecognizer

@@ -158,3 +158,6 @@ class TensorFlowSummarizer(adapter.Switched, Summarizer):
 
 def _tensors(*ids: NDArray) -> list[Tensor]:
     return [tf.constant(array, tf.int32) for array in ids]
+
+
+NETWORK = TensorFlowSummarizer

@@ -62,3 +62,6 @@ class TorchBagModel(adapter.Switched, BagModel):
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
         log_probs_N = self.network.output.target_log_probs(self.network(self._ids(bags_NJ)), self._ids(targets_N))
         return -float(log_probs_N.double().sum())
+
+
+NETWORK = TorchBagModel

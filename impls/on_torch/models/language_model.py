@@ -134,3 +134,6 @@ class TorchLanguageModel(adapter.Switched, LanguageModel):
 
     def synchronize(self) -> None:
         adapter.synchronize(self.device)
+
+
+NETWORK = TorchLanguageModel

@@ -182,3 +182,6 @@ class TorchRecognizer(adapter.Switched, Recognizer):
 
     def synchronize(self) -> None:
         adapter.synchronize(self.device)
+
+
+NETWORK = TorchRecognizer

@@ -130,3 +130,6 @@ class TorchSummarizer(adapter.Switched, Summarizer):
 
     def synchronize(self) -> None:
         adapter.synchronize(self.device)
+
+
+NETWORK = TorchSummarizer

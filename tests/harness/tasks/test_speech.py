@@ -206,7 +206,7 @@ class Recording:
 
 
 def trained(monkeypatch, folder, framework="torch", **settings):
-    monkeypatch.setattr(speech.layers, "create_recognizer", lambda framework, spec, config, device: Recording(config))
+    monkeypatch.setattr(speech.layers, "create_network", lambda framework, spec, config, device: Recording(config))
     cell = cell_of(framework, "full_softmax", folder, **settings)
     data = speech.load(cell.dataset, cell.vocab, cell.settings, lambda text: None)
     training = speech.Training(cell, data, features.of_corpus(data))

@@ -198,9 +198,9 @@ def test_clusters_are_learned_from_the_training_summaries_and_then_held(folder, 
     models, train = [], LanguageModelTraining.run
     monkeypatch.setattr(LanguageModelTraining, "run", lambda self, say: models.append(self) or train(self, say))
     specs = []
-    create = summarization.layers.create_summarizer
+    create = summarization.layers.create_network
     monkeypatch.setattr(
-        summarization.layers, "create_summarizer", lambda f, spec, *rest: specs.append(spec) or create(f, spec, *rest)
+        summarization.layers, "create_network", lambda f, spec, *rest: specs.append(spec) or create(f, spec, *rest)
     )
     settings = {"epochs": 1, "score_pairs": 4, "length": 3}
     cell = cell_of("numpy", "sohsm", folder, {"interval": "3"}, **settings)

@@ -68,7 +68,7 @@ def test_the_language_models_gradients_by_one_small_step_of_sgd():
     for method in registry.methods():
         spec = layers.spec(method, counts=counts_V, dim=6, dtype="float64")
         # A model for each step: where the loss draws words, both draw the first ones.
-        model, moved = (layers.create_language_model("numpy", spec, LanguageModelConfig(4, 6, optimizer)) for _ in "ab")
+        model, moved = (layers.create_network("numpy", spec, LanguageModelConfig(4, 6, optimizer)) for _ in "ab")
         text_BT = np.random.default_rng(0).integers(0, 23, (3, 8))
         before = model.parameters()
         first = float(model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False))

@@ -280,7 +280,7 @@ def test_every_step_of_a_model_draws_other_words(framework, options):
     text_BT = np.random.default_rng(0).integers(0, V, (2, 9))
     losses = []
     for name in (framework, "numpy"):
-        model = layers.create_language_model(name, spec, config)
+        model = layers.create_network(name, spec, config)
         losses.append([float(model.step(text_BT[:, :-1], text_BT[:, 1:], carry=False)) for _ in range(3)])
         scores = [model.evaluate(text_BT[:, :-1], text_BT[:, 1:], carry=False)["nll"] for _ in range(2)]
         assert scores[0] == scores[1]

@@ -16,7 +16,7 @@ FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy
 def test_steps_are_the_definitions(framework, method):
     spec = layers.spec(method, counts=zipf_counts(60), dim=8, dtype="float64")
     config = BagModelConfig(inputs=31, optimizer=Optimizer(clip_norm=0.1, weight_decay=0.01), seed=3)
-    models = [layers.create_bag_model(name, spec, config) for name in (framework, "numpy")]
+    models = [layers.create_network(name, spec, config) for name in (framework, "numpy")]
     rng = np.random.default_rng(0)
     for _ in range(4):
         bags_NJ = rng.integers(0, 31, (40, 5))
@@ -38,7 +38,7 @@ def test_the_definitions_gradient_is_that_of_its_loss():
     """A step of plain descent moves every parameter by the loss's finite difference."""
     spec = layers.spec("full_softmax", counts=zipf_counts(7), dim=3, dtype="float64")
     plain = Optimizer(name="sgd", learning_rate=1.0, weight_decay=0.0, clip_norm=0.0)
-    model = layers.create_bag_model("numpy", spec, BagModelConfig(inputs=4, optimizer=plain))
+    model = layers.create_network("numpy", spec, BagModelConfig(inputs=4, optimizer=plain))
     bags_NJ, targets_N = np.array([[0, 1], [3, -1], [1, 1]]), np.array([2, 0, 6])
     before = model.parameters()
     base = float(model.step(bags_NJ, targets_N))

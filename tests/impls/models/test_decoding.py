@@ -19,7 +19,7 @@ PROMPTS_BT = np.array([[0, 3], [2, 1], [4, 4]], dtype=np.int32)
 
 def model_of(framework, method, vocab=23, scale=6.0):
     spec = layers.spec(method, counts=zipf_counts(vocab), dim=8, dtype="float64")
-    model = layers.create_language_model(framework, spec, LanguageModelConfig(embedding=6, hidden=8, seed=3))
+    model = layers.create_network(framework, spec, LanguageModelConfig(embedding=6, hidden=8, seed=3))
     model.load({name: scale * value for name, value in model.initial_parameters().items()})
     return model
 

@@ -62,7 +62,7 @@ BATCH = features_of(FRAMES_B), FRAMES_B, TARGETS_BT
 def model_of(framework, method, config=TINY):
     """Of parameters none of which is zero."""
     spec = layers.spec(method, counts=zipf_counts(VOCAB), dim=8, dtype="float64", **METHODS[method])
-    model = layers.create_recognizer(framework, spec, config)
+    model = layers.create_network(framework, spec, config)
     rng = np.random.default_rng(1)
     model.load({name: value + rng.normal(0, 0.2, value.shape) for name, value in model.initial_parameters().items()})
     return model

@@ -30,7 +30,7 @@ STEPS = [
 def model_of(framework, method="full_softmax", options=None, optimizer=CLIPPED, dtype="float64"):
     spec = layers.spec(method, counts=zipf_counts(VOCAB), dim=8, dtype=dtype, **(options or {}))
     config = SummarizerConfig(sources=SOURCES, end=END, embedding=5, hidden=8, optimizer=optimizer, seed=3)
-    return layers.create_summarizer(framework, spec, config)
+    return layers.create_network(framework, spec, config)
 
 
 def decisive_model_of(framework, method):
@@ -63,7 +63,7 @@ def test_the_definitions_gradient_is_that_of_its_loss():
     spec = layers.spec("full_softmax", counts=zipf_counts(6), dim=3, dtype="float64")
     plain = Optimizer(name="sgd", learning_rate=1.0, weight_decay=0.0, clip_norm=0.0)
     config = SummarizerConfig(sources=5, end=0, embedding=2, hidden=3, optimizer=plain)
-    model = layers.create_summarizer("numpy", spec, config)
+    model = layers.create_network("numpy", spec, config)
     sources_BS = padded([[1, 4, 1], [3], [0, 2]])
     targets_BT = padded([[0], [5, 5, 2, 0], [4, 0]])
     before = {name: 2.0 * value for name, value in model.initial_parameters().items()}
@@ -172,7 +172,7 @@ def test_bad_input(framework, changes, message):
     spec = layers.spec("full_softmax", counts=zipf_counts(VOCAB), dim=8, dtype="float64")
     settings = {"sources": SOURCES, "end": END, "embedding": 5, "hidden": 8, **changes}
     with pytest.raises(BadInput, match=message):
-        layers.create_summarizer(framework, spec, SummarizerConfig(**settings))
+        layers.create_network(framework, spec, SummarizerConfig(**settings))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -29,7 +29,7 @@ def model_of(framework, dtype="float64"):
         end=END, dim=8, mels=11, channels=6, heads=2, feed_forward=12, kernel=3, encoder_layers=1, decoder_layers=1,
         ctc_weight=0.3, optimizer=Optimizer(name="adam"), warmup=2,
     )  # fmt: skip
-    return layers.create_recognizer(framework, spec, config)
+    return layers.create_network(framework, spec, config)
 
 
 def utterances():

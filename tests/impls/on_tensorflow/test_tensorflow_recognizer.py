@@ -40,7 +40,7 @@ BATCH = batch_of((40, 4), (31, 2), (22, 1))
 
 def model_of(dtype="float32", **changes):
     spec = layers.spec("full_softmax", counts=zipf_counts(VOCAB), dim=8, dtype=dtype)
-    return layers.create_recognizer("tensorflow", spec, replace(TINY, **changes))
+    return layers.create_network("tensorflow", spec, replace(TINY, **changes))
 
 
 def test_ctc_is_the_definitions_and_its_gradient_that_of_the_definition():

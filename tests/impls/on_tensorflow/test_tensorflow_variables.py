@@ -34,7 +34,7 @@ def test_a_variable_that_rows_are_looked_up_in_is_not_copied():
 @pytest.mark.parametrize("method", ["full_softmax", "sohsm"])
 def test_training_a_language_model_copies_no_variable(method):
     spec = layers.spec(method, counts=zipf_counts(60), dim=8)
-    model = layers.create_language_model("tensorflow", spec, LanguageModelConfig(8, 8, Optimizer(weight_decay=0.01)))
+    model = layers.create_network("tensorflow", spec, LanguageModelConfig(8, 8, Optimizer(weight_decay=0.01)))
     ids_BT = np.arange(12).reshape(3, 4)
     for _ in range(2):
         model.step(ids_BT, ids_BT + 1, carry=True)
@@ -44,6 +44,6 @@ def test_training_a_language_model_copies_no_variable(method):
 
 def test_training_a_bag_model_copies_no_variable():
     spec = layers.spec("full_softmax", counts=zipf_counts(60), dim=8)
-    model = layers.create_bag_model("tensorflow", spec, BagModelConfig(inputs=31, optimizer=Optimizer()))
+    model = layers.create_network("tensorflow", spec, BagModelConfig(inputs=31, optimizer=Optimizer()))
     model.step(np.arange(12).reshape(3, 4), np.arange(3))
     assert not [name for name, variable in model._variables().items() if _is_copied(variable)]
