@@ -53,9 +53,9 @@ def test_the_code_runs(method, framework):
     counts = zipf_counts(300)
     inputs = batch(counts, tokens=20, dim=512, seed=0)
     before, after = page.split(HEADINGS[framework], 1)
-    [specification] = BLOCK.findall(before)[:1]
     names: dict[str, object] = {"counts": counts, **_inputs(framework, inputs)}
-    exec(specification, names)
+    for block in BLOCK.findall(before.split("PyTorch:")[0].split("TensorFlow:")[0]):
+        exec(block, names)
     exec(BLOCK.findall(after)[0], names)
     loss = names["loss"].detach() if framework == "torch" else names["loss"]  # type: ignore[attr-defined]
     values, ids = (np.asarray(names[name]) for name in ("values", "ids"))

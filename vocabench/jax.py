@@ -1,0 +1,55 @@
+"""JAX layers to lift into a model: hashable objects with pure functions.
+
+```python
+import vocabench.jax
+
+layer = vocabench.jax.layer("huffman", counts=counts, dim=512)  # static under jit
+params, structure = layer.init(seed=0)  # pytrees of arrays; `structure` is not trained
+loss = layer.loss(params, structure, hidden, targets)
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from vocabench.harness import layers
+from vocabench.impls.on_jax.adapter import native
+
+if TYPE_CHECKING:
+    from jax.typing import DTypeLike
+    from numpy.typing import ArrayLike
+
+    from vocabench.impls.on_jax.layer import OutputLayer
+
+__all__ = ["layer"]
+
+
+def layer(
+    method: str,
+    *,
+    counts: ArrayLike,
+    dim: int,
+    seed: int = 0,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+    **options: object,
+) -> OutputLayer:
+    """Create a method's layer. It holds its specification and no arrays; `init` makes those.
+
+    Args:
+        method: One of `vocabench.methods("jax")`.
+        counts: (V,) integers: how often each word id occurs in the training text.
+        dim: Width D of the hidden vectors.
+        seed: Seed of random structure.
+        dtype: Precision of the parameters: float32 (the default), float64 or bfloat16.
+        device: A `jax.Device` for which the layer is computed; JAX's default backend if None.
+        **options: Options of the method. `docs/methods/` describes them.
+
+    Raises:
+        ValueError: An argument is invalid. The message names it, its value and what is allowed.
+    """
+    kind = "float32" if dtype is None else jnp.dtype(dtype).name
+    return native(layers.spec(method, counts=counts, dim=dim, seed=seed, dtype=kind, **options), device)

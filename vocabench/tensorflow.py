@@ -1,0 +1,55 @@
+"""Keras layers to lift into a TensorFlow model.
+
+```python
+import vocabench.tensorflow
+
+layer = vocabench.tensorflow.layer("huffman", counts=counts, dim=512)  # a keras.layers.Layer
+loss = layer(hidden, targets)
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from vocabench.harness import layers
+from vocabench.impls.on_tensorflow.adapter import native
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from vocabench.impls.on_tensorflow.layer import OutputLayer
+
+__all__ = ["layer"]
+
+
+def layer(
+    method: str,
+    *,
+    counts: ArrayLike,
+    dim: int,
+    seed: int = 0,
+    dtype: tf.DType | str | None = None,
+    device: str | None = None,
+    **options: object,
+) -> OutputLayer:
+    """Create a method's Keras layer with its initial weights.
+
+    Args:
+        method: One of `vocabench.methods("tensorflow")`.
+        counts: (V,) integers: how often each word id occurs in the training text.
+        dim: Width D of the hidden vectors.
+        seed: Seed of the initial parameters and of random structure.
+        dtype: Precision of the weights: "float32", "float64" or "bfloat16"; Keras' default float type if None.
+        device: Where the weights are placed, such as "/GPU:0"; TensorFlow's choice if None.
+        **options: Options of the method. `docs/methods/` describes them.
+
+    Raises:
+        ValueError: An argument is invalid. The message names it, its value and what is allowed.
+    """
+    kind = tf.keras.backend.floatx() if dtype is None else tf.as_dtype(dtype).name
+    spec = layers.spec(method, counts=counts, dim=dim, seed=seed, dtype=kind, **options)
+    with tf.device(device):
+        return native(spec)
