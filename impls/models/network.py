@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -123,6 +123,6 @@ class Transcriber(Network[AnyTranscriberConfig]):
         """Wait until the device has done what was asked of it."""
 
 
-def network_class(framework: str, config: Config) -> type[Network[Any]]:
+def network_class(framework: str, config: Config) -> Callable[..., Network[Any]]:
     """Return the framework's network for these settings. This imports the framework."""
     return importlib.import_module(f"vocabench.impls.on_{framework}.models.{config.network}").NETWORK

@@ -17,17 +17,15 @@ from numpy.typing import NDArray
 
 from vocabench.impls import cpp
 from vocabench.impls.contract import Job, Layer
-from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import unknown
+from vocabench.impls.forms import Form, on_device
 from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.on_jax.layer import OutputLayer, Reach, Tree, put, wide
 from vocabench.impls.on_jax.memory import called, planned_bytes
 from vocabench.impls.on_jax.ops import cpp_kernels, sparse_rows
-from vocabench.impls.on_jax.pallas.support import KERNELS
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.spec import Arrays, LayerSpec
-from vocabench.impls.structures import blocks
 
 DISTRIBUTION = "jax"  # what pip calls it
 
@@ -140,16 +138,15 @@ def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
 def native(spec: LayerSpec, device: Device | None = None) -> OutputLayer:
     """The method's functions, for use in a model of one's own, on `device` or where JAX puts arrays by itself."""
     if device is not None and device.platform == "cpu" and not spec.form:
-        spec = replace(spec, form=next(iter(forms(spec)), ""))  # there may be a GPU beside, whose forms come first
+        # There may be a GPU as well, whose forms would otherwise be chosen.
+        spec = replace(spec, form=next((form.id for form in forms(spec)), ""))
     return importlib.import_module(f"vocabench.impls.on_jax.methods.{spec.method}").LAYER(spec)
 
 
-def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
-    """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
-    every: tuple[str, ...] = importlib.import_module(f"vocabench.impls.on_jax.methods.{spec.method}").LAYER.forms(spec)
-    if device == "cpu":
-        return tuple(form for form in every if not form.endswith(KERNELS) and form not in blocks.GPU_FORMS)
-    return tuple(form for form in every if form not in {CPP, *blocks.TOKEN_FORMS})
+def forms(spec: LayerSpec, device: str = "cpu") -> tuple[Form, ...]:
+    """Return the forms of the layer on `device`, the preferred one first; empty where there is only one way."""
+    layer: type[OutputLayer] = importlib.import_module(f"vocabench.impls.on_jax.methods.{spec.method}").LAYER
+    return on_device(layer.forms(spec), device)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:

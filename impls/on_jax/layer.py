@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
 from vocabench.impls import cpp
+from vocabench.impls.forms import Form, on_device
 from vocabench.impls.spec import LayerSpec
 
 Array = jax.Array
@@ -44,15 +45,17 @@ class Reach(NamedTuple):
 class OutputLayer(ABC):
     """Base of the native layers. It holds sizes and options, no array that is trained or moved."""
 
-    FORMS: ClassVar[tuple[str, ...]] = ()  # the ways that there are to compute the layer; the fastest on our CPUs first
+    FORMS: ClassVar[tuple[Form, ...]] = ()  # in order of preference for each kind of device
     FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # parameters of which a batch's loss reads few rows
 
     def __init__(self, spec: LayerSpec) -> None:
         self.spec = spec
-        self.form = spec.form_of(self.forms(spec))
+        forms = self.forms(spec)
+        # The device is not known yet: without a request, the form suits JAX's default backend.
+        self.form = spec.form_of(forms if spec.form else on_device(forms, jax.default_backend()))
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         """`FORMS`, or those that a layer of this spec has."""
         return cls.FORMS
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from vocabench.impls import cpp
 from vocabench.impls.contract import Job, Layer
-from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.forms import Form, on_device
 from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.on_tensorflow.layer import OutputLayer, Reach, Tensor, Tensors, on_gpu, traced
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
@@ -152,12 +152,10 @@ def native(spec: LayerSpec) -> OutputLayer:
     return layer
 
 
-def forms(spec: LayerSpec, device: str = "cpu") -> tuple[str, ...]:
-    """What `spec.form` may be: the ways that there are to compute the layer there; none where there is but one."""
-    every: tuple[str, ...] = importlib.import_module(
-        f"vocabench.impls.on_tensorflow.methods.{spec.method}"
-    ).LAYER.forms(spec)
-    return tuple(form for form in every if device == "cpu" or form != CPP)
+def forms(spec: LayerSpec, device: str = "cpu") -> tuple[Form, ...]:
+    """Return the forms of the layer on `device`, the preferred one first; empty where there is only one way."""
+    layer: type[OutputLayer] = importlib.import_module(f"vocabench.impls.on_tensorflow.methods.{spec.method}").LAYER
+    return on_device(layer.forms(spec), device)
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:

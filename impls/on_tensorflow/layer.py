@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from vocabench.impls import cpp
+from vocabench.impls.forms import Form, on_device
 from vocabench.impls.spec import LayerSpec, Shapes
 
 Tensor = Any  # tf.Tensor, which carries no usable annotations
@@ -22,7 +23,7 @@ Tensors = dict[str, Tensor]
 traced = partial(tf.function, autograph=False)
 
 
-COMPILED_OR_NOT = ("XLA", "TensorFlow's own kernels")  # forms of layers that XLA can compile
+XLA, OWN_KERNELS = Form("xla", "XLA"), Form("tensorflow", "TensorFlow's own kernels")
 
 
 class Reach(NamedTuple):
@@ -44,19 +45,20 @@ class OutputLayer(keras.layers.Layer):
     map whole dictionaries of weights, gradients or optimizer slots either way.
     """
 
-    FORMS: ClassVar[tuple[str, ...]] = ()  # the ways that there are to compute the layer; the fastest on our CPUs first
+    FORMS: ClassVar[tuple[Form, ...]] = ()  # in order of preference for each kind of device
     FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # weights of which a batch's loss reads few rows
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(dtype=spec.storage, **keyword)
         self.spec = spec
-        self.form = spec.form_of(self.forms(spec))
+        forms = self.forms(spec)
+        self.form = spec.form_of(forms if spec.form or not on_gpu() else on_device(forms, "gpu"))
         for name, shape in self.inner_shapes().items():
             setattr(self, name, self.add_weight(name=name, shape=shape, initializer="zeros", dtype=spec.storage))
         self.built = True
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         """`FORMS`, or those of them that a layer of this spec has."""
         return cls.FORMS
 
@@ -69,7 +71,7 @@ class OutputLayer(keras.layers.Layer):
     @property
     def jit_compile(self) -> bool:
         """Whether XLA compiles what the layer is called in."""
-        return self.form == COMPILED_OR_NOT[0]
+        return self.form == XLA
 
     def inner_shapes(self) -> Shapes:
         """Of the weights as they lie inside."""

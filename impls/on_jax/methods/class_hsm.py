@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, draw, pick, product
 from vocabench.impls.on_jax.two_level import cluster_softmax
 from vocabench.impls.on_jax.two_level.levels import Level, followed
@@ -28,7 +29,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         ]
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         return cluster_softmax.forms(spec.dtype, spec.dim)
 
     def structure(self) -> Tree:

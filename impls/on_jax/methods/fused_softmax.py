@@ -11,6 +11,7 @@ from jax import lax
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.layer import Array, Tree, draw, pick, product, wide
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_jax.ops import cpp_kernels
@@ -21,7 +22,8 @@ from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import blocks
 
 _WORDS = 2**12  # whose gradients are added to at a time, in a cache
-_BY_KERNELS = f", {KERNELS}"
+
+_BY_KERNELS = tuple(blocks.by_kernels(form, KERNELS) for form in blocks.FLOAT32_GPU_FORMS)
 
 
 class _Blocks(NamedTuple):
@@ -32,7 +34,7 @@ class _Blocks(NamedTuple):
     count: int
 
     @classmethod
-    def of(cls, tokens: int, vocab: int, form: str) -> _Blocks:
+    def of(cls, tokens: int, vocab: int, form: Form) -> _Blocks:
         width = blocks.width(tokens, vocab, form)
         return cls(width, -(-vocab // width))
 
@@ -49,9 +51,9 @@ def _at(array_V: Array, start: Array, width: int) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
-def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, form: str) -> Array:
+def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, form: Form) -> Array:
     """(N,) negative log-likelihoods in nats of hidden (N, D) under weight (V, D) and bias (V,); `form` is one of
-    `blocks.FORMS`."""
+    `blocks.WORD_FORMS`."""
     return _forward(hidden_ND, weight_VD, bias_V, targets_N, form)[0]
 
 
@@ -106,9 +108,9 @@ fused_nll.defvjp(_forward, _backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
 def fused_total(
-    hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, form: str
+    hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, form: Form
 ) -> Array:
-    """The sum of the negative log-likelihoods, each times its share; `form` is one of `blocks.BY_TOKENS`."""
+    """The sum of the negative log-likelihoods, each times its share; `form` is one of blocks of tokens."""
     nll_N: Array = fused_nll(hidden_ND, weight_VD, bias_V, targets_N, form)
     return nll_N @ share_N
 
@@ -190,14 +192,19 @@ class FusedSoftmax(FullSoftmax):
     """
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
         # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
-        by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
+        by_tokens = (blocks.TOKEN_FORM,) if blocks.TOKEN_FORM.supports(spec.dtype, spec.dim) else ()
         if support.known(spec.dtype, spec.dim):
-            return (*(form + _BY_KERNELS for form in blocks.FLOAT32_GPU_FORMS), *blocks.FORMS, *by_tokens)
-        own = (*blocks.FORMS, *blocks.GPU_FORMS, *by_tokens)
+            return (*_BY_KERNELS, *blocks.WORD_FORMS, *by_tokens)
+        own = (*blocks.WORD_FORMS, *blocks.GPU_FORMS, *by_tokens)
         return cpp.with_fused_softmax(own, spec.dim) if cpp_kernels.known(spec.dtype) else own
+
+    @property
+    def _form(self) -> Form:
+        assert self.form is not None  # there are always blocks of words
+        return self.form
 
     def reduced(
         self,
@@ -209,24 +216,26 @@ class FusedSoftmax(FullSoftmax):
         count: Array | int,
         **extra: Array,
     ) -> Array:
-        if self.form not in blocks.BY_TOKENS:
+        if not blocks.are_of_tokens(self._form):
             return super().reduced(params, structure, hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = params["weight"], params["bias"]
         kind = weight_VD.dtype
-        return fused_total(hidden_ND.astype(kind), weight_VD, bias_V, targets_N, real_N.astype(kind) / count, self.form)
+        return fused_total(
+            hidden_ND.astype(kind), weight_VD, bias_V, targets_N, real_N.astype(kind) / count, self._form
+        )
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         given = hidden_ND, params["weight"], params["bias"], targets_N
-        if self.form.endswith(_BY_KERNELS):
+        if self._form in _BY_KERNELS:
             from vocabench.impls.on_jax.pallas import softmax_kernels
 
-            return softmax_kernels.fused_nll(*given, blocks.width(len(hidden_ND), self.spec.vocab, self.form))
-        return fused_nll(*given, self.form)
+            return softmax_kernels.fused_nll(*given, blocks.width(len(hidden_ND), self.spec.vocab, self._form))
+        return fused_nll(*given, self._form)
 
     def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
         (rows, _), vocab, kind = hidden_ND.shape, self.spec.vocab, wide(params["weight"].dtype)
-        cut = _Blocks.of(rows, vocab, self.form)
+        cut = _Blocks.of(rows, vocab, self._form)
         if cut.count == 1:  # a loop of one visit takes ten times as long for a single row
             return super().search(params, structure, hidden_ND, k)
 
@@ -245,7 +254,7 @@ class FusedSoftmax(FullSoftmax):
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """(N,) words: a block by its share of the sum, then a word of it; every block is scored twice."""
-        vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab, self.form)
+        vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab, self._form)
         if cut.count == 1:
             return super().sample(params, structure, hidden_ND, uniforms_NU)
 

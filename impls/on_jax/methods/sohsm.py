@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, pick, product, put, wide
 from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.two_level import cluster_softmax, expand
@@ -37,7 +38,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.width = clusters.slab_width(self.limits.words)
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         return cluster_softmax.forms(spec.dtype, spec.dim)
 
     def structure(self) -> Tree:

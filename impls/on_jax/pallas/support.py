@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from vocabench.impls.forms import GPU, Form
 from vocabench.impls.on_jax.layer import Array
 
-KERNELS = "Pallas kernels"
 _BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2}
+KERNELS = Form("pallas", "Pallas kernels", devices=(GPU,), dtypes=tuple(_BYTES))
 # Bytes of the chip's own memory that the kernels take for vectors of up to so many bytes, as JAX 0.11 compiles them for
 # NVIDIA's architectures 8.0, 8.9, 9.0 and 10.0: they hold sixteen words and as many hidden vectors at once.
 _SHARED = {2**11: 100_352, 2**12: 163_840}

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.layer import Array, OutputLayer, Reach, Tree, product, put, wide
 from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.ops.sparse_rows import distinct
@@ -26,7 +27,9 @@ _SHARED_NODES = 256
 # The rest of the paths are (token, node) pairs, of which the forms take so many at a time: of a few the vectors stay in
 # a processor's cache, a GPU wants many. Kernels of our own need neither: on a CPU, where there is a compiler, those of
 # `cpp_kernels.py`, on a GPU those of `tree_kernels.py`.
-_FORMS = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (256, 2**14)}
+_FORMS = tuple(
+    Form(f"pairs_{pairs}", f"{pairs:,} pairs of a token and a node at a time", size=pairs) for pairs in (256, 2**14)
+)
 # Decoding: how many subtrees a row follows at a time; first a few, then, for the rows that these do not settle, many.
 _BEAMS = (16, 64)
 _AT_ONCE_ON_GPU = 2**27  # scores of nodes, all rows together: so many a GPU makes while the host waits for a decision
@@ -43,7 +46,7 @@ def _cold_pairs(index_NL: Array, cold_NL: Array, at_once: int) -> tuple[Array, A
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _path_nll(hidden_ND: Array, node_weight: Array, index_NL: Array, sign_NL: Array, form: str) -> Array:
+def _path_nll(hidden_ND: Array, node_weight: Array, index_NL: Array, sign_NL: Array, form: Form | None) -> Array:
     """(N,) sum over each token's path of -log sigma(sign x r.h), with the gradient written out."""
     return _forward(hidden_ND, node_weight, index_NL, sign_NL, form)[0]
 
@@ -60,7 +63,7 @@ def _forward(hidden_ND, node_weight, index_NL, sign_NL, form):  # type: ignore[n
     near_scores_NL = jnp.take_along_axis(near_scores_NH, near_place_NL, axis=1)
 
     cold_NL = on_path_NL & ~near_NL
-    at_once = _FORMS[form]
+    at_once = (form or _FORMS[0]).size
     token_P, node_P, count = _cold_pairs(index_NL, cold_NL, at_once)
     steps = (count + at_once - 1) // at_once
 
@@ -85,7 +88,7 @@ def _forward(hidden_ND, node_weight, index_NL, sign_NL, form):  # type: ignore[n
 
 def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, node_weight, dscores_NL, near_NL, near_place_NL, cold_NL, token_P, node_P, steps = kept
-    first, at_once = max(0, node_weight.shape[0] - _SHARED_NODES), _FORMS[form]
+    first, at_once = max(0, node_weight.shape[0] - _SHARED_NODES), (form or _FORMS[0]).size
     tokens, kind = len(hidden_ND), wide(node_weight.dtype)
     hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
     dscores_NL = dscores_NL * dnll_N[:, None]
@@ -164,7 +167,7 @@ class TreeSoftmax(OutputLayer):
         self._longest_off = int(off_shared.sum(axis=1).max())
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         on_cpu = (CPP,) if cpp_kernels.known(spec.dtype) else ()
         on_gpu = (KERNELS,) if support.known(spec.dtype, spec.dim) else ()
         return (*on_gpu, *on_cpu, *_FORMS)
@@ -321,7 +324,7 @@ class TreeSoftmax(OutputLayer):
 
     def formulation(self) -> str:
         if self.form == CPP:
-            return CPP
+            return CPP.label
         if self.form == KERNELS:
-            return f"{KERNELS}, dense product for the gradient of the {self._shared} nodes visited most"
+            return f"{KERNELS.label}, dense product for the gradient of the {self._shared} nodes visited most"
         return f"dense product of the {self._shared} nodes visited most, {self.form} for the rest"

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.layer import Array, wide
 from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.pallas import support
@@ -31,17 +32,21 @@ _FURTHER = 32  # tokens of a further tile
 _TOGETHER = 8  # tiles visited together: products of single tiles in a loop run at a third of the speed
 
 
-# Further tiles that are visited at a time.
-FORMS = {
-    f"a batched product over the slab, {together} further tiles of full clusters at a time": together
+# `Form.size` is the number of further tiles that are visited together.
+FORMS = tuple(
+    Form(
+        f"tiles_{together}",
+        f"a batched product over the slab, {together} further tiles of full clusters at a time",
+        size=together,
+    )
     for together in (_TOGETHER, 64)
-}
+)
 
 
-def forms(dtype: str, dim: int) -> tuple[str, ...]:
-    """The forms for word vectors (D,) of a spec's `dtype`, kernels of our own first, the fastest there."""
-    own = ((CPP, cpp_kernels.known(dtype)), (KERNELS, support.known(dtype, dim)))
-    return (*(form for form, known in own if known), *FORMS)
+def forms(dtype: str, dim: int) -> tuple[Form, ...]:
+    """Return the forms for word vectors (D,) of a spec's `dtype`: our kernels first, which are the fastest."""
+    kernels = ((CPP, cpp_kernels.known(dtype)), (KERNELS, support.known(dtype, dim)))
+    return (*(form for form, is_known in kernels if is_known), *FORMS)
 
 
 # Pairs of a row and a cluster in a tile, when decoding: one takes 45 us to read its cluster, and 2.5 us more for each
@@ -140,7 +145,7 @@ def in_cluster_nll(
     word_CS: Array,
     cluster_N: Array,
     slot_N: Array,
-    form: str,
+    form: Form | None,
     share: float = 1.0,
 ) -> Array:
     """(N,) negative log-likelihood of each target among the words of its cluster, in nats; 0 where that is none of
@@ -164,7 +169,7 @@ def in_cluster_nll(
         )
 
         return cluster_kernels.in_cluster_nll(hidden_ND, *further)
-    return _in_cluster_nll(hidden_ND, *further, FORMS[form], share)
+    return _in_cluster_nll(hidden_ND, *further, (form or FORMS[0]).size, share)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7))
@@ -173,7 +178,13 @@ def _in_cluster_nll(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, to
 
 
 def pair_scores(
-    hidden_ND: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, row_P: Array, cluster_P: Array, form: str
+    hidden_ND: Array,
+    slab_CSD: Array,
+    bias_CS: Array | None,
+    word_CS: Array,
+    row_P: Array,
+    cluster_P: Array,
+    form: Form | None,
 ) -> Array:
     """(P, S) scores of rows with the words of clusters, for pairs of both, -inf in an empty slot; for a cluster beyond
     the last, of no meaning."""

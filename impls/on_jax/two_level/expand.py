@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.layer import Array, draw, product, wide
 from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
@@ -52,7 +53,7 @@ class WordsByCluster(NamedTuple):
     slab_CSD: Array
     bias_CS: Array | None
     word_CS: Array
-    form: str
+    form: Form | None
 
     @property
     def added_CS(self) -> Array:

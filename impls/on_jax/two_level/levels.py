@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.layer import Array, Tree, draw, product, put
 from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
 from vocabench.impls.on_jax.two_level import cluster_softmax, expand
@@ -24,7 +25,7 @@ class Level:
     `{name}_member{b}` (G, S), -1 where the slot is empty, and `{name}_groups{b}` (G,).
     """
 
-    def __init__(self, name: str, shelves: Shelves, form: str) -> None:
+    def __init__(self, name: str, shelves: Shelves, form: Form | None) -> None:
         self.form = form  # of `cluster_softmax.forms`
         self.name, self._shelves, self.shelves = name, shelves, shelves.shelves
 

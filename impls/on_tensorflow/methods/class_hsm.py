@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import class_hsm
 from vocabench.impls.on_tensorflow.layer import (
     OutputLayer,
@@ -44,7 +45,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         self._top, self.levels = top, levels
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         return cluster_softmax.forms(spec.dtype)
 
     def inner_shapes(self) -> Shapes:

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from vocabench.impls.on_numpy.methods.cnn_softmax import WIDTHS, before
 from vocabench.impls.on_tensorflow.layer import (
-    COMPILED_OR_NOT,
+    OWN_KERNELS,
+    XLA,
     OutputLayer,
     Tensor,
     at_least_float32,
@@ -33,7 +34,7 @@ class CnnSoftmax(OutputLayer):
     vectors (V, D) are made. Held are these, the scores' gradient and (V, X) ids.
     """
 
-    FORMS = COMPILED_OR_NOT
+    FORMS = (XLA, OWN_KERNELS)
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)

@@ -7,7 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import COMPILED_OR_NOT, OutputLayer, Tensor, Tensors, at_least_float32, product
+from vocabench.impls.on_tensorflow.layer import (
+    OWN_KERNELS,
+    XLA,
+    OutputLayer,
+    Tensor,
+    Tensors,
+    at_least_float32,
+    product,
+)
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import bands
 
@@ -19,7 +27,7 @@ class DifferentiatedSoftmax(OutputLayer):
     Weights: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band.
     """
 
-    FORMS = COMPILED_OR_NOT
+    FORMS = (XLA, OWN_KERNELS)
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from vocabench.impls.on_tensorflow.layer import (
-    COMPILED_OR_NOT,
+    OWN_KERNELS,
+    XLA,
     OutputLayer,
     Tensor,
     at_least_float32,
@@ -17,7 +18,7 @@ from vocabench.impls.on_tensorflow.layer import (
 class FullSoftmax(OutputLayer):
     """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Weights: `weight` (V, D), `bias` (V,)."""
 
-    FORMS = COMPILED_OR_NOT
+    FORMS = (XLA, OWN_KERNELS)
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
         return at_least_float32(product(hidden_ND, self.value_of("weight")) + self.value_of("bias"))

@@ -10,6 +10,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_tensorflow.layer import Tensor, at_least_float32, draw, product, traced
 from vocabench.impls.on_tensorflow.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
@@ -24,7 +25,7 @@ _WORDS = 2**12  # whose gradients are added to at a time, in a cache
 
 @traced(jit_compile=True)
 def _forward(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, form: str
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, form: Form
 ) -> tuple[Tensor, Tensor]:
     """(N,) log-sum-exp over the vocabulary and (N,) logits of the targets."""
     vocab = weight_VD.shape[0]
@@ -54,7 +55,7 @@ def _backward(
     targets_N: Tensor,
     log_sum_N: Tensor,
     dnll_N: Tensor,
-    form: str,
+    form: Form,
 ) -> tuple[Tensor, Tensor, Tensor]:
     vocab = weight_VD.shape[0]
     width = _width(hidden_ND, vocab, form)
@@ -81,7 +82,7 @@ def _backward(
 
 @traced(jit_compile=True)
 def _differentiated(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, form: str
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, form: Form
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sum of the losses, each times its share, and its gradients by the first three arguments: block by block of
     tokens, from the exponentials of the block's logits."""
@@ -144,7 +145,7 @@ def _zeros_like(weight_VD: Tensor) -> Tensor:
     return tf.fill(weight_VD.shape, zero[0])
 
 
-def _width(hidden_ND: Tensor, vocab: int, form: str) -> int:
+def _width(hidden_ND: Tensor, vocab: int, form: Form) -> int:
     return blocks.width(hidden_ND.shape[0] or _TOKENS, vocab, form)
 
 
@@ -181,12 +182,17 @@ class FusedSoftmax(FullSoftmax):
     """
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
         # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
-        by_tokens = () if spec.dtype == "bfloat16" else blocks.TOKEN_FORMS
-        own = (*blocks.FORMS, *by_tokens)
+        by_tokens = (blocks.TOKEN_FORM,) if blocks.TOKEN_FORM.supports(spec.dtype, spec.dim) else ()
+        own = (*blocks.WORD_FORMS, *by_tokens)
         return cpp.with_fused_softmax(own, spec.dim) if cpp_kernels.known(spec.dtype) else own
+
+    @property
+    def _form(self) -> Form:
+        assert self.form is not None  # there are always blocks of words
+        return self.form
 
     @property
     def jit_compile(self) -> bool:
@@ -195,8 +201,8 @@ class FusedSoftmax(FullSoftmax):
     def reduced(
         self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, count: Tensor | int, **extra: Tensor
     ) -> Tensor:
-        cut_when_traced = self.form in blocks.TOKEN_FORMS
-        if self.form not in blocks.BY_TOKENS or (cut_when_traced and hidden_ND.shape[0] is None):
+        cut_when_traced = self._form == blocks.TOKEN_FORM
+        if not blocks.are_of_tokens(self._form) or (cut_when_traced and hidden_ND.shape[0] is None):
             return super().reduced(hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = self._weights()
         kind, targets_N = weight_VD.dtype, tf.cast(targets_N, tf.int32)
@@ -207,9 +213,9 @@ class FusedSoftmax(FullSoftmax):
             untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
             given = untaped[0], untaped[1], untaped[2], targets_N, share_N
             if self.form == CPP:
-                total, gradients = cpp_kernels.fused_softmax(*given, blocks.most_tokens(self.spec.vocab, self.form))
+                total, gradients = cpp_kernels.fused_softmax(*given, blocks.most_tokens(self.spec.vocab, self._form))
             else:
-                total, *gradients = _differentiated(*given, self.form)
+                total, *gradients = _differentiated(*given, self._form)
             return total, lambda dtotal: tuple(gradient * dtotal for gradient in gradients)
 
         return by_tokens(tf.cast(hidden_ND, kind), weight_VD, bias_V)
@@ -228,10 +234,10 @@ class FusedSoftmax(FullSoftmax):
         def nll(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
             # No tape must follow the loop inside: it would keep every block for a gradient that is written out here.
             untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
-            log_sum_N, target_N = _forward(untaped[0], untaped[1], untaped[2], targets_N, self.form)
+            log_sum_N, target_N = _forward(untaped[0], untaped[1], untaped[2], targets_N, self._form)
 
             def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                return _backward(hidden_ND, weight_VD, bias_V, targets_N, log_sum_N, dnll_N, self.form)
+                return _backward(hidden_ND, weight_VD, bias_V, targets_N, log_sum_N, dnll_N, self._form)
 
             return log_sum_N - target_N, gradient
 
@@ -241,7 +247,7 @@ class FusedSoftmax(FullSoftmax):
         """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)
-        width = _width(hidden_ND, vocab, self.form)
+        width = _width(hidden_ND, vocab, self._form)
         if width == vocab:  # to go by blocks would only cost
             return super().search(hidden_ND, k)
 
@@ -266,7 +272,7 @@ class FusedSoftmax(FullSoftmax):
         """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND, uniforms_N = tf.cast(hidden_ND, weight_VD.dtype), uniforms_NU[:, 0]
-        width = _width(hidden_ND, vocab, self.form)
+        width = _width(hidden_ND, vocab, self._form)
         if width == vocab:
             return super().sample(hidden_ND, uniforms_NU)
         count = -(-vocab // width)
@@ -301,7 +307,7 @@ class FusedSoftmax(FullSoftmax):
         return tf.convert_to_tensor(self.value_of("weight")), tf.convert_to_tensor(self.value_of("bias"))
 
     def formulation(self) -> str:
-        return f"{self.form}; XLA" if self.jit_compile else super().formulation()
+        return f"{self._form.label}; XLA" if self.jit_compile else super().formulation()
 
 
 LAYER = FusedSoftmax

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import sohsm
 from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors, at_least_float32, cross_entropy, product
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
@@ -52,7 +53,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             self._search_of_few = cpp_kernels.search_of_hidden(projected, upper, *words)
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         return cluster_softmax.forms(spec.dtype)
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.forms import Form
 from vocabench.impls.on_tensorflow.layer import (
     OutputLayer,
     Reach,
@@ -32,7 +33,7 @@ _NEAR_NODES = 512
 _BEAMS = (16, 64)
 
 
-PAIRS = "pairs of a token and a node"  # the form without kernels of our own
+PAIRS = Form("pairs", "pairs of a token and a node")  # without our kernels
 
 
 class _Targets(NamedTuple):
@@ -150,7 +151,7 @@ class TreeSoftmax(OutputLayer):
         self._exits = near.exits.astype(np.int32)
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         return (CPP, PAIRS) if cpp_kernels.known(spec.dtype) else (PAIRS,)
 
     @property
@@ -365,8 +366,8 @@ class TreeSoftmax(OutputLayer):
 
     def formulation(self) -> str:
         if self.form == CPP:
-            return CPP
-        return f"dense product of the {self._shared} nodes visited most, {PAIRS} for the rest"
+            return CPP.label
+        return f"dense product of the {self._shared} nodes visited most, {PAIRS.label} for the rest"
 
 
 def _where_real(leaf: Tensor, log_code: Tensor) -> Tensor:

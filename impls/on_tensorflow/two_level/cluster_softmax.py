@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_tensorflow.layer import Tensor, add_rows, at_least_float32, product, traced
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
 
@@ -29,12 +30,12 @@ _PAIRS = 32
 # The bias of an empty slot: its exponential is zero, and finite so that a cluster without any word has no NaN either.
 _CLOSED = -1e30
 
-TILES = "a batched product over all clusters, further tiles for full ones"
+TILES = Form("tiles", "a batched product over all clusters, further tiles for full ones")
 
 _product_of_row = traced(product, jit_compile=True)  # XLA reads the words a third faster than TensorFlow's own kernel
 
 
-def forms(dtype: str) -> tuple[str, ...]:
+def forms(dtype: str) -> tuple[Form, ...]:
     """The forms for word vectors of a spec's `dtype`, the fastest on a CPU first."""
     return (CPP, TILES) if cpp_kernels.known(dtype) else (TILES,)
 
@@ -46,7 +47,7 @@ def in_cluster_nll(
     word_CS: Tensor,
     cluster_N: Tensor,
     slot_N: Tensor,
-    form: str,
+    form: Form | None,
     tokens: float | Tensor | None = None,
 ) -> Tensor:
     """(N,) negative log-likelihood of each target among the words of its cluster, in nats.

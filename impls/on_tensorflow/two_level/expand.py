@@ -16,6 +16,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_tensorflow.layer import Tensor, at_least_float32, best_by_id, draw, on_gpu, product, traced
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax
@@ -49,7 +50,7 @@ class WordsByCluster(NamedTuple):
     slab_CSD: Tensor
     bias_CS: Tensor | None
     word_CS: Tensor
-    form: str
+    form: Form | None
 
     def in_cluster(self, hidden_ND: Tensor, row_P: Tensor, cluster_P: Tensor) -> Tensor:
         """(P, S) log P(w | c, h) for pairs of a row and a cluster; hugely negative in an empty slot."""

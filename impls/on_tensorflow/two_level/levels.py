@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from vocabench.impls.forms import Form
 from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, best_by_id, draw
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand
 from vocabench.impls.spec import Shapes
@@ -27,7 +28,7 @@ class Level:
         form: Of products with the members, as in `cluster_softmax.forms`.
     """
 
-    def __init__(self, name: str, shelves: Shelves, value_of: Callable[[str], Tensor], form: str) -> None:
+    def __init__(self, name: str, shelves: Shelves, value_of: Callable[[str], Tensor], form: Form | None) -> None:
         self._form = form
         self.name, self.shelves, self._value_of = name, shelves.shelves, value_of
         self.group, self._shelf, self._row, self._slot = (
