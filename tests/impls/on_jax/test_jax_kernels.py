@@ -60,8 +60,8 @@ SEVERAL_CODES = {"tree": "adaptive_eps", "eps": 0.4, "vectors": np.random.defaul
 def test_layers_of_kernels_agree_with_their_definition(method, options, interpreted):
     spec = layers.spec(method, counts=zipf_counts(97), dim=24, seed=5, **options)
     form = layers.forms("jax", spec, "cuda")[0]
-    ours = layers.from_spec("jax", dataclasses.replace(spec, form=form), "cpu" if INTERPRET else "cuda")
-    assert KERNELS in ours.formulation()
+    ours = layers.from_spec("jax", dataclasses.replace(spec, form=form.id), "cpu" if INTERPRET else "cuda")
+    assert KERNELS.label in ours.formulation()
     inputs = batch(spec.counts, tokens=60, dim=24, seed=5)
     loss, dhidden_ND, grads = ours.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
     oracle = layers.from_spec("numpy", dataclasses.replace(spec, dtype="float64"))
@@ -81,7 +81,7 @@ def test_layers_of_kernels_agree_with_their_definition(method, options, interpre
 def test_a_table_of_the_nodes_that_a_batch_reads_has_their_gradients(method, options, interpreted):
     counts_V = zipf_counts(97) if options else zipf_counts(400)
     spec = layers.spec(method, counts=counts_V, dim=8, seed=5, **options)
-    layer, inputs = adapter.native(dataclasses.replace(spec, form=KERNELS)), batch(counts_V, tokens=20, dim=8, seed=5)
+    layer, inputs = adapter.native(dataclasses.replace(spec, form=KERNELS.id)), batch(counts_V, tokens=20, dim=8, seed=5)
     structure, initial = layer.structure(), spec.initial_parameters()
     params = layer.from_canonical(structure, {name: jnp.asarray(a, jnp.float32) for name, a in initial.items()})
     hidden_ND, targets_N = jnp.asarray(inputs.hidden_ND, jnp.float32), jnp.asarray(inputs.targets_N)
