@@ -1,16 +1,16 @@
-"""pydoc: technical English, built from the docstrings of the packages that this project installs anyway."""
+"""pydoc: technical English from the docstrings of packages that this project installs anyway."""
 
-from vocabench.harness.datasets.text.pydoc import Docstrings
+from vocabench.harness.datasets.shared.dataset import TextDataset
+from vocabench.harness.datasets.text.docstring_text import DocstringText
 
-KIND = "text"
-DESCRIPTION = "docstrings of the standard library and of the packages this project pins, as far as installed"
-SOURCE = "built here, without a network"
-LICENCE = "the licence of each package"
 PACKAGES = (
-    # Without tensorflow, half of whose docstrings are generated and repeat one another.
+    # Without tensorflow: half of its docstrings are generated and repeat each other.
     *("python", "numpy", "scipy", "pandas", "torch", "jax", "keras"),
     *("asv", "_pytest", "rich", "hypothesis"),
 )
-CORPUS = Docstrings("pydoc", PACKAGES, LICENCE)
 
-text, is_here = CORPUS.text, CORPUS.is_here
+DATASET = TextDataset(
+    description="docstrings of the standard library and of the packages this project pins, as far as installed",
+    source="built here, without a network",
+    origin=DocstringText("pydoc", PACKAGES, licence="the licence of each package"),
+)

@@ -1,11 +1,10 @@
-"""pydoc-small: the docstrings of the standard library alone, for quick runs and tests."""
+"""pydoc-small: docstrings of the standard library alone, for quick runs and tests."""
 
-from vocabench.harness.datasets.text.pydoc import Docstrings
+from vocabench.harness.datasets.shared.dataset import TextDataset
+from vocabench.harness.datasets.text.docstring_text import DocstringText
 
-KIND = "text"
-DESCRIPTION = "docstrings of the standard library"
-SOURCE = "built here, without a network"
-LICENCE = "PSF License"
-CORPUS = Docstrings("pydoc-small", ("python",), LICENCE)
-
-text, is_here = CORPUS.text, CORPUS.is_here
+DATASET = TextDataset(
+    description="docstrings of the standard library",
+    source="built here, without a network",
+    origin=DocstringText("pydoc-small", ("python",), licence="PSF License"),
+)

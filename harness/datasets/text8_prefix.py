@@ -1,21 +1,20 @@
-"""text8-prefix: as much of text8 as the user has in a file of that name, the last million characters held out.
+"""text8-prefix: a prefix of text8 from the user's own file, with the last million characters held out.
 
-Any length will do, so there is no checksum to hold it against, and it is never downloaded.
+The prefix may have any length, so no checksum is known. It is never downloaded.
 """
 
-from vocabench.harness.datasets.text.published import Published
+from vocabench.harness.datasets.shared.dataset import TextDataset
+from vocabench.harness.datasets.text.published import PublishedText
 
-KIND = "text"
-DESCRIPTION = "the beginning of text8, as long as it is here; the last million characters held out"
-SOURCE = "your own: VOCABENCH_DATA/text8-prefix/text8.prefix"
-LICENCE = "GFDL (Wikipedia, 2006)"
-CORPUS = Published(
-    name="text8-prefix",
-    files={"train": "text8.prefix"},
-    rule="stream",
-    licence=LICENCE,
-    held_out=1_000_000,
-    min_count=3,
+DATASET = TextDataset(
+    description="the beginning of text8, as long as it is here; the last million characters held out",
+    source="your own: VOCABENCH_DATA/text8-prefix/text8.prefix",
+    origin=PublishedText(
+        name="text8-prefix",
+        files={"train": "text8.prefix"},
+        rule="stream",
+        licence="GFDL (Wikipedia, 2006)",
+        held_out=1_000_000,
+        min_count=3,
+    ),
 )
-
-text, is_here = CORPUS.text, CORPUS.is_here

@@ -2,10 +2,8 @@
 
 from vocabench.harness.datasets.text import wikitext
 
-KIND = "text"
-DESCRIPTION = "103M words of Wikipedia articles, tokenized; 267,735 different ones"
-SOURCE = wikitext.source("wikitext-103")
-LICENCE = wikitext.LICENCE
-CORPUS = wikitext.corpus("wikitext-103", "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590")
-
-text, is_here = CORPUS.text, CORPUS.is_here
+DATASET = wikitext.dataset(
+    "wikitext-103",
+    sha256="242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
+    description="103M words of Wikipedia articles, tokenized; 267,735 different ones",
+)

@@ -1,10 +1,11 @@
-"""The ledger: every figure of a paper that ours can stand next to, one TOML file a paper."""
+"""The ledger of published figures that ours can be compared with, one TOML file for each paper."""
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ BASELINE = "full_softmax"
 
 @dataclass(frozen=True)
 class Paper:
-    """
+    """A paper.
+
     Attributes:
-        short: What tables call it.
-        arxiv: Its number there.
+        short: Name in tables.
+        arxiv: arXiv identifier.
     """
 
     short: str
@@ -39,13 +41,14 @@ class Paper:
 
 @dataclass(frozen=True)
 class Table:
-    """
+    """A table of a paper.
+
     Attributes:
-        name: As the paper numbers it; several where it is not recorded which of them holds a figure.
-        task: As we call it.
-        dataset: The paper's text or recordings; where we have the same, by our name.
-        setup: What the paper says of the experiment.
-        cell, settings: The same as far as fields and settings of a cell can say it, to be held against ours.
+        name: Number in the paper; several numbers if it is not recorded which of these tables contains a figure.
+        task: Our name of the task.
+        dataset: Text or recordings of the paper, by our name if we have the same.
+        setup: Description of the experiment in the paper.
+        cell, settings: Fields and settings of a cell that correspond to the experiment.
     """
 
     paper: Paper
@@ -60,16 +63,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """One number as it was printed.
+    """A published figure.
 
     Attributes:
-        label: The paper's name of the row.
-        method, options: As our registry has it; None where it has no such method.
-        quantity: One of ours.
-        value: In `unit`: times in seconds, memory in bytes, error rates and ROUGE in percent.
-        group: The languages that it is a mean over, or what else tells it from others of its label.
-        language: The one language that it is of.
-        ratio: The figure of full softmax in the same table over this one, where there is one.
+        label: Name of the row in the paper.
+        quantity: Our name of the quantity.
+        value: Value in `unit`: times in seconds, memory in bytes, error rates and ROUGE in percent.
+        method: Our name of the method; None if we do not have it.
+        options: Options of the method; a list of values if the paper does not say which one it used.
+        group: Languages that the figure is a mean over, or whatever else distinguishes rows with the same label.
+        language: Language of the figure, if it is for a single one.
+        ratio: Figure of full softmax in the same table divided by this one, if there is one.
     """
 
     table: Table
@@ -88,15 +92,15 @@ class Figure:
 
 
 def figures() -> list[Figure]:
-    """Every figure of the ledger, paper by paper, in the order of its tables."""
+    """Return all figures of the ledger by paper, in the order of its tables."""
     return [figure for path in sorted(_FOLDER.glob("*.toml")) for figure in read(path)]
 
 
 def read(path: Path) -> list[Figure]:
-    """The figures of one paper.
+    """Return the figures of one paper.
 
     Raises:
-        BadInput: The file is no TOML, lacks a key or has one that nothing reads.
+        BadInput: The file is not TOML, lacks a key or has an unknown one.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -104,25 +108,25 @@ def read(path: Path) -> list[Figure]:
         raise BadInput(f"ledger {path.name}: {error}") from error
     tables = content.pop("table", [])
     paper = _make(Paper, content, path)
-    return [figure for each in tables for figure in _table(paper, each, path)]
+    return [figure for table in tables for figure in _table(paper, table, path)]
 
 
 def _table(paper: Paper, content: dict[str, Any], path: Path) -> list[Figure]:
     rows = content.pop("rows", [])
     table = _make(Table, {"paper": paper, **content}, path)
     baselines = {_group(row): row["figures"] for row in rows if row.get("method") == BASELINE}
-    found = []
+    figures = []
     for row in rows:
         for quantity, value in row["figures"].items():
             if quantity not in _UNITS:
                 raise unknown(f"quantity in {path.name}", quantity, _UNITS)
             baseline = baselines.get(_group(row), {}).get(quantity)
-            given = {name: item for name, item in row.items() if name != "figures"}
+            fields = {name: item for name, item in row.items() if name != "figures"}
             ratio = baseline / value if baseline else None
-            found.append(
-                _make(Figure, {"table": table, "quantity": quantity, "value": value, "ratio": ratio, **given}, path)
+            figures.append(
+                _make(Figure, {"table": table, "quantity": quantity, "value": value, "ratio": ratio, **fields}, path)
             )
-    return found
+    return figures
 
 
 def _group(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -130,7 +134,7 @@ def _group(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _make(kind: type, content: Mapping[str, Any], path: Path) -> Any:
-    names = [each.name for each in fields(kind)]
+    names = [field.name for field in dataclasses.fields(kind)]
     for name in content:
         if name not in names:
             raise unknown(f"key of a {kind.__name__.lower()} in {path.name}", name, names)

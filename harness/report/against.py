@@ -1,4 +1,4 @@
-"""Our figures next to those printed in papers: value, ours, difference, and what may be the reason for it."""
+"""Our figures next to those printed in papers: value, ours, difference, and possible reasons for it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 import pandas as pd
 
 from vocabench.harness import registry
+from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.published.ledger import BASELINE, Figure
+from vocabench.harness.report.formats import FORMATS, section
 from vocabench.harness.report.rows import Filter, flatten
-from vocabench.harness.report.table import FORMATS, seconds, section, size
-from vocabench.harness.run.cells import variant
-from vocabench.harness.run.store import Row
+from vocabench.harness.report.units import seconds, size
+from vocabench.harness.run.cells import Cell, variant
+from vocabench.harness.run.rows import Row
 from vocabench.impls.errors import unknown
 
 KEYS = (
@@ -25,21 +27,24 @@ KEYS = (
 )  # fmt: skip
 
 NOT_RUN = "not run"
-_ALL = "overall"  # the group of a paper that is all of its languages
+_ALL = "overall"  # a paper's group of all its languages
 
-_COST_UNITS = ("s", "B")  # what depends on the machine, so that only ratios of two papers can be held together
+_COST_UNITS = ("s", "B")  # quantities that depend on the machine; only ratios of these can be compared
 
 Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Ours:
-    """One quantity of one row; of a row that measured nothing, `value` is None and `status` says why.
+    """One quantity of one row.
 
-    `parts` are its values by language, and by group of languages, where the row has them.
+    Attributes:
+        value: None if the row has no measurements; `status` gives the reason.
+        ratio: Figure of full softmax divided by `value`.
+        parts: Values by language and by group of languages, if the row has them.
     """
 
-    cell: Mapping[str, Any]
+    cell: Cell
     quantity: str | None
     unit: str | None
     value: float | None
@@ -50,11 +55,11 @@ class Ours:
     parts: Mapping[str, float]
 
 
-def ours(rows: Sequence[Row], kept: Filter) -> list[Ours]:
-    """What `rows`, those of one run, measured, under a filter."""
-    measured = [(row["cell"], measurement) for row in rows for measurement in row["measurements"] or [{}]]
+def ours(rows: Sequence[Row], selected: Filter) -> list[Ours]:
+    """Return the selected measurements of the rows of one run."""
+    measured = [(row.cell, measurement) for row in rows for measurement in row.measurements or [None]]
     records = flatten(rows)
-    found = [
+    figures = [
         Ours(
             cell,
             record["quantity"],
@@ -64,92 +69,96 @@ def ours(rows: Sequence[Row], kept: Filter) -> list[Ours]:
             record["agreement"],
             record["status"],
             record["message"],
-            _parts(measurement.get("detail", {})),
+            _parts(measurement.detail) if measurement is not None else {},
         )
         for (cell, measurement), record in zip(measured, records, strict=True)
     ]
-    # A ratio's full softmax need not be one of what is shown.
-    return [each for each, record in zip(_with_ratios(found), records, strict=True) if kept.keeps(record)]
+    # Ratios come first, because full softmax itself may not be selected.
+    return [own for own, record in zip(_with_ratios(figures), records, strict=True) if selected.keeps(record)]
 
 
 def _parts(detail: Mapping[str, Any]) -> dict[str, float]:
     kinds = (detail.get(kind) for kind in ("languages", "groups"))
-    found = {name: part["value"] for kind in kinds if isinstance(kind, dict) for name, part in kind.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    parts = {name: part["value"] for kind in kinds if isinstance(kind, dict) for name, part in kind.items()}
+    return {name: value for name, value in parts.items() if value is not None}
 
 
-def _part(figure: Figure, each: Ours) -> Ours | None:
-    """What of `each` stands next to `figure`: its value of the figure's language or group; None where it has none."""
-    named = figure.language or (figure.group if each.parts and figure.group != _ALL else "")
-    if not named:
-        return each
-    return dataclasses.replace(each, value=each.parts[named]) if named in each.parts else None
+def _part(figure: Figure, own: Ours) -> Ours | None:
+    """Return our figure restricted to the language or group of a published one; None if we have no such part."""
+    name = figure.language or (figure.group if own.parts and figure.group != _ALL else "")
+    if not name:
+        return own
+    return dataclasses.replace(own, value=own.parts[name]) if name in own.parts else None
 
 
-def _with_ratios(found: Sequence[Ours]) -> Iterator[Ours]:
-    """What was not timed in pairs gets full softmax's figure of the same run over its own."""
-    baselines = {(_without_method(o.cell), o.quantity): o for o in found if o.cell["method"] == BASELINE}
-    for each in found:
-        baseline = baselines.get((_without_method(each.cell), each.quantity))
-        if each.ratio is None and baseline and baseline.value and each.value:
-            each = dataclasses.replace(each, ratio=baseline.value / each.value)
-        yield each
+def _with_ratios(figures: Sequence[Ours]) -> Iterator[Ours]:
+    """Add ratios to figures that were not timed in pairs, from full softmax in the same run."""
+    baselines = {(_without_method(own.cell), own.quantity): own for own in figures if own.cell.method == BASELINE}
+    for own in figures:
+        baseline = baselines.get((_without_method(own.cell), own.quantity))
+        if own.ratio is None and baseline and baseline.value and own.value:
+            own = dataclasses.replace(own, ratio=baseline.value / own.value)
+        yield own
 
 
-def _without_method(cell: Mapping[str, Any]) -> str:
-    return json.dumps({k: v for k, v in cell.items() if k not in ("suite", "method", "options")}, sort_keys=True)
+def _without_method(cell: Cell) -> str:
+    fields = {key: value for key, value in cell.to_json().items() if key not in ("suite", "method", "options")}
+    return json.dumps(fields, sort_keys=True)
 
 
-def lines(figures: Iterable[Figure], measured: Sequence[Ours], kept: Filter) -> list[Line]:
-    """A flat line for each of our measurements next to each figure; one without ours where there is none.
+def lines(figures: Iterable[Figure], measured: Sequence[Ours], selected: Filter) -> list[Line]:
+    """Return a flat line for each of our measurements of each published figure, or one line without a measurement.
 
     Args:
-        kept: Its methods and tasks narrow the figures too.
+        figures: Published figures.
+        measured: Our measurements.
+        selected: Methods and tasks of this filter also apply to `figures`.
     """
-    found: list[Line] = []
+    result: list[Line] = []
     for figure in figures:
-        if kept.methods is not None and figure.method not in kept.methods:
+        if selected.methods is not None and figure.method not in selected.methods:
             continue
-        if kept.tasks is not None and figure.table.task not in kept.tasks:
+        if selected.tasks is not None and figure.table.task not in selected.tasks:
             continue
-        same = [each for each in measured if _same_work(figure, each)]
-        own = (_part(figure, each) for each in same if each.quantity == figure.quantity and each.value is not None)
-        values = [each for each in own if each is not None]
-        if values:
-            found += [_line(figure, each) for each in values]
+        same = [own for own in measured if _same_work(figure, own)]
+        parts = (_part(figure, own) for own in same if own.quantity == figure.quantity and own.value is not None)
+        matches = [part for part in parts if part is not None]
+        if matches:
+            result += [_line(figure, own) for own in matches]
         else:
-            found.append(_line(figure, None) | {"reason": _absence(figure, same)})
-    return found
+            result.append(_line(figure, None) | {"reason": _absence(figure, same)})
+    return result
 
 
-def _same_work(figure: Figure, each: Ours) -> bool:
+def _same_work(figure: Figure, own: Ours) -> bool:
     return (
-        each.cell["task"] == figure.table.task
-        and each.cell["method"] == figure.method
-        and all(_option(each.cell, name) in _several(value) for name, value in figure.options.items())
+        own.cell.task == figure.table.task
+        and own.cell.method == figure.method
+        and all(_option(own.cell, name) in _alternatives(value) for name, value in figure.options.items())
     )
 
 
-def _option(cell: Mapping[str, Any], name: str) -> Any:
-    """Of a cell, which names those alone that differ from their defaults."""
-    return cell["options"].get(name, registry.definition(cell["method"]).options[name].default)
+def _option(cell: Cell, name: str) -> Any:
+    """Return the value of an option; a cell contains only the options that differ from their defaults."""
+    return cell.options.get(name, registry.definition(cell.method).options[name].default)
 
 
-def _several(value: Any) -> Sequence[Any]:
-    """A paper may not tell which of some options it took."""
+def _alternatives(value: Any) -> Sequence[Any]:
+    """Return the values that an option may have had; a list means that the paper does not say which."""
     return value if isinstance(value, list) else [value]
 
 
 def _absence(figure: Figure, same: Sequence[Ours]) -> str:
+    """Return the reason why there is no measurement."""
     if figure.method is None:
         return "no such method here"
     if figure.method not in registry.methods():
         return f"{figure.method} is not in this version"
-    failed = [f"{each.cell['framework']}: {each.status}" for each in same if each.quantity is None]
+    failed = [f"{own.cell.framework}: {own.status}" for own in same if own.quantity is None]
     return ", ".join(failed)
 
 
-def _line(figure: Figure, each: Ours | None) -> Line:
+def _line(figure: Figure, own: Ours | None) -> Line:
     table, paper = figure.table, figure.table.paper
     line: Line = dict.fromkeys(KEYS)
     line |= {
@@ -172,25 +181,25 @@ def _line(figure: Figure, each: Ours | None) -> Line:
         "status": NOT_RUN,
         "setup": table.setup,
     }
-    if each is None:
+    if own is None:
         return line
-    assert each.value is not None
-    value = 100 * each.value if figure.unit == "%" and each.unit == "1" else each.value
+    assert own.value is not None
+    value = 100 * own.value if figure.unit == "%" and own.unit == "1" else own.value
     line |= {
-        "status": each.status,
-        "framework": each.cell["framework"],
-        "options": variant(each.cell["options"]),
-        "dataset": each.cell["dataset"],
-        "vocab": each.cell["vocab"],
+        "status": own.status,
+        "framework": own.cell.framework,
+        "options": own.cell.variant,
+        "dataset": own.cell.dataset,
+        "vocab": own.cell.vocab,
         "value": value,
-        "ratio": each.ratio,
-        "agreement": each.agreement,
-        "reason": "; ".join(_reasons(figure, each)),
+        "ratio": own.ratio,
+        "agreement": own.agreement,
+        "reason": "; ".join(_reasons(figure, own)),
     }
     if not _is_cost(figure):
         line |= {"difference": value - figure.value, "relative": value / figure.value - 1}
-    elif figure.ratio and each.ratio and figure.method != BASELINE:
-        line |= {"difference": each.ratio - figure.ratio, "relative": each.ratio / figure.ratio - 1}
+    elif figure.ratio and own.ratio and figure.method != BASELINE:
+        line |= {"difference": own.ratio - figure.ratio, "relative": own.ratio / figure.ratio - 1}
     return line
 
 
@@ -198,38 +207,39 @@ def _is_cost(figure: Figure) -> bool:
     return figure.unit in _COST_UNITS or figure.quantity == "rtf"
 
 
-def _reasons(figure: Figure, each: Ours) -> Iterator[str]:
-    """What differs between the paper's experiment and ours, as far as both are recorded."""
-    cell, table = each.cell, figure.table
-    settings = cell["settings"]
-    if each.agreement == "disagree":
+def _reasons(figure: Figure, own: Ours) -> Iterator[str]:
+    """Yield the differences between the paper's experiment and ours, as far as both are recorded."""
+    cell, table = own.cell, figure.table
+    fields = cell.to_json()
+    if own.agreement == DISAGREE:
         yield "does not agree with the definition"
-    if table.dataset and cell["dataset"] != table.dataset:
-        yield f"other data: {cell['dataset'] or 'synthetic'}, {cell['vocab']:,} words"
+    if table.dataset and cell.dataset != table.dataset:
+        yield f"other data: {cell.dataset or 'synthetic'}, {cell.vocab:,} words"
     else:
-        yield from _differences(table.cell, cell, ("vocab",))
-    yield from _differences(table.cell, cell, [name for name in table.cell if name != "vocab"])
-    yield from _differences(table.settings, settings, list(table.settings))
-    if not table.settings and not table.cell and cell["task"] == "timing":
-        yield f"V={cell['vocab']:,} N={cell['tokens']:,} D={cell['dim']} on a {cell['device']}"
-    options = {name: value for name, value in cell["options"].items() if name not in figure.options}
+        yield from _differences(table.cell, fields, ("vocab",))
+    yield from _differences(table.cell, fields, [name for name in table.cell if name != "vocab"])
+    yield from _differences(table.settings, cell.settings, list(table.settings))
+    if not table.settings and not table.cell and cell.task == "timing":
+        yield f"V={cell.vocab:,} N={cell.tokens:,} D={cell.dim} on a {cell.device}"
+    options = {name: value for name, value in cell.options.items() if name not in figure.options}
     if options:
         yield f"options {variant(options)[1:-1]}"
-    if figure.group and figure.group not in each.parts:
-        yield f"the paper's is of {figure.group}"
+    if figure.group and figure.group not in own.parts:
+        yield f"the paper's figure is for {figure.group}"
     if _is_cost(figure):
-        yield "another machine: the yardstick" if figure.method == BASELINE else "another machine: ratios compared"
-    elif figure.ratio and each.ratio and figure.method != BASELINE:
-        yield f"over full softmax {_over(figure.ratio)} there, {_over(each.ratio)} here"
+        yield "another machine: the baseline" if figure.method == BASELINE else "another machine: ratios compared"
+    elif figure.ratio and own.ratio and figure.method != BASELINE:
+        yield f"relative to full softmax {_excess(figure.ratio)} there, {_excess(own.ratio)} here"
 
 
-def _differences(theirs: Mapping[str, Any], found: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
+def _differences(theirs: Mapping[str, Any], own: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        if name in theirs and name in found and found[name] != theirs[name]:
-            yield f"{name} {_number(found[name])} for {_number(theirs[name])}"
+        if name in theirs and name in own and own[name] != theirs[name]:
+            yield f"{name} {_number(own[name])} for {_number(theirs[name])}"
 
 
-def _over(ratio: float) -> str:
+def _excess(ratio: float) -> str:
+    """Return how much higher a figure is than that of full softmax, given the ratio of full softmax to it."""
     return f"{100 * (1 / ratio - 1):+.1f} %"
 
 
@@ -237,19 +247,19 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def render(found: Sequence[Line], form: str) -> str:
-    """`found` in one of the formats of tables: csv and json give them flat, the others table by table of the papers."""
-    if form not in FORMATS:
-        raise unknown("format", form, FORMATS)
-    if form == "json":
-        return json.dumps(list(found), indent=1) + "\n"
-    if form == "csv":
-        return pd.DataFrame.from_records(list(found), columns=list(KEYS)).to_csv(index=False)
+def render(compared: Sequence[Line], text_format: str) -> str:
+    """Return lines in one of `FORMATS`; csv and json list them flat, the others group them by table of the papers."""
+    if text_format not in FORMATS:
+        raise unknown("format", text_format, FORMATS)
+    if text_format == "json":
+        return json.dumps(list(compared), indent=1) + "\n"
+    if text_format == "csv":
+        return pd.DataFrame.from_records(list(compared), columns=list(KEYS)).to_csv(index=False)
     tables: dict[tuple[Any, ...], list[Line]] = {}
-    for line in found:
+    for line in compared:
         tables.setdefault((line["paper"], line["year"], line["table"], line["title"]), []).append(line)
     return "\n".join(
-        section(f"{paper} ({year}), {name}: {title}", _table(part), form)
+        section(f"{paper} ({year}), {name}: {title}", _table(part), text_format)
         for (paper, year, name, title), part in tables.items()
     )
 
@@ -257,29 +267,32 @@ def render(found: Sequence[Line], form: str) -> str:
 def _table(part: Sequence[Line]) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "row": [" ".join(filter(None, [x["label"], x["language"] or x["group"], x["options"]])) for x in part],
-            "quantity": [x["quantity"] for x in part],
-            "paper": [_shown(x, "paper_value", "paper_ratio") for x in part],
-            "framework": [x["framework"] or "" for x in part],
-            "ours": [NOT_RUN if x["value"] is None else _shown(x, "value", "ratio") for x in part],
-            "difference": [_difference(x) for x in part],
-            "reason": [x["reason"] or "" for x in part],
+            "row": [
+                " ".join(filter(None, [line["label"], line["language"] or line["group"], line["options"]]))
+                for line in part
+            ],
+            "quantity": [line["quantity"] for line in part],
+            "paper": [_shown(line, "paper_value", "paper_ratio") for line in part],
+            "framework": [line["framework"] or "" for line in part],
+            "ours": [NOT_RUN if line["value"] is None else _shown(line, "value", "ratio") for line in part],
+            "difference": [_difference(line) for line in part],
+            "reason": [line["reason"] or "" for line in part],
         }
     )
 
 
-def _shown(line: Line, value: str, ratio: str) -> str:
-    found = line[value]
+def _shown(line: Line, value_key: str, ratio_key: str) -> str:
+    value, ratio = line[value_key], line[ratio_key]
     if line["unit"] in _COST_UNITS:
-        text = seconds(found) if line["unit"] == "s" else size(found)
+        text = seconds(value) if line["unit"] == "s" else size(value)
     else:
-        text = f"{found:g}" if value == "paper_value" else f"{found:.4g}" if found < 1 else f"{found:.2f}"
-    shows_ratio = line[ratio] is not None and line["is_cost"] and line["method"] != BASELINE
-    return f"{text} ({line[ratio]:.2f}x)" if shows_ratio else text
+        text = f"{value:g}" if value_key == "paper_value" else f"{value:.4g}" if value < 1 else f"{value:.2f}"
+    shows_ratio = ratio is not None and line["is_cost"] and line["method"] != BASELINE
+    return f"{text} ({ratio:.2f}x)" if shows_ratio else text
 
 
 def _difference(line: Line) -> str:
     if line["difference"] is None:
         return ""
-    # Of costs the ratios are compared, and what they differ by is a share of the paper's.
+    # For costs, the difference of the ratios is shown as a share of the paper's ratio.
     return f"{100 * line['relative']:+.0f} %" if line["is_cost"] else f"{line['difference']:+.2f}"

@@ -1,7 +1,7 @@
-"""One self-contained HTML page of stored rows: figures, tables, learned clusters, examples, and where each row is from.
+"""A self-contained HTML page of stored rows: figures, tables, learned clusters, examples and provenance.
 
-It loads nothing, from anywhere: styles and the script lie in it, drawings are SVG. Every string of a row is escaped,
-and the page's own policy forbids a browser to run any script but the one it was made with.
+The page loads nothing: styles and script are inline, and drawings are SVG. All strings from rows are escaped, and the
+content security policy allows no script but its own.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.report import figures, table
 from vocabench.harness.report.figures import Figure, name_of
 from vocabench.harness.report.figures.quality import QUALITY
 from vocabench.harness.report.rows import Record, flatten
 from vocabench.harness.report.svg import thousands
-from vocabench.harness.run.store import Row
+from vocabench.harness.run.rows import Row
 from vocabench.impls.errors import BadInput
 
 _ASSETS = Path(__file__).parent / "assets"
-_EXAMPLES = 12  # of a row's example outputs; the row has them all
+_EXAMPLES = 12  # of a row; the row itself contains all
 _CLUSTERS = 20
-_FIGURE = re.compile(r"[+-]?\d|A/A")  # what a cell with a number begins with: such stand to the right
+_FIGURE = re.compile(r"[+-]?\d|A/A")  # start of a numeric cell, which is aligned to the right
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table of texts."""
+
     caption: str
     columns: Sequence[str]
     lines: Sequence[Sequence[str]]
@@ -37,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Texts:
-    """A foldable list of named texts, such as a source, its reference and a model's summary."""
+    """A collapsible list of named texts, such as a source, its reference and the summary of a model."""
 
     title: str
     items: Sequence[Sequence[tuple[str, str]]]
@@ -45,6 +48,8 @@ class Texts:
 
 @dataclass(frozen=True)
 class Section:
+    """A section of the page."""
+
     id: str
     title: str
     text: str = ""
@@ -54,15 +59,15 @@ class Section:
 
 
 def build(rows: Sequence[Row], *, title: str, files: str) -> str:
-    """The page.
+    """Return the page.
 
     Args:
-        rows: Of one run or more.
-        title: Its heading.
-        files: Where the rows were read from, as the page's foot names it.
+        rows: Rows of one or more runs.
+        title: Heading of the page.
+        files: Names of the files that the rows were read from, for the footer.
 
     Raises:
-        BadInput: A library that draws or fills in the page is missing.
+        BadInput: Jinja2 or matplotlib is not installed.
     """
     try:
         import jinja2
@@ -84,11 +89,11 @@ def build(rows: Sequence[Row], *, title: str, files: str) -> str:
 
 
 def sections(rows: Sequence[Row], records: Sequence[Record]) -> list[Section]:
-    """Those that these rows have something for."""
+    """Return the sections for which the rows have content."""
     drawn: dict[str, list[Figure]] = {}
     for figure in figures.all_of(rows, records):
         drawn.setdefault(figure.section, []).append(figure)
-    found = [
+    candidates = [
         Section("overview", "Overview", _HOW_TO_READ, tables=[_overview(records)]),
         Section("speed", "Speed", figures=drawn.get("speed", ())),
         Section("roofline", "Roofline", figures=drawn.get("roofline", ())),
@@ -100,24 +105,29 @@ def sections(rows: Sequence[Row], records: Sequence[Record]) -> list[Section]:
         Section("agreement", "Agreement", figures=drawn.get("agreement", ())),
         Section("clusters", "Learned clusters", texts=list(_clusters(rows))),
         Section("examples", "Examples", texts=list(_examples(rows))),
-        Section("rows", "All figures", tables=[_every(records)]),
+        Section("rows", "All figures", tables=[_all_figures(records)]),
         Section("provenance", "Provenance", tables=[_provenance(rows)]),
     ]
-    return [section for section in found if section.figures or section.texts or any(t.lines for t in section.tables)]
+    return [
+        section
+        for section in candidates
+        if section.figures or section.texts or any(content.lines for content in section.tables)
+    ]
 
 
 _HOW_TO_READ = (
-    "Speed is of forward and backward of the layer at the largest vocabulary measured, over full softmax of the same "
-    "framework, timed turn by turn. A speed whose layer disagrees with the float64 definition is not shown."
+    "Speeds are for the forward and backward pass of the layer at the largest vocabulary measured, relative to full "
+    "softmax of the same framework, in interleaved rounds. No speed is shown for a layer that disagrees with its "
+    "float64 definition."
 )
 
 
 def _summary(rows: Sequence[Row], records: Sequence[Record]) -> str:
-    methods = {row["cell"]["method"] for row in rows}
-    frameworks = {row["cell"]["framework"] for row in rows}
-    failed = sum(row["status"] not in ("ok", "disagree", "skipped") for row in rows)
-    wrong = sum(row["status"] == "disagree" for row in rows)
-    days = sorted(str(row["provenance"].get("started", ""))[:10] for row in rows if row["provenance"].get("started"))
+    methods = {row.cell.method for row in rows}
+    frameworks = {row.cell.framework for row in rows}
+    failed = sum(row.status not in ("ok", DISAGREE, "skipped") for row in rows)
+    wrong = sum(row.status == DISAGREE for row in rows)
+    days = sorted(row.provenance.started[:10] for row in rows if row.provenance.started)
     when = f", measured {days[0]}" + (f" to {days[-1]}" if days[-1] != days[0] else "") if days else ""
     verdict = "None disagrees, and all finished."
     if failed or wrong:
@@ -129,73 +139,73 @@ def _summary(rows: Sequence[Row], records: Sequence[Record]) -> str:
 
 
 def _overview(records: Sequence[Record]) -> Table:
-    """Method by framework: agreement, speed-up at the largest size, quality."""
-    frameworks = [f for f in dict.fromkeys(r["framework"] for r in records) if f != "numpy"] or ["numpy"]
+    """Return agreement, speed-up at the largest size and quality by method and framework."""
+    frameworks = [name for name in dict.fromkeys(r["framework"] for r in records) if name != "numpy"] or ["numpy"]
     names = list(dict.fromkeys(name_of(r) for r in records))
-    by_place: dict[tuple[str, str], list[Record]] = {}
+    by_cell: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        by_place.setdefault((name_of(record), record["framework"]), []).append(record)
+        by_cell.setdefault((name_of(record), record["framework"]), []).append(record)
     lines = []
     for name in names:
-        found = [by_place.get((name, framework), []) for framework in frameworks]
-        if any(found):
-            lines.append([name, *map(_place, found)])
+        cells = [by_cell.get((name, framework), []) for framework in frameworks]
+        if any(cells):
+            lines.append([name, *map(_overview_cell, cells)])
     return Table("Method by framework", ["method", *frameworks], lines)
 
 
-def _place(found: Sequence[Record]) -> str:
-    if not found:
+def _overview_cell(records: Sequence[Record]) -> str:
+    if not records:
         return "not run"
-    verdicts = {r["agreement"] for r in found if r["quantity"]}
-    parts = ["disagrees" if "disagree" in verdicts else "agrees" if "agree" in verdicts else "unchecked"]
-    timed = [r for r in found if r["quantity"] == "layer_seconds" and r["ratio_to_full_softmax"] is not None]
-    if timed and "disagree" not in verdicts:
+    verdicts = {r["agreement"] for r in records if r["quantity"]}
+    parts = ["disagrees" if DISAGREE in verdicts else "agrees" if "agree" in verdicts else "unchecked"]
+    timed = [r for r in records if r["quantity"] == "layer_seconds" and r["ratio_to_full_softmax"] is not None]
+    if timed and DISAGREE not in verdicts:
         largest = max(timed, key=lambda r: r["vocab"])
         parts.append(f"{largest['ratio_to_full_softmax']:.3g}x at {thousands(largest['vocab'])}")
     for task, quantity in QUALITY.items():
-        scored = [r for r in found if r["task"] == task and r["quantity"] == quantity and r["value"] is not None]
+        scored = [r for r in records if r["task"] == task and r["quantity"] == quantity and r["value"] is not None]
         if scored:
             parts.append(f"{quantity} {scored[-1]['value']:.4g} ({scored[-1]['dataset']})")
-    missing = [r["status"] for r in found if not r["quantity"]]
-    return ", ".join([*parts, *sorted(set(missing))])
+    failures = {r["status"] for r in records if not r["quantity"]}
+    return ", ".join([*parts, *sorted(failures)])
 
 
 def _comparison(records: Sequence[Record]) -> list[Table]:
     return [
-        Table(
-            title, [str(c) for c in frame.columns], [[str(v) for v in line] for line in frame.itertuples(index=False)]
-        )
+        Table(title, list(map(str, frame.columns)), [list(map(str, line)) for line in frame.itertuples(index=False)])
         for title, frame in table.tables(records)
     ]
 
 
 def _details(rows: Iterable[Row], name: str) -> Iterable[tuple[str, Any]]:
-    """What the rows' measurements keep under `name`, with a title that tells whose it is."""
+    """Yield the details of this name in the measurements of all rows, each with a title."""
     for row in rows:
-        cell = row["cell"]
-        for measurement in row["measurements"]:
-            found = measurement.get("detail", {}).get(name)
-            if found:
-                yield f"{cell['method']} in {cell['framework']} on {cell['dataset']}", found
+        cell = row.cell
+        for measurement in row.measurements:
+            detail = measurement.detail.get(name)
+            if detail:
+                yield f"{cell.method} in {cell.framework} on {cell.dataset}", detail
 
 
 def _clusters(rows: Iterable[Row]) -> Iterable[Texts]:
-    for title, found in _details(rows, "clusters"):
-        items = [[(str(number), " ".join(map(str, words)))] for number, words in enumerate(found[:_CLUSTERS], start=1)]
+    for title, clusters in _details(rows, "clusters"):
+        numbered = enumerate(clusters[:_CLUSTERS], start=1)
+        items = [[(str(number), " ".join(map(str, words)))] for number, words in numbered]
         yield Texts(title, items)
 
 
 def _examples(rows: Iterable[Row]) -> Iterable[Texts]:
-    """Outputs that tasks keep as {"text": TEXT, "summaries": [TEXT, ...], "ours": TEXT} and the like."""
-    for title, found in _details(rows, "examples"):
-        yield Texts(title, [[(str(name), _text(value)) for name, value in one.items()] for one in found[:_EXAMPLES]])
+    """Yield the outputs that tasks store, such as {"text": TEXT, "summaries": [TEXT, ...], "ours": TEXT}."""
+    for title, examples in _details(rows, "examples"):
+        items = [[(str(name), _text(value)) for name, value in example.items()] for example in examples[:_EXAMPLES]]
+        yield Texts(title, items)
 
 
 def _text(value: Any) -> str:
     return " / ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _every(records: Sequence[Record]) -> Table:
+def _all_figures(records: Sequence[Record]) -> Table:
     columns = ("method", "framework", "task", "dataset", "vocab", "precision", "quantity", "value", "unit", "agreement")
     lines = [
         [name_of(r), r["framework"], r["task"], r["dataset"] or "", f"{r['vocab']:,}", r["precision"],
@@ -203,32 +213,31 @@ def _every(records: Sequence[Record]) -> Table:
          r["agreement"] if r["quantity"] else f"{r['status']}: {r['message']}"]
         for r in records
     ]  # fmt: skip
-    return Table("Every figure of every row", columns, lines)
+    return Table("All figures of all rows", columns, lines)
 
 
 def _provenance(rows: Iterable[Row]) -> Table:
     columns = ("cell", "framework", "status", "code", "versions", "machine", "settings", "text", "started", "seconds")
     lines = []
     for row in rows:
-        cell, origin = row["cell"], row["provenance"]
-        code, machine, data = (origin.get(name) or {} for name in ("code", "machine", "data"))
+        cell, origin = row.cell, row.provenance
+        code, machine, data = origin.code, origin.machine, origin.data
         dirty = " (changed)" if code.get("dirty") else ""
-        spent = origin.get("seconds")
         lines.append(
             [
-                f"{cell['task']} {cell['method']}, {cell['vocab']:,} words, {cell['precision']}, seed {cell['seed']}",
-                cell["framework"],
-                row["status"],
+                f"{cell.task} {cell.method}, {cell.vocab:,} words, {cell.precision}, seed {cell.seed}",
+                cell.framework,
+                row.status,
                 f"{str(code.get('commit', ''))[:12]}{dirty}" or str(code.get("fingerprint", "")),
-                _pairs({**(origin.get("framework") or {}), **(origin.get("versions") or {})}),
+                _pairs({**origin.framework, **origin.versions}),
                 f"{machine.get('cpu', '')}, {machine.get('cores', '')} cores",
-                _pairs({**cell["options"], **cell["settings"]}),
+                _pairs({**cell.options, **cell.settings}),
                 f"{data.get('dataset', '')} {str(data.get('sha256', ''))[:12]}".strip(),
-                str(origin.get("started", "")),
-                "" if spent is None else f"{spent:.1f}",
+                origin.started,
+                "" if origin.seconds is None else f"{origin.seconds:.1f}",
             ]
         )
-    return Table("Where each row is from", columns, lines)
+    return Table("Provenance of each row", columns, lines)
 
 
 def _pairs(values: dict[str, Any]) -> str:

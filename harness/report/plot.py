@@ -1,4 +1,4 @@
-"""A picture of the comparison: speed-up over full softmax against the size of the vocabulary, with intervals."""
+"""A plot of the comparison: speed-up over full softmax against the size of the vocabulary, with intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vocabench.harness.atomic_write import written_whole
+from vocabench.harness.atomic_write import atomic_writer
 from vocabench.harness.report import svg
 from vocabench.harness.report.rows import Record
 from vocabench.harness.report.table import full_name
@@ -16,61 +16,61 @@ from vocabench.impls.errors import BadInput
 
 _MARKERS = {"torch": "o", "tensorflow": "s", "jax": "^", "numpy": "x"}
 _DASHES = {"torch": "-", "tensorflow": "--", "jax": ":", "numpy": "-."}
-_FILLINGS = ("full", "none", "left", "right")  # of markers, one for each condition
+_FILL_STYLES = ("full", "none", "left", "right")  # of markers, one for each condition
 _COLOURS = (*svg.COLOURS, "#7f7f7f", "#4b0082")
 _WIDTH, _HEIGHT = 7, 4.2  # inches, without the legend
-_ROW, _NAMES_A_ROW = 0.2, 2  # of the legend, in inches
+_ROW, _NAMES_A_ROW = 0.2, 2  # height of a row of the legend in inches, and its entries
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-_APART = 0.06  # of the axis: sizes nearer than that to the one before have no room for their number
+_LEAST_DISTANCE = 0.06  # between two labelled sizes, as a share of the axis
 _ENDINGS = (".svg", ".png", ".pdf")
 
 _Line = tuple[str, str, str]  # method with its options, framework, condition
-_Axes = Any  # matplotlib's, which is imported only when something is drawn
+_Axes = Any  # matplotlib's type; matplotlib is imported only for drawing
 
 
 def speed(records: Sequence[Record], path: Path) -> None:
-    """Write the figure to `path`; its ending chooses the format.
+    """Write the plot to a file, in the format of its extension.
 
-    A method has a colour, a framework a marker, and what was measured under another condition its marker filled
-    otherwise: the legend names each once, and not each line.
+    Colours stand for methods, markers for frameworks and the filling of markers for conditions, so that the legend does
+    not need an entry for each line.
 
     Raises:
-        BadInput: matplotlib is missing, the ending is unknown, or no layer was timed.
+        BadInput: matplotlib is not installed, the extension is unknown, or no layer was timed.
     """
     if path.suffix not in _ENDINGS:
         raise BadInput(f"plot {path}: allowed: a name that ends in {', '.join(_ENDINGS)}")
     matplotlib = svg.matplotlib()
-    matplotlib.rcParams["svg.hashsalt"] = "vocabench"  # the same rows give the same file
+    matplotlib.rcParams["svg.hashsalt"] = "vocabench"  # for reproducible files
     from matplotlib import pyplot
 
     lines = _lines(records)
     if not lines:
         raise BadInput("nothing to plot: allowed: a run that timed a layer besides full softmax, and agrees")
     methods, frameworks, conditions = (list(dict.fromkeys(names)) for names in zip(*lines, strict=True))
-    looks: dict[str, dict[str, Any]] = {
+    styles: dict[str, dict[str, Any]] = {
         **{method: {"color": _COLOURS[i % len(_COLOURS)]} for i, method in enumerate(methods)},
         **{name: {"marker": _MARKERS.get(name, "."), "linestyle": _DASHES.get(name, "-")} for name in frameworks},
-        **{name: {"fillstyle": _FILLINGS[i % len(_FILLINGS)]} for i, name in enumerate(conditions)},
+        **{name: {"fillstyle": _FILL_STYLES[i % len(_FILL_STYLES)]} for i, name in enumerate(conditions)},
     }
-    named = [methods, frameworks, conditions if len(conditions) > 1 else []]
-    handles = [_sample(name, looks.get(name, {"linestyle": "none"})) for name in _by_columns(named)]
+    legend = [methods, frameworks, conditions if len(conditions) > 1 else []]
+    handles = [_sample(name, styles.get(name, {"linestyle": "none"})) for name in _by_columns(legend)]
     height = _HEIGHT + _ROW * len(handles) / _NAMES_A_ROW
     figure, axes = pyplot.subplots(figsize=(_WIDTH, height), layout="constrained")
-    for parts, found in lines.items():
-        _draw(axes, found, looks[parts[0]] | looks[parts[1]] | looks[parts[2]])
-    _label(axes, sorted({record["vocab"] for found in lines.values() for record in found}))
+    for parts, points in lines.items():
+        _draw(axes, points, styles[parts[0]] | styles[parts[1]] | styles[parts[2]])
+    _label(axes, sorted({record["vocab"] for points in lines.values() for record in points}))
     title = "Forward and backward of the output layer"
     axes.set_title(title if len(conditions) > 1 else f"{title}, {conditions[0]}", fontsize="medium")
     figure.legend(handles=handles, loc="outside lower center", fontsize="small", frameon=False, ncols=_NAMES_A_ROW)
     try:
-        with written_whole(path) as file:
+        with atomic_writer(path) as file:
             figure.savefig(file, format=path.suffix[1:], metadata={"Date": None} if path.suffix == ".svg" else None)
     finally:
         pyplot.close(figure)
 
 
 def _lines(records: Sequence[Record]) -> dict[_Line, list[Record]]:
-    """What is drawn: the points of each line, by the size of their vocabulary."""
+    """Return the points of each line, by the size of the vocabulary."""
     lines: dict[_Line, list[Record]] = {}
     for record in sorted(records, key=lambda record: record["vocab"] or 0):
         timed = record["quantity"] == "layer_seconds" and record["agreement"] == "agree"
@@ -80,11 +80,11 @@ def _lines(records: Sequence[Record]) -> dict[_Line, list[Record]]:
     return lines
 
 
-def _draw(axes: _Axes, found: Sequence[Record], look: dict[str, Any]) -> None:
-    ratio = [record["ratio_to_full_softmax"] for record in found]
-    below = [max(0.0, r - record["ratio_low"]) for r, record in zip(ratio, found, strict=True)]
-    above = [max(0.0, record["ratio_high"] - r) for r, record in zip(ratio, found, strict=True)]
-    axes.errorbar([record["vocab"] for record in found], ratio, yerr=[below, above], capsize=2, **look)
+def _draw(axes: _Axes, points: Sequence[Record], style: dict[str, Any]) -> None:
+    ratio = [record["ratio_to_full_softmax"] for record in points]
+    below = [max(0.0, r - record["ratio_low"]) for r, record in zip(ratio, points, strict=True)]
+    above = [max(0.0, record["ratio_high"] - r) for r, record in zip(ratio, points, strict=True)]
+    axes.errorbar([record["vocab"] for record in points], ratio, yerr=[below, above], capsize=2, **style)
 
 
 def _label(axes: _Axes, sizes: Sequence[int]) -> None:
@@ -93,7 +93,7 @@ def _label(axes: _Axes, sizes: Sequence[int]) -> None:
     low, high = map(math.log, axes.get_xlim())
     labels, last = [], -math.inf
     for size in sizes:
-        room = math.log(size) - last >= _APART * (high - low)
+        room = math.log(size) - last >= _LEAST_DISTANCE * (high - low)
         labels.append(svg.thousands(size) if room else "")
         last = math.log(size) if room else last
     axes.set_xticks(sizes, labels, minor=False)
@@ -103,24 +103,26 @@ def _label(axes: _Axes, sizes: Sequence[int]) -> None:
     axes.set_ylim(limits)
 
 
-def _by_columns(named: Sequence[Sequence[str]]) -> list[str]:
-    """Names in the order in which a legend takes them, column by column, so that each group begins a row of its own;
-    an empty one where a row has room left."""
+def _by_columns(groups: Sequence[Sequence[str]]) -> list[str]:
+    """Return names in the order of a legend, column by column, so that each group starts a new row.
+
+    Empty names fill incomplete rows.
+    """
     rows = []
-    for names in named:
+    for names in groups:
         padded = [*names, *[""] * (-len(names) % _NAMES_A_ROW)]
         rows += [padded[i : i + _NAMES_A_ROW] for i in range(0, len(padded), _NAMES_A_ROW)]
     return [name for column in zip(*rows, strict=True) for name in column]
 
 
-def _sample(name: str, look: dict[str, Any]) -> Any:
-    """A legend's entry: a colour, a marker with its dashes, a filling, or the room of one."""
+def _sample(name: str, style: dict[str, Any]) -> Any:
+    """Return an entry of the legend: a colour, a marker with its line style, a filling, or an empty entry."""
     from matplotlib.lines import Line2D
 
     shown: dict[str, Any] = {"color": "black", "label": name or " "}
-    if "fillstyle" in look:
+    if "fillstyle" in style:
         shown |= {"marker": "o", "linestyle": "none"}
-    return Line2D([], [], **(shown | look))
+    return Line2D([], [], **(shown | style))
 
 
 def _condition(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""Drawings by matplotlib as SVG that lies in a page: its text is text, in the page's own colour, light or dark."""
+"""Matplotlib drawings as inline SVG, with text as text in the colour of the page, light or dark."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 from vocabench.impls.errors import BadInput
 
-_INK = "#010203"  # stands for the page's text colour until the drawing is a part of it
-_WIDTH, _HEIGHT = 5.0, 3.3  # inches; narrow, so that 9 pt can be read on a phone
-_LEGEND_LINE = 0.17
-_LONGEST = 44  # letters of a name in a drawing
+_INK = "#010203"  # placeholder for the text colour of the page
+_WIDTH, _HEIGHT = 5.0, 3.3  # inches; narrow, so that 9 pt is legible on a phone
+_LEGEND_LINE = 0.17  # inches
+_LONGEST = 44  # characters of a name in a drawing
 
-# Okabe and Ito's palette, which colour-blind readers tell apart, less its yellow and black; then four more.
+# The palette of Okabe and Ito for colour-blind readers without its yellow and black, and four more colours.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#17a2a2", "#9467bd", "#637939")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 
-Axes = Any  # matplotlib's, which is imported only when something is drawn
+Axes = Any  # matplotlib's type; matplotlib is imported only for drawing
 
 
 def matplotlib() -> Any:
-    """The library, drawing without a screen.
+    """Return the matplotlib module, with a backend that needs no screen.
 
     Raises:
-        BadInput: It is not installed.
+        BadInput: matplotlib is not installed.
     """
     try:
         import matplotlib
@@ -37,14 +37,13 @@ def matplotlib() -> Any:
 
 
 def drawn(draw: Callable[[Axes], None], *, name: str, title: str, description: str, height: float = _HEIGHT) -> str:
-    """An <svg> element that `draw` has filled.
+    """Return an <svg> element.
 
     Args:
-        draw: Draws on the axes it is given, text in the default colour.
-        name: Of the drawing, different for each of a page: the same rows give the same ids, and no two drawings share
-            one.
-        title, description: What a screen reader says.
-        height: In inches.
+        draw: Draws on the given axes, with text in the default colour.
+        name: Name of the drawing, unique in the page, from which its ids are derived.
+        title, description: Texts for screen readers.
+        height: Height in inches.
     """
     library = matplotlib()
     from matplotlib import pyplot
@@ -69,7 +68,7 @@ def drawn(draw: Callable[[Axes], None], *, name: str, title: str, description: s
         try:
             draw(axes)
             for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
-                text.set_parse_math(False)  # a dollar sign in a name is a dollar sign
+                text.set_parse_math(False)  # a name may contain a dollar sign
             buffer = io.StringIO()
             figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
         finally:
@@ -80,7 +79,7 @@ def drawn(draw: Callable[[Axes], None], *, name: str, title: str, description: s
 def _embedded(svg: str, name: str, title: str, description: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\s+id="[A-Za-z0-9.]+_\d+(_\d+)?"', "", svg)  # "axes_1" would be there once a drawing
+    svg = re.sub(r'\s+id="[A-Za-z0-9.]+_\d+(_\d+)?"', "", svg)  # ids such as "axes_1" would repeat
     box = re.search(r'viewBox="([^"]*)"', svg)
     assert box is not None
     head = (
@@ -91,7 +90,7 @@ def _embedded(svg: str, name: str, title: str, description: str) -> str:
 
 
 def style(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """A colour and a marker for each name, in order; beyond ten, colours come again with other markers."""
+    """Return a colour and a marker for each name, in order; after ten names, colours repeat with other markers."""
     return {
         name: {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[(i + i // len(COLOURS)) % len(MARKERS)]}
         for i, name in enumerate(dict.fromkeys(names))
@@ -99,12 +98,12 @@ def style(names: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def short(name: str) -> str:
-    """A name that leaves room for the drawing; tables have it whole."""
+    """Return a name shortened for a drawing; tables show it in full."""
     return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
 
 
 def legend(axes: Axes) -> None:
-    """Below the axes, where it hides nothing; the drawing grows by it."""
+    """Add a legend below the axes, and enlarge the drawing by its height."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         widest = max(map(len, labels))
@@ -115,7 +114,7 @@ def legend(axes: Axes) -> None:
 
 
 def logarithmic(axis: Any) -> None:
-    """An axis with plain numbers at 1, 2 and 5 times the powers of ten."""
+    """Make an axis logarithmic, with labels at 1, 2 and 5 times the powers of ten."""
     from matplotlib import ticker
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -125,7 +124,7 @@ def logarithmic(axis: Any) -> None:
 
 
 def thousands(value: float, _position: int | None = None) -> str:
-    """10000 as 10k, 1000000 as 1M."""
+    """Return a number with a suffix: 10000 as 10k, 1000000 as 1M."""
     for scale, unit in ((1e6, "M"), (1e3, "k")):
         if value >= scale:
             return f"{value / scale:g}{unit}"

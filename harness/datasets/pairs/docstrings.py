@@ -1,22 +1,22 @@
-"""Summaries with what they sum up, from the docstrings of source files; run as a program as `docstrings` is."""
+"""Docstring bodies with their summaries from source files; a program with the command line of `text.docstrings`."""
 
 from __future__ import annotations
 
 from vocabench.harness.datasets.text import docstrings
 
-_FEWEST_LETTERS = 3  # words of letters in a summary: below that it is a name or a heading
-_MOST_WORDS = 30  # in a summary: above that it is no title but a paragraph on one line
-_FEWEST_SOURCE = 10  # words of a source
+_FEWEST_LETTERS = 3  # words of letters in a summary; with fewer it is a name or a heading
+_MOST_WORDS = 30  # in a summary; with more it is a paragraph on one line
+_FEWEST_SOURCE = 10  # words in a source
 
 
 def summaries_of_file(path: str) -> list[tuple[str, str]]:
-    """(source, summary) of a module's docstrings, words with spaces between; none where it does not parse."""
-    found = map(summary_of, docstrings.docstrings_of_file(path))
-    return [pair for pair in found if pair]
+    """Return the source and summary of a module's docstrings, words separated by spaces; none if it does not parse."""
+    pairs = map(summary_of, docstrings.docstrings_of_file(path))
+    return [pair for pair in pairs if pair]
 
 
 def summary_of(docstring: str) -> tuple[str, str] | None:
-    """(source, summary) of a docstring, or None where it breaks one of the rules that `pydoc_summaries` lists."""
+    """Return the source and summary of a docstring, or None if it breaks a rule listed in `pydoc_summaries`."""
     first, _, rest = docstring.strip().partition("\n")
     if not rest or rest.split("\n", 1)[0].strip() or docstrings.is_code(first):
         return None
@@ -31,4 +31,4 @@ def summary_of(docstring: str) -> tuple[str, str] | None:
 
 
 if __name__ == "__main__":
-    docstrings.print_each(summaries_of_file)
+    docstrings.print_for_each_file(summaries_of_file)

@@ -1,24 +1,23 @@
-"""Downloads that are checked before anyone reads them."""
+"""Downloads whose checksums are verified."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
 import shutil
-import stat
 import urllib.request
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vocabench.harness.datasets.shared.local_files import DAMAGED_ZIP, Progress, sha256_of_file
+from vocabench.harness.datasets.shared import archives, checksums
+from vocabench.harness.datasets.shared.dataset import Progress
 from vocabench.impls.errors import BadInput
 
 _TIMEOUT_SECONDS = 60.0  # without a byte
 _CHUNK = 1 << 20
-_MOST_BYTES = 1 << 33  # of a download or of a member: a disk is not filled before a checksum tells
-_AGENT = "vocabench/0"  # some servers refuse the one urllib gives itself
+_MOST_BYTES = 1 << 33  # of a download or an archive member, so that neither fills the disk before its checksum is known
+_AGENT = "vocabench/0"  # some servers refuse urllib's default
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,9 @@ class Download:
     """A file of a published corpus.
 
     Attributes:
-        url: Where it is.
-        sha256: Of what the server sends.
-        members: Of a zip file, member to the name it is given; empty for a file that is used as it is.
+        url: Address of the file.
+        sha256: Checksum of what the server sends.
+        members: For a zip archive, the file name to write for each member; empty for a file that is used as it is.
     """
 
     url: str
@@ -37,27 +36,33 @@ class Download:
 
     @property
     def name(self) -> str:
+        """File name of the download."""
         return self.url.rsplit("/", 1)[1]
 
     def into(self, folder: Path, progress: Progress, local: Path | None = None) -> None:
-        """Put the file, or the members of the archive, into `folder`; `local` may hold a copy of the download.
+        """Write the file, or the members of the archive, into a folder.
+
+        Args:
+            folder: Folder to write to.
+            progress: Called with a line of text now and then.
+            local: Folder that may hold a copy of the download.
 
         Raises:
-            BadInput: The server does not answer; what came is cut short, has another checksum or lacks a member.
+            BadInput: The server does not answer, or its answer is incomplete, has another checksum or lacks a member.
         """
         copy = local / self.name if local else None
         if copy and copy.is_file():
-            check(copy, self.sha256)
-            got = copy
+            checksums.check(copy, self.sha256)
+            received = copy
         else:
-            got = folder / self.name
-            self._fetch(got, progress)
+            received = folder / self.name
+            self._fetch(received, progress)
         if self.members:
-            _extract(got, self.members, folder)
-        if got.parent == folder and self.members:
-            got.unlink()
-        elif got.parent != folder and not self.members:
-            shutil.copyfile(got, folder / self.name)
+            archives.extract(received, self.members, folder, _MOST_BYTES)
+        if received.parent == folder and self.members:
+            received.unlink()
+        elif received.parent != folder and not self.members:
+            shutil.copyfile(received, folder / self.name)
 
     def _fetch(self, target: Path, progress: Progress) -> None:
         digest = hashlib.sha256()
@@ -68,10 +73,10 @@ class Download:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._failed(getattr(error, "reason", None) or error) from error
         with answer, target.open("wb") as file:
-            said = answer.headers.get("Content-Length") or "0"
-            expected = int(said) if said.isdecimal() else 0
+            length = answer.headers.get("Content-Length") or "0"
+            expected = int(length) if length.isdecimal() else 0
             while True:
-                # Only what the network does is caught here: a full disk is another mistake.
+                # Only network errors are caught here; a full disk is reported by the cache.
                 try:
                     chunk = answer.read(_CHUNK)
                 except (OSError, http.client.HTTPException) as error:
@@ -82,10 +87,10 @@ class Download:
                 digest.update(chunk)
                 received += len(chunk)
                 if received > _MOST_BYTES:
-                    raise self._failed(f"more than {_MOST_BYTES:,} bytes came")
+                    raise self._failed(f"more than {_MOST_BYTES:,} bytes received")
                 progress(f"{self.name}: {received / 2**20:.0f} of {expected / 2**20:.0f} MiB")
         if expected and received != expected:
-            raise self._failed(f"cut short, {received:,} of {expected:,} bytes came")
+            raise self._failed(f"cut short, received {received:,} of {expected:,} bytes")
         if digest.hexdigest() != self.sha256:
             raise self._failed(f"sha256 is {digest.hexdigest()}, not {self.sha256}")
 
@@ -93,25 +98,3 @@ class Download:
         return BadInput(
             f"download of {self.url}: {reason}: allowed: a network that reaches it, or the file below VOCABENCH_DATA"
         )
-
-
-def check(path: Path, sha256: str) -> None:
-    found = sha256_of_file(path)
-    if found != sha256:
-        raise BadInput(f"file {path}: sha256 is {found}, not {sha256}: allowed: the file as published")
-
-
-def _extract(archive: Path, members: Mapping[str, str], folder: Path) -> None:
-    """Write the named members to the given names: nothing else in the archive, and nowhere else."""
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            for member, name in members.items():
-                info = opened.getinfo(member)
-                if stat.S_ISLNK(info.external_attr >> 16) or info.is_dir():
-                    raise zipfile.BadZipFile(f"{member} is no file")
-                if info.file_size > _MOST_BYTES:
-                    raise zipfile.BadZipFile(f"{member} has {info.file_size:,} bytes, more than {_MOST_BYTES:,}")
-                with opened.open(member) as source, (folder / name).open("wb") as target:
-                    shutil.copyfileobj(source, target, _CHUNK)
-    except (*DAMAGED_ZIP, KeyError) as error:
-        raise BadInput(f"archive {archive}: {error}: allowed: a whole zip file with {', '.join(members)}") from error

@@ -1,4 +1,4 @@
-"""Names in the languages of the paper: what CLDR calls territories, languages, scripts, currencies, months and days."""
+"""Names in the languages of the paper: CLDR's territories, languages, scripts, currencies, months and days."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from vocabench.harness.speech.text import TextRule
 _KINDS = ("territories", "languages", "scripts", "currency_names")
 _CALENDAR = ("months", "days")
 _CYRILLIC = {"be", "ru", "uk", "ba", "ky", "tt"}
-_LENGTHS = (3, 30)  # characters: shorter ones are codes
+_LENGTHS = (3, 30)  # characters; shorter ones are codes
 _NAME = re.compile(r"[^\W\d_]+(?:[ '\u2019\u02bc\u2010\u2011\u00b7-]+[^\W\d_]+)*")
 _RULE = TextRule()
 
-# CLDR has a single name in Bashkir, the language's own. Its numbers are put together from these words.
+# The only name in Bashkir in CLDR is that of the language itself. Numbers are composed from these words.
 _BASHKIR_ONES = ("", "бер", "ике", "өс", "дүрт", "биш", "алты", "ете", "һигеҙ", "туғыҙ")
 _BASHKIR_TENS = ("", "ун", "егерме", "утыҙ", "ҡырҡ", "илле", "алтмыш", "етмеш", "һикһән", "туҡһан")
 _BASHKIR_HUNDRED = "йөҙ"
@@ -25,15 +25,15 @@ _BASHKIR_NUMBERS = 299
 
 
 def names(language: str) -> list[str]:
-    """The names in this language, in the one form of `TextRule`, each once, shuffled the same way each time."""
-    found = {_RULE(name, language) for name in _found(language) if _is_name(name)}
+    """Return the names in a language, normalized by `TextRule`, without repetition, in a fixed shuffled order."""
+    normalized = {_RULE(name, language) for name in _all_texts(language) if _is_name(name)}
     script = "CYRILLIC" if language in _CYRILLIC else "LATIN"
-    kept = [name for name in found if _LENGTHS[0] <= len(name) <= _LENGTHS[1] and _is_in(script, name)]
+    kept = [name for name in normalized if _LENGTHS[0] <= len(name) <= _LENGTHS[1] and _is_in(script, name)]
     return sorted(kept, key=lambda name: hashlib.sha256(f"{language}:{name}".encode()).digest())
 
 
 def bashkir_number(number: int) -> str:
-    """A number from 1 to 999 in Bashkir words."""
+    """Return a number from 1 to 999 in Bashkir words."""
     hundreds, tens, ones = number // 100, number // 10 % 10, number % 10
     words = (
         _BASHKIR_ONES[hundreds] if hundreds > 1 else "",
@@ -44,7 +44,7 @@ def bashkir_number(number: int) -> str:
     return " ".join(filter(None, words))
 
 
-def _found(language: str) -> Iterator[str]:
+def _all_texts(language: str) -> Iterator[str]:
     from babel import localedata
 
     data = localedata.load(language, merge_inherited=False)
@@ -57,17 +57,17 @@ def _found(language: str) -> Iterator[str]:
 
 
 def _is_name(text: str) -> bool:
-    """Words alone: no code, no brackets, no numbers."""
+    """Return whether a text consists of words only: no code, brackets or numbers."""
     return bool(_NAME.fullmatch(text)) and not text.isupper()
 
 
-def _texts(found: Mapping[Any, Any]) -> Iterator[str]:
-    """Those of the values that are names and not references to other places in the data."""
-    return (value for value in found.values() if isinstance(value, str))
+def _texts(values: Mapping[Any, Any]) -> Iterator[str]:
+    """Return the values that are texts and not references to other parts of the data."""
+    return (value for value in values.values() if isinstance(value, str))
 
 
 def _is_in(script: str, name: str) -> bool:
-    """Whether its letters are all of this script; modifier letters belong to any."""
+    """Return whether all letters of a name belong to a script; modifier letters belong to any."""
     return all(
         unicodedata.name(sign, "").startswith(script)
         for sign in name

@@ -1,9 +1,8 @@
-"""Speech by espeak-ng, in a process of its own: what it does to memory ends with that.
+"""Speech by espeak-ng, in a process of its own that contains its memory errors.
 
-Run as a program, `python -m vocabench.harness.datasets.speech.espeak FILE`, it reads a job from standard input,
-{"language":
-CODE, "utterances": [{"text", "variant", "pitch", "rate"}, ...]}, writes all samples one after another into FILE, and
-prints a line of JSON an utterance: {"samples": how many, "phones": IPA with spaces between, words apart by "|"}.
+`python -m vocabench.harness.datasets.speech.espeak FILE` reads a job from standard input, {"language": CODE,
+"utterances": [{"text", "variant", "pitch", "rate"}, ...]}. It writes the concatenated samples to FILE and prints a line
+of JSON for each utterance: {"samples": number of samples, "phones": IPA separated by spaces, with "|" between words}.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from numpy.typing import NDArray
 from vocabench.harness.import_root import IMPORT_ROOT
 from vocabench.impls.errors import BadInput
 
-SAMPLE_RATE = 22_050  # what espeak-ng synthesises at
+SAMPLE_RATE = 22_050  # of espeak-ng's synthesis
 
 _SYNCHRONOUS, _DONT_EXIT = 2, 0x8000  # AUDIO_OUTPUT_SYNCHRONOUS, espeakINITIALIZE_DONT_EXIT
 _UTF8 = 1  # espeakCHARS_UTF8
 _RATE, _PITCH = 1, 3  # espeakRATE, espeakPITCH
 _IPA = 0x02 | ord("_") << 8  # with "_" between phones
-_NO_IPA = str.maketrans("", "", '-"')  # signs that some of its phones have in their IPA
+_NOT_IPA = str.maketrans("", "", '-"')  # characters that espeak-ng adds to some phones
 _SEED = 1  # of the noise in voices
 
 
 def speak(language: str, utterances: Sequence[Mapping[str, Any]], folder: Path) -> list[tuple[str, NDArray[np.int16]]]:
-    """(phones, samples at `SAMPLE_RATE`) of each utterance.
+    """Return the phones of each utterance and its samples at `SAMPLE_RATE`.
 
     Args:
-        language: A voice of espeak-ng.
-        utterances: As the program reads them.
-        folder: For a file, which is gone in the end.
+        language: Voice of espeak-ng.
+        utterances: Utterances as the program reads them.
+        folder: Folder for a temporary file.
 
     Raises:
-        BadInput: espeak-ng ended by itself.
+        BadInput: espeak-ng failed.
     """
     path = folder / f"{language}.spoken"
     done = subprocess.run(
@@ -53,27 +52,32 @@ def speak(language: str, utterances: Sequence[Mapping[str, Any]], folder: Path) 
         check=False,
     )
     if done.returncode:
-        last = " ".join(done.stderr.strip().splitlines()[-1:]) or "no message"
+        last_line = " ".join(done.stderr.strip().splitlines()[-1:]) or "no message"
         raise BadInput(
-            f"espeak-ng, speaking {language!r}, ended with {done.returncode} ({last}): allowed: espeakng-loader as in "
-            "constraints.txt"
+            f"espeak-ng, speaking {language!r}, ended with {done.returncode} ({last_line}): allowed: espeakng-loader "
+            "as in constraints.txt"
         )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
     samples = np.fromfile(path, np.int16)
     path.unlink()
-    pieces = np.split(samples, np.cumsum([each["samples"] for each in found])[:-1])
-    return [(each["phones"], piece_S) for each, piece_S in zip(found, pieces, strict=True)]
+    pieces = np.split(samples, np.cumsum([answer["samples"] for answer in answers])[:-1])
+    return [(answer["phones"], piece_S) for answer, piece_S in zip(answers, pieces, strict=True)]
 
 
 class _Voice:
-    """The library, for one language."""
+    """The library with one language.
+
+    Args:
+        language: Voice of espeak-ng.
+        sound: File to which samples are written.
+    """
 
     def __init__(self, language: str, sound: BinaryIO) -> None:
         import espeakng_loader
 
         self._language = language
         self._library = library = ctypes.CDLL(espeakng_loader.get_library_path())
-        # Declared, for ctypes would pass a size or a pointer as an int.
+        # Without these declarations, ctypes would pass sizes and pointers as int.
         library.espeak_Initialize.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
         library.espeak_SetVoiceByName.argtypes = [ctypes.c_char_p]
         library.espeak_SetParameter.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
@@ -92,14 +96,15 @@ class _Voice:
         def receive(samples: Any, count: int, _: Any) -> int:
             if samples and count > 0:
                 sound.write(ctypes.string_at(samples, 2 * count))
-                self.heard += count
+                self._samples += count
             return 0
 
-        self.heard = 0
-        self._receive = receive  # kept: the library holds no reference to it
+        self._samples = 0
+        self._receive = receive  # kept alive: the library holds no reference to it
         library.espeak_SetSynthCallback(receive)
 
-    def take(self, variant: str, pitch: int, rate: int) -> None:
+    def configure(self, variant: str, pitch: int, rate: int) -> None:
+        """Set the speaker, and reset the noise."""
         name = f"{self._language}+{variant}"
         if self._library.espeak_SetVoiceByName(name.encode()):
             sys.exit(f"it has no voice {name}")
@@ -108,28 +113,30 @@ class _Voice:
         self._library.espeak_ng_SetRandSeed(_SEED)
 
     def phones(self, text: str) -> str:
+        """Return the phones of a text."""
         rest = ctypes.pointer(ctypes.c_char_p(text.encode()))
         clauses = []
         while rest.contents.value:
             clauses.append(self._library.espeak_TextToPhonemes(rest, _UTF8, _IPA).decode())
-        return " | ".join(" ".join(clauses).split()).replace("_", " ").translate(_NO_IPA)
+        return " | ".join(" ".join(clauses).split()).replace("_", " ").translate(_NOT_IPA)
 
     def say(self, text: str) -> int:
-        """So many samples were written."""
-        self.heard = 0
-        said = text.encode()
-        if self._library.espeak_Synth(said, len(said) + 1, 0, 0, 0, _UTF8, None, None):
+        """Write the samples of a text and return their number."""
+        self._samples = 0
+        encoded = text.encode()
+        if self._library.espeak_Synth(encoded, len(encoded) + 1, 0, 0, 0, _UTF8, None, None):
             sys.exit(f"it does not say {text!r}")
-        return self.heard
+        return self._samples
 
 
 def _main() -> None:
     job = json.loads(sys.stdin.read())
     with Path(sys.argv[1]).open("wb") as sound:
         voice = _Voice(job["language"], sound)
-        for each in job["utterances"]:
-            voice.take(each["variant"], each["pitch"], each["rate"])
-            print(json.dumps({"phones": voice.phones(each["text"]), "samples": voice.say(each["text"])}))
+        for utterance in job["utterances"]:
+            voice.configure(utterance["variant"], utterance["pitch"], utterance["rate"])
+            text = utterance["text"]
+            print(json.dumps({"phones": voice.phones(text), "samples": voice.say(text)}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The layouts that speech corpora come in: manifests, Common Voice, the UCLA Phonetic Corpus."""
+"""The layouts of speech corpora: manifests, Common Voice, the UCLA Phonetic Corpus."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vocabench.harness.datasets.shared import record_lines
-from vocabench.harness.datasets.shared.local_files import Progress
-from vocabench.harness.datasets.shared.source import SPLITS, Recorded
+from vocabench.harness.datasets.shared import utf8_lines
+from vocabench.harness.datasets.shared.dataset import SPLITS, Progress, SpeechFiles
 from vocabench.harness.datasets.speech import recordings, sound_files
 from vocabench.harness.datasets.speech.sound_files import Unusable
 from vocabench.impls import cache_folder
@@ -21,7 +20,7 @@ from vocabench.impls.errors import BadInput
 UCLA_TEST = ("bin", "sbc", "mal", "kea", "klu", "aeb", "mak", "fin", "abk", "ace")
 
 _LICENCE = "the user's own"
-_FORMAT = 1  # of the cache: raised when the same files would give other utterances
+_VERSION = 1  # of the cache; to be raised when the same files would give other utterances
 _COMMON_VOICE = {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
 _RECORD = '{"audio": PATH, "text": TEXT, "language": CODE}, and phones, speaker and seconds where they are known'
 
@@ -40,45 +39,47 @@ class _Entry:
 
 
 def is_path(name: str) -> bool:
+    """Return whether `name` is a path rather than the name of a dataset."""
     return "/" in name or name.endswith(".jsonl") or Path(name).exists()
 
 
-def own(name: str, progress: Progress) -> Recorded:
-    """The speech at a path, decoded into the cache unless it has been.
+def at_path(name: str, progress: Progress) -> SpeechFiles:
+    """Return the speech at a path, after decoding it into the cache.
 
-    - FILE.jsonl: a manifest. A tenth of it is held out for validation and as much for testing, by a hash of the ids.
-    - A folder with the manifests there are of train.jsonl, valid.jsonl and test.jsonl.
-    - A folder with train.tsv, dev.tsv, test.tsv and clips/, as Common Voice has them.
-    - A folder with text.txt and audio/, as the UCLA Phonetic Corpus has them: the ten languages that the paper tests on
-      are for testing, a tenth of the others for validation; where all are on one side, as of a single manifest.
+    - FILE.jsonl: a manifest. A tenth is held out for validation and a tenth for testing, by a hash of the ids.
+    - A folder with any of the manifests train.jsonl, valid.jsonl and test.jsonl.
+    - A folder with train.tsv, dev.tsv, test.tsv and clips/, as in Common Voice.
+    - A folder with text.txt and audio/, as in the UCLA Phonetic Corpus. The ten test languages of the paper are for
+      testing, and a tenth of the others for validation. If all languages are on one side, utterances are held out as
+      for a single manifest.
 
-    Of the last two a folder of such folders does as well, one for each language.
+    For the last two, a folder of such folders works too, one for each language.
 
-    A manifest has a line of JSON an utterance: {"audio": a path relative to the manifest, "text", "language"}, and
-    "phones" (with spaces between), "speaker" and "seconds" where they are known.
+    A manifest has a line of JSON for each utterance: {"audio": path relative to the manifest, "text", "language"}, and
+    "phones" (separated by spaces), "speaker" and "seconds" where they are known.
 
     Raises:
-        BadInput: Nothing is there, or a list of utterances is malformed; with file and line. What is wrong with a sound
-            file itself is a reason to skip it, in `recordings.skipped`.
+        BadInput: The path does not exist, or a list of utterances is malformed; the message names the file and the
+            line. A sound file that cannot be used is skipped, with the reason in `recordings.skipped`.
     """
     path = Path(name)
     entries = list(_entries(path))
     stamps = [_stamp(entry.path) for entry in entries]
     listed = [{**asdict(entry), "path": str(entry.path)} for entry in entries]
-    key = hashlib.sha256(json.dumps([_FORMAT, listed, stamps]).encode()).hexdigest()[:24]
+    key = hashlib.sha256(json.dumps([_VERSION, listed, stamps]).encode()).hexdigest()[:24]
     folder = cache_folder.filled(
         cache_folder.path() / "speech" / key, lambda scratch: _decode(entries, scratch, progress)
     )
-    return Recorded(path.resolve().stem, folder, _LICENCE)
+    return SpeechFiles(path.resolve().stem, folder, _LICENCE)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """What changes with a file: reading gigabytes of sound to find that nothing did would take too long."""
+    """Return size and modification time of a file; hashing gigabytes of sound would take too long."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return 0, 0
-    return found.st_size, found.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _decode(entries: list[_Entry], folder: Path, progress: Progress) -> None:
@@ -105,12 +106,12 @@ def _entries(path: Path) -> Iterator[_Entry]:
         for split in SPLITS:
             if (path / f"{split}.jsonl").is_file():
                 yield from _manifest(path / f"{split}.jsonl", split)
-    elif folders := _with(path, "train.tsv"):
+    elif folders := _folders_with(path, "train.tsv"):
         for folder in folders:
             for split, file in _COMMON_VOICE.items():
                 if (folder / file).is_file():
                     yield from _tsv(folder / file, split)
-    elif folders := _with(path, "text.txt"):
+    elif folders := _folders_with(path, "text.txt"):
         yield from _ucla_splits([entry for folder in folders for entry in _ucla(folder)])
     else:
         raise BadInput(
@@ -119,22 +120,22 @@ def _entries(path: Path) -> Iterator[_Entry]:
         )
 
 
-def _with(folder: Path, name: str) -> list[Path]:
-    """The folder, if it holds a file of this name; or else those in it that do."""
-    return [each for each in (folder,) if (each / name).is_file()] or sorted(
-        each for each in folder.iterdir() if (each / name).is_file()
+def _folders_with(folder: Path, name: str) -> list[Path]:
+    """Return the folder if it contains a file of this name, otherwise the subfolders that do."""
+    return [path for path in (folder,) if (path / name).is_file()] or sorted(
+        path for path in folder.iterdir() if (path / name).is_file()
     )
 
 
 def _held_out(entries: list[_Entry]) -> Iterator[_Entry]:
-    """A tenth for validation and a tenth for testing, by a hash of the ids."""
+    """Assign a tenth to validation and a tenth to testing, by a hash of the ids."""
     for entry in entries:
         draw = _draw(entry)
         yield replace(entry, split="train" if draw < 0.8 else "valid" if draw < 0.9 else "test")
 
 
 def _draw(entry: _Entry) -> float:
-    """In [0, 1), by a hash of its id."""
+    """Return a number in [0, 1) that depends on the id only."""
     return hashlib.sha256(entry.id.encode()).digest()[0] / 256
 
 
@@ -151,14 +152,14 @@ def _ucla_splits(entries: list[_Entry]) -> Iterator[_Entry]:
 
 
 def _manifest(path: Path, split: str) -> Iterator[_Entry]:
-    seen: dict[str, int] = {}
-    for number, line in record_lines.numbered(path):
+    first_lines: dict[str, int] = {}
+    for number, line in utf8_lines.numbered(path):
         where = f"{path}, line {number:,}"
         record = _record(where, line)
         audio = record["audio"]
-        if audio in seen:
-            raise BadInput(f"{where}: audio {audio!r} stands in line {seen[audio]:,} too: allowed: each once")
-        seen[audio] = number
+        if audio in first_lines:
+            raise BadInput(f"{where}: audio {audio!r} is also in line {first_lines[audio]:,}: allowed: each once")
+        first_lines[audio] = number
         yield _Entry(
             id=audio,
             split=split,
@@ -171,37 +172,41 @@ def _manifest(path: Path, split: str) -> Iterator[_Entry]:
 
 
 def _record(where: str, line: str) -> dict[str, Any]:
-    def wrong(what: str) -> BadInput:
-        return BadInput(f"{where}: {what}: allowed: {_RECORD}")
+    def wrong(problem: str) -> BadInput:
+        return BadInput(f"{where}: {problem}: allowed: {_RECORD}")
 
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        raise wrong("no JSON") from None
+        raise wrong("not JSON") from None
     if not isinstance(record, dict):
-        raise wrong("no object")
+        raise wrong("not an object")
     for name in ("audio", "language"):
-        if not record_lines.is_text(record.get(name)):
+        if not utf8_lines.is_text(record.get(name)):
             raise wrong(f"no {name}")
-    # An empty text is no mistake of the list: its utterance is skipped.
-    if record.get("text") != "" and not record_lines.is_text(record.get("text")):
+    # An empty text is allowed in a manifest; its utterance is skipped.
+    if record.get("text") != "" and not utf8_lines.is_text(record.get("text")):
         raise wrong("no text")
     for name in ("phones", "speaker"):
-        if record.get(name) is not None and not record_lines.is_text(record[name]):
-            raise wrong(f"{name} is no text")
+        if record.get(name) is not None and not utf8_lines.is_text(record[name]):
+            raise wrong(f"{name} is not text")
     return record
 
 
 def _inside(folder: Path, name: str, where: str) -> Path:
-    """The file of this name below the folder."""
+    """Return the file of this name below the folder.
+
+    Raises:
+        BadInput: The name leads outside the folder.
+    """
     path = folder / name
     if "\0" in name or not path.resolve().is_relative_to(folder.resolve()):
-        raise BadInput(f"{where}: audio {name!r} lies outside of {folder}: allowed: a path below it")
+        raise BadInput(f"{where}: audio {name!r} is outside {folder}: allowed: a path below it")
     return path
 
 
 def _tsv(path: Path, split: str) -> Iterator[_Entry]:
-    lines = record_lines.numbered(path, "\r\n")
+    lines = utf8_lines.numbered(path, "\r\n")
     columns = next(lines, (1, ""))[1].split("\t")
     for name in ("path", "sentence"):
         if name not in columns:
@@ -223,8 +228,8 @@ def _tsv(path: Path, split: str) -> Iterator[_Entry]:
 
 
 def _ucla(folder: Path) -> Iterator[_Entry]:
-    """Lines of an utterance's id, which begins with its language, and its phones."""
-    for number, line in record_lines.numbered(folder / "text.txt"):
+    """Yield an entry for each line: the utterance's id, which starts with its language, and its phones."""
+    for number, line in utf8_lines.numbered(folder / "text.txt"):
         id, _, phones = line.partition(" ")
         path = _inside(folder / "audio", f"{id}.wav", f"{folder / 'text.txt'}, line {number:,}")
         yield _Entry(id=id, split="", path=path, language=id.split("-")[0], phones=phones.strip())

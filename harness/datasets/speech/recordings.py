@@ -1,8 +1,8 @@
-"""The one form that speech is kept in, wherever it came from: all samples in one file, a line of JSON an utterance.
+"""Speech as it is stored, whatever its origin: all samples in one file, and a line of JSON for each utterance.
 
-audio.int16         the utterances' samples, one after another
+audio.int16         concatenated samples of the utterances
 utterances.jsonl    id, split, language, speaker, text, phones, samples
-skipped.json        reason to the ids of what could not be used
+skipped.json        ids of unusable utterances by reason
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness.datasets.shared import local_files
+from vocabench.harness.datasets.shared import checksums
 from vocabench.harness.datasets.speech.sound_files import SAMPLE_RATE, Unusable
 
 _SAMPLES = np.dtype("<i2")
@@ -25,15 +25,16 @@ _AUDIO, _UTTERANCES, _SKIPPED = "audio.int16", "utterances.jsonl", "skipped.json
 
 @dataclass(frozen=True, eq=False)
 class Utterance:
-    """
+    """An utterance with its transcripts.
+
     Attributes:
-        number: Its place in the corpus, from 0, whatever its split.
-        id: What its corpus calls it.
-        language: A code, such as "ba".
-        speaker: Empty where it is not known.
-        text: As its corpus writes it; empty where there are phones alone.
-        phones: With spaces between; None where there are none.
-        samples_S: (S,) int16 at 16 kHz, mapped and read-only.
+        number: Position in the corpus over all splits, from 0.
+        id: Name in its corpus.
+        language: Code, such as "ba".
+        speaker: Name of the speaker; empty if not known.
+        text: Text as in the corpus; empty if there are only phones.
+        phones: Phones separated by spaces; None if there are none.
+        samples_S: (S,) int16 at 16 kHz, memory-mapped and read-only.
     """
 
     number: int
@@ -51,7 +52,7 @@ class Utterance:
 
 
 class Writer:
-    """Fills a folder, utterance by utterance; what is skipped is counted by reason."""
+    """Writes a folder utterance by utterance, and records what is skipped by reason."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,21 +71,22 @@ class Writer:
         skipped = json.dumps(self._skipped, ensure_ascii=False, sort_keys=True)
         (self._folder / _SKIPPED).write_text(skipped, encoding="utf-8")
 
-    def add(self, samples_S: NDArray[np.int16], **facts: str | None) -> None:
-        """An utterance's samples, and what `Utterance` says of it."""
+    def add(self, samples_S: NDArray[np.int16], **fields: str | None) -> None:
+        """Append an utterance with its samples and the other fields of `Utterance`."""
         samples_S.astype(_SAMPLES).tofile(self._audio)
-        self._utterances.write(json.dumps({**facts, "samples": len(samples_S)}, ensure_ascii=False) + "\n")
+        self._utterances.write(json.dumps({**fields, "samples": len(samples_S)}, ensure_ascii=False) + "\n")
 
     def skip(self, id: str, reason: Unusable) -> None:
+        """Record an utterance that cannot be used."""
         self._skipped.setdefault(str(reason), []).append(id)
 
 
 def read(folder: Path) -> list[Utterance]:
-    """Every utterance of the folder; samples are read from disk when they are used."""
+    """Return all utterances of a folder; samples are read from disk on access."""
     lines = (folder / _UTTERANCES).read_text(encoding="utf-8").split("\n")[:-1]
     records = [json.loads(line) for line in lines]
     ends_U = np.cumsum([0, *(record.pop("samples") for record in records)])
-    # No file of zero bytes can be mapped.
+    # An empty file cannot be mapped.
     samples_S = np.memmap(folder / _AUDIO, dtype=_SAMPLES, mode="r") if ends_U[-1] else np.zeros(0, _SAMPLES)
     return [
         Utterance(number=number, samples_S=samples_S[ends_U[number] : ends_U[number + 1]], **record)
@@ -93,9 +95,10 @@ def read(folder: Path) -> list[Utterance]:
 
 
 def skipped(folder: Path) -> Mapping[str, list[str]]:
+    """Return the ids of skipped utterances by reason."""
     return json.loads((folder / _SKIPPED).read_text(encoding="utf-8"))
 
 
 def sha256(folder: Path) -> str:
-    """Of sound and transcripts."""
-    return local_files.sha256_of({name: folder / name for name in (_AUDIO, _UTTERANCES)})
+    """Return the checksum of audio and transcripts."""
+    return checksums.sha256_of_files({name: folder / name for name in (_AUDIO, _UTTERANCES)})

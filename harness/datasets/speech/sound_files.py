@@ -1,4 +1,4 @@
-"""Sound files as 16-bit samples of one channel at one rate, or the reason why one cannot be used."""
+"""Sound files as 16-bit mono samples at one rate, or the reason why a file cannot be used."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness.datasets.shared import installed
+from vocabench.harness.datasets.shared import packages
 
 SAMPLE_RATE = 16_000
-SECONDS = (0.1, 30.0)  # of an utterance that is used: the encoder's memory grows with its square
+SECONDS = (0.1, 30.0)  # of a usable utterance; the memory of the encoder grows with the square
 
 _RATES = (4_000, 192_000)
 _FULL_SCALE = 32_768
@@ -19,20 +19,20 @@ _UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # in the header of a WAV file that was written
 
 
 class Unusable(Exception):
-    """Sound that cannot be used; its message is the reason, one of a few, that reports count by."""
+    """Sound that cannot be used; the message is one of a few reasons, by which reports count."""
 
 
 def read(path: Path) -> NDArray[np.int16]:
-    """The samples, (S,), at `SAMPLE_RATE`; two channels are averaged.
+    """Return the samples of a file, (S,), at `SAMPLE_RATE`; two channels are averaged.
 
-    Any format that libsndfile reads: WAV, FLAC, Ogg Vorbis, MP3 and others.
+    All formats of libsndfile are supported: WAV, FLAC, Ogg Vorbis, MP3 and others.
 
     Raises:
-        Unusable: The file is missing, empty, truncated or corrupt; it has more than 2 channels, a rate outside 4 to
-            192 kHz, or lasts less or longer than `SECONDS`.
+        Unusable: The file is missing, empty, truncated or corrupt, has more than 2 channels or a rate outside 4 to 192
+            kHz, or is shorter or longer than `SECONDS`.
         BadInput: soundfile is not installed.
     """
-    installed.require("reading sound files", {"soundfile": "soundfile"})
+    packages.require("reading sound files", {"soundfile": "soundfile"})
     import soundfile
 
     if not path.is_file():
@@ -40,7 +40,7 @@ def read(path: Path) -> NDArray[np.int16]:
     try:
         if not path.stat().st_size:
             raise Unusable("empty")
-        if _is_cut_wav(path):
+        if _is_truncated_wav(path):
             raise Unusable("truncated")
         with soundfile.SoundFile(path) as file:
             if file.channels > 2:
@@ -55,7 +55,7 @@ def read(path: Path) -> NDArray[np.int16]:
             if len(values_SC) < file.frames:
                 raise Unusable("truncated")
             rate = file.samplerate
-    # A TypeError is soundfile's for a file of bare samples, which it knows by the name ".raw".
+    # soundfile raises TypeError for ".raw" files, which have no header.
     except (soundfile.SoundFileError, OSError, TypeError):
         raise Unusable("corrupt") from None
     if not np.isfinite(values_SC).all():
@@ -67,25 +67,25 @@ def read(path: Path) -> NDArray[np.int16]:
 
 
 def resampled(values_S: NDArray, rate: int) -> NDArray[np.int16]:
-    """Samples in the range of 16 bits, from `rate` to `SAMPLE_RATE`."""
+    """Return samples on the 16-bit scale at `SAMPLE_RATE`, given samples on that scale at `rate`."""
     if rate != SAMPLE_RATE:
-        from scipy.signal import resample_poly  # takes long to import
+        from scipy.signal import resample_poly  # slow to import
 
         common = gcd(rate, SAMPLE_RATE)
         values_S = resample_poly(values_S.astype(np.float64), SAMPLE_RATE // common, rate // common)
     return np.clip(np.rint(values_S), -_FULL_SCALE, _FULL_SCALE - 1).astype(np.int16)
 
 
-def _is_cut_wav(path: Path) -> bool:
-    """Whether a WAV file ends before its samples do, which libsndfile lets pass."""
+def _is_truncated_wav(path: Path) -> bool:
+    """Return whether a WAV file ends before its samples do, which libsndfile accepts."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        opening = file.read(12)
-        if opening[:4] != b"RIFF" or opening[8:] != b"WAVE":
+        header = file.read(12)
+        if header[:4] != b"RIFF" or header[8:] != b"WAVE":
             return False
-        while len(header := file.read(8)) == 8:
-            said = int.from_bytes(header[4:], "little")
-            if header[:4] == b"data":
-                return said not in _UNKNOWN_SIZES and file.tell() + said > size
-            file.seek(said + said % 2, 1)
+        while len(chunk := file.read(8)) == 8:
+            length = int.from_bytes(chunk[4:], "little")
+            if chunk[:4] == b"data":
+                return length not in _UNKNOWN_SIZES and file.tell() + length > size
+            file.seek(length + length % 2, 1)
     return False

@@ -1,4 +1,4 @@
-"""Corpora: text counted and encoded once, then memory-mapped."""
+"""Text corpora, counted and encoded once and then memory-mapped."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import registry
-from vocabench.harness.datasets.shared import local_files
-from vocabench.harness.datasets.shared.local_files import Progress
-from vocabench.harness.datasets.shared.source import Text
-from vocabench.harness.datasets.text import encode, own, tokenization
+from vocabench.harness.datasets.shared import checksums
+from vocabench.harness.datasets.shared.dataset import Progress, TextDataset, TextFiles, no_progress
+from vocabench.harness.datasets.text import layouts, tokenization, word_ids
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
 
-_FORMAT = 3  # of the cache: raised when the same text would be encoded otherwise
+_VERSION = 3  # of the cache; to be raised when the same text would be encoded differently
 
 
 @dataclass(frozen=True)
@@ -26,13 +25,13 @@ class Corpus:
     """Encoded text.
 
     Attributes:
-        name: Of the dataset, or of the user's file or folder.
-        sha256: Of the text of all splits.
-        licence: Of the text.
-        versions: What the text was made from, where that can change.
-        words: Id to word, by falling count, then alphabetically.
-        counts_V: (V,) int64: occurrences in the training split.
-        splits: Split to memory-mapped (tokens,) int32 ids: "train", "valid", and "test" where there is one.
+        name: Name of the dataset, or of the user's file or folder.
+        sha256: Checksum of the text of all splits.
+        licence: Licence of the text.
+        versions: Versions of what the text was built from, where these can change.
+        words: Words in order of their ids, by decreasing count, ties in alphabetical order.
+        counts_V: (V,) int64, occurrences in the training split.
+        splits: (tokens,) int32 ids by split, memory-mapped: "train", "valid", and "test" if there is one.
     """
 
     name: str
@@ -44,33 +43,27 @@ class Corpus:
     splits: Mapping[str, NDArray[np.int32]]
 
 
-def _silent(_: str) -> None:
-    pass
+def find(name: str, progress: Progress = no_progress) -> TextFiles:
+    """Return the text of a dataset, or the text at a path; build or download it first if it is not here."""
+    if name not in registry.datasets() and layouts.is_path(name):
+        return layouts.at_path(name)
+    return registry.dataset_of_kind(name, TextDataset).find(progress)
 
 
-def find(name: str, progress: Progress = _silent) -> Text:
-    """The text of a dataset, or of a file or folder by its path; built or downloaded where it must be."""
-    if name not in registry.datasets() and own.is_path(name):
-        return own.text(name)
-    return registry.dataset_of_kind(name, "text").text(progress)
-
-
-def _tokens(text: Text) -> dict[str, Iterator[list[str]]]:
-    return {split: tokenization.tokens(path, text.rule) for split, path in text.files.items()}
-
-
-def load(name: str, *, vocab: int | None = None, min_count: int | None = None, progress: Progress = _silent) -> Corpus:
-    """Count, encode and map a dataset, from the cache where it has been done before.
+def load(
+    name: str, *, vocab: int | None = None, min_count: int | None = None, progress: Progress = no_progress
+) -> Corpus:
+    """Count, encode and map a corpus; the encoded text is cached.
 
     Args:
-        name: A dataset, or a path.
-        vocab: So many words, <unk> and <eos> among them; None keeps those that occur often enough.
-        min_count: How often that is, in place of the dataset's own rule.
+        name: Name of a dataset, or a path; see `layouts.at_path`.
+        vocab: Size of the vocabulary, <unk> and <eos> included; None keeps the words that occur often enough.
+        min_count: Fewest occurrences of a kept word; None takes the dataset's own rule.
         progress: Called with a line of text now and then.
 
     Raises:
-        BadInput: No such dataset; a split is missing or empty; text that is not UTF-8; a vocabulary below 2 or above
-            the number of words there are; a failed download; a cache that cannot be written.
+        BadInput: The dataset does not exist; a split is missing or empty; the text is not UTF-8; the vocabulary is
+            below 2 or above the number of distinct words; a download fails; the cache cannot be written.
     """
     if vocab is not None and min_count is not None:
         raise BadInput(f"vocab={vocab} and min_count={min_count}: allowed: one of them")
@@ -79,20 +72,24 @@ def load(name: str, *, vocab: int | None = None, min_count: int | None = None, p
     if min_count is not None and min_count < 1:
         raise BadInput(f"min_count={min_count} for dataset {name!r}: allowed: from 1")
     text = find(name, progress)
-    sha256 = local_files.sha256_of(text.files)
+    sha256 = checksums.sha256_of_files(text.files)
     fewest = min_count or text.min_count
-    rule = [_FORMAT, sha256, text.rule, vocab or f"min_count {fewest}"]
+    rule = [_VERSION, sha256, text.rule, vocab or f"min_count {fewest}"]
     key = hashlib.sha256(json.dumps(rule).encode()).hexdigest()[:24]
     folder = cache_folder.filled(
         cache_folder.path() / "corpora" / key,
-        lambda scratch: encode.encode(text.name, _tokens(text), vocab, fewest, scratch, progress),
+        lambda scratch: word_ids.encode(text.name, _tokens(text), vocab, fewest, scratch, progress),
     )
     return Corpus(
         name=text.name,
         sha256=sha256,
         licence=text.licence,
         versions=text.versions,
-        words=encode.read_words(folder),
-        counts_V=encode.read_counts(folder),
-        splits={split: encode.read_ids(folder, split) for split in text.files},
+        words=word_ids.read_words(folder),
+        counts_V=word_ids.read_counts(folder),
+        splits={split: word_ids.read_ids(folder, split) for split in text.files},
     )
+
+
+def _tokens(text: TextFiles) -> dict[str, Iterator[list[str]]]:
+    return {split: tokenization.tokens(path, text.rule) for split, path in text.files.items()}

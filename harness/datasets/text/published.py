@@ -1,33 +1,40 @@
-"""Corpora that others publish: downloaded and checked, or found in the user's own folder."""
+"""Published corpora, downloaded or in the user's own folder."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vocabench.harness.datasets.shared import downloads as _download
-from vocabench.harness.datasets.shared import local_files
+from vocabench.harness.datasets.shared import checksums
+from vocabench.harness.datasets.shared.dataset import Progress, TextFiles
 from vocabench.harness.datasets.shared.downloads import Download
-from vocabench.harness.datasets.shared.local_files import Progress
-from vocabench.harness.datasets.shared.source import Text
+from vocabench.harness.datasets.text import splitting
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
 
 
+def user_folder(name: str) -> Path | None:
+    """Return the folder of a dataset below `VOCABENCH_DATA`, or None if there is none."""
+    data = os.environ.get("VOCABENCH_DATA")
+    folder = Path(data) / name if data else None
+    return folder if folder and folder.is_dir() else None
+
+
 @dataclass(frozen=True)
-class Published:
+class PublishedText:
     """A corpus whose files have fixed names.
 
     Attributes:
-        name: Of the dataset, and of its folder below `VOCABENCH_DATA`.
-        files: Split to file name.
-        rule: One of `text.RULES`.
-        licence: Of the text.
-        downloads: What brings the files; none where the user must have them.
-        checksums: File name to sha256, where it is known: checked in the user's own folder too.
-        held_out: So many bytes at the end of the training file are the validation split; 0 where it has its own file.
-        min_count: As in `Text`.
+        name: Name of the dataset, and of its folder below `VOCABENCH_DATA`.
+        files: File name by split.
+        rule: Tokenization, a key of `tokenization.RULES`.
+        licence: Licence of the text.
+        downloads: Downloads that contain the files; empty if users must provide them.
+        checksums: Known sha256 by file name; also checked in the user's own folder.
+        held_out: Bytes at the end of the training file that are the validation split; 0 if that has its own file.
+        min_count: See `TextFiles`.
     """
 
     name: str
@@ -39,8 +46,9 @@ class Published:
     held_out: int = 0
     min_count: int = 1
 
-    def text(self, progress: Progress) -> Text:
-        folder = self._own() or self._downloaded(progress)
+    def find(self, progress: Progress) -> TextFiles:
+        """Return the files; download them first if they are not here."""
+        folder = self._checked_user_folder() or self._downloaded(progress)
         files = {split: folder / name for split, name in self.files.items()}
         if self.held_out:
             size = files["train"].stat().st_size
@@ -48,23 +56,24 @@ class Published:
                 raise BadInput(
                     f"file {files['train']}: {size:,} bytes: allowed: more than the {self.held_out:,} held out"
                 )
-            files = local_files.hold_out(files["train"], {"train": size - self.held_out, "valid": size})
-        return Text(self.name, files, self.rule, self.licence, self.min_count)
+            files = splitting.split(files["train"], {"train": size - self.held_out, "valid": size})
+        return TextFiles(self.name, files, self.rule, self.licence, self.min_count)
 
     def is_here(self) -> bool:
-        own = local_files.local_folder(self.name)
-        return bool(own and self._has_all(own)) or cache_folder.is_whole(self._cached())
+        """Return whether the files are in the user's folder or in the cache."""
+        folder = user_folder(self.name)
+        return bool(folder and self._is_complete(folder)) or cache_folder.is_whole(self._cached())
 
-    def _own(self) -> Path | None:
-        """The user's folder, if it holds the files themselves and not just the archive they come in."""
-        folder = local_files.local_folder(self.name)
-        if folder is None or not self._has_all(folder):
+    def _checked_user_folder(self) -> Path | None:
+        """Return the user's folder if it contains the files themselves, and not only an archive of them."""
+        folder = user_folder(self.name)
+        if folder is None or not self._is_complete(folder):
             return None
         for name, sha256 in self.checksums.items():
-            _download.check(folder / name, sha256)
+            checksums.check(folder / name, sha256)
         return folder
 
-    def _has_all(self, folder: Path) -> bool:
+    def _is_complete(self, folder: Path) -> bool:
         return all((folder / name).is_file() for name in self.files.values())
 
     def _cached(self) -> Path:
@@ -79,6 +88,6 @@ class Published:
 
         def fetch(folder: Path) -> None:
             for download in self.downloads:
-                download.into(folder, progress, local=local_files.local_folder(self.name))
+                download.into(folder, progress, local=user_folder(self.name))
 
         return cache_folder.filled(self._cached(), fetch)

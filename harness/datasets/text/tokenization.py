@@ -1,4 +1,4 @@
-"""From text to words: the tokenization rules, applied to a stream so that no file is ever held whole."""
+"""Tokenization rules from text to words, applied to a stream so that no file is ever held in memory as a whole."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from vocabench.impls.errors import BadInput
 
 EOS, UNK, NUMBER = "<eos>", "<unk>", "<num>"
 
-_CHUNK_CHARACTERS = 1 << 21  # some tens of megabytes once they are words
+_CHUNK_CHARACTERS = 1 << 21  # tens of megabytes as words
 
-# Letters of any script with inner apostrophes, numbers, and the punctuation that ends or joins clauses.
+# Letters of any script with inner apostrophes, numbers, and punctuation that ends or joins clauses.
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*|\d+(?:[.,]\d+)*|[.,;:!?]")
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words, `<num>` for numbers, and . , ; : ! ? as words of their own; all else is left out."""
-    found = _WORD.findall(text.lower().replace("\u2019", "'"))
-    return [NUMBER if token[0].isdigit() else token for token in found]
+    """Return lower-case words, `<num>` for numbers, and . , ; : ! ? as separate words; drop everything else."""
+    matches = _WORD.findall(text.lower().replace("\u2019", "'"))
+    return [NUMBER if match[0].isdigit() else match for match in matches]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How text becomes words.
+    """A tokenization rule.
 
     Attributes:
-        split: From text to its words.
-        ends_lines: Which lines end with <eos>: "none", "all", or "filled", those that hold a word.
+        split: Function from a text to its words.
+        ends_lines: Lines that end with <eos>: "none", "all", or "filled" for those that contain a word.
     """
 
     split: Callable[[str], list[str]]
@@ -37,20 +37,20 @@ class Rule:
 
 
 RULES = {
-    "stream": Rule(str.split, "none"),  # one endless line, as text8
-    "lines": Rule(str.split, "all"),  # tokenized already
+    "stream": Rule(str.split, "none"),  # one long line, as in text8
+    "lines": Rule(str.split, "all"),  # already tokenized
     "english": Rule(words_of, "filled"),
 }
 
 
 def tokens(path: Path, rule: str) -> Iterator[list[str]]:
-    """The words of a file, some megabytes at a time.
+    """Yield the words of a file, a few megabytes at a time.
 
     Raises:
-        BadInput: The file cannot be read, is not UTF-8 (naming the byte where it is not), or has no white space.
+        BadInput: The file cannot be read, is not UTF-8 (the message names the byte), or has no white space.
     """
     split, ends_lines = RULES[rule].split, RULES[rule].ends_lines
-    is_open = False  # the words of the last line so far were given out without its end
+    is_open = False  # whether the last line was yielded in part, without its end
     for piece in _pieces(path):
         if ends_lines == "none":
             yield split(piece)
@@ -58,26 +58,26 @@ def tokens(path: Path, rule: str) -> Iterator[list[str]]:
             yield split(piece.replace("\n", f" {EOS} "))
             is_open = not piece.endswith("\n")
         else:
-            found: list[str] = []
+            batch: list[str] = []
             *whole, rest = piece.split("\n")
             for line in whole:
                 words = split(line)
-                found += words
+                batch += words
                 if words or is_open:
-                    found.append(EOS)
+                    batch.append(EOS)
                 is_open = False
             words = split(rest)
             is_open = is_open or bool(words)
-            yield found + words
+            yield batch + words
     if is_open:
         yield [EOS]
 
 
 def _pieces(path: Path) -> Iterator[str]:
-    """The file's text, each piece but the last up to a space or a line's end."""
+    """Yield the text of a file in pieces; each but the last ends with a space or a line feed."""
     rest = ""
     try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:  # a mark at the start is part of no word
+        with path.open(encoding="utf-8-sig", newline="\n") as file:  # without a byte order mark
             while chunk := file.read(_CHUNK_CHARACTERS):
                 cut = max(chunk.rfind(" "), chunk.rfind("\n")) + 1
                 if not cut and rest and len(chunk) == _CHUNK_CHARACTERS:
@@ -92,27 +92,27 @@ def _pieces(path: Path) -> Iterator[str]:
         if rest:
             yield rest
     except UnicodeDecodeError as error:
-        raise _no_utf8(path) from error
+        raise _not_utf8(path) from error
     except OSError as error:
         raise BadInput(f"text file {path}: {error.strerror}: allowed: a file that can be read") from error
 
 
 def check_utf8(path: Path) -> None:
-    """Raises `BadInput` naming the first byte that is not UTF-8."""
+    """Raise `BadInput` with the first byte that is not UTF-8, if there is one."""
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
             while file.read(_CHUNK_CHARACTERS):
                 pass
     except UnicodeDecodeError as error:
-        raise _no_utf8(path) from error
+        raise _not_utf8(path) from error
 
 
-def _no_utf8(path: Path) -> BadInput:
+def _not_utf8(path: Path) -> BadInput:
     return BadInput(f"text file {path}: {_first_bad_byte(path)}: allowed: UTF-8")
 
 
 def _first_bad_byte(path: Path) -> str:
-    """Where in the file, which the decoder, seeing only its buffer, cannot say."""
+    """Return where in the file decoding fails; the decoder itself reports a position in its buffer only."""
     start, left = 0, b""
     with path.open("rb") as file:
         while block := file.read(1 << 20):

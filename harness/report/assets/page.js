@@ -1,20 +1,20 @@
 "use strict";
-// Sorts a table by the column whose heading is pressed, and shows the rows that hold all the words asked for.
+// Sorts a table by a column when its heading is pressed, and shows only the rows that contain all words of the filter.
 
-// A number with its unit to a plain number, so that 9.1 ms comes before 1.2 s and 88 MiB before 1.1 GiB.
+// Factors of units, so that 9.1 ms comes before 1.2 s and 88 MiB before 1.1 GiB.
 const SCALES = { "µs": 1e-6, ms: 1e-3, s: 1, min: 60, KiB: 1024, MiB: 1048576, GiB: 1073741824, "%": 0.01 };
 
 function valueOf(text) {
-  const found = text.match(/^\s*(-?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*([^\s\d[]*)/i);
-  if (!found) return null;
-  const scale = SCALES[found[2]];
-  return Number(found[1].replaceAll(",", "")) * (scale === undefined ? 1 : scale);
+  const match = text.match(/^\s*(-?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*([^\s\d[]*)/i);
+  if (!match) return null;
+  const scale = SCALES[match[2]];
+  return Number(match[1].replaceAll(",", "")) * (scale === undefined ? 1 : scale);
 }
 
 function compare(first, second) {
   const a = valueOf(first), b = valueOf(second);
   if (a !== null && b !== null) return a - b;
-  // What is empty comes last, a number before a word.
+  // Numbers come before words, and words before empty cells.
   if (!first.trim() !== !second.trim()) return first.trim() ? -1 : 1;
   if ((a === null) !== (b === null)) return a === null ? 1 : -1;
   return first.localeCompare(second);

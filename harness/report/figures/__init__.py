@@ -1,4 +1,4 @@
-"""The report's figures: each a drawing with the numbers it shows, made from stored rows; none without a row to draw."""
+"""The figures of the report: drawings of stored rows, each with a table of its values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from vocabench.harness.report import svg
 from vocabench.harness.report.figures import agreement, lengths, quality, roofline, sizes, training
 from vocabench.harness.report.figures._figure import Figure, name_of
 from vocabench.harness.report.rows import Record
-from vocabench.harness.run.store import Row
+from vocabench.harness.run.rows import Row
 
 __all__ = ["Figure", "all_of", "name_of"]
 
 
 def all_of(rows: Sequence[Row], records: Sequence[Record]) -> list[Figure]:
-    """Every figure that these rows have numbers for."""
+    """Return all figures for which the rows have values."""
     looks = svg.style([name_of(record) for record in records if record["quantity"] != "agreement_error"])
     return [
         *sizes.speed(records, looks),

@@ -1,4 +1,4 @@
-"""The timing task's records by size of the vocabulary."""
+"""Records of the timing task by size of the vocabulary."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from vocabench.harness.report.rows import Record, groups
 def by_vocabulary(
     records: Sequence[Record], quantity: str
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, list[Record]]]]:
-    """For each setting of the timing task that has several sizes or methods: method to its records by rising size."""
-    found = [
+    """Yield each setting of the timing task with the records of its methods, by increasing size."""
+    timed = [
         r
         for r in records
         if r["task"] == "timing" and r["quantity"] == quantity and r["value"] is not None and r["vocab"]
     ]
-    for key, group in groups(found, "framework", "dim", "tokens", "precision", "device").items():
+    for key, group in groups(timed, "framework", "dim", "tokens", "precision", "device").items():
         lines: dict[str, list[Record]] = {}
         for record in sorted(group, key=lambda record: record["vocab"]):
             lines.setdefault(name_of(record), []).append(record)
@@ -26,5 +26,6 @@ def by_vocabulary(
 
 
 def setting(key: tuple[Any, ...]) -> str:
+    """Return the description of a setting."""
     framework, dim, tokens, precision, device = key
     return f"{framework}, N={tokens:,}, D={dim}, {precision}, {device}"

@@ -1,26 +1,26 @@
-"""What a figure of the report is, and how records are put together for one."""
+"""Figures of the report, and names of the methods in them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vocabench.harness.report.rows import Record
-from vocabench.harness.run.cells import variant
+from vocabench.harness.run.cells import Cell
 
-Looks = Mapping[str, Mapping[str, str]]  # of a method, the same in every figure: colour and marker
+Looks = Mapping[str, Mapping[str, str]]  # colour and marker by method, the same in all figures
 
 
 @dataclass(frozen=True)
 class Figure:
-    """
+    """A figure of the report.
+
     Attributes:
-        section: Where in the report it stands.
-        title: What it shows.
-        caption: How to read it.
-        svg: The drawing.
-        columns, lines: The same numbers as a table, for readers who cannot see the drawing.
+        section: Id of its section in the report.
+        title: Contents.
+        caption: Explanation.
+        svg: Drawing.
+        columns, lines: Values as a table, for readers who cannot see the drawing.
     """
 
     section: str
@@ -32,14 +32,15 @@ class Figure:
 
 
 def name_of(record: Record) -> str:
+    """Return the method with its options."""
     return f"{record['method']} {record['options']}".strip()
 
 
-def name_of_cell(cell: Mapping[str, Any]) -> str:
-    """As that of its records."""
-    return f"{cell['method']} {variant(cell['options'])}".strip()
+def name_of_cell(cell: Cell) -> str:
+    """Return the same name as `name_of` for the records of a cell."""
+    return f"{cell.method} {cell.variant}".strip()
 
 
 def unless_test(split: str | None) -> str:
-    """Which split it is of, where it is not that for testing."""
+    """Return the suffix of a title that names a split other than "test"."""
     return f", {split} split" if split not in (None, "", "test") else ""

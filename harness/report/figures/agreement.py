@@ -1,4 +1,4 @@
-"""How far each layer is from its definition."""
+"""Numerical error of each layer against its definition."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from vocabench.harness.report.svg import Axes
 
 
 def errors(records: Sequence[Record]) -> list[Figure]:
-    """Largest error of each method and framework against the float64 oracle, in units of its tolerance."""
-    found = [r for r in records if r["quantity"] == "agreement_error" and r["value"]]
-    made = []
-    for number, ((precision,), group) in enumerate(groups(found, "precision").items()):
+    """Draw the largest error of each method and framework against the oracle, in units of its tolerance."""
+    nonzero = [r for r in records if r["quantity"] == "agreement_error" and r["value"]]
+    drawn = []
+    for number, ((precision,), group) in enumerate(groups(nonzero, "precision").items()):
         names = list(dict.fromkeys(name_of(r) for r in group))
         frameworks = list(dict.fromkeys(r["framework"] for r in group))
 
@@ -25,9 +25,9 @@ def errors(records: Sequence[Record]) -> list[Figure]:
             frameworks: list[str] = frameworks,
         ) -> None:
             for framework, look in svg.style(frameworks).items():
-                mine = [r for r in group if r["framework"] == framework]
-                places = [names.index(name_of(r)) for r in mine]
-                axes.plot([r["value"] for r in mine], places, linestyle="none", markersize=5, label=framework, **look)
+                points = [r for r in group if r["framework"] == framework]
+                lines = [names.index(name_of(r)) for r in points]
+                axes.plot([r["value"] for r in points], lines, linestyle="none", markersize=5, label=framework, **look)
             axes.axvline(1.0, color="#888", linewidth=1)
             axes.set_yticks(range(len(names)), [svg.short(name) for name in names])
             axes.invert_yaxis()
@@ -37,7 +37,7 @@ def errors(records: Sequence[Record]) -> list[Figure]:
 
         title = f"Agreement with the float64 definition: {precision}"
         outside = [f"{name_of(r)} in {r['framework']}" for r in group if r["value"] > 1]
-        made.append(
+        drawn.append(
             Figure(
                 "agreement",
                 title,
@@ -53,4 +53,4 @@ def errors(records: Sequence[Record]) -> list[Figure]:
                 [(name_of(r), r["framework"], f"{r['value']:.2g}") for r in group],
             )
         )
-    return made
+    return drawn

@@ -6,21 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.report import svg
 from vocabench.harness.report.figures._figure import Figure, Looks, name_of, name_of_cell, unless_test
 from vocabench.harness.report.rows import Record, trial
 from vocabench.harness.report.svg import Axes
-from vocabench.harness.report.table import seconds
-from vocabench.harness.run.store import Row
+from vocabench.harness.report.units import seconds
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Row
 from vocabench.harness.tasks.shared.paired import BASELINE
 
 
 @dataclass(frozen=True)
 class _Point:
-    """
+    """Decoding time of a layer on utterances of similar length.
+
     Attributes:
-        length: Units an utterance.
-        gain: Full softmax's decoding time over the layer's, which is `seconds`.
+        utterances: Number of utterances.
+        length: Mean number of units of an utterance.
+        gain: Decoding time of full softmax divided by that of the layer.
+        seconds: Decoding time of the layer.
     """
 
     utterances: int
@@ -30,21 +35,29 @@ class _Point:
 
 
 def gains(rows: Sequence[Row], records: Sequence[Record], looks: Looks) -> list[Figure]:
-    """Full softmax's decoding time over each layer's by the length of the transcript; what disagrees has none."""
-    wrong = {_layer(r, name_of(r)) for r in records if r["task"] == "speech" and r["agreement"] == "disagree"}
-    trials: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {}
+    """Draw the decoding time of full softmax divided by that of each layer, by the length of the transcript.
+
+    Layers that disagree with their definition are left out.
+    """
+    wrong = {
+        _layer(name_of(r), r["framework"], r["precision"], r["device"])
+        for r in records
+        if r["task"] == "speech" and r["agreement"] == DISAGREE
+    }
+    trials: dict[str, tuple[Cell, dict[str, list[dict[str, Any]]]]] = {}
     for row in rows:
-        cell = row["cell"]
+        cell = row.cell
         name = name_of_cell(cell)
-        for measurement in row["measurements"]:
-            found = measurement.get("detail", {}).get("by_length")
-            if measurement["quantity"] == "rtf" and found and _layer(cell, name) not in wrong:
-                trials.setdefault(trial(row), (cell, {}))[1][name] = found
-    made = []
+        layer = _layer(name, cell.framework, cell.precision, cell.device)
+        for measurement in row.measurements:
+            parts = measurement.detail.get("by_length")
+            if measurement.quantity == "rtf" and parts and layer not in wrong:
+                trials.setdefault(trial(row), (cell, {}))[1][name] = parts
+    drawn = []
     for number, (cell, by_name) in enumerate(trials.values()):
         baseline = by_name.get(BASELINE, [])
-        lines = {name: _points(found, baseline) for name, found in by_name.items() if name != BASELINE}
-        lines = {name: points for name, points in lines.items() if len(points) > 1}  # one length shows no growth
+        lines = {name: _points(parts, baseline) for name, parts in by_name.items() if name != BASELINE}
+        lines = {name: points for name, points in lines.items() if len(points) > 1}  # a single point shows no trend
         if not lines:
             continue
 
@@ -64,16 +77,15 @@ def gains(rows: Sequence[Row], records: Sequence[Record], looks: Looks) -> list[
             axes.grid(axis="y")
             svg.legend(axes)
 
-        title = f"What a layer gains in decoding as transcripts grow: {_setting(cell)}"
-        made.append(
+        title = f"Speed-up in decoding by length of the transcript: {_setting(cell)}"
+        drawn.append(
             Figure(
                 "decoding",
                 title,
-                "The time in which full softmax decodes utterances over the layer's, encoder included, by the length "
-                "of what was said; the line at 1 is full softmax. Each was decoded once, one layer after the other: "
-                "these times show more noise than the paired timings of layers. A model that hears more or fewer units "
-                "than were said takes another time for that, too.",
-                svg.drawn(draw, name=f"lengths{number}", title=title, description=_spoken(lines)),
+                "Decoding time of full softmax divided by that of the layer, encoder included, by the length of the "
+                "reference transcript; the line at 1 is full softmax. Layers decode one after the other, so these "
+                "times are noisier than paired timings, and they depend on how many units a model outputs.",
+                svg.drawn(draw, name=f"lengths{number}", title=title, description=_description(lines)),
                 ("method", "units an utterance", "utterances", "speed-up", "time"),
                 [
                     (name, f"{point.length:.1f}", f"{point.utterances:,}", f"{point.gain:.2f}", seconds(point.seconds))
@@ -82,32 +94,31 @@ def gains(rows: Sequence[Row], records: Sequence[Record], looks: Looks) -> list[
                 ],
             )
         )
-    return made
+    return drawn
 
 
-def _layer(fields: Record, name: str) -> tuple[str, ...]:
-    """What a verdict is of."""
-    return (name, fields["framework"], fields["precision"], fields["device"])
+def _layer(name: str, framework: str, precision: str, device: str) -> tuple[str, ...]:
+    """Return the key of a verdict."""
+    return (name, framework, precision, device)
 
 
-def _setting(cell: dict[str, Any]) -> str:
-    settings = cell["settings"]
-    units = f"{cell['vocab']:,} {settings.get('units', '')}".strip()
-    return f"{cell['dataset']}{unless_test(settings.get('split'))}, {units}, {cell['framework']}"
+def _setting(cell: Cell) -> str:
+    units = f"{cell.vocab:,} {cell.settings.get('units', '')}".strip()
+    return f"{cell.dataset}{unless_test(cell.settings.get('split'))}, {units}, {cell.framework}"
 
 
-def _points(found: Sequence[dict[str, Any]], baseline: Sequence[dict[str, Any]]) -> list[_Point]:
-    """By rising length; none where full softmax decoded other utterances, or the parts were cut otherwise."""
-    if [_utterances(part) for part in found] != [_utterances(part) for part in baseline]:
+def _points(parts: Sequence[dict[str, Any]], baseline: Sequence[dict[str, Any]]) -> list[_Point]:
+    """Return points by increasing length; none if full softmax decoded other utterances or was divided differently."""
+    if [_utterances(part) for part in parts] != [_utterances(part) for part in baseline]:
         return []
     return [
         _Point(
             part["utterances"],
             part["units_per_utterance"],
-            other["decode_seconds"] / part["decode_seconds"],
+            baseline_part["decode_seconds"] / part["decode_seconds"],
             part["decode_seconds"],
         )
-        for part, other in zip(found, baseline, strict=True)
+        for part, baseline_part in zip(parts, baseline, strict=True)
     ]
 
 
@@ -115,7 +126,7 @@ def _utterances(part: dict[str, Any]) -> tuple[float, ...]:
     return (part["utterances"], part["units_per_utterance"], part["audio_seconds"])
 
 
-def _spoken(lines: dict[str, list[_Point]]) -> str:
+def _description(lines: dict[str, list[_Point]]) -> str:
     return "; ".join(
         f"{name}: {points[0].gain:.2f} times at {points[0].length:.0f} units, {points[-1].gain:.2f} at "
         f"{points[-1].length:.0f}"

@@ -1,4 +1,4 @@
-"""How good a trained model is against how fast it was trained."""
+"""Quality of trained models against their training speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vocabench.harness.report.rows import Record, groups
 from vocabench.harness.report.svg import Axes
 from vocabench.harness.tasks.shared.paired import BASELINE
 
-# The one figure by which a task's models are told apart.
+# The quantity that compares the models of a task.
 QUALITY = {
     "language_modelling": "perplexity",
     "summarization": "rouge1_f1",
@@ -22,8 +22,15 @@ QUALITY = {
 
 
 @dataclass(frozen=True)
-class _Point:
-    """A model; `name` is what it looks by, `apart` what sets it apart from others of that name."""
+class Point:
+    """A trained model.
+
+    Attributes:
+        name: Method with its options, which determines the colour.
+        apart: What distinguishes it from other models with the same name.
+        speed: Training time of full softmax in the same framework divided by that of the model.
+        quality: Value of the quantity that compares the models.
+    """
 
     name: str
     apart: str
@@ -37,60 +44,32 @@ class _Point:
 
 
 def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
-    """Quality against training speed, with the points that no other beats in both (the Pareto front)."""
-    made = []
+    """Draw quality against training speed, with the Pareto front."""
+    drawn = []
     for task, quantity in QUALITY.items():
-        mine = [r for r in records if r["task"] == task and r["value"] is not None]
-        found = groups(mine, "dataset", "vocab", "split")
-        for number, ((dataset, vocab, split), group) in enumerate(found.items()):
+        of_task = [r for r in records if r["task"] == task and r["value"] is not None]
+        for number, ((dataset, vocab, split), group) in enumerate(groups(of_task, "dataset", "vocab", "split").items()):
             points = _points(group, quantity)
             if len(points) < 2:
                 continue
-            better_high = QUANTITIES[quantity][1] == HIGHER
-            front = pareto(points, better_high)
+            front = pareto(points, QUANTITIES[quantity].better == HIGHER)
 
             def draw(
                 axes: Axes,
-                points: Sequence[_Point] = points,
-                front: Sequence[_Point] = front,
-                label: str = quantity,
-                high: bool = better_high,
+                points: Sequence[Point] = points,
+                front: Sequence[Point] = front,
+                quantity: str = quantity,
             ) -> None:
-                frameworks = list(dict.fromkeys(p.framework for p in points))
-                for name in dict.fromkeys(p.name for p in points):
-                    mine = [p for p in points if p.name == name]
-                    axes.plot([], [], linestyle="none", marker="o", color=looks[name]["color"], label=svg.short(name))
-                    for p in mine:
-                        marker = svg.MARKERS[frameworks.index(p.framework) % len(svg.MARKERS)]
-                        axes.plot(
-                            p.speed,
-                            p.quality,
-                            marker=marker,
-                            color=looks[name]["color"],
-                            markersize=6,
-                            linestyle="none",
-                        )
-                for framework in frameworks:
-                    marker = svg.MARKERS[frameworks.index(framework) % len(svg.MARKERS)]
-                    axes.plot([], [], linestyle="none", marker=marker, color="#888", label=framework)
-                along = sorted(front, key=lambda p: p.speed)
-                axes.step([p.speed for p in along], [p.quality for p in along], where="pre", color="#888", linewidth=1)
-                axes.set_xlabel("training speed (full softmax of the same framework = 1)")
-                axes.set_ylabel(f"{label} ({'higher' if high else 'lower'} is better)")
-                svg.logarithmic(axes.xaxis)
-                if label == "perplexity":
-                    svg.logarithmic(axes.yaxis)
-                axes.grid()
-                svg.legend(axes)
+                _draw(axes, points, front, quantity, looks)
 
             title = f"Quality against speed: {task.replace('_', ' ')} on {dataset}{unless_test(split)}, {vocab:,} words"
             best = ", ".join(f"{p.full_name} in {p.framework}" for p in sorted(front, key=lambda p: p.speed))
-            made.append(
+            drawn.append(
                 Figure(
                     "quality",
                     title,
-                    "The grey steps join what no other model beats in both. Times are of whole training runs, one "
-                    "after the other: they show more noise than the paired timings of layers.",
+                    "The grey steps connect the models that no other model beats in both. Times are those of whole "
+                    "training runs, one after the other, and noisier than the paired timings of layers.",
                     svg.drawn(
                         draw,
                         name=f"quality-{task}{number}",
@@ -104,36 +83,59 @@ def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
                     ],
                 )
             )
-    return made
+    return drawn
 
 
-def _points(group: Sequence[Record], quantity: str) -> list[_Point]:
-    of: dict[tuple[str, str, str], dict[str, float]] = {}
+def _draw(axes: Axes, points: Sequence[Point], front: Sequence[Point], quantity: str, looks: Looks) -> None:
+    frameworks = list(dict.fromkeys(p.framework for p in points))
+    markers = {name: svg.MARKERS[i % len(svg.MARKERS)] for i, name in enumerate(frameworks)}
+    for name in dict.fromkeys(p.name for p in points):
+        colour = looks[name]["color"]
+        axes.plot([], [], linestyle="none", marker="o", color=colour, label=svg.short(name))
+        for p in points:
+            if p.name == name:
+                marker = markers[p.framework]
+                axes.plot(p.speed, p.quality, marker=marker, color=colour, markersize=6, linestyle="none")
+    for framework, marker in markers.items():
+        axes.plot([], [], linestyle="none", marker=marker, color="#888", label=framework)
+    steps = sorted(front, key=lambda p: p.speed)
+    axes.step([p.speed for p in steps], [p.quality for p in steps], where="pre", color="#888", linewidth=1)
+    axes.set_xlabel("training speed (full softmax of the same framework = 1)")
+    axes.set_ylabel(f"{quantity} ({QUANTITIES[quantity].better} is better)")
+    svg.logarithmic(axes.xaxis)
+    if quantity == "perplexity":
+        svg.logarithmic(axes.yaxis)
+    axes.grid()
+    svg.legend(axes)
+
+
+def _points(group: Sequence[Record], quantity: str) -> list[Point]:
+    models: dict[tuple[str, str, str], dict[str, float]] = {}
     for record in group:
         key = (name_of(record), record["apart"], record["framework"])
-        of.setdefault(key, {})[record["quantity"]] = record["value"]
+        models.setdefault(key, {})[record["quantity"]] = record["value"]
     baseline: dict[tuple[str, str], float] = {}
-    for (name, apart, framework), values in of.items():
+    for (name, apart, framework), values in models.items():
         if name == BASELINE and "train_seconds" in values:
             baseline[apart, framework] = values["train_seconds"]
-            baseline.setdefault(("", framework), values["train_seconds"])  # of what no other is set apart like
+            baseline.setdefault(("", framework), values["train_seconds"])  # for models without a baseline of their own
     return [
-        _Point(name, apart, framework, seconds / values["train_seconds"], values[quantity])
-        for (name, apart, framework), values in of.items()
+        Point(name, apart, framework, seconds / values["train_seconds"], values[quantity])
+        for (name, apart, framework), values in models.items()
         if (seconds := baseline.get((apart, framework), baseline.get(("", framework))))
         and values.get("train_seconds")
         and quantity in values
     ]
 
 
-def pareto(points: Sequence[_Point], better_high: bool) -> list[_Point]:
-    """The points that no other is as good as in both speed and quality, and better in one."""
-    sign = 1 if better_high else -1
+def pareto(points: Sequence[Point], higher_is_better: bool) -> list[Point]:
+    """Return the points for which no other is at least as good in speed and quality, and better in one of them."""
+    sign = 1 if higher_is_better else -1
 
-    def beaten(p: _Point) -> bool:
+    def is_beaten(p: Point) -> bool:
         return any(
-            o.speed >= p.speed and sign * o.quality >= sign * p.quality and (o.speed, o.quality) != (p.speed, p.quality)
-            for o in points
+            q.speed >= p.speed and sign * q.quality >= sign * p.quality and (q.speed, q.quality) != (p.speed, p.quality)
+            for q in points
         )
 
-    return [p for p in points if not beaten(p)]
+    return [p for p in points if not is_beaten(p)]

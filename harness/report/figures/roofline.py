@@ -1,4 +1,4 @@
-"""What a layer achieves below what its machine allows."""
+"""Rate of a layer compared with the ceilings of its machine."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.quantities import ROOFLINE
 from vocabench.harness.report import svg
 from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
 from vocabench.harness.report.figures._figure import Figure, Looks, name_of
 from vocabench.harness.report.rows import Record
 from vocabench.harness.report.svg import Axes
-from vocabench.harness.report.table import share
+from vocabench.harness.report.units import share
 
-_NEEDED = ("layer_seconds", *ROOFLINE)  # above zero, for a mark
+_NEEDED = ("layer_seconds", *ROOFLINE)  # must be positive for a mark
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """A layer's time under the roofline: the least FLOPs and bytes of its method, the seconds it took, the ceilings
-    (FLOP/s, bytes/s) of the process that took them, and which share of the roofline that is."""
+    """Position of a layer under the roofline.
+
+    Attributes:
+        words: Size of the vocabulary.
+        flops, bytes: Least FLOPs and bytes of the method.
+        seconds: Time of forward and backward pass.
+        ceilings: FLOP/s and bytes/s that the same process reached.
+        share: Least time by the ceilings divided by `seconds`.
+    """
 
     name: str
     words: int
@@ -44,70 +52,81 @@ class _Mark:
 
 
 def achieved(records: Sequence[Record], looks: Looks) -> list[Figure]:
-    """Achieved FLOP/s against FLOPs a byte, below the measured ceilings; what disagrees has none."""
-    made = []
-    agreed = [r for r in records if r["agreement"] != "disagree"]
+    """Draw achieved FLOP/s against FLOPs per byte, below the measured ceilings.
+
+    Layers that disagree with their definition are left out.
+    """
+    drawn = []
+    agreed = [r for r in records if r["agreement"] != DISAGREE]
     values = {(_identity(r), r["quantity"]): r["value"] for r in agreed}
-    told = [r for r in agreed if all((values.get((_identity(r), quantity)) or 0) > 0 for quantity in _NEEDED)]
-    for number, (key, lines) in enumerate(by_vocabulary(told, "roofline_share")):
-        marks = {name: [_mark(r, values) for r in found] for name, found in lines.items()}
-        every = [mark for found in marks.values() for mark in found]
-        flops_per_second, bytes_per_second = (max(mark.ceilings[i] for mark in every) for i in (0, 1))
+    complete = [r for r in agreed if all((values.get((_identity(r), quantity)) or 0) > 0 for quantity in _NEEDED)]
+    for number, (key, lines) in enumerate(by_vocabulary(complete, "roofline_share")):
+        marks = {name: [_mark(r, values) for r in line] for name, line in lines.items()}
+        all_marks = [mark for line in marks.values() for mark in line]
+        flops_per_second, bytes_per_second = (max(mark.ceilings[i] for mark in all_marks) for i in (0, 1))
 
         def draw(
             axes: Axes,
             marks: dict[str, list[_Mark]] = marks,
-            every: list[_Mark] = every,
-            flops: float = flops_per_second,
-            moved: float = bytes_per_second,
+            ceilings: tuple[float, float] = (flops_per_second, bytes_per_second),
         ) -> None:
-            ridge = flops / moved
-            ends = min(ridge, *(mark.intensity for mark in every)) / 2, max(ridge, *(m.intensity for m in every)) * 2
-            roof = [min(moved * intensity, flops) / 1e9 for intensity in (ends[0], ridge, ends[1])]
-            axes.plot((ends[0], ridge, ends[1]), roof, color="#888", linewidth=1.4)
-            for name, found in marks.items():
-                points = [(mark.intensity, mark.flops_per_second / 1e9) for mark in found]
-                axes.plot(*zip(*points, strict=True), linewidth=0.7, markersize=5, label=svg.short(name), **looks[name])
-            axes.set(xlabel="least FLOPs a byte", ylabel="GFLOP/s")
-            svg.logarithmic(axes.xaxis)
-            svg.logarithmic(axes.yaxis)
-            axes.grid()
-            svg.legend(axes)
+            _draw(axes, marks, ceilings, looks)
 
-        last = {name: found[-1] for name, found in marks.items()}
-        made.append(
+        drawn.append(
             Figure(
                 "roofline",
                 f"Roofline: {setting(key)}",
-                f"The grey line is the most that this machine allows: {flops_per_second / 1e9:.3g} GFLOP/s in a matrix "
-                f"product, {bytes_per_second / 1e9:.3g} GB/s from memory, the best that any cell saw. A mark is the "
-                "least work of a method at one size of the vocabulary over the time of forward and backward.",
+                f"The grey line is the limit of this machine: {flops_per_second / 1e9:.3g} GFLOP/s in a matrix "
+                f"product and {bytes_per_second / 1e9:.3g} GB/s from memory, the best rates of any cell. A mark is the "
+                "least work of a method at one size of the vocabulary, divided by the time of forward and backward "
+                "pass.",
                 svg.drawn(
                     draw,
                     name=f"roofline{number}",
                     title=f"Roofline, {setting(key)}",
                     description="; ".join(
-                        f"{name}: {share(mark.share)} of the roofline at {mark.words:,} words"
-                        for name, mark in last.items()
+                        f"{name}: {share(line[-1].share)} of the roofline at {line[-1].words:,} words"
+                        for name, line in marks.items()
                     ),
                 ),
-                ("method", "words", "FLOPs a byte", "GFLOP/s", "of the most", "GB/s", "of the most ", "of roofline"),
-                [
-                    (
-                        mark.name,
-                        f"{mark.words:,}",
-                        f"{mark.intensity:.3g}",
-                        f"{mark.flops_per_second / 1e9:.3g}",
-                        share(mark.flops_per_second / mark.ceilings[0]),
-                        f"{mark.bytes_per_second / 1e9:.3g}",
-                        share(mark.bytes_per_second / mark.ceilings[1]),
-                        share(mark.share),
-                    )
-                    for mark in every
-                ],
+                (
+                    *("method", "words", "FLOPs per byte", "GFLOP/s", "of peak GFLOP/s", "GB/s", "of peak GB/s"),
+                    "of roofline",
+                ),
+                [_line(mark) for mark in all_marks],
             )
         )
-    return made
+    return drawn
+
+
+def _draw(axes: Axes, marks: dict[str, list[_Mark]], ceilings: tuple[float, float], looks: Looks) -> None:
+    flops_per_second, bytes_per_second = ceilings
+    ridge = flops_per_second / bytes_per_second
+    intensities = [ridge, *(mark.intensity for line in marks.values() for mark in line)]
+    xs = (min(intensities) / 2, ridge, max(intensities) * 2)
+    roof = [min(bytes_per_second * intensity, flops_per_second) / 1e9 for intensity in xs]
+    axes.plot(xs, roof, color="#888", linewidth=1.4)
+    for name, line in marks.items():
+        points = [(mark.intensity, mark.flops_per_second / 1e9) for mark in line]
+        axes.plot(*zip(*points, strict=True), linewidth=0.7, markersize=5, label=svg.short(name), **looks[name])
+    axes.set(xlabel="least FLOPs per byte", ylabel="GFLOP/s")
+    svg.logarithmic(axes.xaxis)
+    svg.logarithmic(axes.yaxis)
+    axes.grid()
+    svg.legend(axes)
+
+
+def _line(mark: _Mark) -> tuple[str, ...]:
+    return (
+        mark.name,
+        f"{mark.words:,}",
+        f"{mark.intensity:.3g}",
+        f"{mark.flops_per_second / 1e9:.3g}",
+        share(mark.flops_per_second / mark.ceilings[0]),
+        f"{mark.bytes_per_second / 1e9:.3g}",
+        share(mark.bytes_per_second / mark.ceilings[1]),
+        share(mark.share),
+    )
 
 
 def _identity(record: Record) -> tuple[Any, ...]:
@@ -116,15 +135,15 @@ def _identity(record: Record) -> tuple[Any, ...]:
 
 
 def _mark(record: Record, values: Mapping[tuple[tuple[Any, ...], str], float]) -> _Mark:
-    def of(quantity: str) -> float:
+    def value(quantity: str) -> float:
         return values[_identity(record), quantity]
 
     return _Mark(
         name_of(record),
         record["vocab"],
-        of("least_flops"),
-        of("least_bytes"),
-        of("layer_seconds"),
-        (of("ceiling_flops_per_second"), of("ceiling_bytes_per_second")),
+        value("least_flops"),
+        value("least_bytes"),
+        value("layer_seconds"),
+        (value("ceiling_flops_per_second"), value("ceiling_bytes_per_second")),
         record["value"],
     )

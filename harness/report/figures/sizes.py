@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.report import svg
 from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
 from vocabench.harness.report.figures._figure import Figure, Looks
 from vocabench.harness.report.rows import Record
 from vocabench.harness.report.svg import Axes
-from vocabench.harness.report.table import seconds, size
+from vocabench.harness.report.units import seconds, size
 from vocabench.harness.tasks.shared.paired import BASELINE
 
 
 def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
-    """Speed-up of forward and backward over full softmax by size of the vocabulary; what disagrees has none."""
-    agreed = [r for r in records if r["agreement"] != "disagree" and r["ratio_to_full_softmax"] is not None]
-    made = []
+    """Draw the speed-up of forward and backward pass over full softmax by size of the vocabulary.
+
+    Layers that disagree with their definition are left out.
+    """
+    agreed = [r for r in records if r["agreement"] != DISAGREE and r["ratio_to_full_softmax"] is not None]
+    drawn = []
     for number, (key, lines) in enumerate(by_vocabulary(agreed, "layer_seconds")):
-        lines = {name: found for name, found in lines.items() if found[0]["method"] != BASELINE}
+        lines = {name: points for name, points in lines.items() if points[0]["method"] != BASELINE}
         if not lines:
             continue
 
         def draw(axes: Axes, lines: dict[str, list[Record]] = lines) -> None:
-            for name in lines:
-                found = lines[name]
-                ratio = [r["ratio_to_full_softmax"] for r in found]
-                below = [max(0.0, r["ratio_to_full_softmax"] - r["ratio_low"]) for r in found]
-                above = [max(0.0, r["ratio_high"] - r["ratio_to_full_softmax"]) for r in found]
-                sizes = [r["vocab"] for r in found]
+            for name, points in lines.items():
+                ratio = [r["ratio_to_full_softmax"] for r in points]
+                below = [max(0.0, r["ratio_to_full_softmax"] - r["ratio_low"]) for r in points]
+                above = [max(0.0, r["ratio_high"] - r["ratio_to_full_softmax"]) for r in points]
+                sizes = [r["vocab"] for r in points]
                 axes.errorbar(
                     sizes,
                     ratio,
@@ -42,16 +45,18 @@ def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
             axes.axhline(1.0, color="#888", linewidth=1)
             axes.set_ylabel("times faster than full softmax")
             svg.logarithmic(axes.yaxis)
-            _size_axis(axes, (r for found in lines.values() for r in found))
+            _size_axis(axes, (r for points in lines.values() for r in points))
             svg.legend(axes)
 
-        made.append(
+        drawn.append(
             Figure(
                 "speed",
                 f"Speed-up over full softmax: {setting(key)}",
-                "Forward and backward of the layer, timed turn by turn with full softmax of the same framework; bars "
-                "are 95 % intervals, the line at 1 is full softmax.",
-                svg.drawn(draw, name=f"speed{number}", title=f"Speed-up, {setting(key)}", description=_spoken(lines)),
+                "Forward and backward pass of the layer, interleaved with full softmax of the same framework. Bars are "
+                "95 % intervals, the line at 1 is full softmax.",
+                svg.drawn(
+                    draw, name=f"speed{number}", title=f"Speed-up, {setting(key)}", description=_description(lines)
+                ),
                 ("method", "words", "speed-up", "95 % interval", "time"),
                 [
                     (
@@ -61,54 +66,54 @@ def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
                         f"{r['ratio_low']:.2f} to {r['ratio_high']:.2f}",
                         seconds(r["value"]),
                     )
-                    for name, found in lines.items()
-                    for r in found
+                    for name, points in lines.items()
+                    for r in points
                 ],
             )
         )
-    return made
+    return drawn
 
 
-def _spoken(lines: dict[str, list[Record]]) -> str:
-    last = {name: found[-1] for name, found in lines.items()}
+def _description(lines: dict[str, list[Record]]) -> str:
+    last = {name: points[-1] for name, points in lines.items()}
     return "; ".join(
         f"{name}: {r['ratio_to_full_softmax']:.1f} times at {r['vocab']:,} words" for name, r in last.items()
     )
 
 
 def memory(records: Sequence[Record], looks: Looks) -> list[Figure]:
-    """Peak extra memory of forward and backward against the size of the vocabulary."""
-    made = []
+    """Draw the peak additional memory of forward and backward pass by size of the vocabulary."""
+    drawn = []
     for number, (key, lines) in enumerate(by_vocabulary(records, "peak_bytes")):
 
         def draw(axes: Axes, lines: dict[str, list[Record]] = lines) -> None:
-            for name in lines:
-                points = [(r["vocab"], r["value"] / 2**20) for r in lines[name]]
+            for name, records_of_name in lines.items():
+                points = [(r["vocab"], r["value"] / 2**20) for r in records_of_name]
                 axes.plot(*zip(*points, strict=True), linewidth=1.4, markersize=5, label=svg.short(name), **looks[name])
-            axes.set_ylabel("peak extra memory (MiB)")
+            axes.set_ylabel("peak additional memory (MiB)")
             svg.logarithmic(axes.yaxis)
-            _size_axis(axes, (r for found in lines.values() for r in found))
+            _size_axis(axes, (r for points in lines.values() for r in points))
             svg.legend(axes)
 
-        largest = {name: found[-1] for name, found in lines.items()}
-        made.append(
+        largest = {name: points[-1] for name, points in lines.items()}
+        drawn.append(
             Figure(
                 "memory",
                 f"Peak memory: {setting(key)}",
-                "Most memory beyond what was held before, during forward and backward of the layer.",
+                "Peak memory of the forward and backward pass of the layer, beyond what was allocated before.",
                 svg.drawn(
                     draw,
                     name=f"memory{number}",
                     title=f"Peak memory, {setting(key)}",
                     description="; ".join(
-                        f"{n}: {size(r['value'])} at {r['vocab']:,} words" for n, r in largest.items()
+                        f"{name}: {size(r['value'])} at {r['vocab']:,} words" for name, r in largest.items()
                     ),
                 ),
                 ("method", "words", "peak memory"),
-                [(name, f"{r['vocab']:,}", size(r["value"])) for name, found in lines.items() for r in found],
+                [(name, f"{r['vocab']:,}", size(r["value"])) for name, points in lines.items() for r in points],
             )
         )
-    return made
+    return drawn
 
 
 def _size_axis(axes: Axes, records: Iterable[Record]) -> None:

@@ -1,4 +1,4 @@
-"""Recordings and their manifests, as tests write them."""
+"""Helpers that write recordings and manifests for tests."""
 
 import json
 
@@ -19,15 +19,15 @@ def tone(seconds=0.2, rate=RATE, hertz=440.0):
     return np.round(8000 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.int16)
 
 
-def sound(path, samples=None, rate=RATE, **how):
+def sound(path, samples=None, rate=RATE, **options):
     path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, tone(rate=rate) if samples is None else samples, rate, **how)
+    soundfile.write(path, tone(rate=rate) if samples is None else samples, rate, **options)
     return path
 
 
 def manifest(path, records):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records), encoding="utf-8")
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
     return path
 
 
@@ -35,18 +35,18 @@ def record(audio, text="ab", language="ba", **more):
     return {"audio": audio, "text": text, "language": language, **more}
 
 
-def folder_of(tmp_path, train, **others):
-    """A folder of manifests whose sounds are all there; what they are of is not looked at."""
-    for split, records in {"train": train, **others}.items():
+def folder_of(tmp_path, train, **other_splits):
+    """Write a folder of manifests with a tone for each missing sound file."""
+    for split, records in {"train": train, **other_splits}.items():
         manifest(tmp_path / f"{split}.jsonl", records)
-        for each in records:
-            if not (tmp_path / each["audio"]).exists():
-                sound(tmp_path / each["audio"])
+        for entry in records:
+            if not (tmp_path / entry["audio"]).exists():
+                sound(tmp_path / entry["audio"])
     return str(tmp_path)
 
 
 def bad_sounds(folder):
-    """Path by the reason for which it cannot be used."""
+    """Write sound files that cannot be used, and return their paths by reason."""
     whole = sound(folder / "whole.wav").read_bytes()
     flac = sound(folder / "whole.flac").read_bytes()
     bad = {

@@ -1,4 +1,4 @@
-"""Corpora: words, counts and ids against what can be counted by hand; the cache; what users get wrong."""
+"""Corpora: words, counts and ids against hand counts; the cache; mistakes of users."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 
 from vocabench.harness import registry
 from vocabench.harness.datasets.shared import catalogue
-from vocabench.harness.datasets.text import corpora, encode, tokenization
+from vocabench.harness.datasets.text import corpora, tokenization, word_ids
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
 
@@ -51,7 +51,7 @@ def test_words_counts_and_ids(tmp_path):
 
 
 @pytest.mark.parametrize("vocab", [2, 3, 5, 10])
-def test_a_vocabulary_is_as_large_as_asked_for_and_counts_are_of_its_ids(tmp_path, vocab):
+def test_a_vocabulary_has_the_requested_size_and_counts_match_its_ids(tmp_path, vocab):
     corpus = corpora.load(folder_of(tmp_path, "e d d c c c b b b b a a a a a\nf g h\n"), vocab=vocab)
     assert len(corpus.words) == len(corpus.counts_V) == vocab
     assert {"<unk>", "<eos>"} <= set(corpus.words)
@@ -72,44 +72,44 @@ def test_a_vocabulary_is_as_large_as_asked_for_and_counts_are_of_its_ids(tmp_pat
         ({"vocab": 3, "min_count": 2}, "allowed: one of them"),
     ],
 )
-def test_a_vocabulary_that_cannot_be(tmp_path, cache, arguments, message):
+def test_an_impossible_vocabulary_is_refused(tmp_path, cache, arguments, message):
     with pytest.raises(BadInput, match=message):
         corpora.load(folder_of(tmp_path, "a b c\n"), **arguments)
     assert not list(cache.rglob("*.int32"))
 
 
-def test_min_count(tmp_path):
+def test_rare_words_become_unknown(tmp_path):
     corpus = corpora.load(folder_of(tmp_path, "a a a b b c d\n"), min_count=2)
     assert dict(zip(corpus.words, corpus.counts_V.tolist(), strict=True)) == {"a": 3, "<unk>": 2, "b": 2, "<eos>": 1}
 
 
-def test_words_that_are_unknown_already_count_as_unknown(tmp_path):
+def test_unknown_words_in_the_text_count_as_unknown(tmp_path):
     path = tmp_path / "train"
     path.write_text("a <unk> b <unk> a c\n")
     splits = {split: tokenization.tokens(path, "lines") for split in ("train", "valid")}
-    encode.encode("x", splits, 4, 1, tmp_path, print)
+    word_ids.encode("x", splits, 4, 1, tmp_path, print)
     assert (tmp_path / "words.txt").read_text().split() == ["<unk>", "a", "<eos>", "b"]
     assert np.load(tmp_path / "counts.npy").tolist() == [3, 2, 1, 1]
-    assert encode.read_ids(tmp_path, "valid").tolist() == [1, 0, 3, 0, 1, 0, 2]
+    assert word_ids.read_ids(tmp_path, "valid").tolist() == [1, 0, 3, 0, 1, 0, 2]
 
 
-def test_lines_that_are_tokenized_keep_their_words_and_empty_lines(tmp_path):
+def test_tokenized_lines_keep_their_words_and_empty_lines(tmp_path):
     path = tmp_path / "wiki"
     path.write_text(" \n = A <unk> = \n\n x @-@ y\nlast", encoding="utf-8")
-    found = [word for words in tokenization.tokens(path, "lines") for word in words]
-    assert " ".join(found) == "<eos> = A <unk> = <eos> <eos> x @-@ y <eos> last <eos>"
+    words = [word for batch in tokenization.tokens(path, "lines") for word in batch]
+    assert " ".join(words) == "<eos> = A <unk> = <eos> <eos> x @-@ y <eos> last <eos>"
 
 
 @pytest.mark.parametrize("rule", list(tokenization.RULES))
-def test_pieces_of_any_size_give_the_same_words(tmp_path, monkeypatch, rule):
+def test_the_size_of_pieces_does_not_change_the_words(tmp_path, monkeypatch, rule):
     rng = np.random.default_rng(0)
     text = "".join(rng.choice(list("ab\u00e9 \n,."), size=3000, p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.05, 0.05]).tolist())
     path = tmp_path / "text"
     path.write_text(text, encoding="utf-8")
-    whole = [word for words in tokenization.tokens(path, rule) for word in words]
+    whole = [word for batch in tokenization.tokens(path, rule) for word in batch]
     for size in (64, 101, 777):
         monkeypatch.setattr(tokenization, "_CHUNK_CHARACTERS", size)
-        assert [word for words in tokenization.tokens(path, rule) for word in words] == whole
+        assert [word for batch in tokenization.tokens(path, rule) for word in batch] == whole
     expected = {
         "stream": text.split(),
         "lines": text.replace("\n", " <eos> ").split() + ([] if text.endswith("\n") else ["<eos>"]),
@@ -124,7 +124,7 @@ def test_pieces_of_any_size_give_the_same_words(tmp_path, monkeypatch, rule):
 
 
 def test_ids_are_renumbered_block_by_block(tmp_path, monkeypatch):
-    monkeypatch.setattr(encode, "_BLOCK", 7)
+    monkeypatch.setattr(word_ids, "_BLOCK", 7)
     rng = np.random.default_rng(1)
     words = [f"w{chr(97 + number)}" for number in rng.zipf(1.5, size=400) % 20]
     corpus = corpora.load(folder_of(tmp_path, "\n".join(words)), vocab=8)
@@ -135,10 +135,10 @@ def test_ids_are_renumbered_block_by_block(tmp_path, monkeypatch):
     assert words_of(corpus, "train") == expected
 
 
-def test_the_cache_is_used_and_mended(tmp_path, cache, monkeypatch):
+def test_the_cache_is_used_and_repaired(tmp_path, cache, monkeypatch):
     name = folder_of(tmp_path, "a b c a\n")
     first = corpora.load(name)
-    monkeypatch.setattr(encode, "encode", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr(word_ids, "encode", lambda *_: pytest.fail("encoded again"))
     assert np.array_equal(corpora.load(name).splits["train"], first.splits["train"])
     monkeypatch.undo()
     monkeypatch.setenv("VOCABENCH_CACHE", str(cache))
@@ -156,7 +156,7 @@ def _flip_last_bit(path):
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def test_other_text_or_another_rule_is_another_entry(tmp_path):
+def test_another_text_or_rule_is_another_cache_entry(tmp_path):
     name = folder_of(tmp_path, "a b c a\n")
     first = corpora.load(name)
     (tmp_path / "mine" / "valid.txt").write_text("c\n")
@@ -166,17 +166,17 @@ def test_other_text_or_another_rule_is_another_entry(tmp_path):
     assert len(corpora.load(name, vocab=3).words) == 3
 
 
-def test_many_at_once_fill_one_folder(tmp_path):
+def test_concurrent_calls_fill_one_folder(tmp_path):
     def fill(folder):
         (folder / "file").write_text("whole")
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: cache_folder.filled(tmp_path / "entry", fill), range(32)))
-    assert {(folder / "file").read_text() for folder in found} == {"whole"}
+        folders = list(pool.map(lambda _: cache_folder.filled(tmp_path / "entry", fill), range(32)))
+    assert {(folder / "file").read_text() for folder in folders} == {"whole"}
     assert [path.name for path in tmp_path.iterdir()] == ["entry"]
 
 
-def test_what_fails_on_the_way_leaves_nothing(tmp_path):
+def test_a_failed_build_leaves_nothing_in_the_cache(tmp_path):
     def fill(folder):
         (folder / "file").write_text("half")
         raise OSError(28, "No space left on device")
@@ -186,23 +186,23 @@ def test_what_fails_on_the_way_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_process_left_is_removed_a_day_later(tmp_path):
+def test_files_of_a_killed_process_are_removed_a_day_later(tmp_path):
     for name, age in ((".entry-old", 90_000), (".entry-new", 60), (".other-old", 90_000)):
         (tmp_path / name / "new").mkdir(parents=True)
-        then = time.time() - age
-        os.utime(tmp_path / name, (then, then))
+        modified = time.time() - age
+        os.utime(tmp_path / name, (modified, modified))
     cache_folder.filled(tmp_path / "entry", lambda folder: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".entry-new", ".other-old", "entry"]
 
 
-def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_refused(tmp_path, monkeypatch):
     (tmp_path / "taken").write_text("a file where the folder should be")
     monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "taken"))
     with pytest.raises(BadInput, match=r"cache folder .*taken.*VOCABENCH_CACHE"):
         corpora.load(folder_of(tmp_path, "a b c\n"))
 
 
-def test_the_cache_folder(monkeypatch, tmp_path):
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("VOCABENCH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder.path() == tmp_path / "vocabench"
@@ -212,19 +212,19 @@ def test_the_cache_folder(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("splits", [{"train": "", "valid": "a\n"}, {"train": "a b\n", "valid": "\n *** \n"}])
-def test_an_empty_split(tmp_path, splits):
+def test_an_empty_split_is_refused(tmp_path, splits):
     with pytest.raises(BadInput, match=r"no words in its (train|valid) split"):
         corpora.load(folder_of(tmp_path, splits["train"], splits["valid"]))
 
 
-def test_a_missing_split(tmp_path):
+def test_a_missing_split_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"no valid\.txt"):
         corpora.load(folder_of(tmp_path, "a b\n", None))
 
 
-def test_one_file_that_is_not_utf8_is_named_itself_with_its_byte(tmp_path):
+def test_an_error_in_a_held_out_part_names_the_whole_file_and_its_byte(tmp_path):
     path = tmp_path / "mine.txt"
-    path.write_bytes(b"good line\n" * 1000 + b"bad \xff\n")  # in what is held out
+    path.write_bytes(b"good line\n" * 1000 + b"bad \xff\n")  # in the held-out part
     with pytest.raises(BadInput, match=rf"text file {path}: byte 10,004 is 0xff, which is not UTF-8"):
         corpora.load(str(path))
 
@@ -238,14 +238,14 @@ def test_one_file_that_is_not_utf8_is_named_itself_with_its_byte(tmp_path):
         (b"cut \xc3", "byte 4 begins a character that does not end"),
     ],
 )
-def test_text_that_is_not_utf8(tmp_path, content, where):
+def test_text_that_is_not_utf8_is_refused(tmp_path, content, where):
     name = folder_of(tmp_path, "")
     (tmp_path / "mine" / "train.txt").write_bytes(content)
     with pytest.raises(BadInput, match=rf"train\.txt: {where}"):
         corpora.load(name)
 
 
-def test_a_file_without_words(tmp_path, monkeypatch):
+def test_a_file_without_spaces_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tokenization, "_CHUNK_CHARACTERS", 100)
     with pytest.raises(BadInput, match="no space or line end in 200 characters"):
         corpora.load(folder_of(tmp_path, "\0" * 1000))
@@ -263,26 +263,26 @@ def test_a_single_file_is_cut_at_lines(tmp_path):
 
 
 @pytest.mark.parametrize("lines", [1, 20, 39, 40])
-def test_a_single_file_that_is_too_short_says_how_much_is_needed(tmp_path, lines):
+def test_a_single_file_that_is_too_short_is_refused_with_the_required_length(tmp_path, lines):
     (tmp_path / "one.txt").write_text("a line\n" * lines)
     with pytest.raises(BadInput, match=r"one\.txt: too short to hold out a (valid|test) split: allowed: 41 lines"):
         corpora.load(str(tmp_path / "one.txt"))
 
 
 @pytest.mark.parametrize("lines", [41, 42, 60, 80, 100])
-def test_a_single_file_of_as_many_lines_as_are_needed(tmp_path, lines):
+def test_a_single_file_of_the_required_length_has_all_splits(tmp_path, lines):
     (tmp_path / "one.txt").write_text("a line\n" * lines)
     assert all(len(ids_T) for ids_T in corpora.load(str(tmp_path / "one.txt")).splits.values())
 
 
 @pytest.mark.parametrize("rule", list(tokenization.RULES))
-def test_a_byte_order_mark_is_part_of_no_word(tmp_path, rule):
+def test_a_byte_order_mark_is_not_part_of_a_word(tmp_path, rule):
     path = tmp_path / "marked.txt"
     path.write_text("a b", encoding="utf-8-sig")
-    assert [word for words in tokenization.tokens(path, rule) for word in words][:2] == ["a", "b"]
+    assert [word for batch in tokenization.tokens(path, rule) for word in batch][:2] == ["a", "b"]
 
 
-def test_a_single_endless_line_is_cut_at_words(tmp_path):
+def test_a_single_long_line_is_cut_at_words(tmp_path):
     (tmp_path / "one.txt").write_text("alpha beta gamma " * 500)
     corpus = corpora.load(str(tmp_path / "one.txt"))
     assert set(corpus.words) == {"alpha", "beta", "gamma", "<eos>", "<unk>"}
@@ -298,18 +298,18 @@ def test_a_single_endless_line_is_cut_at_words(tmp_path):
         ("nothing.txt", "text nothing.txt: no such file"),
     ],
 )
-def test_a_dataset_that_is_not_there(name, message):
+def test_a_missing_dataset_is_refused(name, message):
     with pytest.raises(BadInput, match=message):
         corpora.load(name)
 
 
-def test_an_empty_file(tmp_path):
+def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(BadInput, match=r"empty\.txt: it is empty"):
         corpora.load(str(tmp_path / "empty.txt"))
 
 
-def test_the_catalogue_lists_all_and_builds_none(cache):
+def test_the_catalogue_lists_all_datasets_and_builds_none(cache):
     entries = {entry.name: entry for entry in catalogue.describe()}
     assert list(entries) == registry.datasets()
     assert {"pydoc", "pydoc-small", "ptb", "text8", "text8-prefix", "eltec-eng", "wikitext-2", "wikitext-103"} <= set(

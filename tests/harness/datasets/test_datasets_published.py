@@ -1,4 +1,4 @@
-"""Downloads, against a server of the test's own: what comes whole, cut, changed, or not at all."""
+"""Downloads from a local server: complete, truncated, modified or missing files."""
 
 import hashlib
 import http.server
@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vocabench.harness.datasets import ptb, text8, wikitext_2, wikitext_103
-from vocabench.harness.datasets.shared import catalogue, downloads, local_files
+from vocabench.harness import registry
+from vocabench.harness.datasets.shared import catalogue, downloads
 from vocabench.harness.datasets.shared.downloads import Download
 from vocabench.harness.datasets.text import corpora
-from vocabench.harness.datasets.text.published import Published
+from vocabench.harness.datasets.text.published import PublishedText, user_folder
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
 
@@ -32,7 +32,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def served():
-    """(address, {path: (bytes, length that is announced)}): a path without an entry is not found."""
+    """Return the address, and a dictionary of (content, announced length) by path; other paths are not found."""
     contents: dict[str, tuple[bytes, int]] = {}
     finished = threading.Event()
 
@@ -73,44 +73,44 @@ def archive(members):
 
 
 SPLITS = {"w/train": b"the cat sat\n" * 50, "w/valid": b"the dog\n", "w/test": b"a cat\n"}
-HOSTILE = {"../../escaped": b"outside", "/tmp/vocabench-absolute": b"outside", "w/extra": b"not asked for"}
+HOSTILE = {"../../escaped": b"outside", "/tmp/vocabench-absolute": b"outside", "w/extra": b"not listed"}
 
 
-def published(url, content, members=("w/train", "w/valid", "w/test"), **more):
+def published(url, content, members=("w/train", "w/valid", "w/test"), **options):
     names = {member: member.removeprefix("w/") for member in members}
     download = Download(f"{url}/w.zip", hashlib.sha256(content).hexdigest(), names)
-    return Published("w", {name: name for name in names.values()}, "lines", "none", (download,), **more)
+    return PublishedText("w", {name: name for name in names.values()}, "lines", "none", (download,), **options)
 
 
-def test_a_download_is_checked_unpacked_and_kept(served, cache, tmp_path):
+def test_a_download_is_verified_extracted_and_cached(served, cache, tmp_path):
     url, contents = served
     content = archive(SPLITS | HOSTILE)
     contents["/w.zip"] = content, len(content)
     corpus = published(url, content)
     assert not corpus.is_here()
     lines = []
-    text = corpus.text(lines.append)
+    text = corpus.find(lines.append)
     assert {split: path.read_bytes() for split, path in text.files.items()} == {
         name.removeprefix("w/"): part for name, part in SPLITS.items()
     }
     assert any("w.zip" in line and "MiB" in line for line in lines)
     assert corpus.is_here()
     contents.clear()
-    assert corpus.text(print).files == text.files
-    # Only what was asked for came out of the archive, and nothing outside its folder.
+    assert corpus.find(print).files == text.files
+    # Only the listed members were extracted, and nothing was written outside the folder.
     assert sorted(os.listdir(text.files["train"].parent)) == ["manifest.json", "test", "train", "valid"]
     assert not list(tmp_path.parent.rglob("escaped"))
     assert not Path("/tmp/vocabench-absolute").exists()
 
 
-def test_a_damaged_copy_is_fetched_again(served):
+def test_a_damaged_copy_is_downloaded_again(served):
     url, contents = served
     content = archive(SPLITS)
     contents["/w.zip"] = content, len(content)
     corpus = published(url, content)
-    corpus.text(print).files["train"].write_bytes(b"changed")
+    corpus.find(print).files["train"].write_bytes(b"changed")
     assert not corpus.is_here()
-    assert corpus.text(print).files["train"].read_bytes() == SPLITS["w/train"]
+    assert corpus.find(print).files["train"].read_bytes() == SPLITS["w/train"]
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_a_damaged_copy_is_fetched_again(served):
         (lambda content: (b"<html>moved</html>", 18), "sha256 is"),
     ],
 )
-def test_a_download_that_is_not_the_file(served, cache, change, message):
+def test_a_wrong_download_is_refused(served, cache, change, message):
     url, contents = served
     content = archive(SPLITS)
     contents["/w.zip"] = change(content)
     with pytest.raises(BadInput, match=message) as caught:
-        published(url, content).text(print)
+        published(url, content).find(print)
     assert f"download of {url}/w.zip" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
-def test_a_server_that_does_not_answer(served, tmp_path):
+def test_a_server_that_does_not_answer_is_a_one_line_error(served, tmp_path):
     url, _ = served
     for address, message in {
         f"{url}/absent": "Not Found",
@@ -146,12 +146,12 @@ def test_a_server_that_does_not_answer(served, tmp_path):
             Download(address, "0" * 64).into(tmp_path, print)
 
 
-def test_an_archive_without_its_members_or_damaged_inside(served):
+def test_a_damaged_archive_or_one_without_its_members_is_refused(served):
     url, contents = served
     content = archive({"w/train": b"a\n"})
     broken = bytearray(archive(SPLITS))
     broken[40:60] = bytes(20)
-    not_utf8 = archive({"ä": b""}).replace("ä".encode(), b"\xff\xff")  # a name that says it is
+    not_utf8 = archive({"ä": b""}).replace("ä".encode(), b"\xff\xff")  # flagged as UTF-8
     cases = (
         (content, "w/valid"),
         (bytes(broken), "archive"),
@@ -161,11 +161,11 @@ def test_an_archive_without_its_members_or_damaged_inside(served):
     for sent, message in cases:
         contents["/w.zip"] = sent, len(sent)
         with pytest.raises(BadInput, match=message):
-            published(url, sent).text(print)
+            published(url, sent).find(print)
 
 
 def linked(members, target):
-    """An archive one of whose members is a symbolic link."""
+    """Return an archive with a symbolic link as a member."""
     buffer = io.BytesIO(archive(members))
     with zipfile.ZipFile(buffer, "a") as opened:
         link = zipfile.ZipInfo("w/test")
@@ -177,45 +177,46 @@ def linked(members, target):
 @pytest.mark.parametrize(
     ("members", "target", "message"),
     [
-        ({}, "/etc/passwd", "w/test is no file"),
-        ({}, "../../../escaped", "w/test is no file"),
+        ({}, "/etc/passwd", "w/test is not a regular file"),
+        ({}, "../../../escaped", "w/test is not a regular file"),
         ({"w/train": bytes(5000)}, None, "w/train has 5,000 bytes, more than 4,000"),
     ],
 )
 def test_a_member_that_is_a_link_or_too_large_is_refused(served, cache, monkeypatch, members, target, message):
     url, contents = served
-    own = SPLITS | members
-    content = archive(own) if target is None else linked({name: own[name] for name in ("w/train", "w/valid")}, target)
+    parts = SPLITS | members
+    regular = {name: parts[name] for name in ("w/train", "w/valid")}
+    content = archive(parts) if target is None else linked(regular, target)
     contents["/w.zip"] = content, len(content)
     monkeypatch.setattr(downloads, "_MOST_BYTES", 4000)
     with pytest.raises(BadInput, match=message):
-        published(url, content).text(print)
+        published(url, content).find(print)
     assert not [path for path in cache.rglob("*") if path.is_file() or path.is_symlink()]
 
 
-def test_a_server_that_sends_without_end_is_left(served, cache, monkeypatch):
+def test_an_endless_download_is_aborted(served, cache, monkeypatch):
     url, contents = served
     contents["/w.zip"] = bytes(100_000), 100_000
     monkeypatch.setattr(downloads, "_MOST_BYTES", 4000)
-    with pytest.raises(BadInput, match="more than 4,000 bytes came"):
-        published(url, archive(SPLITS)).text(print)
+    with pytest.raises(BadInput, match="more than 4,000 bytes received"):
+        published(url, archive(SPLITS)).find(print)
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
-def test_a_length_that_is_no_number_is_not_believed(served):
+def test_an_invalid_content_length_is_ignored(served):
     url, contents = served
     content = archive(SPLITS)
     contents["/w.zip"] = content, "many"
-    assert published(url, content).text(print).files["test"].read_bytes() == SPLITS["w/test"]
+    assert published(url, content).find(print).files["test"].read_bytes() == SPLITS["w/test"]
 
 
 @pytest.mark.parametrize("manifest", ["[]", "3", '{"../../../etc/passwd": "0"}', '{"\\u0000": "0"}', "[" * 100_000, ""])
-def test_a_manifest_of_another_form_is_no_whole_folder(tmp_path, manifest):
+def test_a_malformed_manifest_makes_a_cache_folder_invalid(tmp_path, manifest):
     (tmp_path / "manifest.json").write_text(manifest)
     assert not cache_folder.is_whole(tmp_path)
 
 
-def test_a_full_disk(served, cache, monkeypatch):
+def test_a_full_disk_is_a_one_line_error(served, cache, monkeypatch):
     url, contents = served
     content = archive(SPLITS)
     contents["/w.zip"] = content, len(content)
@@ -225,76 +226,77 @@ def test_a_full_disk(served, cache, monkeypatch):
 
     monkeypatch.setattr(downloads.shutil, "copyfileobj", no_space)
     with pytest.raises(BadInput, match=r"cache folder .*No space left on device.*VOCABENCH_CACHE"):
-        published(url, content).text(print)
+        published(url, content).find(print)
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
-def test_files_or_the_archive_in_the_users_own_folder(tmp_path, monkeypatch):
+def test_the_users_folder_may_hold_the_files_or_the_archive(tmp_path, monkeypatch):
     content = archive(SPLITS)
     corpus = published("http://127.0.0.1:9", content)
-    own = tmp_path / "data" / "w"
-    own.mkdir(parents=True)
+    folder = tmp_path / "data" / "w"
+    folder.mkdir(parents=True)
     monkeypatch.setenv("VOCABENCH_DATA", str(tmp_path / "data"))
-    (own / "w.zip").write_bytes(content)
-    assert corpus.text(print).files["valid"].read_bytes() == SPLITS["w/valid"]
-    (own / "w.zip").write_bytes(content + b"x")
+    (folder / "w.zip").write_bytes(content)
+    assert corpus.find(print).files["valid"].read_bytes() == SPLITS["w/valid"]
+    (folder / "w.zip").write_bytes(content + b"x")
     monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "another"))
     with pytest.raises(BadInput, match=r"w\.zip: sha256 is"):
-        corpus.text(print)
+        corpus.find(print)
     for name in ("train", "valid", "test"):
-        (own / name).write_bytes(b"own\n")
-    assert corpus.text(print).files["train"] == own / "train"
+        (folder / name).write_bytes(b"own\n")
+    assert corpus.find(print).files["train"] == folder / "train"
     checked = published("http://127.0.0.1:9", content, checksums={"train": hashlib.sha256(b"own\n").hexdigest()})
-    assert checked.text(print).files["train"] == own / "train"
-    (own / "train").write_bytes(b"changed\n")
+    assert checked.find(print).files["train"] == folder / "train"
+    (folder / "train").write_bytes(b"changed\n")
     with pytest.raises(BadInput, match=r"train: sha256 is \w+, not \w+: allowed: the file as published"):
-        checked.text(print)
+        checked.find(print)
 
 
-def test_a_file_without_an_archive(tmp_path):
+def test_a_download_without_an_archive_is_used_as_it_is(tmp_path):
     source = tmp_path / "from" / "one.txt"
     source.parent.mkdir()
     source.write_bytes(b"as it is\n")
     download = Download(source.as_uri(), hashlib.sha256(b"as it is\n").hexdigest())
-    corpus = Published("one", {"train": "one.txt", "valid": "one.txt"}, "lines", "none", (download,))
-    assert corpus.text(print).files["train"].read_bytes() == b"as it is\n"
+    corpus = PublishedText("one", {"train": "one.txt", "valid": "one.txt"}, "lines", "none", (download,))
+    assert corpus.find(print).files["train"].read_bytes() == b"as it is\n"
 
 
-def test_the_end_of_an_endless_line_is_held_out(tmp_path, monkeypatch):
-    own = tmp_path / "data" / "w"
-    own.mkdir(parents=True)
+def test_the_end_of_a_single_long_line_is_held_out(tmp_path, monkeypatch):
+    folder = tmp_path / "data" / "w"
+    folder.mkdir(parents=True)
     monkeypatch.setenv("VOCABENCH_DATA", str(tmp_path / "data"))
     content = b" " + b"alpha beta gamma " * 100
-    (own / "train").write_bytes(content)
+    (folder / "train").write_bytes(content)
     corpus = published("http://127.0.0.1:9", b"", ("w/train",), held_out=500)
-    files = corpus.text(print).files
+    files = corpus.find(print).files
     assert set(files) == {"train", "valid"}
     parts = [files[split].read_bytes() for split in ("train", "valid")]
     assert b"".join(parts) == content
     assert 494 <= len(parts[1]) <= 500
     assert parts[1].split()[0] in {b"alpha", b"beta", b"gamma"}
-    (own / "train").write_bytes(b"a b")
+    (folder / "train").write_bytes(b"a b")
     with pytest.raises(BadInput, match="3 bytes: allowed: more than the 500 held out"):
-        corpus.text(print)
+        corpus.find(print)
 
 
-def test_what_must_be_the_users_own_says_where():
+def test_a_dataset_that_users_must_provide_says_where():
     with pytest.raises(BadInput, match=r"VOCABENCH_DATA=FOLDER, with eltec-eng/train\.txt"):
         corpora.load("eltec-eng")
     with pytest.raises(BadInput, match="'text8-prefix' is not here"):
         catalogue.verify("text8-prefix", print)
 
 
-@pytest.mark.parametrize("module", [ptb, text8, wikitext_2, wikitext_103])
-def test_every_download_has_a_checksum_and_brings_every_file(module):
-    corpus = module.CORPUS
-    brought = set()
+@pytest.mark.parametrize("name", ["ptb", "text8", "wikitext-2", "wikitext-103"])
+def test_every_download_has_a_checksum_and_contains_all_files(name):
+    corpus = registry.dataset(name).origin
+    assert isinstance(corpus, PublishedText)
+    downloaded = set()
     for download in corpus.downloads:
         assert len(bytes.fromhex(download.sha256)) == 32
         assert download.url.startswith(("https://", "http://mattmahoney.net/"))
-        brought |= set(download.members.values()) or {download.name}
-    assert set(corpus.files.values()) <= brought
-    assert set(corpus.checksums) <= brought
+        downloaded |= set(download.members.values()) or {download.name}
+    assert set(corpus.files.values()) <= downloaded
+    assert set(corpus.checksums) <= downloaded
 
 
 needs_data = pytest.mark.skipif("VOCABENCH_DATA" not in os.environ, reason="VOCABENCH_DATA is not set")
@@ -302,9 +304,9 @@ DATA = os.environ.get("VOCABENCH_DATA", "")
 
 
 @needs_data
-def test_text8_prefix(monkeypatch):
+def test_text8_prefix_has_the_right_words(monkeypatch):
     monkeypatch.setenv("VOCABENCH_DATA", DATA)
-    if local_files.local_folder("text8-prefix") is None:
+    if user_folder("text8-prefix") is None:
         pytest.skip("no text8-prefix below VOCABENCH_DATA")
     corpus = corpora.load("text8-prefix", vocab=10_000)
     assert len(corpus.words) == 10_000

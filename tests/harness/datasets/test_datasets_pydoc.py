@@ -1,4 +1,4 @@
-"""Text from docstrings: what is English, and the standard library's own."""
+"""Text from docstrings: the rules for English, and the corpus of the standard library."""
 
 import subprocess
 import sys
@@ -6,17 +6,18 @@ import sys
 import pytest
 
 from tests import ROOT
-from vocabench.harness.datasets.shared import catalogue
-from vocabench.harness.datasets.text import corpora, pydoc
+from vocabench.harness.datasets.shared import catalogue, package_sources
+from vocabench.harness.datasets.text import corpora
+from vocabench.harness.datasets.text.docstring_text import DocstringText
 from vocabench.harness.datasets.text.docstrings import paragraphs, paragraphs_of_file
 from vocabench.impls.errors import BadInput
 
 
-def test_prose_is_kept_and_markup_is_not():
-    (found,) = paragraphs(
+def test_prose_is_kept_and_markup_is_removed():
+    (paragraph,) = paragraphs(
         "Return ``True`` if :func:`os.path.exists` says, e.g. at https://x.org/a, that 12 of *it* are."
     )
-    assert found == "return true if os path exists says , eg at that <num> of it are ."
+    assert paragraph == "return true if os path exists says , eg at that <num> of it are ."
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_prose_is_kept_and_markup_is_not():
         "Too short for the rule.",
     ],
 )
-def test_what_is_not_prose(docstring):
+def test_text_that_is_not_prose_is_dropped(docstring):
     assert paragraphs(docstring) == []
 
 
@@ -59,11 +60,11 @@ def test_a_literal_block_ends_with_its_indentation():
         "Raises:\n  ValueError:\n    The first of the numbers that are to be added.",
     ],
 )
-def test_descriptions_lose_the_names_they_are_of(docstring):
+def test_descriptions_are_kept_without_the_names_they_describe(docstring):
     assert paragraphs(docstring) == ["the first of the numbers that are to be added ."]
 
 
-def test_modules_are_parsed_and_never_run(tmp_path):
+def test_modules_are_parsed_and_never_executed(tmp_path):
     source = tmp_path / "module.py"
     source.write_text(
         '"""The module that is not to be run by anyone."""\n'
@@ -85,7 +86,7 @@ def small():
     return corpora.load("pydoc-small")
 
 
-def test_the_standard_library(small):
+def test_the_corpus_of_the_standard_library_has_the_expected_size(small):
     assert set(small.splits) == {"train", "valid", "test"}
     assert len(small.splits["train"]) > 100_000
     assert min(len(small.splits["valid"]), len(small.splits["test"])) > 3_000
@@ -98,31 +99,31 @@ def test_the_standard_library(small):
 
 def test_no_paragraph_is_in_two_splits(tmp_path, monkeypatch):
     monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(pydoc, "_sources", lambda _: iter(list(_real_sources("python"))[:150]))
+    monkeypatch.setattr(package_sources, "source_files", lambda _: iter(list(_real_source_files("python"))[:150]))
     text = corpora.find("pydoc-small")
     lines = [line for path in text.files.values() for line in path.read_text().splitlines()]
     assert len(lines) == len(set(lines)) > 300
-    again = {split: path.read_bytes() for split, path in text.files.items()}
+    contents = {split: path.read_bytes() for split, path in text.files.items()}
     text.files["train"].write_bytes(b"damaged")
     with pytest.raises(BadInput, match="is not here, or is damaged"):
         catalogue.verify("pydoc-small", print)
-    assert {split: path.read_bytes() for split, path in corpora.find("pydoc-small").files.items()} == again
+    assert {split: path.read_bytes() for split, path in corpora.find("pydoc-small").files.items()} == contents
     assert len(catalogue.verify("pydoc-small", print)) == 64
 
 
-_real_sources = pydoc._sources
+_real_source_files = package_sources.source_files
 
 
-def test_packages_that_are_missing_are_left_out():
-    found = pydoc.Docstrings("x", ("python", "no_such_package", "numpy"), "")._versions()
-    assert list(found) == ["python", "numpy"]
+def test_missing_packages_are_left_out():
+    versions = DocstringText("x", ("python", "no_such_package", "numpy"), "").versions()
+    assert list(versions) == ["python", "numpy"]
 
 
-def test_a_script_without_a_main_guard_builds_it_once(tmp_path):
+def test_a_script_without_a_main_guard_builds_the_corpus_once(tmp_path):
     script = (
-        "import vocabench.harness.datasets.text.pydoc as p\n"
-        "real = p._sources\n"
-        "p._sources = lambda package: iter(list(real(package))[:20])\n"
+        "import vocabench.harness.datasets.shared.package_sources as p\n"
+        "real = p.source_files\n"
+        "p.source_files = lambda package: iter(list(real(package))[:20])\n"
         "from vocabench.harness.datasets.text import corpora\n"
         "print('lines', len(corpora.find('pydoc-small').files['train'].read_text().splitlines()))\n"
     )

@@ -1,22 +1,22 @@
-"""pydoc-summaries: which docstrings give a pair, and the dataset built from a few files."""
+"""pydoc-summaries: the rules for pairs, and the dataset built from a few files."""
 
 import pytest
 
 from vocabench.harness import cli
-from vocabench.harness.datasets.pairs import collection
+from vocabench.harness.datasets.pairs import summary_pairs
 from vocabench.harness.datasets.pairs.docstrings import summaries_of_file, summary_of
-from vocabench.harness.datasets.text import pydoc
+from vocabench.harness.datasets.shared import catalogue, package_sources
 from vocabench.impls.errors import BadInput
 
 BODY = "The numbers are added one after the other, and the sum of all of them is given back."
 PLAIN = "the numbers are added one after the other , and the sum of all of them is given back ."
 
 
-def test_the_first_line_sums_up_the_rest():
+def test_the_first_line_is_the_summary_of_the_rest():
     assert summary_of(f"Add ``numbers`` of a list.\n\n{BODY}") == (PLAIN, "add numbers of a list .")
 
 
-def test_only_paragraphs_of_the_body_are_its_source():
+def test_the_source_consists_of_the_paragraphs_of_the_body():
     blocks = [
         "Add the numbers.",
         BODY,
@@ -48,11 +48,11 @@ def test_only_paragraphs_of_the_body_are_its_source():
         "a directive", "long", "a short body", "no body", "a body shorter than its summary",
     ],
 )  # fmt: skip
-def test_what_gives_no_pair(docstring):
+def test_a_docstring_that_breaks_a_rule_gives_no_pair(docstring):
     assert summary_of(docstring) is None
 
 
-def test_modules_are_parsed_and_never_run(tmp_path):
+def test_modules_are_parsed_and_never_executed(tmp_path):
     source = tmp_path / "module.py"
     source.write_text(f'"""Add the numbers.\n\n{BODY}\n"""\nraise SystemExit\ndef f():\n    "none"\n')
     assert summaries_of_file(str(source)) == [(PLAIN, "add the numbers .")]
@@ -60,19 +60,19 @@ def test_modules_are_parsed_and_never_run(tmp_path):
     assert summaries_of_file(str(source)) == []
 
 
-_real_sources = pydoc._sources
+_real_source_files = package_sources.source_files
 
 
 @pytest.fixture
-def few(tmp_path, monkeypatch):
-    """Of the standard library alone, and not all of that."""
+def few_files(tmp_path, monkeypatch):
+    """Restrict the dataset to a few files of the standard library."""
     monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "cache"))
-    sources = list(_real_sources("python"))[:150]
-    monkeypatch.setattr(pydoc, "_sources", lambda package: iter(sources if package == "python" else ()))
+    files = list(_real_source_files("python"))[:150]
+    monkeypatch.setattr(package_sources, "source_files", lambda package: iter(files if package == "python" else ()))
 
 
-def test_the_dataset(few):
-    pairs = collection.load("pydoc-summaries")
+def test_the_dataset_follows_its_rules(few_files):
+    pairs = summary_pairs.load("pydoc-summaries")
     everything = [pair for split in ("train", "valid", "test") for pair in pairs.splits[split]]
     assert len(everything) > 200
     assert len({source for source, _ in everything}) == len(everything)
@@ -81,25 +81,23 @@ def test_the_dataset(few):
     assert {"python", "numpy"} <= set(pairs.versions)
 
 
-def test_it_is_the_same_each_time(few, tmp_path, monkeypatch):
-    first = collection.load("pydoc-summaries").sha256
+def test_the_dataset_is_reproducible(few_files, tmp_path, monkeypatch):
+    first = summary_pairs.load("pydoc-summaries").sha256
     monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "other"))
-    assert collection.load("pydoc-summaries").sha256 == first
+    assert summary_pairs.load("pydoc-summaries").sha256 == first
 
 
-def test_the_command(few, capsys, tmp_path):
+def test_the_command_gets_and_verifies_the_dataset(few_files, capsys, tmp_path):
     assert cli.main(["data", "get", "pydoc-summaries"]) == 0
-    got = capsys.readouterr().out
-    assert "pydoc-summaries: pairs: train " in got
+    description = capsys.readouterr().out
+    assert "pydoc-summaries: pairs: train " in description
     assert cli.main(["data", "verify", "pydoc-summaries"]) == 0
-    assert capsys.readouterr().out.split("sha256 ")[1] == got.split("sha256 ")[1]
+    assert capsys.readouterr().out.split("sha256 ")[1] == description.split("sha256 ")[1]
     next((tmp_path / "cache" / "texts").rglob("train.jsonl")).write_bytes(b"damaged")
     assert cli.main(["data", "verify", "pydoc-summaries"]) == 2
     assert "is not here, or is damaged" in capsys.readouterr().err
 
 
-def test_it_is_not_here_before_it_is_built(few):
-    from vocabench.harness.datasets.shared import catalogue
-
+def test_the_dataset_is_not_here_before_it_is_built(few_files):
     with pytest.raises(BadInput, match="vocabench data get pydoc-summaries"):
         catalogue.verify("pydoc-summaries", print)

@@ -1,11 +1,11 @@
-"""Pairs of source and summary: every layout gives the same pairs, every mistake is one line that says where."""
+"""Pairs of source and summary: all layouts give the same pairs, and mistakes are one-line errors with a location."""
 
 import json
 import re
 
 import pytest
 
-from vocabench.harness.datasets.pairs import collection
+from vocabench.harness.datasets.pairs import summary_pairs
 from vocabench.impls.errors import BadInput
 
 SOURCES = {split: [f"{split} source {number} \u00e9" for number in range(4)] for split in ("train", "valid", "test")}
@@ -46,18 +46,18 @@ FILTERED = RUSH | {"train": ("train.article.filter.txt", "train.title.filter.txt
 
 
 @pytest.mark.parametrize("names", [OWN, RUSH, FILTERED, ARCHIVE], ids=["own", "rush", "filtered", "archive"])
-def test_every_folder_gives_the_same_pairs(tmp_path, names):
-    pairs = collection.load(folder_of(tmp_path, names))
-    assert {split: list(each) for split, each in pairs.splits.items()} == EXPECTED
+def test_all_folder_layouts_give_the_same_pairs(tmp_path, names):
+    pairs = summary_pairs.load(folder_of(tmp_path, names))
+    assert {split: list(split_pairs) for split, split_pairs in pairs.splits.items()} == EXPECTED
     assert (pairs.name, pairs.licence, pairs.versions) == ("mine", "the user's own", {})
 
 
-def test_the_checksum_is_of_the_pairs_and_not_of_their_files(tmp_path):
-    first = collection.load(folder_of(tmp_path / "a", OWN))
-    second = collection.load(folder_of(tmp_path / "b", RUSH))
+def test_the_checksum_depends_on_the_pairs_and_not_on_the_layout(tmp_path):
+    first = summary_pairs.load(folder_of(tmp_path / "a", OWN))
+    second = summary_pairs.load(folder_of(tmp_path / "b", RUSH))
     assert first.sha256 == second.sha256
     write(tmp_path / "b" / "mine" / "task1_ref0.txt", ["other"] * 4)
-    assert collection.load(str(tmp_path / "b" / "mine")).sha256 != first.sha256
+    assert summary_pairs.load(str(tmp_path / "b" / "mine")).sha256 != first.sha256
 
 
 def test_duc_has_several_references_and_only_a_test_split(tmp_path):
@@ -65,17 +65,17 @@ def test_duc_has_several_references_and_only_a_test_split(tmp_path):
     write(folder / "input.txt", ["a b", "c d"])
     for number in range(4):
         write(folder / f"task1_ref{number}.txt", [f"a {number}", f"c {number}"])
-    pairs = collection.load(str(folder))
+    pairs = summary_pairs.load(str(folder))
     assert set(pairs.splits) == {"test"}
     assert list(pairs.splits["test"]) == [("a b", [f"a {n}" for n in range(4)]), ("c d", [f"c {n}" for n in range(4)])]
 
 
-def test_json_lines(tmp_path):
-    path = tmp_path / "some.jsonl"
+def test_json_lines_are_read_and_held_out(tmp_path):
+    path = tmp_path / "mine.jsonl"
     records = [{"text": f"s {n}", "summary": f"t {n}"} for n in range(98)]
     records += [{"text": " a\nb ", "summaries": ["x\u2028y", "z\n"]}, {"text": "last", "summary": "\u00e9", "id": 7}]
     write(path, map(json.dumps, records))
-    splits = collection.load(str(path)).splits
+    splits = summary_pairs.load(str(path)).splits
     assert [len(splits[split]) for split in ("train", "valid", "test")] == [96, 2, 2]
     assert splits["train"][0] == ("s 0", ["t 0"])
     assert splits["valid"][:] == [("s 96", ["t 96"]), ("s 97", ["t 97"])]
@@ -87,42 +87,42 @@ def test_json_lines(tmp_path):
             splits["train"][index]
 
 
-def test_a_folder_of_json_lines(tmp_path):
+def test_a_folder_of_json_lines_has_its_splits(tmp_path):
     for split, pairs in EXPECTED.items():
         write(tmp_path / f"{split}.jsonl", (json.dumps({"id": 1, "text": s, "summaries": t}) for s, t in pairs))
-    pairs = collection.load(str(tmp_path))
-    assert {split: list(each) for split, each in pairs.splits.items()} == EXPECTED
+    pairs = summary_pairs.load(str(tmp_path))
+    assert {split: list(split_pairs) for split, split_pairs in pairs.splits.items()} == EXPECTED
 
 
-def test_two_files(tmp_path):
+def test_two_files_are_paired_line_by_line(tmp_path):
     write(tmp_path / "a", [f"source {n}" for n in range(3)])
-    # Signs that Unicode ends a line by are within one, a mark at the start and carriage returns are none of the text.
+    # Unicode line separators stay within a line; the byte order mark and carriage returns are removed.
     (tmp_path / "b").write_bytes("\ufefft\u2028 0\r\nt\x0b1\r\nt 2".encode())
-    splits = collection.load(f"{tmp_path / 'a'},{tmp_path / 'b'}").splits
-    assert [each[:] for each in splits.values()] == [
+    splits = summary_pairs.load(f"{tmp_path / 'a'},{tmp_path / 'b'}").splits
+    assert [split_pairs[:] for split_pairs in splits.values()] == [
         [("source 0", ["t\u2028 0"])],
         [("source 1", ["t\x0b1"])],
         [("source 2", ["t 2"])],
     ]
 
 
-def test_digits(tmp_path):
+def test_digits_become_number_signs(tmp_path):
     folder = folder_of(tmp_path, OWN)
-    plain, digits = collection.load(folder), collection.load(folder, digits=True)
+    plain, digits = summary_pairs.load(folder), summary_pairs.load(folder, digits=True)
     assert digits.splits["train"][2] == ("train source # \u00e9", ["title # of train"])
     assert plain.splits["train"][2] == ("train source 2 \u00e9", ["title 2 of train"])
     assert plain.sha256 != digits.sha256
 
 
-def test_the_cache_is_used_and_mended(tmp_path, empty_cache, monkeypatch):
+def test_the_cache_is_used_and_repaired(tmp_path, empty_cache, monkeypatch):
     folder = folder_of(tmp_path, OWN)
-    first = collection.load(folder)
-    monkeypatch.setattr(collection, "_write", lambda *_: pytest.fail("written again"))
-    assert collection.load(folder).sha256 == first.sha256
+    first = summary_pairs.load(folder)
+    monkeypatch.setattr(summary_pairs, "_write", lambda *_: pytest.fail("written again"))
+    assert summary_pairs.load(folder).sha256 == first.sha256
     monkeypatch.undo()
     monkeypatch.setenv("VOCABENCH_CACHE", str(empty_cache))
     next(empty_cache.rglob("train.npy")).write_bytes(b"damaged")
-    assert list(collection.load(folder).splits["train"]) == EXPECTED["train"]
+    assert list(summary_pairs.load(folder).splits["train"]) == EXPECTED["train"]
 
 
 GOOD = b"a\nb\nc\n"
@@ -140,7 +140,7 @@ GOOD = b"a\nb\nc\n"
         (b"", b"", "train.source.txt: it is empty"),
     ],
 )
-def test_what_is_wrong_in_text_files(tmp_path, empty_cache, source, title, message):
+def test_malformed_text_files_are_refused(tmp_path, empty_cache, source, title, message):
     for name, content in (("train.source.txt", source), ("train.title.txt", title)):
         (tmp_path / name).write_bytes(content)
     fails(str(tmp_path), message)
@@ -150,10 +150,10 @@ def test_what_is_wrong_in_text_files(tmp_path, empty_cache, source, title, messa
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ("[1]", "no object"),
-        ('"text"', "no object"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[1]", "not an object"),
+        ('"text"', "not an object"),
         ('{"summary": "t"}', "no text"),
         ('{"text": 1, "summary": "t"}', "no text"),
         ('{"text": " ", "summary": "t"}', "no text"),
@@ -168,18 +168,18 @@ def test_what_is_wrong_in_text_files(tmp_path, empty_cache, source, title, messa
         ("", "it is empty"),
     ],
 )
-def test_what_is_wrong_in_json_lines(tmp_path, line, message):
-    path = tmp_path / "some.jsonl"
+def test_malformed_json_lines_are_refused(tmp_path, line, message):
+    path = tmp_path / "mine.jsonl"
     write(path, ['{"text": "s", "summary": "t"}', line, '{"text": "s", "summary": "t"}'])
-    fails(str(path), f"some.jsonl, line 2: {message}")
+    fails(str(path), f"mine.jsonl, line 2: {message}")
 
 
-def test_bytes_that_are_no_utf8_in_json_lines(tmp_path):
-    (tmp_path / "some.jsonl").write_bytes(b'{"text": "s", "summary": "t"}\n{"text": "\xe9"}\n')
-    fails(str(tmp_path / "some.jsonl"), "some.jsonl, line 2: byte 40 of the file is 0xe9")
+def test_json_lines_that_are_not_utf8_are_refused(tmp_path):
+    (tmp_path / "mine.jsonl").write_bytes(b'{"text": "s", "summary": "t"}\n{"text": "\xe9"}\n')
+    fails(str(tmp_path / "mine.jsonl"), "mine.jsonl, line 2: byte 40 of the file is 0xe9")
 
 
-def test_files_that_are_missing(tmp_path):
+def test_missing_files_are_refused(tmp_path):
     fails(str(tmp_path / "none.jsonl"), "none.jsonl: no such file")
     fails(f"{tmp_path}/a,{tmp_path}/b", "a: no such file")
     fails(f"{tmp_path}/a,b,c", "3 files: allowed: SOURCE,TITLE")
@@ -194,20 +194,20 @@ def test_files_that_are_missing(tmp_path):
     fails(str(tmp_path), "valid.title.txt: no such file")
 
 
-def test_references_of_different_length(tmp_path):
+def test_references_of_different_length_are_refused(tmp_path):
     write(tmp_path / "input.txt", ["a", "b"])
     write(tmp_path / "task1_ref0.txt", ["a", "b"])
     write(tmp_path / "task1_ref1.txt", ["a"])
     fails(str(tmp_path), "task1_ref1.txt, line 2: the file has ended, input.txt has not")
 
 
-def test_too_few_to_hold_any_out(tmp_path):
-    write(tmp_path / "some.jsonl", ['{"text": "s", "summary": "t"}'] * 2)
-    fails(str(tmp_path / "some.jsonl"), "2 of them: allowed: from 3")
+def test_too_few_pairs_to_hold_out_are_refused(tmp_path):
+    write(tmp_path / "mine.jsonl", ['{"text": "s", "summary": "t"}'] * 2)
+    fails(str(tmp_path / "mine.jsonl"), "2 of them: allowed: from 3")
 
 
 def fails(name, message):
     with pytest.raises(BadInput, match=re.escape(message)) as caught:
-        collection.load(name)
+        summary_pairs.load(name)
     assert "\n" not in str(caught.value)
     assert "allowed: " in str(caught.value)

@@ -1,4 +1,4 @@
-"""Speech: every layout gives the same utterances, every problem is a named skip or one line."""
+"""Speech: all layouts give the same utterances, and each problem is a named skip or a one-line error."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.harness.datasets.recordings import bad_sounds, folder_of, manifest, record, sound, tone
-from vocabench.harness.datasets.speech import sound_files, transcribed
+from vocabench.harness.datasets.speech import sound_files, speech_corpora
 from vocabench.impls.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("empty_cache")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("empty_cache")
 # Manifests
 
 
-def test_a_manifest_with_every_problem_loses_those_and_nothing_else(tmp_path):
+def test_a_manifest_loses_unusable_utterances_and_nothing_else(tmp_path):
     bad = bad_sounds(tmp_path)
     bad["missing"].pop()
     reasons = {path.name: reason for reason, paths in bad.items() for path in paths}
@@ -24,8 +24,8 @@ def test_a_manifest_with_every_problem_loses_those_and_nothing_else(tmp_path):
     records += [record("silent.wav", text=""), record("dots.wav", text="..."), record("good.wav", text="Ab!")]
     folder = folder_of(tmp_path, records, test=[record("strange.wav", text="abz")])
     (tmp_path / "nothing.wav").unlink()
-    speech = transcribed.load(folder)
-    assert [each.id for each in speech.splits["train"]] == ["good.wav"]
+    speech = speech_corpora.load(folder)
+    assert [utterance.id for utterance in speech.splits["train"]] == ["good.wav"]
     assert set(speech.splits) == {"train"}
     expected = {reason: [path.name for path in paths] for reason, paths in bad.items()}
     expected |= {"no transcript": ["silent.wav", "dots.wav"], "outside the vocabulary": ["strange.wav"]}
@@ -38,63 +38,63 @@ def test_a_manifest_with_every_problem_loses_those_and_nothing_else(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"audio": "a.wav", ', "line 2: no JSON: allowed: "),
-        ("[" * 100_000, "line 2: no JSON"),
-        ("[1]", "line 2: no object"),
+        ('{"audio": "a.wav", ', "line 2: not JSON: allowed: "),
+        ("[" * 100_000, "line 2: not JSON"),
+        ("[1]", "line 2: not an object"),
         ('{"text": "a", "language": "ba"}', "line 2: no audio"),
         ('{"audio": "b.wav", "language": "ba"}', "line 2: no text"),
         ('{"audio": "b.wav", "text": 1, "language": "ba"}', "line 2: no text"),
         ('{"audio": "b.wav", "text": "a"}', "line 2: no language"),
-        ('{"audio": "b.wav", "text": "a", "language": "ba", "phones": ["a"]}', "line 2: phones is no text"),
-        ('{"audio": "a.wav", "text": "a", "language": "ba"}', "line 2: audio 'a.wav' stands in line 1 too"),
-        ('{"audio": "../a.wav", "text": "a", "language": "ba"}', r"line 2: audio '\.\./a.wav' lies outside"),
-        ('{"audio": "/etc/a.wav", "text": "a", "language": "ba"}', "line 2: audio '/etc/a.wav' lies outside"),
-        ('{"audio": "link/a.wav", "text": "a", "language": "ba"}', "line 2: audio 'link/a.wav' lies outside"),
+        ('{"audio": "b.wav", "text": "a", "language": "ba", "phones": ["a"]}', "line 2: phones is not text"),
+        ('{"audio": "a.wav", "text": "a", "language": "ba"}', "line 2: audio 'a.wav' is also in line 1"),
+        ('{"audio": "../a.wav", "text": "a", "language": "ba"}', r"line 2: audio '\.\./a.wav' is outside"),
+        ('{"audio": "/etc/a.wav", "text": "a", "language": "ba"}', "line 2: audio '/etc/a.wav' is outside"),
+        ('{"audio": "link/a.wav", "text": "a", "language": "ba"}', "line 2: audio 'link/a.wav' is outside"),
         ('{"audio": "\\u0000", "text": "a", "language": "ba"}', "line 2: audio"),
         ("", "line 2: it is empty"),
         (b"\xff", "line 2: byte 50 of the file is 0xff, which is not UTF-8"),
     ],
 )
-def test_a_malformed_manifest_is_one_line_that_says_where(tmp_path, line, message):
+def test_a_malformed_manifest_is_a_one_line_error_with_a_location(tmp_path, line, message):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "link").symlink_to(tmp_path)
     path = manifest(tmp_path / "mine" / "train.jsonl", [record("a.wav", "a")])
     path.write_bytes(path.read_bytes() + (line if isinstance(line, bytes) else line.encode()) + b"\n")
     with pytest.raises(BadInput, match=f"train.jsonl, {message}") as caught:
-        transcribed.load(str(path.parent))
+        speech_corpora.load(str(path.parent))
     assert "\n" not in str(caught.value)
 
 
-def test_a_single_manifest_is_held_out_by_hashes(tmp_path):
+def test_a_single_manifest_is_split_by_hashes(tmp_path):
     folder_of(tmp_path, [record(f"{number}.wav") for number in range(120)])
-    speech = transcribed.load(str(tmp_path / "train.jsonl"))
-    sizes = {split: len(each) for split, each in speech.splits.items()}
+    speech = speech_corpora.load(str(tmp_path / "train.jsonl"))
+    sizes = {split: len(utterances) for split, utterances in speech.splits.items()}
     assert sum(sizes.values()) == 120
     assert 84 <= sizes["train"] <= 108
     assert min(sizes.values()) >= 3
 
 
-def test_nothing_to_train_on(tmp_path):
+def test_speech_without_training_data_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"phones: nothing to train on \(skipped: no transcript 1\)"):
-        transcribed.load(folder_of(tmp_path, [record("a.wav")]), units="phones")
+        speech_corpora.load(folder_of(tmp_path, [record("a.wav")]), units="phones")
     with pytest.raises(BadInput, match="no such file or folder"):
-        transcribed.load(str(tmp_path / "nothing"))
+        speech_corpora.load(str(tmp_path / "nothing"))
     (tmp_path / "other").mkdir()
     with pytest.raises(BadInput, match=r"no speech: allowed: train\.jsonl, Common Voice's"):
-        transcribed.load(str(tmp_path / "other"))
+        speech_corpora.load(str(tmp_path / "other"))
 
 
-def test_it_is_decoded_once_and_again_when_a_file_changes(tmp_path, monkeypatch):
+def test_speech_is_decoded_again_only_when_a_file_changes(tmp_path, monkeypatch):
     folder = folder_of(tmp_path / "mine", [record("a.wav"), record("b.wav", speaker="s")])
-    first = transcribed.load(folder)
+    first = speech_corpora.load(folder)
     read = sound_files.read
     monkeypatch.setattr(sound_files, "read", None)
-    again = transcribed.load(folder)
+    again = speech_corpora.load(folder)
     assert again.sha256 == first.sha256
     np.testing.assert_array_equal(again.splits["train"][1].samples_S, tone())
     monkeypatch.setattr(sound_files, "read", read)
     sound(tmp_path / "mine" / "b.wav", tone(0.3))
-    changed = transcribed.load(folder)
+    changed = speech_corpora.load(folder)
     assert changed.sha256 != first.sha256
     assert changed.splits["train"][1].seconds == pytest.approx(0.3)
 
@@ -111,45 +111,45 @@ def common_voice(folder, rows, columns=("client_id", "path", "sentence", "locale
             sound(folder / "clips" / row[1])
 
 
-def test_common_voice(tmp_path):
+def test_common_voice_is_read_with_its_splits(tmp_path):
     rows = {
         "train": [("s1", "1.wav", "\u201cЁлка\u201d, ИҘЕЛ!", "ba"), ("s1", "2.wav", "", "ba")],
         "dev": [("s2", "3.mp3", "ел", "ba")],
         "test": [("", "4.wav", "дел", "ba")],
     }
     common_voice(tmp_path, rows)
-    speech = transcribed.load(str(tmp_path))
-    assert {split: [each.id for each in its] for split, its in speech.splits.items()} == {
+    speech = speech_corpora.load(str(tmp_path))
+    assert {split: [utterance.id for utterance in utterances] for split, utterances in speech.splits.items()} == {
         "train": ["1.wav"], "valid": ["3.mp3"],
     }  # fmt: skip
     first = speech.splits["train"][0]
     assert (first.speaker, first.language, speech.transcript(first)) == ("s1", "ba", "ёлка иҙел")
     assert speech.skipped == {"no transcript": ["2.wav"], "outside the vocabulary": ["4.wav"]}
-    kept = transcribed.load(str(tmp_path), outside="unknown")
+    kept = speech_corpora.load(str(tmp_path), outside="unknown")
     (strange,) = kept.splits["test"]
     assert kept.vocabulary.decode(kept.vocabulary.encode(strange)) == "\ufffdел"
 
 
-def test_common_voices_of_several_languages(tmp_path):
+def test_a_folder_of_several_common_voice_languages_is_read(tmp_path):
     for language in ("ba", "tt"):
         rows = {split: [("s", "1.wav", "аб")] for split in ("train", "dev", "test")}
         common_voice(tmp_path / "cv" / language, rows, ("client_id", "path", "sentence"))
-    speech = transcribed.load(str(tmp_path / "cv"))
-    assert [each.language for each in speech.splits["train"]] == ["ba", "tt"]
+    speech = speech_corpora.load(str(tmp_path / "cv"))
+    assert [utterance.language for utterance in speech.splits["train"]] == ["ba", "tt"]
 
 
-def test_a_malformed_common_voice(tmp_path):
+def test_a_malformed_common_voice_table_is_refused(tmp_path):
     rows = {split: [("s", "1.wav", "аб")] for split in ("train", "dev", "test")}
     common_voice(tmp_path, rows, ("client_id", "path", "sentence"))
     good = (tmp_path / "train.tsv").read_text()
     for text, message in (
         (good.replace("sentence", "text"), "line 1: no column 'sentence'"),
         (good + "s\t2.wav\n", "line 3: 2 columns: allowed: 3"),
-        (good + "s\t../../1.wav\tаб\n", "line 3: audio '../../1.wav' lies outside"),
+        (good + "s\t../../1.wav\tаб\n", "line 3: audio '../../1.wav' is outside"),
     ):
         (tmp_path / "train.tsv").write_text(text)
         with pytest.raises(BadInput, match=f"train.tsv, {message}"):
-            transcribed.load(str(tmp_path))
+            speech_corpora.load(str(tmp_path))
 
 
 def ucla(folder, language, words):
@@ -159,33 +159,33 @@ def ucla(folder, language, words):
     (folder / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def test_the_ucla_corpus_tests_on_the_papers_languages(tmp_path):
+def test_the_ucla_corpus_is_tested_on_the_languages_of_the_paper(tmp_path):
     for language in ("abk", "hau", "yue"):
         ucla(tmp_path / language, language, 20)
-    speech = transcribed.load(str(tmp_path), units="phones")
-    tested = {split: {each.language for each in its} for split, its in speech.splits.items()}
-    assert set(tested) == {"train", "valid", "test"}
-    assert tested["valid"] <= tested["train"] == {"hau", "yue"}
-    assert tested["test"] == {"abk"}
+    speech = speech_corpora.load(str(tmp_path), units="phones")
+    languages = {split: {utterance.language for utterance in part} for split, part in speech.splits.items()}
+    assert set(languages) == {"train", "valid", "test"}
+    assert languages["valid"] <= languages["train"] == {"hau", "yue"}
+    assert languages["test"] == {"abk"}
     assert speech.transcript(speech.splits["test"][0]) == "a t\u0283 o\u02d0"
     assert set(speech.vocabulary.units) == {"a", "t\u0283", "o\u02d0", "<eos>", "<unk>"}
-    assert set(transcribed.load(str(tmp_path / "abk"), units="phones").splits) >= {"train", "test"}
+    assert set(speech_corpora.load(str(tmp_path / "abk"), units="phones").splits) >= {"train", "test"}
     with pytest.raises(BadInput, match="characters: nothing to train on"):
-        transcribed.load(str(tmp_path))
+        speech_corpora.load(str(tmp_path))
 
 
-# Real recordings, where the user has them
+# Real recordings, if the user has them
 
 needs_data = pytest.mark.skipif("VOCABENCH_DATA" not in os.environ, reason="VOCABENCH_DATA is not set")
 DATA = Path(os.environ.get("VOCABENCH_DATA", ""))
 
 
 @needs_data
-def test_the_users_own_recordings():
+def test_the_users_own_recordings_are_read():
     if not (DATA / "ucla-phonetic-abk").is_dir():
         pytest.skip("no ucla-phonetic-abk below VOCABENCH_DATA")
-    speech = transcribed.load(str(DATA / "ucla-phonetic-abk"), units="phones", outside="unknown")
+    speech = speech_corpora.load(str(DATA / "ucla-phonetic-abk"), units="phones", outside="unknown")
     assert sum(map(len, speech.splits.values())) == 54
     assert not speech.skipped
     assert "d\u0292" in speech.vocabulary.units
-    assert {each.language for each in speech.everything} == {"abk"}
+    assert {utterance.language for utterance in speech.everything} == {"abk"}

@@ -1,10 +1,11 @@
-"""The report: it opens offline, shows what the rows say, and runs nothing that a row holds."""
+"""The report opens offline, shows the values of the rows, and executes nothing from a row."""
 
 import copy
 import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import ROOT
+from tests.rows import with_cell
 from vocabench.harness.cli import main
 from vocabench.harness.report import figures, page
-from vocabench.harness.report.figures.quality import _Point, pareto
+from vocabench.harness.report.figures.quality import Point, pareto
 from vocabench.harness.report.rows import flatten
 from vocabench.harness.run.store import read
 
@@ -35,7 +37,7 @@ def html(rows):
 
 
 class Elements(HTMLParser):
-    """Every start tag with its attributes, and the text within each kind of element."""
+    """All start tags with their attributes, and all text."""
 
     def __init__(self, html):
         super().__init__()
@@ -52,14 +54,14 @@ class Elements(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def test_every_section_that_the_rows_have_something_for(html, rows):
-    found = [section.id for section in page.sections(rows, flatten(rows))]
-    assert found == [
+def test_a_section_appears_if_the_rows_have_content_for_it(html, rows):
+    sections = [section.id for section in page.sections(rows, flatten(rows))]
+    assert sections == [
         "overview", "speed", "roofline", "quality", "memory", "training", "tables", "agreement", "clusters", "rows",
         "provenance",
     ]  # fmt: skip
     links = [a["href"] for a in Elements(html).all("a")]
-    assert links == ["#main", *(f"#{name}" for name in found)]
+    assert links == ["#main", *(f"#{name}" for name in sections)]
 
 
 def test_nothing_is_loaded_from_elsewhere(html):
@@ -70,17 +72,19 @@ def test_nothing_is_loaded_from_elsewhere(html):
     assert [tag for tag, _ in elements.tags if tag in ("iframe", "object", "embed", "base")] == []
 
 
-def test_ids_are_unique_and_what_is_referred_to_is_there(html):
+def test_ids_are_unique_and_references_resolve(html):
     elements = Elements(html)
     ids = [a["id"] for _, a in elements.tags if "id" in a]
     assert sorted(ids) == sorted(set(ids))
-    wanted = [name for _, a in elements.tags for key in ("aria-labelledby", "for") for name in a.get(key, "").split()]
-    assert set(wanted) <= set(ids)
+    references = [
+        name for _, a in elements.tags for key in ("aria-labelledby", "for") for name in a.get(key, "").split()
+    ]
+    assert set(references) <= set(ids)
     assert len(elements.all("svg")) == sum("aria-labelledby" in a for a in elements.all("svg")) > 5
     assert all(a.get("type") == "button" for a in elements.all("button"))
 
 
-def test_the_numbers_are_the_rows(html, rows):
+def test_the_page_shows_the_values_of_the_rows(html, rows):
     text = " ".join(Elements(html).text)
     for record in flatten(rows):
         if record["quantity"] == "perplexity":
@@ -89,20 +93,20 @@ def test_the_numbers_are_the_rows(html, rows):
             assert f"{record['ratio_to_full_softmax']:.2f}" in text
 
 
-def test_style_and_script_reach_the_browser_as_they_are(html):
+def test_style_and_script_are_not_escaped(html):
     for name in ("page.css", "page.js"):
         assert (Path(page.__file__).parent / "assets" / name).read_text(encoding="utf-8") in html
 
 
-def test_a_hostile_row_is_text(rows):
+def test_a_hostile_row_is_shown_as_text(rows):
     bad = copy.deepcopy(rows)
-    for row in bad:
-        row["cell"] |= {"method": HOSTILE, "dataset": HOSTILE, "options": {HOSTILE: HOSTILE}}
-        row["message"] = HOSTILE
-        row["provenance"] |= {"started": HOSTILE, "framework": {HOSTILE: HOSTILE}}
-        for measurement in row["measurements"]:
-            measurement["detail"]["examples"] = [{HOSTILE: HOSTILE}]
-            measurement["detail"]["clusters"] = [[HOSTILE]]
+    for number, row in enumerate(bad):
+        row = with_cell(row, method=HOSTILE, dataset=HOSTILE, options={HOSTILE: HOSTILE})
+        provenance = replace(row.provenance, started=HOSTILE, framework={HOSTILE: HOSTILE})
+        bad[number] = replace(row, message=HOSTILE, provenance=provenance)
+        for measurement in row.measurements:
+            measurement.detail["examples"] = [{HOSTILE: HOSTILE}]
+            measurement.detail["clusters"] = [[HOSTILE]]
     elements = Elements(page.build(bad, title=HOSTILE, files=HOSTILE))
     assert len(elements.all("script")) == 1
     assert elements.all("img") == []
@@ -114,18 +118,19 @@ def test_the_same_rows_give_the_same_page(html, rows):
     assert page.build(rows, title="A quick run", files="quick.jsonl") == html
 
 
-def test_a_row_that_failed_is_told(rows):
-    failed = copy.deepcopy(rows[-1]) | {"status": "oom", "message": "killed by SIGKILL", "measurements": []}
+def test_a_failed_row_is_reported(rows):
+    failed = replace(rows[-1], status="oom", message="killed by SIGKILL", measurements=[])
     text = " ".join(Elements(page.build([*rows[:-1], failed], title="t", files="f")).text)
     assert "0 disagree, 1 did not finish" in text
     assert "oom: killed by SIGKILL" in text
 
 
-def test_a_speed_that_disagrees_is_not_drawn(rows):
-    wrong = copy.deepcopy(rows)
-    for row in wrong:
-        if row["cell"]["method"] == "huffman":
-            row["agreement"] = {"verdict": "disagree"}
+def disagreeing(row):
+    return replace(row, agreement={"verdict": "disagree"})
+
+
+def test_the_speed_of_a_layer_that_disagrees_is_not_drawn(rows):
+    wrong = [disagreeing(row) if row.cell.method == "huffman" else row for row in rows]
     records = flatten(wrong)
     speed = [f for f in figures.all_of(wrong, records) if f.section == "speed"]
     assert {line[0] for f in speed for line in f.lines} == {"sohsm"}
@@ -135,10 +140,9 @@ def test_a_speed_that_disagrees_is_not_drawn(rows):
 
 
 def test_two_seeds_have_two_curves(rows):
-    curved = next(r for r in rows if r["cell"]["task"] == "language_modelling" and r["cell"]["method"] == "sohsm")
-    other = copy.deepcopy(curved)
-    other["cell"]["seed"], other["key"] = 1, "other"
-    other["measurements"][0]["detail"]["curve"][-1]["perplexity"] = 12.5
+    curved = next(r for r in rows if r.cell.task == "language_modelling" and r.cell.method == "sohsm")
+    other = replace(with_cell(copy.deepcopy(curved), seed=1), key="other")
+    other.measurements[0].detail["curve"][-1]["perplexity"] = 12.5
     (drawn,) = [f for f in figures.all_of([curved, other], flatten([curved, other])) if f.section == "training"]
     names = {line[0] for line in drawn.lines}
     assert names == {f"sohsm [interval=100] (seed {seed})" for seed in (0, 1)}
@@ -147,97 +151,98 @@ def test_two_seeds_have_two_curves(rows):
 
 @pytest.fixture
 def speech():
-    """Rows that this test may change: of three layers on characters, and others of which no gain can be drawn."""
+    """Return new rows: three layers on characters, and others for which no gain can be drawn."""
     return read(RESULTS / "quick-speech.jsonl")
 
 
 def gains(rows):
-    """The figures' lines by their titles."""
+    """Return the lines of the decoding figures by title."""
     return {f.title: f.lines for f in figures.all_of(rows, flatten(rows)) if f.section == "decoding"}
 
 
 def of_huffman(rows):
-    return [row for row in rows if row["cell"]["method"] == "huffman"]
+    return [row for row in rows if row.cell.method == "huffman"]
 
 
 def by_length(row):
-    (found,) = [m["detail"]["by_length"] for m in row["measurements"] if m["quantity"] == "rtf"]
-    return found
+    (parts,) = [m.detail["by_length"] for m in row.measurements if m.quantity == "rtf"]
+    return parts
 
 
-def test_gains_by_length_are_full_softmaxs_time_over_the_layers(speech):
-    found = gains(speech)
-    assert [title.rpartition(": ")[2] for title in found] == [
+def test_gains_by_length_are_ratios_of_decoding_times(speech):
+    lines_by_title = gains(speech)
+    assert [title.rpartition(": ")[2] for title in lines_by_title] == [
         f"spoken-names, 71 characters, {framework}" for framework in ("tensorflow", "jax", "torch")
     ]
-    for framework, lines in zip(("tensorflow", "jax", "torch"), found.values(), strict=True):
-        first, *others = [
-            (row["cell"]["method"], by_length(row))
+    for framework, lines in zip(("tensorflow", "jax", "torch"), lines_by_title.values(), strict=True):
+        (baseline, baseline_parts), *layers = [
+            (row.cell.method, by_length(row))
             for row in speech
-            if row["cell"]["framework"] == framework and row["cell"]["vocab"] == 71
+            if row.cell.framework == framework and row.cell.vocab == 71
         ]
-        assert first[0] == "full_softmax"
+        assert baseline == "full_softmax"
         assert [line[:4] for line in lines] == [
             (
                 method,
                 f"{part['units_per_utterance']:.1f}",
                 str(part["utterances"]),
-                f"{full['decode_seconds'] / part['decode_seconds']:.2f}",
+                f"{baseline_part['decode_seconds'] / part['decode_seconds']:.2f}",
             )
-            for method, parts in others
-            for part, full in zip(parts, first[1], strict=True)
+            for method, parts in layers
+            for part, baseline_part in zip(parts, baseline_parts, strict=True)
         ]
     sections = {section.id: section for section in page.sections(speech, flatten(speech))}
     assert len(sections["decoding"].figures) == 3
 
 
-def test_a_gain_is_drawn_only_of_a_layer_that_agrees(speech):
-    for row in of_huffman(speech):
-        row["agreement"] = {"verdict": "disagree"}
-    assert [{line[0] for line in lines} for lines in gains(speech).values()] == [{"sohsm"}] * 3
-    for row in speech:  # nor is there one over a full softmax that is wrong
-        row["agreement"] = {"verdict": "disagree" if row["cell"]["method"] == "full_softmax" else "agree"}
-    assert gains(speech) == {}
+def test_gains_are_drawn_only_for_layers_that_agree(speech):
+    def disagreeing_method(method):
+        return [disagreeing(row) if row.cell.method == method else row for row in speech]
+
+    drawn = gains(disagreeing_method("huffman")).values()
+    assert [{line[0] for line in lines} for lines in drawn] == [{"sohsm"}] * 3
+    assert gains(disagreeing_method("full_softmax")) == {}
 
 
-def test_a_gain_is_over_full_softmax_on_the_same_utterances(speech):
+def test_gains_need_full_softmax_on_the_same_utterances(speech):
     for row in of_huffman(speech):
         by_length(row)[0]["utterances"] += 1
     assert [{line[0] for line in lines} for lines in gains(speech).values()] == [{"sohsm"}] * 3
     for row in speech:
-        if row["cell"]["method"] == "sohsm":
-            row["cell"]["settings"]["beam"] = 5
+        if row.cell.method == "sohsm":
+            row.cell.settings["beam"] = 5
     assert gains(speech) == {}
 
 
-points = st.lists(
-    st.builds(_Point, st.just("m"), st.just(""), st.just("f"), st.integers(1, 9), st.integers(1, 9)), min_size=1
+POINTS = st.lists(
+    st.builds(Point, st.just("m"), st.just(""), st.just("f"), st.integers(1, 9), st.integers(1, 9)), min_size=1
 )
 
 
-@given(points, st.booleans())
-def test_the_front_is_what_nothing_beats(found, high):
-    front = pareto(found, high)
+@given(POINTS, st.booleans())
+def test_the_front_consists_of_the_points_that_no_other_beats(points, higher_is_better):
+    front = pareto(points, higher_is_better)
     assert front
-    sign = 1 if high else -1
+    sign = 1 if higher_is_better else -1
 
-    def beats(o, p):
-        return o.speed >= p.speed and sign * o.quality >= sign * p.quality and o != p
+    def beats(q, p):
+        return q.speed >= p.speed and sign * q.quality >= sign * p.quality and q != p
 
-    assert all((p in front) == (not any(beats(o, p) for o in found)) for p in found)
+    assert all((p in front) == (not any(beats(q, p) for q in points)) for p in points)
 
 
-def test_runs_of_two_seeds_are_models_of_their_own(rows):
-    trained = [row for row in rows if row["cell"]["task"] == "language_modelling"]
-    again = copy.deepcopy(trained)
-    for row in again:
-        row["cell"]["seed"] = 1
-        for measurement in row["measurements"]:
-            if measurement["quantity"] in ("perplexity", "train_seconds"):
-                measurement["value"] *= 10
+def test_runs_with_two_seeds_are_separate_models(rows):
+    trained = [row for row in rows if row.cell.task == "language_modelling"]
+    second_seed = []
+    for row in trained:
+        measurements = [
+            replace(m, value=10 * m.value) if m.quantity in ("perplexity", "train_seconds") else m
+            for m in row.measurements
+        ]
+        second_seed.append(replace(with_cell(row, seed=1), measurements=measurements))
     (alone,), (both,) = (
-        [figure for figure in figures.all_of(some, flatten(some)) if figure.section == "quality"]
-        for some in (trained, [*trained, *again])
+        [figure for figure in figures.all_of(selected, flatten(selected)) if figure.section == "quality"]
+        for selected in (trained, [*trained, *second_seed])
     )
     perplexities = {float(line[2]) for line in alone.lines}
     assert len(both.lines) == 2 * len(alone.lines)
@@ -247,7 +252,7 @@ def test_runs_of_two_seeds_are_models_of_their_own(rows):
     assert sorted({line[3] for line in both.lines}) == sorted({line[3] for line in alone.lines})
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command_writes_a_page_and_refuses_bad_input(tmp_path, capsys):
     out = tmp_path / "page.html"
     files = [RESULTS / "quick.jsonl", RESULTS / "cpu-epyc.jsonl"]
     runs = [argument for file in files for argument in ("--run", str(file))]
@@ -262,7 +267,7 @@ def test_the_command(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 3
 
 
-# What a browser is asked to do with the page; it leaves its findings in the title.
+# Script that sorts and filters a table in the browser, and writes its observations to the title.
 _PROBE = """
 const table = document.querySelector("#tables-table1"), heading = table.tHead.rows[0].cells[2];
 const values = () => [...table.tBodies[0].rows].map((row) => row.cells[2].textContent);
@@ -282,8 +287,8 @@ document.title = JSON.stringify({ rising, falling, sort: heading.getAttribute("a
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: Debian's package is 'chromium'")
 @pytest.mark.parametrize("width", [1280, 400])
 def test_in_a_browser(html, tmp_path, width):
-    """No word on the console, nothing asked of a network, tables that sort and filter, none too wide."""
-    # The page's own policy would forbid the probe.
+    """The console is empty, the network is not used, tables sort and filter, and none is too wide."""
+    # The content security policy of the page would block the probe.
     policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', html)
     assert policy is not None
     for name, content in (
@@ -292,7 +297,7 @@ def test_in_a_browser(html, tmp_path, width):
     ):
         path = tmp_path / name
         path.write_text(content, encoding="utf-8")
-        # A proxy that is not there: whatever is asked of a network fails, and is said on the console.
+        # With a proxy that does not exist, any network request fails and is logged on the console.
         command = [
             str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
             "--disable-background-networking", "--disable-component-update", "--disable-quic", "--dump-dom",
@@ -303,10 +308,10 @@ def test_in_a_browser(html, tmp_path, width):
         assert [line for line in done.stderr.splitlines() if ":CONSOLE" in line] == []
     title = re.search(r"<title>(.*?)</title>", done.stdout)
     assert title is not None
-    found = json.loads(title.group(1))
-    numbers = [float(value) for value in found["rising"]]
+    observed = json.loads(title.group(1))
+    numbers = [float(value) for value in observed["rising"]]
     assert numbers == sorted(numbers)
-    assert found["falling"] == found["rising"][::-1]
-    assert found["sort"] == "descending"
-    assert found["shown"] == 1
-    assert not found["wide"]
+    assert observed["falling"] == observed["rising"][::-1]
+    assert observed["sort"] == "descending"
+    assert observed["shown"] == 1
+    assert not observed["wide"]

@@ -1,12 +1,14 @@
-"""Tables of rows that were measured."""
+"""Tables and plots of measured rows."""
 
+import math
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests import ROOT
 from vocabench.harness import cli
-from vocabench.harness.report import plot, table
+from vocabench.harness.report import formats, plot, table, units
 from vocabench.harness.report.rows import flatten
 from vocabench.harness.run.store import read
 from vocabench.impls.errors import BadInput
@@ -15,7 +17,7 @@ RESULTS = ROOT / "results"
 ROWS = read(RESULTS / "quick.jsonl")
 
 
-def test_latex_prints_the_best_of_each_column_bold():
+def test_latex_prints_the_best_of_each_column_in_bold():
     records = [r for r in flatten(ROWS) if r["task"] == "timing" and r["vocab"] == 44000]
     text = table.render(records, "latex")
     speed = text.split("% Decoding")[0]
@@ -26,91 +28,92 @@ def test_latex_prints_the_best_of_each_column_bold():
     assert fastest["framework"] in line
     assert rf"\textbf{{{fastest['ratio_to_full_softmax']:.1f}x [" in line
     smallest = min((r for r in records if r["quantity"] == "peak_bytes"), key=lambda r: r["value"])
-    assert rf"\textbf{{{table.size(smallest['value'])}}}" in speed
+    assert rf"\textbf{{{units.size(smallest['value'])}}}" in speed
     assert not re.search("[\ue000\ue001]", text)
 
 
-def test_what_disagrees_is_never_the_best():
-    rows = [row for row in ROWS if row["cell"]["task"] == "timing" and row["cell"]["vocab"] == 44000]
-    wrong = [{**r, "agreement": {"verdict": "disagree"}} if r["cell"]["method"] == "huffman" else r for r in rows]
+def test_a_layer_that_disagrees_is_never_the_best():
+    rows = [row for row in ROWS if row.cell.task == "timing" and row.cell.vocab == 44000]
+    wrong = [replace(r, agreement={"verdict": "disagree"}) if r.cell.method == "huffman" else r for r in rows]
     text = table.render(flatten(wrong), "latex")
     assert not [line for line in text.splitlines() if line.startswith("huffman") and "textbf" in line]
 
 
-def test_a_figure_that_is_not_finite_is_said_to_be():
-    rows = [r for r in ROWS if r["cell"]["task"] in ("timing", "language_modelling", "summarization", "speech")]
-    unknown = {"value": None, "low": None, "high": None, "samples": [None], "ratio": None, "detail": {}}
-    rows = [{**r, "measurements": [m | unknown for m in r["measurements"]]} for r in rows]
-    for form in table.FORMATS:
-        text = table.render(flatten(rows), form)
-        assert form in ("csv", "json") or "not finite" in text
+def test_a_figure_that_is_not_finite_is_marked():
+    rows = [r for r in ROWS if r.cell.task in ("timing", "language_modelling", "summarization", "speech")]
+    unknown = {"value": math.nan, "low": None, "high": None, "samples": [math.nan], "ratio": None, "detail": {}}
+    rows = [replace(r, measurements=[replace(m, **unknown) for m in r.measurements]) for r in rows]
+    for text_format in formats.FORMATS:
+        text = table.render(flatten(rows), text_format)
+        assert text_format in ("csv", "json") or "not finite" in text
 
 
 def test_a_row_without_a_check_is_unchecked():
-    (row,) = [r for r in ROWS if r["cell"]["task"] == "timing"][:1]
-    records = flatten([{name: value for name, value in row.items() if name != "agreement"}])
+    (row,) = [r for r in ROWS if r.cell.task == "timing"][:1]
+    records = flatten([replace(row, agreement={})])
     assert {record["agreement"] for record in records} == {"unchecked"}
 
 
-def again(row, key, **changed):
-    """The same row of another cell."""
-    settings = row["cell"]["settings"] | changed.pop("settings", {})
-    return {**row, "key": key, "cell": row["cell"] | {"settings": settings} | changed}
+def with_changes(row, key, **changes):
+    """Return the row with a changed cell."""
+    settings = {**row.cell.settings, **changes.pop("settings", {})}
+    return replace(row, key=key, cell=replace(row.cell, settings=settings, **changes))
 
 
-def test_rows_that_differ_in_what_no_title_tells_stand_on_lines_of_their_own():
+def test_rows_with_the_same_title_and_different_settings_have_separate_lines():
     (row,) = [
-        r for r in ROWS if (r["cell"]["method"], r["cell"]["framework"], r["cell"]["task"])
+        r for r in ROWS if (r.cell.method, r.cell.framework, r.cell.task)
         == ("huffman", "torch", "language_modelling")
     ]  # fmt: skip
-    rows = [row, again(row, "b", seed=1), again(row, "c", settings={"epochs": 5})]
+    rows = [row, with_changes(row, "b", seed=1), with_changes(row, "c", settings={"epochs": 5})]
     lines = [line.split("|")[1].strip() for line in table.render(flatten(rows), "markdown").splitlines()[4:7]]
     assert lines == ["huffman (epochs 1, seed 0)", "huffman (epochs 1, seed 1)", "huffman (epochs 5, seed 0)"]
-    assert [record["apart"] for record in flatten([row])] == [""] * len(row["measurements"])
+    assert [record["apart"] for record in flatten([row])] == [""] * len(row.measurements)
 
 
-def test_precisions_of_a_timing_have_titles_and_seeds_have_lines():
-    row = next(r for r in ROWS if r["cell"]["task"] == "timing" and r["cell"]["method"] == "huffman")
-    text = table.render(flatten([row, again(row, "b", precision="bfloat16")]), "markdown")
+def test_timings_have_a_table_for_each_precision_and_a_line_for_each_seed():
+    row = next(r for r in ROWS if r.cell.task == "timing" and r.cell.method == "huffman")
+    text = table.render(flatten([row, with_changes(row, "b", precision="bfloat16")]), "markdown")
     assert text.count("### Speed") == 2
     assert "(precision" not in text
-    text = table.render(flatten([row, again(row, "b", seed=3)]), "markdown")
+    text = table.render(flatten([row, with_changes(row, "b", seed=3)]), "markdown")
     assert "huffman (seed 0)" in text
     assert "huffman (seed 3)" in text
 
 
 def test_one_agreement_row_that_disagrees_decides_for_all_seeds():
-    of_huffman = [r for r in ROWS if r["cell"]["method"] == "huffman" and r["cell"]["framework"] == "jax"]
-    (checked,) = [r for r in of_huffman if r["cell"]["task"] == "agreement"]
-    (model,) = [r for r in of_huffman if r["cell"]["task"] == "language_modelling"]
-    wrong = again(checked, "b", seed=1) | {"agreement": {"verdict": "disagree"}}
+    of_huffman = [r for r in ROWS if r.cell.method == "huffman" and r.cell.framework == "jax"]
+    (checked,) = [r for r in of_huffman if r.cell.task == "agreement"]
+    (model,) = [r for r in of_huffman if r.cell.task == "language_modelling"]
+    wrong = replace(with_changes(checked, "b", seed=1), agreement={"verdict": "disagree"})
     for rows in ([checked, wrong, model], [wrong, checked, model]):
         assert {r["agreement"] for r in flatten(rows) if r["task"] == "language_modelling"} == {"disagree"}
     assert {r["agreement"] for r in flatten([checked, model]) if r["task"] == "language_modelling"} == {"agree"}
 
 
-def test_a_title_is_text_in_html():
-    row = next(r for r in ROWS if r["cell"]["task"] == "language_modelling")
-    text = table.render(flatten([again(row, "b", dataset="<script>x</script>.txt")]), "html")
+def test_titles_are_escaped_in_html():
+    row = next(r for r in ROWS if r.cell.task == "language_modelling")
+    text = table.render(flatten([with_changes(row, "b", dataset="<script>x</script>.txt")]), "html")
     assert "<script>" not in text
     assert "&lt;script&gt;x&lt;/script&gt;.txt" in text
 
 
-def test_rows_of_a_task_that_is_not_known_are_shown():
-    (row,) = [r for r in ROWS if r["cell"]["task"] == "timing"][:1]
-    text = table.render(flatten([again(row, "a", task="elsewhere")]), "markdown")
+def test_rows_of_an_unknown_task_are_shown():
+    (row,) = [r for r in ROWS if r.cell.task == "timing"][:1]
+    text = table.render(flatten([with_changes(row, "a", task="elsewhere")]), "markdown")
     assert text.startswith("### Task elsewhere, which is not known here\n")
-    for measurement in row["measurements"]:
-        value = re.escape(f"{measurement['value']:.4g}")
-        assert re.search(rf"\| +{measurement['quantity']} \| +{value} \|", text)
+    for measurement in row.measurements:
+        value = re.escape(f"{measurement.value:.4g}")
+        assert re.search(rf"\| +{measurement.quantity} \| +{value} \|", text)
 
 
-def test_a_plot_says_which_line_was_measured_under_what(tmp_path):
-    cells = ((r, r["cell"]) for r in ROWS)
-    row = next(r for r, c in cells if (c["task"], c["method"], c["vocab"]) == ("timing", "huffman", 10_000))
-    small = again(row, "b", vocab=500, tokens=7)
-    unknown = again(row, "c", method="sohsm")
-    unknown["measurements"] = [m | {"ratio": None} for m in row["measurements"]]
+def test_a_plot_names_the_conditions_of_its_lines(tmp_path):
+    cells = ((r, r.cell) for r in ROWS)
+    row = next(r for r, c in cells if (c.task, c.method, c.vocab) == ("timing", "huffman", 10_000))
+    small = with_changes(row, "b", vocab=500, tokens=7)
+    unknown = replace(
+        with_changes(row, "c", method="sohsm"), measurements=[replace(m, ratio=None) for m in row.measurements]
+    )
     path = tmp_path / "plot.svg"
     plot.speed(flatten([row, unknown]), path)
     (title,) = re.findall("<!-- (Forward.*) -->", path.read_text())
@@ -137,7 +140,7 @@ def test_a_plot_names_each_method_and_framework_once_and_fits(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["plot", "plot.foo", "plot.jpg"])
-def test_a_plot_of_another_kind_is_refused(tmp_path, name):
+def test_a_plot_with_another_extension_is_refused(tmp_path, name):
     with pytest.raises(BadInput, match=r"allowed: a name that ends in .svg, .png, .pdf"):
         plot.speed(flatten(ROWS), tmp_path / name)
     assert not list(tmp_path.iterdir())
@@ -146,30 +149,30 @@ def test_a_plot_of_another_kind_is_refused(tmp_path, name):
 @pytest.mark.parametrize(
     "where", [("--out", "no/table.md"), ("--out", "/dev/full"), ("--plot", "no/plot.svg"), ("--plot", "plot.txt")]
 )
-def test_what_cannot_be_written_is_said_before_anything_is_shown(in_empty_folder, capsys, where):
+def test_an_unwritable_file_is_an_error_before_anything_is_printed(in_empty_folder, capsys, where):
     assert cli.main(["table", "--run", str(RESULTS / "quick.jsonl"), *where]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    (line,) = said.err.splitlines()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
     assert f" {where[1]}: " in line
 
 
-@pytest.mark.parametrize("form", ["json", "csv", "latex", "html"])
-@pytest.mark.parametrize("what", ["--clusters", "--examples"])
-def test_clusters_and_examples_are_for_markdown_alone(capsys, form, what):
-    assert cli.main(["table", "--run", str(RESULTS / "quick.jsonl"), "--format", form, what, "1"]) == 2
-    assert f"--format {form} has no clusters or examples" in capsys.readouterr().err
+@pytest.mark.parametrize("text_format", ["json", "csv", "latex", "html"])
+@pytest.mark.parametrize("argument", ["--clusters", "--examples"])
+def test_clusters_and_examples_need_markdown(capsys, text_format, argument):
+    assert cli.main(["table", "--run", str(RESULTS / "quick.jsonl"), "--format", text_format, argument, "1"]) == 2
+    assert f"--format {text_format} has no clusters or examples" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("run", "what", "title"),
+    ("run", "argument", "title"),
     [
         ("quick.jsonl", "--clusters", "### Clusters of jax sohsm on pydoc-small"),
         ("quick-summaries.jsonl", "--examples", "- jax sohsm[interval=20]: "),
     ],
 )
-def test_filters_hold_for_clusters_and_examples(capsys, run, what, title):
-    assert cli.main(["table", "--run", str(RESULTS / run), "-f", "jax", "-m", "sohsm", what, "1"]) == 0
+def test_filters_apply_to_clusters_and_examples(capsys, run, argument, title):
+    assert cli.main(["table", "--run", str(RESULTS / run), "-f", "jax", "-m", "sohsm", argument, "1"]) == 0
     systems = re.findall("^(?:### Clusters of|- (?:torch|tensorflow|jax)) .*$", capsys.readouterr().out, re.MULTILINE)
     assert systems
     assert all(system.startswith(title) for system in systems)

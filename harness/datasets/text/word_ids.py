@@ -1,4 +1,4 @@
-"""Words to ids: one pass over the text, whatever its size, then a renumbering of what was written."""
+"""Words to ids: one pass over the text, whatever its size, followed by a renumbering of the ids on disk."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness.datasets.shared.local_files import Progress
-from vocabench.harness.datasets.text import tokenization
+from vocabench.harness.datasets.shared.dataset import Progress
+from vocabench.harness.datasets.text.tokenization import EOS, UNK
 from vocabench.impls.errors import BadInput
 
 _IDS = np.dtype("<i4")
@@ -26,28 +26,28 @@ def encode(
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Write words.txt, counts.npy and the ids of each split into `folder`.
+    """Write words.txt, counts.npy and the ids of each split into a folder.
 
-    Ids are first given out in the order in which words come, so that text is read only once; only then are the words
-    of the training split ranked, and the ids on disk put right.
+    Words first get ids in order of appearance, so that the text is read only once. The words of the training split are
+    then ranked, and the ids on disk renumbered.
 
     Args:
-        name: Of the dataset.
-        splits: Split to its words, some at a time; "train" at least.
-        vocab: So many words, <unk> among them, and <eos> where the text has it; None keeps those that occur
-            `min_count` times in the training split.
+        name: Name of the dataset.
+        splits: Words by split, in batches; at least "train".
+        vocab: Size of the vocabulary, with <unk>, and with <eos> if the text has it; None keeps the words that occur
+            at least `min_count` times in the training split.
         min_count: See `vocab`.
-        folder: Where to write.
+        folder: Folder to write to.
         progress: Called with a line of text now and then.
 
     Raises:
-        BadInput: A split without a word; a vocabulary below 2 or above the number of words there are.
+        BadInput: A split has no words, or the vocabulary is below 2 or above the number of distinct words.
     """
     first_ids: defaultdict[str, int] = defaultdict(count().__next__)
     paths: dict[str, Path] = {}
     for split in ("train", *(split for split in splits if split != "train")):
         progress(f"{name}: counting and encoding {split}")
-        paths[split] = ids_path(folder, split)
+        paths[split] = _ids_path(folder, split)
         with paths[split].open("wb") as file:
             for words in splits[split]:
                 np.fromiter(map(first_ids.__getitem__, words), _IDS, len(words)).tofile(file)
@@ -68,23 +68,23 @@ def encode(
     (folder / "words.txt").write_text("\n".join(kept), encoding="utf-8")
 
 
-def ids_path(folder: Path, split: str) -> Path:
-    return folder / f"{split}.int32"
-
-
 def read_ids(folder: Path, split: str) -> NDArray[np.int32]:
-    """The ids of a split, (tokens,), mapped and read-only."""
-    return np.memmap(ids_path(folder, split), dtype=_IDS, mode="r")
+    """Return the ids of a split, (tokens,), memory-mapped and read-only."""
+    return np.memmap(_ids_path(folder, split), dtype=_IDS, mode="r")
 
 
 def read_words(folder: Path) -> list[str]:
-    """Id to word."""
+    """Return the words in order of their ids."""
     return (folder / "words.txt").read_text(encoding="utf-8").split("\n")
 
 
 def read_counts(folder: Path) -> NDArray[np.int64]:
-    """(V,) occurrences in the training split."""
+    """Return the number of occurrences of each word in the training split, (V,)."""
     return np.load(folder / "counts.npy", allow_pickle=False)
+
+
+def _ids_path(folder: Path, split: str) -> Path:
+    return folder / f"{split}.int32"
 
 
 def _blocks(path: Path, mode: str) -> Iterator[NDArray[np.int32]]:
@@ -96,13 +96,13 @@ def _blocks(path: Path, mode: str) -> Iterator[NDArray[np.int32]]:
 def _vocabulary(
     name: str, words: list[str], counts_W: NDArray[np.int64], vocab: int | None, min_count: int
 ) -> tuple[list[str], NDArray[np.int32]]:
-    """Words by falling count, then alphabetically, and where each of all words goes.
+    """Return the vocabulary by decreasing count, ties in alphabetical order, and the new id of each word.
 
-    <unk> is always one of them, and <eos> where the text has it; <unk> stands where its own count puts it.
+    The vocabulary always contains <unk>, and <eos> if the text has it. Both are ranked by their counts like any word.
     """
     counts = dict(zip(words, counts_W.tolist(), strict=True))
-    already_unknown = counts.pop(tokenization.UNK, 0)
-    special = [tokenization.EOS] if counts.pop(tokenization.EOS, 0) else []
+    unknown_count = counts.pop(UNK, 0)
+    special = [EOS] if counts.pop(EOS, 0) else []
     ranked = sorted((word for word in counts if counts[word]), key=lambda word: (-counts[word], word))
     most = len(ranked) + len(special) + 1
     if vocab is None:
@@ -112,10 +112,10 @@ def _vocabulary(
     else:
         raise BadInput(f"vocabulary of {vocab} for dataset {name!r}: allowed: from 2 to {most:,}, the words it has")
     total = {word: counts[word] for word in kept}
-    total[tokenization.UNK] = already_unknown + sum(counts[word] for word in ranked[len(kept) :])
+    total[UNK] = unknown_count + sum(counts[word] for word in ranked[len(kept) :])
     if special:
-        total[tokenization.EOS] = int(counts_W[words.index(tokenization.EOS)])
+        total[EOS] = int(counts_W[words.index(EOS)])
     by_count = sorted(total, key=lambda word: (-total[word], word))
     ids = {word: number for number, word in enumerate(by_count)}
-    unknown_id = ids[tokenization.UNK]
+    unknown_id = ids[UNK]
     return by_count, np.fromiter((ids.get(word, unknown_id) for word in words), np.int32, len(words))

@@ -1,4 +1,4 @@
-"""Pairs as word ids: both vocabularies counted, both sides encoded once, then memory-mapped."""
+"""Pairs as word ids: both vocabularies counted and both sides encoded once, then memory-mapped."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness.datasets.pairs import collection
-from vocabench.harness.datasets.pairs.collection import Pair, Pairs
-from vocabench.harness.datasets.shared.local_files import Progress
-from vocabench.harness.datasets.text import encode
+from vocabench.harness.datasets.pairs import summary_pairs
+from vocabench.harness.datasets.pairs.summary_pairs import Pair, Pairs
+from vocabench.harness.datasets.shared.dataset import Progress, no_progress
+from vocabench.harness.datasets.text import word_ids
 from vocabench.harness.datasets.text.tokenization import EOS, UNK
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
 
-_FORMAT = 1  # of the cache: raised when the same pairs would be encoded otherwise
+_VERSION = 1  # of the cache; to be raised when the same pairs would be encoded differently
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Texts of a split as ids: those of text p are `ids_T[starts_P[p] : starts_P[p + 1]]`.
+    """The texts of a split as ids; those of text p are `ids_T[starts_P[p] : starts_P[p + 1]]`.
 
     Attributes:
         ids_T: (tokens,) int32, memory-mapped.
@@ -42,18 +42,18 @@ class Ragged:
         return np.diff(self.starts_P)
 
     def joined(self, chosen_P: NDArray[np.int64]) -> NDArray[np.int32]:
-        """(tokens,) the texts chosen, one after the other."""
+        """Return the chosen texts, concatenated to (tokens,)."""
         if len(chosen_P) == len(self):
             return self.ids_T
         return np.concatenate([self.ids_T[self.starts_P[p] : self.starts_P[p + 1]] for p in chosen_P])
 
     def padded(self, chosen_B: NDArray[np.int64], width: int, padding: int) -> NDArray[np.int32]:
-        """(B, width) the texts chosen, `padding` after the last word of each."""
-        found_BT = np.full((len(chosen_B), width), padding, dtype=np.int32)
+        """Return the chosen texts as (B, width), with `padding` after the last word of each."""
+        ids_BT = np.full((len(chosen_B), width), padding, dtype=np.int32)
         for row, number in enumerate(chosen_B):
             ids_T = self.ids_T[self.starts_P[number] : self.starts_P[number + 1]]
-            found_BT[row, : len(ids_T)] = ids_T
-        return found_BT
+            ids_BT[row, : len(ids_T)] = ids_T
+        return ids_BT
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Side:
     """The sources or the summaries of all pairs.
 
     Attributes:
-        words: Id to word, by falling count, then alphabetically.
-        counts_V: (V,) int64: occurrences in the training split.
-        splits: Split to its texts.
+        words: Words in order of their ids, by decreasing count, ties in alphabetical order.
+        counts_V: (V,) int64, occurrences in the training split.
+        splits: Texts by split.
     """
 
     words: list[str]
@@ -73,11 +73,12 @@ class Side:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """
+    """Pairs with their ids.
+
     Attributes:
-        pairs: The texts, whole, with all their references.
-        sources: What is read: the first words of each source.
-        summaries: What is learned: the first words of the first reference, and <eos>.
+        pairs: Whole texts, with all their references.
+        sources: First words of each source, which the encoder reads.
+        summaries: First words of the first reference, followed by <eos>, which the decoder learns.
     """
 
     pairs: Pairs
@@ -90,7 +91,7 @@ class EncodedPairs:
 
     @property
     def sha256(self) -> str:
-        """Of the pairs."""
+        """Checksum of the pairs."""
         return self.pairs.sha256
 
     @property
@@ -103,17 +104,13 @@ class EncodedPairs:
 
     @property
     def counts_V(self) -> NDArray[np.int64]:
-        """(V,) of the summaries' words, which the output layer predicts."""
+        """Counts of the summaries' words, (V,), which the output layer predicts."""
         return self.summaries.counts_V
 
     @property
     def end(self) -> int:
-        """The id of <eos> among them."""
+        """Id of <eos> among the summaries' words."""
         return self.summaries.words.index(EOS)
-
-
-def _silent(_: str) -> None:
-    pass
 
 
 def load(
@@ -125,27 +122,28 @@ def load(
     max_source: int = 100,
     max_summary: int = 50,
     digits: bool = False,
-    progress: Progress = _silent,
+    progress: Progress = no_progress,
 ) -> EncodedPairs:
-    """Count, encode and map pairs, from the cache where it has been done before.
+    """Count, encode and map pairs; the encoded pairs are cached.
 
-    Words are parted at white space, as in text that is tokenized already, and counted in what is left of the training
-    split after the cuts.
+    Words are separated by white space, as in tokenized text, and counted in the training split after truncation.
 
     Args:
-        name: A dataset, or a path; see `layouts.own`.
-        vocab: So many words of summaries, <unk> and <eos> among them; None keeps those that occur `min_count` times.
-        source_vocab: So many words of sources, <unk> among them; None as above.
+        name: Name of a dataset, or a path; see `layouts.at_path`.
+        vocab: Size of the vocabulary of summaries, <unk> and <eos> included; None keeps words that occur at least
+            `min_count` times.
+        source_vocab: Size of the vocabulary of sources, <unk> included; None as above.
         min_count: See `vocab`.
-        max_source: Words of a source that are read.
-        max_summary: Words of a summary that are learned, <eos> not counted. References for scoring are not cut.
-        digits: As `collection.load`.
+        max_source: Most words of a source; further words are dropped.
+        max_summary: Most words of a summary, without <eos>. References for scoring are not truncated.
+        digits: See `summary_pairs.load`.
         progress: Called with a line of text now and then.
 
     Raises:
-        BadInput: As `collection.load`; no training split; a vocabulary below 2 or above the number of words there are.
+        BadInput: See `summary_pairs.load`; there is no training split; a vocabulary is below 2 or above the number of
+            distinct words.
     """
-    pairs = collection.load(name, digits=digits, progress=progress)
+    pairs = summary_pairs.load(name, digits=digits, progress=progress)
     if "train" not in pairs.splits:
         raise BadInput(f"pairs {name}: no training split: allowed: a folder or a dataset with one")
 
@@ -160,38 +158,44 @@ def load(
 
 
 def _words(text: str, most: int) -> list[str]:
-    """The first words; an <eos> in the text is none of ours."""
+    """Return the first words; an <eos> in the text itself becomes <unk>."""
     return [UNK if word == EOS else word for word in text.split()[:most]]
 
 
 def _side(
     pairs: Pairs,
-    what: tuple[str, int],
+    cut: tuple[str, int],
     words_of: Callable[[Pair], list[str]],
     vocab: int | None,
     min_count: int,
     progress: Progress,
 ) -> Side:
-    rule = [_FORMAT, pairs.sha256, *what, vocab or f"min_count {min_count}"]
+    """Encode one side of all pairs.
+
+    Args:
+        cut: Name of the side, and the most words of a text.
+        words_of: Returns the words of a pair on this side.
+    """
+    rule = [_VERSION, pairs.sha256, *cut, vocab or f"min_count {min_count}"]
     key = hashlib.sha256(json.dumps(rule).encode()).hexdigest()[:24]
 
     def fill(folder: Path) -> None:
         lengths: dict[str, list[int]] = {split: [] for split in pairs.splits}
 
-        def texts(split: str, found: Sequence[Pair]) -> Iterator[list[str]]:
-            for number in range(len(found)):
-                words = words_of(found[number])
+        def texts(split: str, split_pairs: Sequence[Pair]) -> Iterator[list[str]]:
+            for number in range(len(split_pairs)):
+                words = words_of(split_pairs[number])
                 lengths[split].append(len(words))
                 yield words
 
-        splits = {split: texts(split, found) for split, found in pairs.splits.items()}
-        encode.encode(f"{pairs.name}, {what[0]}", splits, vocab, min_count, folder, progress)
-        for split, each in lengths.items():
-            np.save(folder / f"{split}.npy", np.cumsum([0, *each]))
+        splits = {split: texts(split, split_pairs) for split, split_pairs in pairs.splits.items()}
+        word_ids.encode(f"{pairs.name}, {cut[0]}", splits, vocab, min_count, folder, progress)
+        for split, lengths_of_split in lengths.items():
+            np.save(folder / f"{split}.npy", np.cumsum([0, *lengths_of_split]))
 
     folder = cache_folder.filled(cache_folder.path() / "encoded" / key, fill)
     splits = {
-        split: Ragged(encode.read_ids(folder, split), np.load(folder / f"{split}.npy", allow_pickle=False))
+        split: Ragged(word_ids.read_ids(folder, split), np.load(folder / f"{split}.npy", allow_pickle=False))
         for split in pairs.splits
     }
-    return Side(encode.read_words(folder), encode.read_counts(folder), splits)
+    return Side(word_ids.read_words(folder), word_ids.read_counts(folder), splits)

@@ -1,4 +1,4 @@
-"""Pairs of a source text and its summaries: read from any of their layouts, checked once, then read where they lie."""
+"""Pairs of a source and its summaries, read from any layout, validated and cached, then read from disk on demand."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from numpy.typing import NDArray
 
 from vocabench.harness import registry
 from vocabench.harness.datasets.pairs import layouts
-from vocabench.harness.datasets.shared import local_files
-from vocabench.harness.datasets.shared.local_files import Progress
-from vocabench.harness.datasets.shared.source import SPLITS, PairText
+from vocabench.harness.datasets.shared import checksums
+from vocabench.harness.datasets.shared.dataset import SPLITS, PairDataset, PairFiles, Progress, no_progress
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
 
-Pair = tuple[str, list[str]]  # the source, and one reference or more
+Pair = tuple[str, list[str]]  # a source, and one or more references
 
-_FORMAT = 2  # of the cache: raised when the same files would give other pairs
+_VERSION = 2  # of the cache; to be raised when the same files would give other pairs
 _DIGIT = re.compile("[0-9]")
-_HELD_OUT = 0.025  # of a single file, for validation, and as much again for testing
+_HELD_OUT = 0.025  # of a single file, for validation; as much again for testing
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Texts with their summaries.
+    """Sources with their summaries.
 
     Attributes:
-        name: Of the dataset, or of the user's file or folder.
-        sha256: Of the pairs of all splits, whatever the layout of the files they came in.
-        licence: Of the text.
-        versions: What the text was made from, where that can change.
-        splits: Split to pairs, those of "train", "valid" and "test" that there are; read from disk when asked for.
+        name: Name of the dataset, or of the user's file or folder.
+        sha256: Checksum of the pairs of all splits, independent of the layout of the files.
+        licence: Licence of the text.
+        versions: Versions of what the text was built from, where these can change.
+        splits: Pairs by split, those of "train", "valid" and "test" that exist; read from disk on demand.
     """
 
     name: str
@@ -48,10 +47,14 @@ class Pairs:
 
 
 class _Lines(Sequence[Pair]):
-    """The pairs of a split; only those asked for are read."""
+    """The pairs of a split; only those that are accessed are read.
+
+    Args:
+        path: JSON lines file.
+        starts_P: (pairs + 1,) byte where each line starts, and where the last one ends.
+    """
 
     def __init__(self, path: Path, starts_P: NDArray[np.int64]) -> None:
-        """`starts_P` (pairs + 1,): the byte where each line starts, and where the last one ends."""
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
         self._starts_P = starts_P
 
@@ -64,41 +67,37 @@ class _Lines(Sequence[Pair]):
     def __getitem__(self, index: slice) -> list[Pair]: ...
     def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
         if isinstance(index, slice):
-            return [self._at(number) for number in range(len(self))[index]]
-        return self._at(range(len(self))[index])
+            return [self._read(number) for number in range(len(self))[index]]
+        return self._read(range(len(self))[index])
 
-    def _at(self, number: int) -> Pair:
+    def _read(self, number: int) -> Pair:
         line = self._bytes[self._starts_P[number] : self._starts_P[number + 1]].tobytes()
         record = json.loads(line)
         return record["text"], record["summaries"]
 
 
-def _silent(_: str) -> None:
-    pass
-
-
-def find(name: str, progress: Progress = _silent) -> PairText:
-    """The files of a dataset of pairs, built where they must be, or those at a path; see `layouts.own`."""
+def find(name: str, progress: Progress = no_progress) -> PairFiles:
+    """Return the files of a dataset of pairs, or those at a path; build them first if they are not here."""
     if name not in registry.datasets() and layouts.is_path(name):
-        return layouts.own(name)
-    return registry.dataset_of_kind(name, "pairs").pairs(progress)
+        return layouts.at_path(name)
+    return registry.dataset_of_kind(name, PairDataset).find(progress)
 
 
-def load(name: str, *, digits: bool = False, progress: Progress = _silent) -> Pairs:
-    """Check and map pairs, from the cache where it has been done before.
+def load(name: str, *, digits: bool = False, progress: Progress = no_progress) -> Pairs:
+    """Validate and map pairs; the validated pairs are cached.
 
     Args:
-        name: A dataset, or a path; see `layouts.own`.
-        digits: Whether each digit 0-9 becomes "#", in sources and references alike, as in Rush et al.'s Gigaword.
+        name: Name of a dataset, or a path; see `layouts.at_path`.
+        digits: Whether each digit 0-9 becomes "#" in sources and references, as in Rush et al.'s Gigaword.
         progress: Called with a line of text now and then.
 
     Raises:
-        BadInput: No such dataset or file; a line that is empty, no UTF-8 or, of JSON lines, no such object; files of
-            different length; a missing reference file; a cache that cannot be written.
+        BadInput: The dataset or file does not exist; a line is empty, not UTF-8 or, in JSON lines, not such an object;
+            the files differ in length; a reference file is missing; the cache cannot be written.
     """
     text = find(name, progress)
-    checksums = {split: [local_files.sha256_of_file(path) for path in paths] for split, paths in text.files.items()}
-    rule = [_FORMAT, checksums, text.holds_out, digits]
+    digests = {split: [checksums.sha256_of_file(path) for path in paths] for split, paths in text.files.items()}
+    rule = [_VERSION, digests, text.holds_out, digits]
     key = hashlib.sha256(json.dumps(rule, sort_keys=True).encode()).hexdigest()[:24]
     folder = cache_folder.filled(
         cache_folder.path() / "pairs" / key, lambda scratch: _write_all(text, digits, scratch, progress)
@@ -106,7 +105,7 @@ def load(name: str, *, digits: bool = False, progress: Progress = _silent) -> Pa
     files = {split: folder / f"{split}.jsonl" for split in SPLITS if (folder / f"{split}.jsonl").is_file()}
     return Pairs(
         name=text.name,
-        sha256=local_files.sha256_of(files),
+        sha256=checksums.sha256_of_files(files),
         licence=text.licence,
         versions=text.versions,
         splits={
@@ -115,7 +114,13 @@ def load(name: str, *, digits: bool = False, progress: Progress = _silent) -> Pa
     )
 
 
-def _write_all(text: PairText, digits: bool, folder: Path, progress: Progress) -> None:
+def line_of(source: str, references: Sequence[str]) -> bytes:
+    """Return a pair as a line of a JSON lines file."""
+    record = {"text": source, "summaries": list(references)}
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _write_all(text: PairFiles, digits: bool, folder: Path, progress: Progress) -> None:
     for split, paths in text.files.items():
         progress(f"{text.name}: checking {split}")
         starts_P = _write(layouts.read(paths), digits, folder / f"{split}.jsonl")
@@ -126,18 +131,12 @@ def _write_all(text: PairText, digits: bool, folder: Path, progress: Progress) -
         _hold_out(folder, text.name)
 
 
-def line_of(source: str, references: Sequence[str]) -> bytes:
-    """A pair as it is kept."""
-    record = {"text": source, "summaries": list(references)}
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
 def _write(pairs: Iterator[Pair], digits: bool, path: Path) -> NDArray[np.int64]:
     starts = [0]
     with path.open("wb") as file:
         for source, references in pairs:
             if digits:
-                source, references = _DIGIT.sub("#", source), [_DIGIT.sub("#", each) for each in references]
+                source, references = _DIGIT.sub("#", source), [_DIGIT.sub("#", text) for text in references]
             starts.append(starts[-1] + file.write(line_of(source, references)))
     return np.array(starts, dtype=np.int64)
 
@@ -147,10 +146,10 @@ def _hold_out(folder: Path, name: str) -> None:
     whole, starts_P = folder / "whole.jsonl", np.load(folder / "train.npy")
     (folder / "train.jsonl").rename(whole)
     count = len(starts_P) - 1
-    held = max(1, int(count * _HELD_OUT))
+    held_out = max(1, int(count * _HELD_OUT))
     if count < 3:
         raise BadInput(f"pairs {name}: {count} of them: allowed: from 3, one for each split, or a folder of splits")
-    ends = {"train": count - 2 * held, "valid": count - held, "test": count}
+    ends = {"train": count - 2 * held_out, "valid": count - held_out, "test": count}
     first = 0
     with whole.open("rb") as source:
         for split, end in ends.items():
