@@ -1,50 +1,44 @@
-"""Binds TensorFlow to the contract: devices, precision, synchronisation, memory, NumPy in and out."""
+"""The adapter that connects TensorFlow to the harness, and its layers behind the NumPy contract."""
 
 from __future__ import annotations
 
 import importlib
-import os
 import platform
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-# Read when TensorFlow and Keras are imported: no chatter below errors, and Keras on TensorFlow.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["KERAS_BACKEND"] = "tensorflow"
-
+# isort: on
 import keras
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls import cpp
 from vocabench.impls.contract import Job, Layer
-from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.forms import Form, on_device
 from vocabench.impls.models.network import Config, Network, network_class
-from vocabench.impls.on_tensorflow.layer import OutputLayer, Reach, Tensor, Tensors, on_gpu, traced
+
+# isort: off  (the device module sets what TensorFlow and Keras read when they are imported)
+from vocabench.impls.on_tensorflow.device import (
+    Switched,
+    check_device,
+    details,
+    devices,
+    extra_on,
+    native,
+    precision,
+    to_numpy,
+    wait,
+)
+from vocabench.impls.on_tensorflow.layer import OutputLayer, Reach, Tensor, Tensors, traced
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.optimizers import Optimizer
-from vocabench.impls.precision import Precise
 from vocabench.impls.spec import Arrays, LayerSpec, storage
 
-DISTRIBUTION = "tensorflow"  # what pip calls it
+__all__ = ["devices", "native"]  # further names of the adapter that are defined in `device`
 
-tf.get_logger().setLevel("ERROR")
-
-if keras.backend.backend() != "tensorflow":
-    raise BadInput(f"Keras was imported with backend {keras.backend.backend()!r}: allowed: KERAS_BACKEND=tensorflow")
-
-for _device in tf.config.list_physical_devices("GPU"):
-    # Else the first program takes the whole card, and a peak cannot be told from what is merely held.
-    tf.config.experimental.set_memory_growth(_device, True)
-
-
-def devices() -> list[str]:
-    return ["cpu", *(f"cuda:{number}" for number in range(len(tf.config.list_physical_devices("GPU"))))]
+DISTRIBUTION = "tensorflow"  # the name under which pip installs the framework
 
 
 def prepare_process() -> None:
@@ -60,47 +54,16 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
     build = tf.sysconfig.get_build_info()
     with precision(dtype, check_device(device)):
         return facts | {
-            "device_name": str(_details(device).get("device_name", "")),
+            "device_name": str(details(device).get("device_name", "")),
             "cuda": str(build.get("cuda_version", "")),
             "cudnn": str(build.get("cudnn_version", "")),
             "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
         }
 
 
-def _details(device: str) -> dict[str, Any]:
-    found = tf.config.list_physical_devices("GPU")[int(device.partition(":")[2] or 0)]
-    return tf.config.experimental.get_device_details(found)
-
-
-def check_device(device: str) -> str:
-    """TensorFlow's own name of a device."""
-    known = devices()
-    if device not in known and not (device == "cuda" and len(known) > 1):
-        raise unknown("device of tensorflow", device, known)
-    return "/CPU:0" if device == "cpu" else f"/GPU:{device.partition(':')[2] or 0}"
-
-
 def compute_capability(device: str) -> tuple[int, int]:
     """Of a CUDA device; (0, 0) of any other."""
-    return (0, 0) if check_device(device) == "/CPU:0" else _details(device).get("compute_capability", (0, 0))
-
-
-def precision(dtype: str, device: str) -> AbstractContextManager[object]:
-    """On a CUDA device, float32 products are TF32's in `tf32` and never else; by itself TensorFlow takes TF32."""
-    return _NOTHING if device == "/CPU:0" else _switched(dtype)
-
-
-_NOTHING = nullcontext()  # one for all: to make one each time shows in the time of a row
-
-
-@contextmanager
-def _switched(dtype: str) -> Iterator[None]:
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    try:
-        tf.config.experimental.enable_tensor_float_32_execution(dtype == "tf32")
-        yield
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(before)
+    return (0, 0) if check_device(device) == "/CPU:0" else details(device).get("compute_capability", (0, 0))
 
 
 def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
@@ -145,13 +108,6 @@ def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
     return tf.config.experimental.get_memory_info(name)["peak"] - before
 
 
-def native(spec: LayerSpec) -> OutputLayer:
-    """The method's Keras layer with its initial weights, for use in a model of one's own."""
-    layer: OutputLayer = importlib.import_module(f"vocabench.impls.on_tensorflow.methods.{spec.method}").LAYER(spec)
-    layer.load_canonical({name: tf.constant(value) for name, value in spec.initial_parameters().items()})
-    return layer
-
-
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[Form, ...]:
     """Return the forms of the layer on `device`, the preferred one first; empty where there is only one way."""
     layer: type[OutputLayer] = importlib.import_module(f"vocabench.impls.on_tensorflow.methods.{spec.method}").LAYER
@@ -165,38 +121,6 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
 def create_network(spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]:
     """Create the network of `config` with the output layer of `spec`."""
     return network_class("tensorflow", config)(spec, config, check_device(device))
-
-
-def extra_on(device: str, extra: Arrays) -> Tensors:
-    """The loss's random inputs."""
-    with tf.device(device):
-        return {name: tf.constant(array, _kind_of(array)) for name, array in extra.items()}
-
-
-def extra_signature(spec: LayerSpec) -> Tensors:
-    """What the loss's random inputs are in each step of a model that knows the words before, whatever their sizes."""
-    drawn = spec.draw_extra(np.random.default_rng(0), np.zeros(1, np.int64))
-    return {name: tf.TensorSpec([None], _kind_of(array)) for name, array in drawn.items()}
-
-
-def _kind_of(array: NDArray) -> tf.DType:
-    """Ids are narrowed; numbers are cast only where they are read."""
-    return tf.int32 if array.dtype.kind == "i" else tf.float64
-
-
-def to_numpy(tensor: Tensor) -> NDArray:
-    """On the host, with bfloat16 as float32."""
-    return np.array(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor)
-
-
-class Switched(Precise):
-    """A layer or network of ours, under `precision` when it is called."""
-
-    spec: LayerSpec
-    device: str
-
-    def precision(self) -> AbstractContextManager[object]:
-        return precision(self.spec.dtype, self.device)
 
 
 class TensorFlowLayer(Switched, Layer):
@@ -347,9 +271,3 @@ class TensorFlowLayer(Switched, Layer):
 
     def formulation(self) -> str:
         return self.native.formulation()
-
-
-def wait(results: object) -> None:
-    """Until the devices have made `results`. A CPU has when a call returns; to ask takes 0.1 ms."""
-    if on_gpu():
-        tf.test.experimental.sync_devices()

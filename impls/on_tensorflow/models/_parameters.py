@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow.device import to_numpy
 from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors
 from vocabench.impls.spec import Arrays
 
@@ -27,7 +27,7 @@ def to_canonical(variables: Variables, output: OutputLayer) -> Arrays:
     found = {name: tf.convert_to_tensor(value) for name, value in variables.items()}
     canonical = {name: _turned(name, value) for name, value in found.items() if not name.startswith("output.")}
     canonical |= {f"output.{name}": value for name, value in output.to_canonical(output_of(found)).items()}
-    return {name: adapter.to_numpy(value) for name, value in canonical.items()}
+    return {name: to_numpy(value) for name, value in canonical.items()}
 
 
 def load_canonical(params: Arrays, variables: Variables, output: OutputLayer) -> None:

@@ -6,19 +6,19 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow.device import Switched, extra_on, native
 from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.models import _parameters
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
-class TensorFlowBagModel(adapter.Switched, BagModel):
+class TensorFlowBagModel(Switched, BagModel):
     def __init__(self, spec: LayerSpec, config: BagModelConfig, device: str) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, tf.as_dtype(spec.storage)
         with tf.device(device):
-            self.output = adapter.native(spec)
+            self.output = native(spec)
             self.input = tf.Variable(tf.zeros([config.inputs, spec.dim], self.dtype))
         self._load(self.initial_parameters())
 
@@ -50,7 +50,7 @@ class TensorFlowBagModel(adapter.Switched, BagModel):
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
         with tf.device(self.device):
-            extra = adapter.extra_on(self.device, self.next_extra())
+            extra = extra_on(self.device, self.next_extra())
             return self._step(tf.constant(bags_NJ, tf.int32), tf.constant(targets_N, tf.int32), extra)
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:

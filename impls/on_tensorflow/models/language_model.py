@@ -7,7 +7,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow.device import Switched, extra_on, native, to_numpy, wait
 from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.methods.sohsm import SelfOrganizedHierarchicalSoftmax
 from vocabench.impls.on_tensorflow.models import _lstm, _parameters
@@ -17,7 +17,7 @@ from vocabench.impls.spec import Arrays, LayerSpec
 from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights
 
 
-class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
+class TensorFlowLanguageModel(Switched, LanguageModel):
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: str) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, tf.as_dtype(spec.storage)
@@ -25,7 +25,7 @@ class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
         self.weights: StatisticsWeights | None = None
         self.statistics: tf.Variable | None = None
         with tf.device(device):
-            self.output = adapter.native(spec)
+            self.output = native(spec)
             self.embedding = tf.Variable(tf.zeros([spec.vocab, config.embedding], self.dtype))
             # Unrolled, a step of known length needs no loop machinery on the CPU; cuDNN takes whole sequences.
             on_cpu = device.startswith("/CPU")
@@ -104,7 +104,7 @@ class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
                 batch = self.weights.batch(targets_N)
                 weights = tuple(tf.constant(a) for a in (batch.words, batch.segment, batch.keep, batch.share))
             ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_N, tf.int32))
-            extra = adapter.extra_on(self.device, self.next_extra(inputs_BT.ravel()))
+            extra = extra_on(self.device, self.next_extra(inputs_BT.ravel()))
             loss, self.train_state = self._step(*ids, extra, state, weights)
             return loss
 
@@ -127,7 +127,7 @@ class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
         with tf.device(self.device):
             self.optimizer.catch_up()
             ids = tf.constant(inputs_BT, tf.int32)
-            return adapter.to_numpy(self._hidden(ids, self._zero_state(len(inputs_BT)))[0])
+            return to_numpy(self._hidden(ids, self._zero_state(len(inputs_BT)))[0])
 
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         self.optimizer.catch_up()
@@ -141,7 +141,7 @@ class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
     def _next_words(self, inputs_BT: NDArray, state: State, k: int) -> tuple[NDArray, NDArray]:
         with tf.device(self.device):
             values, ids, self.decode_state = self._next(tf.constant(inputs_BT, tf.int32), state, k)
-            return adapter.to_numpy(values), adapter.to_numpy(ids)
+            return to_numpy(values), to_numpy(ids)
 
     def _next_of(self, inputs_BT: Tensor, state: State, k: int) -> tuple[Tensor, Tensor, State]:
         _, state = self._hidden_of(inputs_BT, state)
@@ -161,7 +161,7 @@ class TensorFlowLanguageModel(adapter.Switched, LanguageModel):
             return self.output.reorganize(self.statistics, rng, *slots)
 
     def synchronize(self) -> None:
-        adapter.wait(self.embedding)
+        wait(self.embedding)
 
 
 NETWORK = TensorFlowLanguageModel

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vocabench.impls.models import stacks
 from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig, frames_after
-from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow.device import Switched, extra_on, extra_signature, native, to_numpy, wait
 from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
 from vocabench.impls.on_tensorflow.models._transformer import KeysValues
@@ -51,20 +51,20 @@ class _Heard(NamedTuple):
     real_BS: Tensor
 
 
-class TensorFlowRecognizer(adapter.Switched, Recognizer):
+class TensorFlowRecognizer(Switched, Recognizer):
     def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: str) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, tf.as_dtype(spec.storage)
         shapes = stacks.stacked_shapes(config.body_shapes(spec))
         with tf.device(device):
-            self.output = adapter.native(spec)
+            self.output = native(spec)
             self.body = {name: tf.Variable(tf.zeros(shape, self.dtype)) for name, shape in shapes.items()}
             self.optimizer = optimizers.Updates(config.optimizer, self._variables())
         # One trace of each function is for all shapes.
         ids_N, ids_BT = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
         speech = _Speech(tf.TensorSpec([None, None, config.mels], self.dtype), ids_N)
         units = _Units(ids_BT, ids_BT)
-        extra = adapter.extra_signature(spec)
+        extra = extra_signature(spec)
         rate = tf.TensorSpec([], tf.float64)
         by_head = tf.TensorSpec([None, config.heads, None, config.dim // config.heads], self.dtype)
         kept = [(by_head, by_head)] * config.decoder_layers
@@ -155,7 +155,7 @@ class TensorFlowRecognizer(adapter.Switched, Recognizer):
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Tensor:
         self.steps += 1
         with tf.device(self.device):
-            extra = adapter.extra_on(self.device, self.next_extra_for(targets_BT))
+            extra = extra_on(self.device, self.next_extra_for(targets_BT))
             rate = tf.constant(self.config.rate_at(self.steps), tf.float64)
             return self._step(self._speech(features_BFM, frames_B), self._units(targets_BT), extra, rate)
 
@@ -176,10 +176,10 @@ class TensorFlowRecognizer(adapter.Switched, Recognizer):
         assert self.heard is not None
         with tf.device(self.device):
             values, ids, self.past = self._next(k)(self.heard, self.past, _ids(rows_R), _ids(ids_R))
-            return adapter.to_numpy(values), adapter.to_numpy(ids)
+            return to_numpy(values), to_numpy(ids)
 
     def synchronize(self) -> None:
-        adapter.wait(self.body)
+        wait(self.body)
 
 
 def _ids(ids: NDArray) -> Tensor:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
-from vocabench.impls.on_tensorflow import adapter
+from vocabench.impls.on_tensorflow.device import Switched, extra_on, extra_signature, native, to_numpy, wait
 from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, look_up, traced
 from vocabench.impls.on_tensorflow.models import _parameters
 from vocabench.impls.on_tensorflow.models._lstm import LSTM, State
@@ -28,12 +28,12 @@ class _Source(NamedTuple):
     real_BS: Tensor
 
 
-class TensorFlowSummarizer(adapter.Switched, Summarizer):
+class TensorFlowSummarizer(Switched, Summarizer):
     def __init__(self, spec: LayerSpec, config: SummarizerConfig, device: str) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, tf.as_dtype(spec.storage)
         with tf.device(device):
-            self.output = adapter.native(spec)
+            self.output = native(spec)
             shapes = config.body_shapes(spec)
             own = ("source_embedding", "target_embedding", "attention_weight", "combine_weight")
             self.own = {name: tf.Variable(tf.zeros(shapes[name], self.dtype)) for name in own}
@@ -56,7 +56,7 @@ class TensorFlowSummarizer(adapter.Switched, Summarizer):
             self.optimizer = optimizers.Updates(self.config.optimizer, self._variables())
         # The step writes into the optimizer's variables, so a new optimizer needs a new trace; one is for all shapes.
         words = [tf.TensorSpec([None, None], tf.int32)] * 3
-        signature = [*words, adapter.extra_signature(self.spec)]
+        signature = [*words, extra_signature(self.spec)]
         self._step = traced(self._step_of, input_signature=signature)
         self._evaluate = traced(self._evaluate_of, input_signature=words)
         self._prime = traced(self._prime_of, reduce_retracing=True)
@@ -112,7 +112,7 @@ class TensorFlowSummarizer(adapter.Switched, Summarizer):
 
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Tensor:
         with tf.device(self.device):
-            extra = adapter.extra_on(self.device, self.next_extra_for(targets_BT))
+            extra = extra_on(self.device, self.next_extra_for(targets_BT))
             return self._step(*_tensors(sources_BS, self.inputs_of(targets_BT), targets_BT), extra)
 
     def evaluate(self, sources_BS: NDArray, targets_BT: NDArray) -> float:
@@ -122,7 +122,7 @@ class TensorFlowSummarizer(adapter.Switched, Summarizer):
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         with tf.device(self.device):
             values, ids, self.decode_state, self.source = self._prime(*_tensors(prompts_BT), k)
-            return adapter.to_numpy(values), adapter.to_numpy(ids)
+            return to_numpy(values), to_numpy(ids)
 
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
         assert self.source is not None
@@ -130,7 +130,7 @@ class TensorFlowSummarizer(adapter.Switched, Summarizer):
         with tf.device(self.device):
             found = self._extend(*_tensors(rows_R, ids_R), self.decode_state, self.source, k)
             values, ids, self.decode_state = found
-            return adapter.to_numpy(values), adapter.to_numpy(ids)
+            return to_numpy(values), to_numpy(ids)
 
     def _prime_of(self, sources_BS: Tensor, k: int) -> tuple[Tensor, Tensor, State, _Source]:
         memory_BSH, real_BS, state = self._encode(sources_BS)
@@ -153,7 +153,7 @@ class TensorFlowSummarizer(adapter.Switched, Summarizer):
         return *self.output.topk(self._combine(contexts_RH, state[0]), k), state
 
     def synchronize(self) -> None:
-        adapter.wait(self.own)
+        wait(self.own)
 
 
 def _tensors(*ids: NDArray) -> list[Tensor]:
