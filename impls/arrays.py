@@ -1,4 +1,4 @@
-"""Arrays from outside, as they come in: what holds no numbers, or numbers that a precision cannot hold, is refused."""
+"""Checks of arrays from callers: arrays of other things than numbers, and values beyond a precision, are refused."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from vocabench.impls.errors import BadInput
 
 
 def array_of(name: str, value: ArrayLike) -> NDArray:
-    """`value` as an array of any kind.
+    """Return `value` as an array of any dtype.
 
     Raises:
-        BadInput: It is none, such as rows of different lengths.
+        BadInput: `value` is not an array, for example because its rows differ in length.
     """
     try:
         return np.asarray(value)
@@ -25,5 +25,5 @@ def is_floating(array: NDArray) -> bool:
 
 
 def largest(storage: str) -> float:
-    """What numbers kept in float64, or else in float32 or bfloat16, do not exceed."""
+    """Return the largest finite value in float64, or in float32 and bfloat16, which have the same range."""
     return float(np.finfo(np.float64 if storage == "float64" else np.float32).max)

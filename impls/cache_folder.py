@@ -1,4 +1,4 @@
-"""The folder that is kept between runs, for datasets and compiled kernels: it holds whole folders or none."""
+"""The cache folder for datasets and compiled kernels, which contains complete folders only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ABANDONED_SECONDS = 24 * 3600
 
 
 def path() -> Path:
-    """`VOCABENCH_CACHE`, or `vocabench` in the user's cache folder."""
+    """Return `VOCABENCH_CACHE`, or `vocabench` in the user's cache folder."""
     given = os.environ.get("VOCABENCH_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(given) if given else Path(base) / "vocabench"
@@ -34,13 +34,13 @@ def sha256_of_file(path: Path) -> str:
 
 
 def filled(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """`folder`, which `fill` fills unless it is there and whole.
+    """Return `folder`, after calling `fill` unless it exists and is complete.
 
-    It appears in one step, with the checksums of its files. Whoever is killed on the way leaves no half-filled folder;
-    of two processes that fill it at once, the first wins; a damaged one is filled again.
+    The folder appears in one step, with the checksums of its files. A process that is killed leaves no half-filled
+    folder. If two processes fill it at once, the first one wins. A damaged folder is filled again.
 
     Raises:
-        BadInput: It cannot be written: no permission, or no space.
+        BadInput: The folder cannot be written, because of missing permission or space.
     """
     if is_whole(folder):
         return folder
@@ -63,7 +63,7 @@ def filled(folder: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether `filled` finished it and nothing has changed since."""
+    """Return whether `filled` completed the folder and nothing has changed since."""
     try:
         checksums = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -72,14 +72,14 @@ def is_whole(folder: Path) -> bool:
         return False
     try:
         return all(sha256_of_file(folder / name) == expected for name, expected in checksums.items())
-    except ValueError:  # a file that cannot be read, or a name that none can have
+    except ValueError:  # an unreadable file, or an invalid name
         return False
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed left of it, but not what others may still be filling."""
+    """Remove what killed processes left behind, but not what other processes may still be filling."""
     for scratch in folder.parent.glob(f".{folder.name}-*"):
-        with suppress(FileNotFoundError):  # its owner finished just now
+        with suppress(FileNotFoundError):  # its owner has just finished
             if time.time() - scratch.stat().st_mtime > _ABANDONED_SECONDS:
                 shutil.rmtree(scratch, ignore_errors=True)
 
@@ -88,8 +88,8 @@ def _put(scratch: Path, folder: Path) -> None:
     try:
         scratch.rename(folder)
     except OSError:
-        if is_whole(folder):  # another process was first
+        if is_whole(folder):  # another process was faster
             return
-        # Out of the way before it is removed: another process may have files of the damaged folder open.
+        # Renamed before it is removed, since another process may have files of the damaged folder open.
         folder.rename(scratch.with_name("damaged"))
         scratch.rename(folder)

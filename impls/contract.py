@@ -1,7 +1,7 @@
-"""The stable contract: what a layer and a model of any framework do, NumPy arrays in and out.
+"""The stable contract of a layer in any framework, with NumPy arrays in and out.
 
-The public methods check their input once, here; a framework fills in the underscored ones. Shape letters are those of
-`impls/spec.py`.
+The public methods check their input here, once. Each framework implements the underscored methods. Shape letters are
+those of `impls/spec.py`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
 
 @dataclass(frozen=True)
 class Job:
-    """What a prepared function does, all of it checked.
+    """The checked arguments of a prepared function.
 
     Attributes:
         work: One of `WORK`.
-        hidden_ND, targets_N: Its inputs.
-        k: For "topk" and "beam".
-        width: For "beam".
-        uniforms_NU: For "sample".
-        optimizer: For "layer_step".
-        extra: The loss's random inputs, for "layer" and "layer_step".
+        hidden_ND, targets_N: The inputs.
+        k: Number of words for "topk" and "beam".
+        width: Width of the search for "beam".
+        uniforms_NU: Uniform numbers for "sample".
+        optimizer: Optimizer for "layer_step".
+        extra: Random inputs of the loss for "layer" and "layer_step".
     """
 
     work: str
@@ -47,16 +47,16 @@ class Job:
 
 
 class Layer(Precise, ABC):
-    """An output layer: a hidden vector (D,) to a distribution over V words."""
+    """An output layer, which maps a hidden vector (D,) to a distribution over V words."""
 
     def __init__(self, spec: LayerSpec) -> None:
         self.spec = spec
 
-    # What a framework provides. `hidden` is finite (N, D), `targets` are (N,) int64 inside the vocabulary, and `extra`
-    # holds names of `Definition.extra`: word ids as int64, numbers for each word as float64.
+    # Implemented by each framework. `hidden` is (N, D) and finite, `targets` are (N,) int64 in the vocabulary, and the
+    # keys of `extra` are those of `Definition.extra`: word ids are int64, numbers for each word are float64.
     @abstractmethod
     def parameters(self) -> Arrays:
-        """Canonical names to arrays, words in vocabulary order."""
+        """Return the parameters by canonical name, with words in vocabulary order."""
 
     @abstractmethod
     def _load(self, params: Arrays) -> None: ...
@@ -86,41 +86,45 @@ class Layer(Precise, ABC):
 
     @abstractmethod
     def _prepare(self, job: Job) -> Callable[[], object]:
-        """What has the device begin the work once, and returns what it makes."""
+        """Return a function that starts the work on the device once and returns its result."""
 
     def _wait(self, made: object) -> None:
-        """Until the device has made that: nothing to do where a call returns no sooner."""
+        """Wait until the device has computed the result. Nothing to do if calls are synchronous."""
 
     def structure(self) -> Arrays:
-        """The arrays that shape the layer, such as the cluster of each word; empty for full softmax."""
+        """Return the arrays that define the structure, such as the cluster of each word; empty for full softmax."""
         return dict(self.spec.structure)
 
     def _expanded_share(self, hidden_ND: NDArray, k: int) -> NDArray:
         return np.ones(len(hidden_ND))
 
     def reaches_few_rows(self) -> bool:
-        """Whether a batch reaches few rows of a parameter, so that `Optimizer.row_sparse` saves work here."""
+        """Return whether a batch reaches few rows of a parameter, so that `Optimizer.row_sparse` saves work."""
         return False
 
     def formulation(self) -> str:
-        """Which of the method's fast forms runs, where there are several; goes into the row."""
+        """Return a description of the form that runs, if there are several; it is stored in the row."""
         return ""
 
-    # What callers use.
+    # Used by callers.
     def load(self, params: Mapping[str, ArrayLike]) -> None:
-        """Take parameters in canonical form; raises `BadInput` on a missing, extra, misshapen or non-finite one."""
+        """Load parameters in canonical form.
+
+        Raises:
+            BadInput: A parameter is missing, extra, misshapen or not finite.
+        """
         self._load(self.spec.check_parameters(params))
 
     def loss(self, hidden: ArrayLike, targets: ArrayLike, **extra: ArrayLike) -> float:
-        """Mean training loss in nats per token.
+        """Return the mean training loss in nats per token.
 
         Args:
             hidden: (N, D).
             targets: (N,).
-            **extra: The loss's random inputs, as `Definition.extra` names them: `sampled_ids` (S,), the words that a
-                batch of a sampled loss is held against, and `correction` (V,), what is taken off each word's score
-                where the batch's words are drawn otherwise than the layer's options say. Where left out, ids are drawn
-                from the layer's seed, the same in every framework, and the correction is the layer's own.
+            **extra: Random inputs of the loss, with the names of `Definition.extra`: `sampled_ids` (S,), the sampled
+                words of the batch, and `correction` (V,), which is subtracted from the score of each word if the words
+                are drawn from another distribution than the options define. By default the ids are drawn from the seed
+                of the layer, the same in every framework, with the correction of the layer's own sampler.
         """
         hidden_ND, targets_N = self._check(hidden, targets)
         return self._loss(hidden_ND, targets_N, **self._check_extra(extra))
@@ -128,59 +132,61 @@ class Layer(Precise, ABC):
     def loss_and_grads(
         self, hidden: ArrayLike, targets: ArrayLike, **extra: ArrayLike
     ) -> tuple[float, NDArray, Arrays]:
-        """The loss, its gradient by hidden (N, D), and by each parameter in canonical form."""
+        """Return the loss and its gradients with respect to `hidden` (N, D) and each parameter in canonical form."""
         hidden_ND, targets_N = self._check(hidden, targets)
         return self._loss_and_grads(hidden_ND, targets_N, **self._check_extra(extra))
 
     def log_probs(self, hidden: ArrayLike) -> NDArray:
-        """(N, V) natural logarithms of normalised probabilities."""
+        """Return the (N, V) natural logarithms of the normalized probabilities."""
         return self._log_probs(check_hidden(hidden, self.spec))
 
     def target_log_probs(self, hidden: ArrayLike, targets: ArrayLike) -> NDArray:
-        """(N,) exact log-probabilities of the targets."""
+        """Return the (N,) exact log-probabilities of the targets."""
         hidden_ND, targets_N = self._check(hidden, targets)
         return self._target_log_probs(hidden_ND, targets_N)
 
     def topk(self, hidden: ArrayLike, k: int) -> tuple[NDArray, NDArray]:
-        """Values (N, K) and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
+        """Return values and ids (N, K) of the k most likely words: exact, best first, ties by lower id."""
         hidden_ND = check_hidden(hidden, self.spec)
         return self._topk(hidden_ND, check_k(k, self.spec.vocab))
 
     def beam(self, hidden: ArrayLike, k: int, width: int) -> tuple[NDArray, NDArray]:
-        """Values and ids (N, K) of k likely words by layer-wise search, which is not exact.
+        """Return values and ids (N, K) of k likely words by level-wise search, which is not exact.
 
-        Of the clusters of a two-level layer, or of the prefixes at each level of a tree, only the `width` likeliest
-        are followed (Liu et al. 2022, section 3.3). A layer of one level gives its exact top-k.
+        The search follows only the `width` most likely clusters of a two-level layer, or prefixes at each level of a
+        tree (Liu et al. 2022, section 3.3). A layer with one level returns its exact top-k.
 
         Args:
             hidden: (N, D).
-            k: Words asked for.
-            width: From k to V.
+            k: Number of words.
+            width: Width of the search, from k to V.
         """
         hidden_ND = check_hidden(hidden, self.spec)
         k = check_k(k, self.spec.vocab)
         return self._beam(hidden_ND, k, check_width(width, k, self.spec.vocab))
 
     def sample(self, hidden: ArrayLike, uniforms: ArrayLike) -> NDArray[np.int64]:
-        """(N,) words drawn from the layer's distribution, exactly: from the root down, each choice given those before.
+        """Draw (N,) words exactly from the distribution, level by level from the root down.
 
         Args:
             hidden: (N, D).
-            uniforms: (N, U) numbers from 0, below 1, one for each choice, with U = `spec.draws`. A choice among
-                several is the first whose cumulative probability exceeds its number, words and clusters in order of
-                their ids; a turn in a binary tree goes left where its number lies below the probability.
+            uniforms: (N, U) numbers in [0, 1), one for each choice, with U = `spec.draws`. A choice among several words
+                or clusters takes the first, in the order of ids, whose cumulative probability exceeds the number. A
+                turn in a binary tree goes left if the number is below the probability.
         """
         hidden_ND = check_hidden(hidden, self.spec)
         return self._sample(hidden_ND, check_uniforms(uniforms, (len(hidden_ND), self.spec.draws)))
 
     def expanded_share(self, hidden: ArrayLike, k: int) -> NDArray:
-        """(N,) the share of its clusters or nodes that the layer scores for `topk`; 1 where it has no bounds."""
+        """Return the (N,) share of clusters or nodes that `topk` scores; 1 for a layer without bounds."""
         hidden_ND = check_hidden(hidden, self.spec)
         return self._expanded_share(hidden_ND, check_k(k, self.spec.vocab))
 
     def least_work(self, targets: ArrayLike, **extra: ArrayLike) -> LeastWork | None:
-        """What the loss of these targets (N,) and its gradients take at least, by the formula of the method's
-        definition; None where it has none."""
+        """Return the least work of the loss of these targets (N,) and its gradients, by the formula of the method.
+
+        None if the definition has no formula.
+        """
         formula = self.spec.definition.least_work
         if formula is None:
             return None
@@ -205,13 +211,13 @@ class Layer(Precise, ABC):
             work: "layer" (forward and backward), "layer_step" (and the optimizer), "topk", "beam", "sample" or
                 "log_probs".
             hidden: (N, D).
-            targets: (N,) for the first two; the others need none.
-            k: For "topk" and "beam"; 10, or V where that is less, where left out.
-            width: For "beam"; k where left out.
-            uniforms: (N, U) for "sample"; drawn with seed 0 where left out.
-            optimizer: For "layer_step"; Adagrad as in the SOHSM paper where left out.
-            calls: How many times in a row the function does it before it waits, as a training loop does.
-            **extra: As for `loss`; the same at every call of what is returned.
+            targets: (N,), required by the first two.
+            k: Number of words for "topk" and "beam". Default: 10, or V if that is smaller.
+            width: Width of the search for "beam". Default: k.
+            uniforms: (N, U) for "sample". Default: drawn with seed 0.
+            optimizer: Optimizer for "layer_step". Default: Adagrad as in the SOHSM paper.
+            calls: How many times in a row the function does the work before it waits, as a training loop does.
+            **extra: As for `loss`; the same for every call of the returned function.
         """
         if work not in WORK:
             raise unknown("work", work, WORK)
@@ -252,7 +258,7 @@ class Layer(Precise, ABC):
         return hidden_ND, targets_N
 
     def _check_extra(self, extra: Mapping[str, ArrayLike]) -> Arrays:
-        """All of the loss's random inputs: those given, and the others as the layer's seed draws them."""
+        """Return all random inputs of the loss: the given ones, and the others drawn from the seed of the layer."""
         allowed = self.spec.definition.extra
         for name in extra:
             if name not in allowed:
@@ -265,13 +271,13 @@ class Layer(Precise, ABC):
 
 
 def check_hidden(hidden: ArrayLike, spec: LayerSpec) -> NDArray:
-    """`hidden` as a finite, contiguous (N, D) array of float64, or of float32 where the layer has no more digits."""
+    """Return `hidden` as a finite, contiguous (N, D) array of float64, or float32 for layers in at most float32."""
     array = array_of("hidden", hidden)
     if array.ndim != 2 or array.shape[1] != spec.dim or len(array) < 1:
         raise BadInput(f"hidden has shape {array.shape}: allowed: (N, {spec.dim}) with N from 1")
     if not is_floating(array):
         raise BadInput(f"hidden has dtype {array.dtype}: allowed: floating point")
-    with np.errstate(over="ignore"):  # what is too large is refused as not finite
+    with np.errstate(over="ignore"):  # overflow becomes infinity, which is refused below
         kept_ND = np.ascontiguousarray(array, dtype=np.float64 if spec.storage == "float64" else np.float32)
     finite = np.isfinite(kept_ND)
     if not finite.all():
@@ -283,7 +289,7 @@ def check_hidden(hidden: ArrayLike, spec: LayerSpec) -> NDArray:
 
 
 def check_targets(targets: ArrayLike, vocab: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """`targets` as int64 of the given shape, inside the vocabulary."""
+    """Return `targets` as int64, after checking their shape and that they are in the vocabulary."""
     array = array_of("targets", targets)
     if array.shape != shape:
         raise BadInput(f"targets has shape {array.shape}: allowed: {shape}")
@@ -291,7 +297,7 @@ def check_targets(targets: ArrayLike, vocab: int, shape: tuple[int, ...]) -> NDA
 
 
 def check_for_each_word(name: str, values: ArrayLike, vocab: int) -> NDArray[np.float64]:
-    """`values` as finite (V,) float64."""
+    """Return `values` as finite (V,) float64."""
     array = array_of(name, values)
     if array.shape != (vocab,) or array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         what = f"shape {array.shape} and dtype {array.dtype}"
@@ -312,7 +318,7 @@ def check_width(width: object, k: int, vocab: int) -> int:
 
 
 def check_uniforms(uniforms: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """`uniforms` as float64 of the given shape, each below 1 in float32 too, where 1 - 1e-9 would round to it."""
+    """Return `uniforms` as float64 of the given shape, below 1 in float32 too, in which 1 - 1e-9 rounds to 1."""
     array = array_of("uniforms", uniforms)
     if array.shape != shape or array.dtype.kind != "f":
         raise BadInput(f"uniforms has shape {array.shape} and dtype {array.dtype}: allowed: {shape} floating point")

@@ -6,8 +6,10 @@ import os
 
 
 def usable() -> int:
-    """How many: of those that the machine has the ones that the system lets this process run on, as `taskset` and
-    clusters choose them, and frameworks make their pools of threads."""
+    """Return the number of CPUs that this process may run on.
+
+    `taskset` and cluster schedulers restrict them, and frameworks size their thread pools by them.
+    """
     if hasattr(os, "sched_getaffinity"):  # not under macOS or Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

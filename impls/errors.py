@@ -1,20 +1,22 @@
-"""The one exception for input that a caller can correct."""
+"""The exceptions for input that a caller can correct."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class BadInput(ValueError):
-    """Input from outside that cannot be used; its message is one line: what, where, what is allowed."""
+    """Invalid input. The message is one line: what, where, what is allowed."""
 
 
 class Unsupported(BadInput):
-    """What is right elsewhere and cannot run on this machine: a package, a compiler or a device is missing, or what is
-    installed lacks it. Measurements of it are skipped, not failed."""
+    """Valid input that this machine does not support: a package, a compiler or a device is missing or too old.
+
+    Measurements of it are skipped and do not count as failed.
+    """
 
 
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> BadInput:
-    """A `BadInput` for a name that is not in `allowed`, with the nearest spelling that is."""
+    """Return a `BadInput` for a name that is not in `allowed`, with a suggestion of the nearest spelling."""
     names = list(allowed)
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""

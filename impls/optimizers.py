@@ -1,4 +1,7 @@
-"""The optimizers' settings, with one meaning in every framework; `impls/on_numpy/optimizers.py` has the formulas."""
+"""The settings of the optimizers, with the same meaning in every framework.
+
+`impls/on_numpy/optimizers.py` has the formulas.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,23 @@ NAMES = ("adagrad", "adam", "sgd")
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Settings that the frameworks' own optimizers read differently, pinned.
+    """Settings of an optimizer, with one definition where the optimizers of the frameworks differ.
 
-    Order of one step: clip all gradients together by their global norm, add weight decay to the gradient (L2, not
-    decoupled), then the update. Epsilon is added outside the square root, in Adam after the bias correction.
+    A step clips all gradients together by their global norm, adds weight decay to the gradient (L2, not decoupled), and
+    then updates the parameters. Epsilon is added outside the square root, in Adam after the bias correction.
 
     Attributes:
         name: "adagrad", "adam" or "sgd".
         learning_rate: Step size.
-        epsilon: Added to the root of the second moment.
+        epsilon: Constant added to the root of the second moment.
         initial_accumulator: Adagrad's sum of squares before the first step.
-        beta1, beta2: Adam's decay rates.
-        weight_decay: Times the parameter, added to its clipped gradient.
-        clip_norm: Largest global gradient norm, scaled by min(1, clip_norm / (norm + 1e-6)); 0 clips nothing.
-        row_sparse: Update only the rows that a gradient reaches, where a layer or an embedding reaches few: the same
-            result as the dense step, and the rows' missed steps cost nothing where `idle_without_gradient`.
+        beta1, beta2: Decay rates of Adam.
+        weight_decay: Factor of the parameter that is added to its clipped gradient.
+        clip_norm: Largest global gradient norm; gradients are scaled by min(1, clip_norm / (norm + 1e-6)). 0 disables
+            clipping.
+        row_sparse: Whether to update only the rows that a gradient reaches, if a layer or an embedding reaches few of
+            them. The result is that of the dense step. Steps that a row misses cost nothing if
+            `idle_without_gradient`.
     """
 
     name: str = "adagrad"
@@ -53,16 +58,16 @@ class Optimizer:
 
     @property
     def idle_without_gradient(self) -> bool:
-        """Whether a step whose gradient is zero leaves a parameter and its slots as they are."""
+        """Whether a step with a gradient of zero leaves a parameter and its slots unchanged."""
         return self.weight_decay == 0 and self.name != "adam"
 
     @property
     def slots(self) -> int:
-        """How many arrays of the parameter's size the optimizer keeps."""
+        """The number of arrays of the size of the parameter that the optimizer keeps."""
         return {"adagrad": 1, "adam": 2, "sgd": 0}[self.name]
 
 
 def check_rate(rate: object, *, by_rows: bool) -> None:
-    """Steps that a row has missed are done over at the settings' learning rate: another rate would be lost there."""
+    """Refuse a learning rate for a single row-sparse step: missed steps of a row are made up for at the fixed rate."""
     if by_rows and rate is not None:
         raise BadInput("a step's own learning rate with row-sparse updates: allowed: row_sparse=False, or no rate")

@@ -1,6 +1,6 @@
-"""The kinds of option that a method takes: what is allowed, and one clear line for what is not.
+"""The kinds of options that methods have. Each checks a value and raises a `BadInput` of one line if it is not allowed.
 
-Each `check` takes what to call the option in that line, such as "option bands", and the value.
+The first argument of each `check` is the name of the option in that line, such as "option bands".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vocabench.impls.errors import BadInput
 
 @dataclass(frozen=True)
 class Choice:
-    """An option that takes one of a few values."""
+    """An option with a few allowed values."""
 
     default: object
     values: tuple[object, ...]
@@ -38,7 +38,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Number:
-    """An option that takes a finite number from `low` to `high`, both allowed; whole where the default is an int."""
+    """A finite number from `low` to `high`, both included. It must be an integer if the default is an int."""
 
     default: float
     low: float
@@ -56,8 +56,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Rising:
-    """An option that takes rising whole numbers from 1, as a list or as text: "2000,10000". Empty is the default, and
-    leaves them to the method."""
+    """Rising integers from 1, as a list or as text such as "2000,10000". The default is empty: the method chooses."""
 
     help: str
     default: tuple[int, ...] = ()
@@ -81,9 +80,10 @@ def _is_whole(part: object) -> bool:
 
 @dataclass(frozen=True)
 class Table:
-    """An option that takes an array of numbers with `dims` dimensions, a row for each word or node, or the path of a
-    .npy file with one; None is the default. A path is kept with the start of the file's sha256, so that other content
-    is another option."""
+    """An array of numbers with `dims` dimensions and one row per word or node, or the path of a .npy file with one.
+
+    The default is None. A path is kept with the start of the file's sha256, so that other content is another option.
+    """
 
     help: str
     dims: int = 2
@@ -105,7 +105,7 @@ class Table:
 
 @dataclass(frozen=True)
 class File:
-    """A setting that takes the path of a file, kept with the start of its sha256; "" is the default and names none."""
+    """The path of a file, kept with the start of its sha256. The default is "", for no file."""
 
     help: str
     default: str = ""
@@ -118,8 +118,7 @@ class File:
 
 @dataclass(frozen=True)
 class Folder:
-    """An option that takes the path of a folder, kept with the start of the sha256 of its files; "" is the default and
-    names none."""
+    """The path of a folder, kept with the start of the sha256 of its files. The default is "", for no folder."""
 
     help: str
     default: str = ""
@@ -146,8 +145,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Destination:
-    """A setting that takes the path of a folder to write to, which is made where it is missing; "" is the default and
-    names none."""
+    """The path of a folder to write to, which is created if it is missing. The default is "", for no folder."""
 
     help: str
     default: str = ""
@@ -160,8 +158,10 @@ class Destination:
 
 @dataclass(frozen=True)
 class Words:
-    """An option that takes a word for each id, as a sequence of texts, or the path of a UTF-8 text file with one word a
-    line; None is the default. A path is kept as `Table` keeps it."""
+    """A word for each id, as a sequence of strings or the path of a UTF-8 text file with one word per line.
+
+    The default is None. A path is kept as in `Table`.
+    """
 
     help: str
     default: None = None
@@ -180,7 +180,7 @@ class Words:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Spelled:
-    """Words given as an option."""
+    """Words that were given as an option."""
 
     words: tuple[str, ...]
 
@@ -190,7 +190,7 @@ class Spelled:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Given:
-    """An array given as an option."""
+    """An array that was given as an option."""
 
     array: NDArray
 
@@ -202,7 +202,7 @@ Option = Choice | Number | Rising | Table | Words | Folder
 
 
 def read_table(name: str, checked: object) -> NDArray | None:
-    """The array behind a checked `Table` option, or None where it was left out."""
+    """Return the array of a checked `Table` option, or None if it was left out."""
     if checked is None:
         return None
     if isinstance(checked, Given):
@@ -223,15 +223,14 @@ def _loaded(name: str, path: Path) -> NDArray:
 
 
 def read_npy(file: IO[bytes], size: int) -> NDArray:
-    """The array in a .npy file of `size` bytes, once its header is found to be true: to numbers or text, as much as the
-    file holds.
+    """Return the array in a .npy file of `size` bytes, after checking that its header matches the file.
 
     Raises:
-        ValueError: What it is or holds in place of that.
+        ValueError: The file is not a .npy file, holds neither numbers nor text, or has another size.
     """
     try:
         shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-    except Exception as error:  # the header is a Python literal, with all that can be wrong with one
+    except Exception as error:  # the header is a Python literal, which can be malformed in many ways
         raise ValueError(f"is no .npy file: {' '.join(str(error).split())[:200]}") from None
     held = size - file.tell()
     if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != held:
@@ -241,19 +240,19 @@ def read_npy(file: IO[bytes], size: int) -> NDArray:
 
 
 def path_of(checked: str) -> Path:
-    """The file or folder behind a checked `File` or `Folder`."""
+    """Return the path of a checked `File` or `Folder`."""
     return Path(checked.rpartition("@")[0])
 
 
 def read_words(name: str, checked: object) -> tuple[str, ...] | None:
-    """The words behind a checked `Words` option, or None where it was left out."""
+    """Return the words of a checked `Words` option, or None if it was left out."""
     if checked is None:
         return None
     if isinstance(checked, Spelled):
         return checked.words
     name = f"option {name}"
     path, _ = _file(name, str(checked), "a text file with one word a line")
-    # Cut at line feeds alone: a word may hold what `splitlines` takes for the end of one. The last may go without.
+    # Split at line feeds only: a word may contain other characters at which `splitlines` splits. The last is optional.
     lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
     words = []
     for number, line in enumerate(lines, start=1):
@@ -272,7 +271,7 @@ def _words(name: str, words: Sequence[str], place: str) -> tuple[str, ...]:
 
 
 def _file(name: str, text: str, kind: str) -> tuple[Path, str]:
-    """The file behind `path` or `path@sha256`, and the first 12 digits of its sha256, which must be those named."""
+    """Return the file of `path` or `path@sha256`, and the first 12 digits of its sha256, which must match."""
     path, _, named = text.rpartition("@")
     whole = Path(text)
     file, named = (whole, "") if whole.is_file() or not path else (Path(path), named)

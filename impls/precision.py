@@ -1,7 +1,7 @@
-"""A layer or network computes in the precision of its spec, whatever else its process computes in.
+"""Layers and networks compute in the precision of their spec, independently of the rest of the process.
 
-Some frameworks have one switch for a whole process, such as that for TF32 products. It is set for each call, so that
-layers of different precisions can be called by turns, and is then what it was before.
+Some frameworks have one switch for the whole process, such as the one for TF32 products. It is set for each call and
+restored afterwards, so that layers of different precisions can be called alternately.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 
 class Precise:
-    """Base of layers and networks: each public method runs inside `precision`."""
+    """Base class of layers and networks, whose public methods run inside `precision`."""
 
     def precision(self) -> AbstractContextManager[object]:
-        """Nothing, where a framework's calls say their precision themselves."""
+        """Return a context without effect, for frameworks whose calls state their precision."""
         return nullcontext()
 
     def __init_subclass__(cls, **keyword: Any) -> None:

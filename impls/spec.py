@@ -1,8 +1,12 @@
-"""What a layer is before any framework: its method, word counts, size, options, structure and parameter shapes.
+"""What a layer is in any framework: its method, word counts, size, options, structure and parameter shapes.
 
-Shape letters used in every module: N tokens, V words of the vocabulary, D width of the hidden vector, C clusters,
-S slots of a cluster or words that a loss draws, L longest code, B sequences of a batch, T time steps, K best words
-asked for, U uniform numbers that a sampled word takes.
+An underscore and capital letters at the end of a name give the shape of an array: `hidden_ND` is (N, D). The letters
+are the same in every module:
+
+    N tokens                  C clusters                                    B sequences of a batch
+    V words of the vocabulary S slots of a cluster, or sampled words        T time steps
+    D width of hidden vectors L length of the longest code                  K requested best words
+                              U uniform numbers for one sampled word
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from vocabench.impls.options import Option
 Arrays = dict[str, NDArray]
 Shapes = dict[str, tuple[int, ...]]
 
-# How numbers are stored and multiplied. "tf32" stores float32, and rounds the operands of matrix products alone: to 10
-# bits of mantissa, as CUDA devices from compute capability 8.0 do. In "float32" they are never rounded.
+# Precisions of storage and of matrix products. "tf32" stores float32 and rounds only the operands of matrix products,
+# to 10 bits of mantissa, as CUDA devices from compute capability 8.0 on do. "float32" never rounds them.
 DTYPES = ("float32", "tf32", "float64", "bfloat16")
 
 
 @dataclass(frozen=True)
 class LeastWork:
-    """What no implementation of a layer can do without in one forward and backward pass."""
+    """The work that every implementation of a layer must do in one forward and backward pass."""
 
     flops: float
     bytes: float
@@ -41,9 +45,9 @@ class Extra:
     """A random input of a training loss besides hidden vectors and targets.
 
     Attributes:
-        draw: From the spec, a generator and `before_N`, as `LayerSpec.draw_extra` takes it: word ids; or None where the
-            batch goes without.
-        for_each_word: Whether it is a number for each word of the vocabulary, (V,), and not a list of word ids.
+        draw: Draws the input from the spec, a generator and `before_N` (see `LayerSpec.draw_extra`). Returns None if
+            the batch does not need it.
+        for_each_word: Whether the input is (V,), one number for each word, instead of a list of word ids.
     """
 
     draw: Callable[[LayerSpec, np.random.Generator, NDArray[np.int64] | None], NDArray | None]
@@ -55,25 +59,24 @@ class Definition:
     """A method, independent of any framework. Each `impls/on_numpy/methods/<method>.py` holds one as `DEFINITION`.
 
     Attributes:
-        name: The method's name in the registry.
-        paper: Where the method comes from.
-        options: Name to one of the kinds of `impls/options.py`.
-        structure: Builds the arrays of `layer.structure()` from the counts, options and seed.
-        shapes: Canonical parameter names to shapes.
-        initial: Draws the initial parameters, float64, under those names.
-        train_only_loss: True where the training loss is not the negative log-likelihood.
+        name: Name of the method in the registry.
+        paper: Reference for the method.
+        options: Maps the name of each option to its kind, from `impls/options.py`.
+        structure: Builds the arrays of `layer.structure()` from the counts, the options and the seed.
+        shapes: Returns the canonical parameter names and their shapes.
+        initial: Draws the initial float64 parameters under these names.
+        train_only_loss: True if the training loss is not the negative log-likelihood.
         extra: Random inputs of the training loss besides hidden vectors and targets, by name.
-        draws: How many uniform numbers `Layer.sample` takes for a word.
-        variants: Options that change what the layer computes, and not only its structure or start: agreement is checked
-            with each of these too.
-        bootstrap: Where a structure is made from word vectors (option `vectors`) and none are given: the options of the
-            layer to train first, whose mean hidden vector for each word they then are. None where none is needed.
-        held: From options and the structure that a layer has by now, learned or made from text: the options that make
-            this very structure, where there are such; else the options as they are.
-        least_work: From the spec, the targets (N,) of a batch and the inputs named in `extra`, what forward and
-            backward take at least: the method's own, whatever an implementation does on top. None where nobody counted.
-        takes_maxima: True where the loss takes the highest of several numbers, so that its gradient jumps where two of
-            them are equal.
+        draws: Returns the number of uniform numbers that `Layer.sample` needs for one word.
+        variants: Options that change the computed function and not only the structure or the initial values. Agreement
+            is checked with each of them.
+        bootstrap: Returns the options of a layer to train first, if the structure is built from word vectors (option
+            `vectors`) that are not given: the mean hidden vector for each word then becomes its vector. Otherwise None.
+        held: Returns the options that reproduce a given structure, learned or built from text, if there are such
+            options. Otherwise returns the options unchanged.
+        least_work: Returns the least work of forward and backward pass for the spec, the targets (N,) of a batch and
+            the inputs named in `extra`. None if it is not known.
+        takes_maxima: True if the loss contains a maximum, so that its gradient jumps where two arguments are equal.
     """
 
     name: str
@@ -94,7 +97,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer: everything that every framework builds from. Make it with `LayerSpec.build`.
+    """The specification of one layer, from which every framework builds it. Create it with `LayerSpec.build`.
 
     Attributes:
         form: The id of the `Form` in which a framework computes the layer; empty for the one that the framework
@@ -121,7 +124,7 @@ class LayerSpec:
         dtype: str = "float32",
         options: Mapping[str, object] | None = None,
     ) -> LayerSpec:
-        """Check every argument and build the method's structure.
+        """Check every argument and build the structure of the method.
 
         Raises:
             BadInput: An argument is out of range, or an option is unknown to the method.
@@ -150,7 +153,7 @@ class LayerSpec:
 
     @property
     def storage(self) -> str:
-        """What parameters, gradients and activations are kept in."""
+        """The dtype in which parameters, gradients and activations are stored."""
         return storage(self.dtype)
 
     @property
@@ -159,16 +162,16 @@ class LayerSpec:
 
     @property
     def draws(self) -> int:
-        """How many uniform numbers `Layer.sample` takes for a word: one for each choice on the way to it."""
+        """The number of uniform numbers that `Layer.sample` needs for one word: one for each choice."""
         return self.definition.draws(self)
 
     def draw_extra(self, rng: np.random.Generator, before: ArrayLike | None = None) -> Arrays:
-        """The loss's random inputs for one batch.
+        """Draw the random inputs of the loss for one batch.
 
         Args:
-            rng: What they are drawn from.
-            before: (N,) for each target the word before it, -1 where there is none. Where left out, no sampler reads
-                the words before.
+            rng: The generator.
+            before: (N,) the word before each target, or -1 if there is none. If left out, samplers that depend on the
+                previous word fall back to the unigram distribution.
         """
         before_N = None if before is None else check_ids("before", before, self.vocab, lowest=-1)
         drawn = {name: extra.draw(self, rng, before_N) for name, extra in self.definition.extra.items()}
@@ -194,11 +197,11 @@ class LayerSpec:
         return self.definition.shapes(self)
 
     def initial_parameters(self) -> Arrays:
-        """The same float64 parameters for every framework, drawn from the seed."""
+        """Draw the initial float64 parameters from the seed. They are the same for every framework."""
         return self.definition.initial(self, np.random.default_rng([self.seed, 1]))
 
     def check_parameters(self, params: Mapping[str, ArrayLike]) -> Arrays:
-        """`params` as arrays, once names, shapes and numbers are found to be what the layer can hold."""
+        """Return `params` as arrays, after checking that the layer can hold their names, shapes and values."""
         return check_parameters(self.method, self.parameter_shapes(), params, self.storage)
 
 
@@ -207,7 +210,7 @@ def storage(dtype: str) -> str:
 
 
 def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike], kept_in: str) -> Arrays:
-    """`params` as arrays, once they have these names and shapes and numbers that `kept_in` can hold."""
+    """Return `params` as arrays, after checking their names, their shapes and that dtype `kept_in` can hold them."""
     if not isinstance(params, Mapping):
         raise BadInput(f"parameters of {owner}: {type(params).__name__}: allowed: a dictionary of {sorted(shapes)}")
     missing, extra = sorted(shapes.keys() - params.keys()), sorted(params.keys() - shapes.keys())
@@ -223,19 +226,20 @@ def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike]
             raise BadInput(f"parameter {name} of {owner} has shape {array.shape}: allowed: {shape}")
         if array.dtype.kind not in "iu" and not is_floating(array):
             raise BadInput(f"parameter {name} of {owner} has dtype {array.dtype}: allowed: numbers")
-        # Both are NaN where one number is, and no array of the parameter's size is made.
+        # Both are NaN if any element is, and neither allocates an array of the size of the parameter.
         if array.size and not -largest(kept_in) <= float(array.min()) <= float(array.max()) <= largest(kept_in):
             raise BadInput(
-                f"parameter {name} of {owner} holds NaN, infinity or what {kept_in} cannot: allowed: finite numbers"
+                f"parameter {name} of {owner} has NaN, infinity or values beyond {kept_in}: allowed: finite numbers"
             )
     return arrays
 
 
 def check_counts(counts: ArrayLike) -> NDArray[np.int64]:
-    """Word counts as (V,) int64.
+    """Return word counts as (V,) int64.
 
     Raises:
-        BadInput: Not one-dimensional, fewer than two words, negative, fractional or not finite, or all zero.
+        BadInput: The counts are not one-dimensional, have fewer than two words, are negative, fractional or not finite,
+            or are all zero.
     """
     array = array_of("counts", counts)
     if array.ndim != 1:
@@ -262,7 +266,7 @@ def check_counts(counts: ArrayLike) -> NDArray[np.int64]:
 
 
 def check_ids(name: str, ids: ArrayLike, vocab: int, *, lowest: int = 0) -> NDArray[np.int64]:
-    """`ids` as int64 of one dimension, at least one, inside the vocabulary."""
+    """Return `ids` as one-dimensional int64, after checking that there are some and all are in the vocabulary."""
     array = array_of(name, ids)
     if array.ndim != 1 or not len(array):
         raise BadInput(f"{name} has shape {array.shape}: allowed: one dimension, from one word id on")
@@ -270,7 +274,7 @@ def check_ids(name: str, ids: ArrayLike, vocab: int, *, lowest: int = 0) -> NDAr
 
 
 def check_words(name: str, array: NDArray, vocab: int, *, lowest: int = 0) -> NDArray[np.int64]:
-    """`array` as int64, inside the vocabulary."""
+    """Return `array` as int64, after checking that all ids are in the vocabulary."""
     if array.dtype.kind not in "iu":
         raise BadInput(f"{name} has dtype {array.dtype}: allowed: whole numbers")
     outside = np.flatnonzero((array < lowest) | (array >= vocab))
@@ -280,7 +284,7 @@ def check_words(name: str, array: NDArray, vocab: int, *, lowest: int = 0) -> ND
 
 
 def check_options(definition: Definition, options: Mapping[str, object]) -> dict[str, object]:
-    """Every option of the method, with its default where `options` leaves it out."""
+    """Return every option of the method, with the default of those that `options` leaves out."""
     for name in options:
         if name not in definition.options:
             raise unknown(f"option of {definition.name}", name, definition.options)

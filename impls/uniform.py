@@ -1,4 +1,4 @@
-"""Initial parameters: as many numbers as a large vocabulary needs, by all usable CPUs."""
+"""Uniform random numbers for the initial parameters of large vocabularies, drawn by all usable CPUs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from vocabench.impls import cpus
 
-_AT_ONCE = 2**16  # numbers, which stay in a processor's cache while they are scaled
+_AT_ONCE = 2**16  # elements, which stay in a processor's cache while they are scaled
 
 
 def uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """What `rng.uniform(-bound, bound, shape)` gives, and leaves `rng` where that does.
+    """Return the values of `rng.uniform(-bound, bound, shape)`, and leave `rng` in the same state.
 
-    A number takes one step of the generator, so each thread skips to where its share begins.
+    Each value takes one step of the generator, so each thread skips to the start of its share.
 
     Args:
-        rng: One of `np.random.default_rng`.
-        bound: Numbers are drawn from [-bound, bound).
+        rng: A generator from `np.random.default_rng`.
+        bound: The values are drawn from [-bound, bound).
     """
     drawn = np.empty(shape)
     flat_X = drawn.reshape(-1)

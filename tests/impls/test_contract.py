@@ -165,7 +165,7 @@ def test_parameters():
         ({"weight": right["weight"]}, r"missing \['bias'\]"),
         ({**right, "extra": right["bias"]}, r"unexpected \['extra'\]"),
         ({**right, "bias": np.zeros(4)}, r"bias of full_softmax has shape \(4,\): allowed: \(5,\)"),
-        ({**right, "bias": np.full(5, np.inf)}, "holds NaN, infinity or what float64 cannot"),
+        ({**right, "bias": np.full(5, np.inf)}, "has NaN, infinity or values beyond float64"),
         ({**right, "bias": np.array([0, 0, np.nan, 0, 0])}, "holds NaN"),
         ({**right, "bias": np.array(["1"] * 5)}, "bias of full_softmax has dtype <U1: allowed: numbers"),
         ({**right, "bias": np.zeros(5, complex)}, "has dtype complex128"),
@@ -188,7 +188,7 @@ def test_numbers_that_a_precision_cannot_hold():
     layer().loss(large[:2] / 1e300, [0, 3])
     with pytest.raises(ValueError, match=r"hidden\[0, 0\]=1e\+300 is not finite in float32"):
         single.topk(large[:2], 2)
-    with pytest.raises(ValueError, match="weight of full_softmax holds NaN, infinity or what float32 cannot"):
+    with pytest.raises(ValueError, match="weight of full_softmax has NaN, infinity or values beyond float32"):
         single.load({**single.parameters(), "weight": large})
 
 
