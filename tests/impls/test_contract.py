@@ -166,7 +166,7 @@ def test_parameters():
         ({**right, "extra": right["bias"]}, r"unexpected \['extra'\]"),
         ({**right, "bias": np.zeros(4)}, r"bias of full_softmax has shape \(4,\): allowed: \(5,\)"),
         ({**right, "bias": np.full(5, np.inf)}, "has NaN, infinity or values beyond float64"),
-        ({**right, "bias": np.array([0, 0, np.nan, 0, 0])}, "holds NaN"),
+        ({**right, "bias": np.array([0, 0, np.nan, 0, 0])}, "has NaN"),
         ({**right, "bias": np.array(["1"] * 5)}, "bias of full_softmax has dtype <U1: allowed: numbers"),
         ({**right, "bias": np.zeros(5, complex)}, "has dtype complex128"),
         ({**right, "bias": np.zeros(5, "M8[s]")}, "has dtype datetime64"),
