@@ -1,1 +1,1 @@
-"""asv suites: thin look-ups into the rows of the harness's suite `asv`, measured once a commit and task."""
+"""Benchmarks for asv: they look up figures in rows that the harness measures once per commit and task."""

@@ -1,6 +1,6 @@
-"""What every benchmark here is: a look-up in the rows that the harness measured once for the commit.
+"""Base classes of the benchmarks: each looks up one figure in rows that the harness measured once for the commit.
 
-The commit's own harness measures its own suite `asv`, each framework in a process of its own.
+The harness of that commit measures its own suite `asv`, with one process per framework.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FRAMEWORKS = ["torch", "tensorflow", "jax"]
 
 @dataclass
 class Cell:
-    """What is known of a framework's method; several cells of one task are one here.
+    """Results of one method in one framework, joined over all cells of a task.
 
     Attributes:
-        samples: Of each figure, by its name.
-        failure: What a cell that has no figures says.
+        samples: Samples by the name of the figure.
+        failure: Status and message of a cell that failed.
     """
 
     samples: dict[str, list[float]] = field(default_factory=dict)
@@ -32,26 +32,28 @@ Cache = dict[tuple[str, str], Cell]
 
 
 def measure(task: str) -> Cache:
-    """The suite's cells of `task`, by framework and method."""
-    pool, cells, store, history = map(_module, ("run.pool", "run.cells", "run.store", "compare.history"))
-    suite = cells.Suite.load("asv")
+    """Measure the cells of `task` in the suite, and return the results by framework and method."""
+    pool, store, history = map(harness_module, ("run.pool", "run.store", "compare.history"))
+    suite = _attribute("Suite", "run.suites", "run.cells").load("asv")
+    selection = _attribute("Selection", "run.settings", "run.cells")(tasks=[task])
     run = pool.run if task == "timing" else pool.run_side_by_side
-    found: Cache = {}
+    results: Cache = {}
     with store.Store(Path("rows.jsonl")) as rows:  # asv gives each cache a folder of its own
-        chosen = suite.cells(cells.Selection(tasks=[task]))
-        for row in run(chosen, rows, deadline=suite.deadline_seconds, progress=lambda cell, text: None):
-            cell = found.setdefault((row["cell"]["framework"], row["cell"]["method"]), Cell())
+        cells = suite.cells(selection)
+        for row in run(cells, rows, deadline=suite.deadline_seconds, progress=lambda cell, text: None):
+            fields = row if isinstance(row, dict) else row.to_json()  # older commits have no type for rows
+            cell = results.setdefault((fields["cell"]["framework"], fields["cell"]["method"]), Cell())
             cell.samples |= history.figures(row)
-            if row["status"] not in ("ok", "skipped"):
-                cell.failure = f"{row['status']}: {row['message']}"
-    return found
+            if fields["status"] not in ("ok", "skipped"):
+                cell.failure = f"{fields['status']}: {fields['message']}"
+    return results
 
 
-def _module(name: str) -> ModuleType:
-    """A module of the harness in the commit's own checkout, which asv puts first on the path.
+def harness_module(name: str) -> ModuleType:
+    """Import a module of the harness from the commit's checkout, which asv puts first on the path.
 
-    Commits from before `vocabench` was the only import name have `harness.pool` instead of
-    `vocabench.harness.run.pool`. The installed `vocabench` must not answer for them.
+    Older commits have `harness.pool` instead of `vocabench.harness.run.pool`. There, an installed `vocabench` must not
+    be imported instead.
     """
     checkout = os.environ.get("ASV_PYTHONPATH", "")
     if checkout and not Path(checkout, "vocabench").is_dir():
@@ -59,12 +61,20 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"vocabench.harness.{name}")
 
 
+def _attribute(name: str, module: str, older_module: str) -> Any:
+    """Return an attribute of `module`, or of `older_module` in a commit that still has it there."""
+    try:
+        return getattr(harness_module(module), name)
+    except (ImportError, AttributeError):
+        return getattr(harness_module(older_module), name)
+
+
 class LookUp:
-    """One figure over framework and method.
+    """One figure for each framework and method.
 
     Attributes:
-        version: Of the figure's definition: asv compares no figures of two. It would otherwise hash these files, which
-            say nothing about what is measured.
+        version: Version of the figure's definition. asv does not compare figures of different versions. Its default, a
+            hash of this file, would say nothing about what is measured.
     """
 
     figure: str
@@ -77,7 +87,7 @@ class LookUp:
     def setup(self, cache: Cache, framework: str, method: str) -> None:
         cell = cache.get((framework, method), Cell())
         if self.figure not in cell.samples and not cell.failure:
-            raise NotImplementedError("not measured here")  # asv's way to skip
+            raise NotImplementedError("not measured here")  # asv skips the benchmark
 
     def look_up(self, cache: Cache, framework: str, method: str) -> dict[str, Any]:
         cell = cache[framework, method]
@@ -87,6 +97,6 @@ class LookUp:
 
 
 class Score(LookUp):
-    """A figure in which there is no time and no memory. Its definition has not changed since scores are kept."""
+    """A figure that is neither a time nor an amount of memory. All stored scores have the same definition."""
 
     version = "3"

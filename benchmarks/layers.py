@@ -1,17 +1,15 @@
-"""The history of the layers alone: speed, memory, agreement with the definition."""
+"""History of the layers by themselves: speed, memory and agreement with the definitions."""
 
 from __future__ import annotations
 
-from vocabench.harness import registry
-
-from ._rows import FRAMEWORKS, Cache, LookUp, Score, measure
+from ._rows import FRAMEWORKS, Cache, LookUp, Score, harness_module, measure
 
 
 class _Timed(LookUp):
-    version = "3"  # vocabench.harness.measure.timing.DEFINITION, which older commits lack
+    version = "3"  # equals vocabench.harness.measure.timing.DEFINITION, which older commits lack
 
     def setup_cache(self) -> Cache:
-        # asv runs this once for all classes that have it from here, as it does for each task's below and in quality.py.
+        # asv calls this once for all classes that inherit it. The other `setup_cache` methods work the same way.
         return measure("timing")
 
 
@@ -47,13 +45,13 @@ class RelativeTopK(_Timed):
 
 class Memory(_Timed):
     figure, unit = "peak_bytes", "bytes"
-    version = "counting 2"  # vocabench.harness.measure.memory.DEFINITION, likewise
+    version = "counting 2"  # from vocabench.harness.measure.memory.DEFINITION, which older commits lack
     track_peak_bytes = LookUp.look_up
 
 
 class Agreement(Score):
     figure, unit = "agreement_error", "tolerance"
-    params = (FRAMEWORKS, registry.methods())
+    params = (FRAMEWORKS, harness_module("registry").methods())
     track_agreement_error = LookUp.look_up
 
     def setup_cache(self) -> Cache:

@@ -1,10 +1,10 @@
-"""The history of what trained models reach: perplexity, 1 - ROUGE, character and phone error rates."""
+"""History of the quality of trained models: perplexity, 1 - ROUGE, character and phone error rates."""
 
 from __future__ import annotations
 
 from ._rows import FRAMEWORKS, Cache, Score, measure
 
-_FEW = (FRAMEWORKS, ["full_softmax", "huffman"])
+_TWO_METHODS = (FRAMEWORKS, ["full_softmax", "huffman"])
 
 
 class Perplexity(Score):
@@ -16,7 +16,7 @@ class Perplexity(Score):
 
 
 class _Summaries(Score):
-    params = _FEW
+    params = _TWO_METHODS
 
     def setup_cache(self) -> Cache:
         return measure("summarization")
@@ -49,5 +49,5 @@ class CharacterErrorRate(_Transcripts):
 
 class PhoneErrorRate(_Transcripts):
     figure = "per"
-    params = _FEW
+    params = _TWO_METHODS
     track_per = Score.look_up

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic file writes: a file has its complete new contents, or is unchanged."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ _MODE = 0o644
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file beside `path`, which takes its place once it is written and on disk; where writing fails, what was there
-    stays as it is. A pipe or a device, which nothing may take the place of, is written to at once.
+def atomic_writer(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file next to `path` that replaces it once it is written and flushed to disk.
+
+    If writing fails, `path` stays as it was. A pipe or a device cannot be replaced and is written to directly.
 
     Raises:
-        OSError: It cannot be written; names `path`.
+        OSError: The file cannot be written. The error names `path`.
     """
     try:
         if path.exists() and not path.is_file():
             with path.open("wb") as file:
                 yield file
         else:
-            with _beside(Path(os.path.realpath(path))) as file:
+            with _replacing(Path(os.path.realpath(path))) as file:
                 yield file
     except OSError as error:
-        error.filename = str(path)  # where there is no space it names none, else the file beside
+        error.filename = str(path)  # it names the temporary file, or no file if the disk is full
         raise
 
 
-def write_whole(path: Path, text: str) -> None:
-    """As `written_whole`."""
-    with written_whole(path) as file:
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file with `atomic_writer`."""
+    with atomic_writer(path) as file:
         file.write(text.encode())
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[BinaryIO]:
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(beside, path.stat().st_mode if path.exists() else _MODE)
-        os.replace(beside, path)
+        os.chmod(temporary, path.stat().st_mode if path.exists() else _MODE)
+        os.replace(temporary, path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise

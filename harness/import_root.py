@@ -1,4 +1,4 @@
-"""The folder that child processes import `vocabench` from: the one that this process has imported it from."""
+"""The folder from which this process imports `vocabench`, so that child processes import the same code."""
 
 from pathlib import Path
 

@@ -1,13 +1,14 @@
-"""A trained layer in one file, with hidden vectors of its model: from any framework, for any framework.
+"""A trained layer in one file, with hidden vectors of its model, for use in any framework.
 
-NumPy's .npz format, so that whoever has trained a layer can write one without this project:
+The format is NumPy's .npz, so that a layer can be written without this project:
 
     np.savez("layer.npz", method="full_softmax", counts=counts_V, hidden=hidden_ND, targets=targets_N,
              **{"parameter.weight": weight_VD, "parameter.bias": bias_V})
 
-`method`, `counts`, `hidden`, `targets` and the method's parameters under their canonical names must be there. `options`
-(JSON text), an array option as `option.NAME`, and `seed`, where the structure is random, may be. The structure is made
-anew from these; `structure`, a digest of what training had, tells whether it is the same one.
+Required are `method`, `counts`, `hidden`, `targets` and the parameters of the method under their canonical names.
+Optional are `options` (JSON text), an option that is an array as `option.NAME`, `seed` for a random structure, and
+`structure`. The structure is built again from these; `structure`, a digest of the one that was trained, detects a
+different result.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocabench.harness import layers, registry
-from vocabench.harness.atomic_write import written_whole
-from vocabench.harness.datasets.shared.local_files import DAMAGED_ZIP, sha256_of_file
+from vocabench.harness.atomic_write import atomic_writer
+from vocabench.harness.datasets.shared.archives import DAMAGED_ZIP
+from vocabench.impls.cache_folder import sha256_of_file
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.options import Given, Spelled, read_npy
@@ -41,15 +43,15 @@ _PARAMETER, _OPTION = "parameter.", "option."
 
 @dataclass(frozen=True)
 class LayerFile:
-    """What such a file holds, once it is found to be a layer.
+    """Checked contents of a layer file.
 
     Attributes:
-        name: Of the file, without its suffix.
-        sha256: Of the file.
-        spec: The layer, in float32.
-        params: Its parameters under their canonical names, in vocabulary order.
-        hidden_ND: (N, D) hidden vectors that the layer's model gave.
-        targets_N: (N,) the word that came next at each.
+        name: Name of the file without its suffix.
+        sha256: Checksum of the file.
+        spec: Specification of the layer, in float32.
+        params: Parameters under their canonical names, in vocabulary order.
+        hidden_ND: (N, D) hidden vectors of the layer's model.
+        targets_N: (N,) id of the word that follows at each hidden vector.
     """
 
     name: str
@@ -67,17 +69,17 @@ class LayerFile:
 
     @property
     def methods(self) -> list[str]:
-        """The layer's method, and all others that compute the same function of the same parameters."""
+        """The methods that compute the same function of the same parameters, including the layer's own."""
         return registry.same_function(self.spec.method)
 
     def spec_of(self, method: str, dtype: str) -> LayerSpec:
-        """The layer as one of `methods`."""
+        """Return the specification of the layer as one of `methods`."""
         if method not in self.methods:
             raise BadInput(f"method {method!r} for the layer of {self.name}: allowed: {', '.join(self.methods)}")
         return dataclasses.replace(self.spec, definition=registry.definition(method), dtype=dtype)
 
     def layer(self, framework: str, *, device: str = "cpu", dtype: str | None = None) -> Layer:
-        """The trained layer in a framework, as `layers.create` makes an untrained one."""
+        """Create the trained layer in a framework. The arguments are those of `layers.create`."""
         dtype = dtype or ("float64" if framework == "numpy" else "float32")
         layer = layers.from_spec(framework, self.spec_of(self.spec.method, dtype), device)
         layer.load(self.params)
@@ -85,19 +87,19 @@ class LayerFile:
 
 
 def save(path: str | Path, layer: Layer, hidden: ArrayLike, targets: ArrayLike) -> str:
-    """Write a layer, with the clusters that it has by now, whole or not at all; the folder is made where it is missing.
+    """Write a layer atomically, with its current structure. The folder is created if it is missing.
 
     Args:
-        path: Ends in .npz.
-        layer: Its parameters are kept in float32, those of float64 as they are.
-        hidden: (N, D) hidden vectors that its model gives to text, best in no order and held out from training.
-        targets: (N,) the word that came next at each.
+        path: Path of the file, which ends in .npz.
+        layer: Layer to write. Parameters in float64 are kept as they are, all others in float32.
+        hidden: (N, D) hidden vectors that the layer's model computes from held-out text, preferably in random order.
+        targets: (N,) id of the word that follows at each hidden vector.
 
     Returns:
-        The file's sha256.
+        The sha256 of the file.
 
     Raises:
-        BadInput: Hidden vectors or targets are not those of such a layer, or the file cannot be written.
+        BadInput: Hidden vectors or targets do not fit the layer, or the file cannot be written.
     """
     path, spec, structure = Path(path), layer.spec, layer.structure()
     dtype = np.float64 if spec.dtype == "float64" else np.float32
@@ -120,23 +122,23 @@ def save(path: str | Path, layer: Layer, hidden: ArrayLike, targets: ArrayLike) 
             plain[name] = value
     members["options"] = json.dumps(plain)
     members |= {_PARAMETER + name: np.asarray(value, dtype) for name, value in layer.parameters().items()}
-    with _writing(path.parent), written_whole(path) as file:
+    with _writable(path.parent), atomic_writer(path) as file:
         np.savez(file, **members)  # type: ignore[arg-type]
     return sha256_of_file(path)
 
 
 def check_folder(folder: Path) -> None:
-    """Makes it where it is missing.
+    """Create a folder if it is missing.
 
     Raises:
-        BadInput: It cannot be made or written to.
+        BadInput: It cannot be created or written to.
     """
-    with _writing(folder), tempfile.NamedTemporaryFile(dir=folder):
+    with _writable(folder), tempfile.NamedTemporaryFile(dir=folder):
         pass
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _writable(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -146,10 +148,10 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def load(path: str | Path) -> LayerFile:
-    """Read a layer, and check that it is one.
+    """Read and check a layer file.
 
     Raises:
-        BadInput: What is wrong with the file, and what is allowed.
+        BadInput: The file is missing or invalid. The message says what is wrong and what is allowed.
     """
     path = Path(path)
     if not path.is_file():
@@ -164,25 +166,25 @@ def load(path: str | Path) -> LayerFile:
 
 
 def _members(path: Path) -> Arrays:
-    """Each array under its name. Nothing is written to disk on the way, and no pickle is loaded."""
-    found: Arrays = {}
+    """Read the arrays by name, without writing to disk and without loading pickles."""
+    arrays: Arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
                 with archive.open(info) as file:
                     try:
-                        found[info.filename.removesuffix(".npy")] = read_npy(file, info.file_size)
+                        arrays[info.filename.removesuffix(".npy")] = read_npy(file, info.file_size)
                     except ValueError as error:
                         raise BadInput(f"{info.filename} {error}") from None
     except (*DAMAGED_ZIP, OSError, MemoryError) as error:
         raise BadInput(f"{error}: allowed: an {SUFFIX} file that fits into memory") from None
-    missing = [name for name in _REQUIRED if name not in found]
+    missing = [name for name in _REQUIRED if name not in arrays]
     if missing:
         raise BadInput(f"no {', '.join(missing)}: allowed: {', '.join(_REQUIRED)}, {_PARAMETER}NAME, and more")
-    for name in found:
+    for name in arrays:
         if name not in (*_REQUIRED, *_OPTIONAL) and not name.startswith((_PARAMETER, _OPTION)):
             raise unknown("array", name, (*_REQUIRED, *_OPTIONAL, f"{_PARAMETER}NAME", f"{_OPTION}NAME"))
-    return found
+    return arrays
 
 
 def _layer(members: Arrays) -> tuple[LayerSpec, Arrays]:
@@ -193,19 +195,20 @@ def _layer(members: Arrays) -> tuple[LayerSpec, Arrays]:
         registry.definition(_text("method", members["method"])),
         counts=members["counts"],
         dim=hidden_ND.shape[1],
-        seed=_whole("seed", members["seed"]) if "seed" in members else 0,
+        seed=_integer("seed", members["seed"]) if "seed" in members else 0,
         options=_options(members),
     )
     if "structure" in members and _text("structure", members["structure"]) != _digest(spec.structure):
-        given = "clusters or a tree that are given" if spec.options else "the same counts"
+        allowed = "clusters or a tree that are given" if spec.options else "the same counts"
         raise BadInput(
-            f"the structure of {spec.method} that its options make is not the one it was trained with: allowed: {given}"
+            f"the structure of {spec.method} that its options make is not the one it was trained with: "
+            f"allowed: {allowed}"
         )
-    return spec, spec.check_parameters(_under(_PARAMETER, members))
+    return spec, spec.check_parameters(_with_prefix(_PARAMETER, members))
 
 
 def _digest(structure: Arrays) -> str:
-    """Equal for equal numbers, whatever type of whole number holds them."""
+    """Return a digest of the values, which does not depend on the integer type that holds them."""
     digest = hashlib.sha256()
     for name, value in sorted(structure.items()):
         array = np.ascontiguousarray(value, np.int64 if value.dtype.kind in "iu" else value.dtype)
@@ -223,12 +226,11 @@ def _options(members: Arrays) -> dict[str, Any]:
         raise BadInput(f"options: {error}: allowed: a JSON object") from None
     if not isinstance(plain, dict):
         raise BadInput(f"options={str(plain)[:40]!r}: allowed: a JSON object")
-    return plain | {
-        name: value.tolist() if value.dtype.kind == "U" else value for name, value in _under(_OPTION, members).items()
-    }
+    arrays = _with_prefix(_OPTION, members)
+    return plain | {name: value.tolist() if value.dtype.kind == "U" else value for name, value in arrays.items()}
 
 
-def _under(prefix: str, members: Arrays) -> Arrays:
+def _with_prefix(prefix: str, members: Arrays) -> Arrays:
     return {name.removeprefix(prefix): value for name, value in members.items() if name.startswith(prefix)}
 
 
@@ -238,7 +240,7 @@ def _text(name: str, value: NDArray) -> str:
     return str(value)
 
 
-def _whole(name: str, value: NDArray) -> int:
+def _integer(name: str, value: NDArray) -> int:
     if value.shape != () or value.dtype.kind not in "iu":
         raise BadInput(f"{name} is {value.dtype} of shape {value.shape}: allowed: one whole number")
     return int(value)
@@ -247,8 +249,9 @@ def _whole(name: str, value: NDArray) -> int:
 def _check_batch(spec: LayerSpec, hidden: ArrayLike, targets: ArrayLike) -> tuple[NDArray, NDArray[np.int64]]:
     hidden_ND, targets_N = np.asarray(hidden), check_ids("targets", targets, spec.vocab)
     if hidden_ND.shape != (len(targets_N), spec.dim) or hidden_ND.dtype.kind != "f":
-        what = f"shape {hidden_ND.shape} and dtype {hidden_ND.dtype}"
-        raise BadInput(f"hidden has {what}: allowed: floats of shape {(len(targets_N), spec.dim)}, one for each target")
+        actual = f"shape {hidden_ND.shape} and dtype {hidden_ND.dtype}"
+        expected = f"floats of shape {(len(targets_N), spec.dim)}, one for each target"
+        raise BadInput(f"hidden has {actual}: allowed: {expected}")
     if not np.isfinite(hidden_ND).all():
         raise BadInput("hidden holds NaN or infinity: allowed: finite numbers")
     return hidden_ND.astype(np.float64), targets_N

@@ -1,9 +1,9 @@
-"""The stable Python contract: any layer of any framework, NumPy arrays in and out.
+"""The stable Python contract: any layer of any framework, with NumPy arrays in and out.
 
-from harness import layers
+from vocabench.harness import layers
 
 layer = layers.create("torch", "sohsm", counts=counts, dim=512)
-loss, dhidden, grads = layer.loss_and_grads(hidden, targets)
+loss, grad_hidden, grads = layer.loss_and_grads(hidden, targets)
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from vocabench.impls.spec import LayerSpec
 
 
 def frameworks() -> list[str]:
-    """The frameworks that are installed here, "numpy" (the float64 oracle) first."""
+    """Return the installed frameworks, with "numpy", the float64 definitions, first."""
     return registry.installed_frameworks()
 
 
 def methods(framework: str) -> list[str]:
-    """The methods that `framework` implements."""
+    """Return the methods that `framework` implements."""
     return registry.methods(framework)
 
 
 def spec(
     method: str, *, counts: ArrayLike, dim: int, seed: int = 0, dtype: str = "float32", **options: object
 ) -> LayerSpec:
-    """A layer before any framework: checked arguments, structure, shapes, initial parameters."""
+    """Return the specification of a layer: checked arguments, structure, parameter shapes and initial parameters."""
     return LayerSpec.build(registry.definition(method), counts=counts, dim=dim, seed=seed, dtype=dtype, options=options)
 
 
@@ -53,22 +53,22 @@ def create(
     dtype: str | None = None,
     **options: object,
 ) -> Layer:
-    """A layer with its initial parameters, which are the same in every framework.
+    """Create a layer with its initial parameters, which are the same in every framework.
 
     Args:
         framework: One of `frameworks()`.
         method: One of `methods(framework)`.
-        counts: (V,) whole numbers: occurrences of word id i in the training text.
-        dim: Width D of the hidden vector.
-        seed: Of the initial parameters and of random structure.
-        device: "cpu", "cuda" or "cuda:1".
-        dtype: "float32" (the default), "tf32" (float32 with matrix products in TF32), "float64" or "bfloat16"; the
-            oracle takes "float64" alone, its default.
-        **options: The method's own, as `registry.definition(method).options` lists them.
+        counts: (V,) integers: how often each word id occurs in the training text.
+        dim: Width D of the hidden vectors.
+        seed: Seed of the initial parameters and of random structure.
+        device: "cpu", "cuda", "cuda:1", ...
+        dtype: "float32" (the default), "tf32" (float32 with matrix products in TF32), "float64" or "bfloat16". The
+            definitions ("numpy") compute in "float64" only, their default.
+        **options: Options of the method, as listed in `registry.definition(method).options`.
 
     Raises:
-        BadInput: (a ValueError) naming the argument, its value and what is allowed.
-        Unsupported: (a BadInput) The method or the precision cannot run on this machine.
+        BadInput: An argument is invalid. This ValueError names the argument, its value and what is allowed.
+        Unsupported: The method or the precision cannot run on this machine. This is a BadInput too.
     """
     registry.check_framework(framework)
     if method not in registry.methods(framework):
@@ -79,32 +79,32 @@ def create(
 
 
 def _adapter(framework: str, layer_spec: LayerSpec, device: str) -> Adapter:
-    """The framework's adapter, once the device is found to have the layer's precision."""
-    found = registry.adapter(framework)
-    if layer_spec.dtype == "tf32" and found.compute_capability(device) < (8, 0):
+    """Return the adapter of a framework if the device supports the layer's precision."""
+    adapter = registry.adapter(framework)
+    if layer_spec.dtype == "tf32" and adapter.compute_capability(device) < (8, 0):
         raise Unsupported(
             f"tf32 in {framework} on {device}: needs a CUDA device of compute capability 8.0 or newer: "
             "allowed here: the other precisions"
         )
-    return found
+    return adapter
 
 
 def from_spec(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> Layer:
-    """A framework's layer of `layer_spec`, as `create` makes it."""
+    """Create the layer of `layer_spec` in a framework, as `create` does."""
     return _adapter(framework, layer_spec, device).create_layer(layer_spec, device)
 
 
 def forms(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> tuple[Form, ...]:
     """Return the forms in which `framework` can compute this layer on `device`, the preferred one first.
 
-    `LayerSpec.form` asks for one by its id. The tuple is empty where there is only one way. `measure.fastest_form`
-    finds out which form is the fastest here.
+    `LayerSpec.form` asks for one by its id. The tuple is empty if there is only one way. `measure.fastest_form`
+    measures which form is the fastest here.
     """
     return registry.adapter(framework).forms(layer_spec, device)
 
 
 def form_label(framework: str, layer_spec: LayerSpec, device: str = "cpu") -> str:
-    """Return the label of the form that `layer_spec` asks for, or "" where it leaves the choice to the framework."""
+    """Return the label of the form that `layer_spec` asks for, or "" if it leaves the choice to the framework."""
     return next((form.label for form in forms(framework, layer_spec, device) if form.id == layer_spec.form), "")
 
 
@@ -128,11 +128,11 @@ def create_network(framework: str, layer_spec: LayerSpec, config: Config, device
     Args:
         framework: One of `frameworks()`.
         layer_spec: The output layer, as `spec` makes it.
-        config: The settings of the network, which decide what it is: a language model, a bag model (word2vec and
+        config: Settings of the network. Their type decides its kind: a language model, a bag model (word2vec and
             paragraph vectors), a summarizer or a speech recognizer.
-        device: As for `create`.
+        device: Device, as in `create`.
 
     Raises:
-        BadInput: As for `create`.
+        BadInput: An argument is invalid, as in `create`.
     """
     return _adapter(framework, layer_spec, device).create_network(layer_spec, config, device)

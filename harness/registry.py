@@ -1,36 +1,55 @@
-"""Finds frameworks, methods, tasks, datasets and suites by the files that define them, importing none of them.
+"""Finds frameworks, methods, tasks, datasets and suites by their files, without importing any of them.
 
-Every module of a `methods` package is a method, every module of `tasks` and of `datasets` is a task or a dataset; what
-these share is in packages below. `adapter.py` binds a framework to the contract.
+Every module of a `methods` package is a method. Every module of `tasks` or `datasets` is a task or a dataset; the
+packages below these hold what they share. `adapter.py` binds a framework to the contract.
+
+Each folder is read once per process.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+from vocabench.harness.datasets.shared.dataset import Dataset
 from vocabench.impls.adapter import Adapter
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.spec import Definition
 
 _ROOT = Path(__file__).resolve().parent.parent
 _FRAMEWORK_ORDER = ("numpy", "torch", "tensorflow", "jax")
-_INSTALL = {"tensorflow": "tensorflow-cpu"}  # what pip calls it, where that differs
+_PIP_NAMES = {"tensorflow": "tensorflow-cpu"}  # where pip's name of the package is another
+
+DatasetT = TypeVar("DatasetT", bound=Dataset[Any])
 
 
-def _names(folder: Path, suffix: str = ".py") -> list[str]:
-    return sorted(p.stem for p in folder.glob(f"*{suffix}") if p.stem != "__init__")
+@cache
+def _names(folder: str, suffix: str = ".py") -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in (_ROOT / folder).glob(f"*{suffix}") if path.stem != "__init__"))
+
+
+@cache
+def _framework_names() -> tuple[str, ...]:
+    names = [path.parent.name.removeprefix("on_") for path in (_ROOT / "impls").glob("on_*/adapter.py")]
+    rank = {name: number for number, name in enumerate(_FRAMEWORK_ORDER)}
+    return tuple(sorted(names, key=lambda name: (rank.get(name, len(rank)), name)))
+
+
+@cache
+def _method_names(framework: str) -> tuple[str, ...]:
+    return tuple(sorted(_names(f"impls/on_{framework}/methods"), key=lambda name: (name != "full_softmax", name)))
 
 
 def frameworks() -> list[str]:
-    """Every framework that has a folder, the oracle first."""
-    found = [p.name.removeprefix("on_") for p in (_ROOT / "impls").glob("on_*") if (p / "adapter.py").is_file()]
-    return sorted(found, key=lambda name: (_FRAMEWORK_ORDER.index(name) if name in _FRAMEWORK_ORDER else 99, name))
+    """Return every framework that has a folder, with the definitions ("numpy") first."""
+    return list(_framework_names())
 
 
+@cache
 def is_installed(framework: str) -> bool:
     return importlib.util.find_spec(framework) is not None
 
@@ -40,12 +59,16 @@ def installed_frameworks() -> list[str]:
 
 
 def install_line(framework: str) -> str:
-    """The command that installs a missing framework next to this project."""
-    return f"pip install -c constraints.txt {_INSTALL.get(framework, framework)}"
+    """Return the command that installs a missing framework next to this project."""
+    return f"pip install -c constraints.txt {_PIP_NAMES.get(framework, framework)}"
 
 
 def check_framework(framework: str) -> str:
-    """`framework`, once it is known and installed."""
+    """Return `framework` if it exists and is installed.
+
+    Raises:
+        BadInput: It is unknown or not installed.
+    """
     if framework not in frameworks():
         raise unknown("framework", framework, frameworks())
     if not is_installed(framework):
@@ -54,11 +77,10 @@ def check_framework(framework: str) -> str:
 
 
 def methods(framework: str = "numpy") -> list[str]:
-    """The methods that `framework` implements; those of "numpy", the oracle, are all there are."""
+    """Return the methods that `framework` implements. "numpy" defines all methods."""
     if framework not in frameworks():
         raise unknown("framework", framework, frameworks())
-    found = _names(_ROOT / "impls" / f"on_{framework}" / "methods")
-    return sorted(found, key=lambda name: (name != "full_softmax", name))
+    return list(_method_names(framework))
 
 
 def definition(method: str) -> Definition:
@@ -66,13 +88,13 @@ def definition(method: str) -> Definition:
 
 
 def same_function(method: str) -> list[str]:
-    """The methods that compute the very function of this one, from the same parameters; itself among them."""
-    own = _oracle(method)
-    others = {name: _oracle(name) for name in methods()}
+    """Return the methods, including `method`, that compute the same function of the same parameters."""
+    reference = _oracle(method)
+    oracles = {name: _oracle(name) for name in methods()}
     return [
         name
-        for name, other in others.items()
-        if other.LAYER is own.LAYER and other.DEFINITION.shapes is own.DEFINITION.shapes
+        for name, oracle in oracles.items()
+        if oracle.LAYER is reference.LAYER and oracle.DEFINITION.shapes is reference.DEFINITION.shapes
     ]
 
 
@@ -83,13 +105,13 @@ def _oracle(method: str) -> ModuleType:
 
 
 def adapter(framework: str) -> Adapter:
-    """The framework's `adapter` module. This imports the framework."""
+    """Return the `adapter` module of a framework. This imports the framework."""
     module: Any = importlib.import_module(f"vocabench.impls.on_{check_framework(framework)}.adapter")
     return module
 
 
 def tasks() -> list[str]:
-    return _names(_ROOT / "harness" / "tasks")
+    return list(_names("harness/tasks"))
 
 
 def task(name: str) -> ModuleType:
@@ -99,34 +121,35 @@ def task(name: str) -> ModuleType:
 
 
 def settings(name: str) -> dict[str, Any]:
-    """Those of a task; of one that there is not, as in rows of other code, none."""
+    """Return the settings of a task. Empty for a task that this version does not have."""
     return task(name).SETTINGS if name in tasks() else {}
 
 
 def datasets() -> list[str]:
-    return [name.replace("_", "-") for name in _names(_ROOT / "harness" / "datasets")]
+    return [name.replace("_", "-") for name in _names("harness/datasets")]
 
 
-def dataset(name: str) -> ModuleType:
+def dataset(name: str) -> Dataset[Any]:
     if name not in datasets():
         raise unknown("dataset", name, datasets())
-    return importlib.import_module(f"vocabench.harness.datasets.{name.replace('-', '_')}")
+    return importlib.import_module(f"vocabench.harness.datasets.{name.replace('-', '_')}").DATASET
 
 
-_HOLDS = {"text": "running text", "pairs": "pairs of source and summary", "speech": "speech"}
+def dataset_of_kind(name: str, kind: type[DatasetT]) -> DatasetT:
+    """Return the dataset if it is of the given kind, such as `TextDataset`.
 
-
-def dataset_of_kind(name: str, kind: str) -> ModuleType:
-    """The dataset, once it holds what is asked for: "text", "pairs" or "speech"."""
-    module = dataset(name)
-    if kind != module.KIND:
-        others = ", ".join(other for other in datasets() if kind == dataset(other).KIND)
-        raise BadInput(f"dataset {name!r} is {_HOLDS[module.KIND]}, not {_HOLDS[kind]}: allowed: {others}, or a path")
-    return module
+    Raises:
+        BadInput: It is of another kind.
+    """
+    named = dataset(name)
+    if not isinstance(named, kind):
+        allowed = ", ".join(other for other in datasets() if isinstance(dataset(other), kind))
+        raise BadInput(f"dataset {name!r} is {named.contents}, not {kind.contents}: allowed: {allowed}, or a path")
+    return named
 
 
 def suites() -> list[str]:
-    return _names(_ROOT / "harness" / "suites", ".toml")
+    return list(_names("harness/suites", ".toml"))
 
 
 def suite_path(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""The command as a user types it: exit codes, one line for a mistake, no framework imported to list things."""
+"""The command as a user types it: exit codes, errors in one line, and no framework imported to list names."""
 
 import json
 import os
@@ -13,7 +13,8 @@ from vocabench.harness import cli, registry
 from vocabench.harness.quantities import ROOFLINE
 
 
-def vocabench(*arguments, cwd=None, **more_env):
+def vocabench(*arguments, cwd=None):
+    """Run the command in a new process."""
     return subprocess.run(
         [sys.executable, "-m", "vocabench", *arguments],
         capture_output=True,
@@ -21,24 +22,39 @@ def vocabench(*arguments, cwd=None, **more_env):
         timeout=300,
         cwd=cwd,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **more_env},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
 
 
-@pytest.mark.parametrize("kind", ["methods", "frameworks", "tasks", "datasets", "suites"])
-def test_list_imports_no_framework(kind):
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "vocabench", "list", kind],
+def imports_of(*arguments):
+    """Return what the command prints, the top-level modules that it imports, and the seconds of importing them."""
+    process = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "vocabench", *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=True,
     )
-    assert len(done.stdout.split()) >= 3
-    imported = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
-    assert not imported & {"torch", "tensorflow", "jax", "keras", "pandas"}
-    total_microseconds = max(int(line.split("|")[1]) for line in done.stderr.splitlines()[1:] if "|" in line)
-    assert total_microseconds < 1_000_000
+    lines = [line for line in process.stderr.splitlines()[1:] if "|" in line]
+    modules = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in lines}
+    seconds = max(int(line.split("|")[1]) for line in lines) / 1e6
+    return process.stdout, modules, seconds
+
+
+@pytest.mark.parametrize("kind", ["methods", "frameworks", "tasks", "datasets", "suites"])
+def test_list_imports_no_framework(kind):
+    printed, modules, seconds = imports_of("list", kind)
+    assert len(printed.split()) >= 3
+    assert not modules & {"torch", "tensorflow", "jax", "keras", "pandas"}
+    assert seconds < 1
+
+
+@pytest.mark.parametrize("command", [None, *(command.name for command in cli.COMMANDS)])
+def test_help_imports_nothing_heavy(command):
+    printed, modules, seconds = imports_of(*([command] if command else []), "--help")
+    assert printed.startswith("usage: vocabench")
+    assert not modules & {"torch", "tensorflow", "jax", "keras", "pandas", "numpy", "scipy", "rich"}
+    assert seconds < 0.5
 
 
 @pytest.mark.parametrize(
@@ -56,7 +72,7 @@ def test_list_imports_no_framework(kind):
         (["run", "quick", "--dataset", "pydocs", "-t", "language_modelling"], "pydocs"),
         (["run", "quick", "-o", "projection"], "allowed: NAME=VALUE"),
         (["run", "quick", "-s", "epochs=1", "-s", "epochs=2"], "--set epochs is given twice"),
-        (["run", "quick", "-f", "numpy", "-t", "agreement", "--out", "/dev/null"], "/dev/null: it is no file"),
+        (["run", "quick", "-f", "numpy", "-t", "agreement", "--out", "/dev/null"], "/dev/null is not a regular file"),
         (["run", "quick", "--seed", "1", "--seed", "2"], "--seed is given twice: allowed: once"),
         (["table", "--clusters", "-3"], "'-3': allowed: a whole number from 0"),
         (["table", "--examples", "1.5"], "'1.5': allowed: a whole number from 0"),
@@ -79,11 +95,10 @@ def test_list_imports_no_framework(kind):
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(arguments, message, in_empty_folder):
-    done = vocabench(*arguments, cwd=in_empty_folder)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "Traceback" not in done.stderr
+    process = vocabench(*arguments, cwd=in_empty_folder)
+    assert process.returncode == 2, process.stderr
+    (line,) = process.stderr.strip().splitlines()
+    assert message in line
 
 
 @pytest.mark.parametrize(
@@ -105,21 +120,22 @@ def test_a_mistake_is_one_line_and_exit_2(arguments, message, in_empty_folder):
         (["export", "a.jsonl", ""], "argument run: it is empty"),
     ],
 )
-def test_what_is_empty_or_a_number_in_other_signs_is_refused(arguments, message, in_empty_folder, capsys):
+def test_empty_arguments_and_numbers_in_other_digits_are_refused(arguments, message, in_empty_folder, capsys):
     assert cli.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
 
 
-def test_names_with_any_signs_stay_on_one_line(in_empty_folder, capsys):
+def test_errors_with_unprintable_names_are_one_line(in_empty_folder, capsys):
     for name in ("two\nlines", "a\x1b[31mred", "a\u2028b", "half\ud800", "nul\0"):
         assert cli.main(["table", "--run", name]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.isprintable()
 
 
-def listed_to(stdout, unbuffered):
-    done = subprocess.run(
+def list_methods_to(stdout, unbuffered):
+    """Return the exit code and the errors of a listing that is written to `stdout`."""
+    process = subprocess.run(
         [sys.executable, "-m", "vocabench", "list", "methods"],
         stdout=stdout,
         stderr=subprocess.PIPE,
@@ -128,24 +144,24 @@ def listed_to(stdout, unbuffered):
         check=False,
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
     )
-    return done.returncode, done.stderr
+    return process.returncode, process.stderr
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_has_read_enough_is_no_mistake(unbuffered):
+def test_a_closed_pipe_is_not_an_error(unbuffered):
     reading, writing = os.pipe()
     os.close(reading)
-    assert listed_to(writing, unbuffered) == (141, "")
+    assert list_methods_to(writing, unbuffered) == (141, "")
     os.close(writing)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_finds_no_room_is_one_line(unbuffered):
+def test_a_full_disk_is_reported_in_one_line(unbuffered):
     with open("/dev/full", "w") as full:
-        assert listed_to(full, unbuffered) == (2, "vocabench: No space left on device\n")
+        assert list_methods_to(full, unbuffered) == (2, "vocabench: No space left on device\n")
 
 
-def test_nothing_to_verify_is_said(monkeypatch, capsys):
+def test_verify_reports_that_no_dataset_is_here(monkeypatch, capsys):
     from vocabench.harness.datasets.shared import catalogue
 
     monkeypatch.setattr(catalogue, "describe", list)
@@ -153,9 +169,7 @@ def test_nothing_to_verify_is_said(monkeypatch, capsys):
     assert "no dataset is here" in capsys.readouterr().out
 
 
-def test_a_mistake_of_the_system_that_names_no_file_is_one_line_too(monkeypatch, capsys):
-    from vocabench.harness import registry
-
+def test_a_system_error_without_a_file_name_is_one_line(monkeypatch, capsys):
     def fail():
         raise OSError(22, "Invalid argument")
 
@@ -165,22 +179,27 @@ def test_a_mistake_of_the_system_that_names_no_file_is_one_line_too(monkeypatch,
 
 
 def test_a_run_and_its_tables(in_empty_folder):
-    small = ["-f", "numpy", "-m", "full_softmax", "-m", "huffman", "--precision", "float64", "-v", "50"]
-    small += ["-t", "timing", "-s", "budget=0"]
-    small += [
+    selection = ["-f", "numpy", "-m", "full_softmax", "-m", "huffman", "--precision", "float64", "-v", "50"]
+    selection += ["-t", "timing", "-s", "budget=0"]
+    selection += [
         "-s",
         "quantities=layer_seconds,layer_step_seconds,topk_seconds,beam_seconds,sample_seconds,step_seconds,peak_bytes",
     ]
-    done = vocabench("run", "quick", *small, cwd=in_empty_folder)
-    assert done.returncode == 0, done.stderr
-    assert "| full_softmax | numpy" in done.stdout
-    again = vocabench("run", "quick", *small, cwd=in_empty_folder)
-    assert "2 of 2 cells are in" in again.stderr
+    first = vocabench("run", "quick", *selection, cwd=in_empty_folder)
+    assert first.returncode == 0, first.stderr
+    assert "| full_softmax | numpy" in first.stdout
+    second = vocabench("run", "quick", *selection, cwd=in_empty_folder)
+    assert "2 of 2 cells are in" in second.stderr
     (path,) = (in_empty_folder / "results" / "local").glob("*.jsonl")
     assert len(path.read_text().splitlines()) == 2
 
-    for form, sign in (("markdown", "### Speed"), ("latex", r"\begin{tabular}"), ("html", "<table"), ("csv", "suite,")):
-        assert sign in vocabench("table", "--format", form, cwd=in_empty_folder).stdout
+    for text_format, start in (
+        ("markdown", "### Speed"),
+        ("latex", r"\begin{tabular}"),
+        ("html", "<table"),
+        ("csv", "suite,"),
+    ):
+        assert start in vocabench("table", "--format", text_format, cwd=in_empty_folder).stdout
     records = json.loads(vocabench("table", "--format", "json", "-m", "huffman", cwd=in_empty_folder).stdout)
     assert {r["method"] for r in records} == {"huffman"}
     training = {"layer_seconds", "layer_step_seconds", "step_seconds", "peak_bytes", "compile_seconds"}
@@ -196,7 +215,7 @@ def test_a_run_and_its_tables(in_empty_folder):
     assert "cut in the middle" in cut.stderr
 
 
-def test_a_run_says_which_rows_it_keeps_of_other_code(in_empty_folder, capsys):
+def test_a_run_reports_rows_that_other_code_measured(in_empty_folder, capsys):
     command = ["run", "check", "-f", "numpy", "-m", "huffman", "-s", "training=false", "--out", "rows.jsonl"]
     assert cli.main(command) == 0
     assert "other code" not in capsys.readouterr().err
@@ -205,43 +224,43 @@ def test_a_run_says_which_rows_it_keeps_of_other_code(in_empty_folder, capsys):
     row["provenance"]["code"]["fingerprint"] = "0" * 12
     path.write_text(json.dumps(row) + "\n")
     assert cli.main(command) == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert "1 cells of rows.jsonl were measured by other code: another --out measures them anew" in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "1 cells of rows.jsonl were measured by other code: another --out measures them anew" in printed
 
 
 @pytest.mark.skipif("jax" not in registry.installed_frameworks(), reason="needs JAX")
-def test_a_run_says_what_a_framework_asked_for_does_not_have(in_empty_folder, capsys):
+def test_a_run_reports_methods_that_a_framework_lacks(in_empty_folder, capsys):
     assert cli.main(["run", "quick", "-t", "timing", "-f", "jax", "-m", "compiled_cross_entropy"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "left out, as jax does not have them: compiled_cross_entropy" in said
-    assert "no cell left" in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "left out, because jax does not have them: compiled_cross_entropy" in printed
+    assert "no cell left" in printed
 
 
-def test_input_that_only_a_cell_can_refuse_ends_in_2_and_loses_nothing(in_empty_folder, capfd):
+def test_input_refused_by_a_cell_exits_with_2_and_keeps_its_row(in_empty_folder, capfd):
     Path("text.txt").write_text("a b c d\n" * 100)
     command = ["run", "quick", "-t", "language_modelling", "-f", "numpy", "-m", "full_softmax", "--dataset", "text.txt"]
     assert cli.main([*command, "-s", "batch=400", "--out", "rows.jsonl"]) == 2
-    said = capfd.readouterr()
-    assert "too short for 400 rows" in said.err
-    assert "Traceback" not in said.err
+    errors = capfd.readouterr().err
+    assert "too short for 400 rows" in errors
+    assert "Traceback" not in errors
     (row,) = map(json.loads, Path("rows.jsonl").read_text().splitlines())
     assert row["status"] == "refused"
 
 
-def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, capsys):
-    """A framework whose layer has one sign flipped, in the worker's own process."""
+def test_check_reports_what_disagrees_and_exits_with_1(in_empty_folder, monkeypatch, capsys):
+    """The worker process gets a layer with one sign flipped."""
     site = in_empty_folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
         "import vocabench.impls.on_numpy.methods.huffman as huffman\n"
         "real = huffman.LAYER._target_log_probs\n"
         "import vocabench.impls.on_numpy.adapter as adapter, dataclasses\n"
-        "make = adapter.create_layer\n"
-        "made = []\n"
+        "create_correct = adapter.create_layer\n"
+        "layers = []\n"
         "def create(spec, device='cpu'):\n"
-        "    layer = make(spec, device)\n"
-        "    made.append(layer)\n"
-        "    if spec.method == 'huffman' and len(made) % 2:\n"  # the layer under test, not its oracle
+        "    layer = create_correct(spec, device)\n"
+        "    layers.append(layer)\n"
+        "    if spec.method == 'huffman' and len(layers) % 2:\n"  # the layer under test, not its oracle
         "        layer._target_log_probs = lambda h, t: -real(layer, h, t)\n"
         "    return layer\n"
         "adapter.create_layer = create\n"
@@ -255,7 +274,7 @@ def test_check_names_what_disagrees_and_exits_1(in_empty_folder, monkeypatch, ca
     assert "loss DISAGREES" not in printed
 
 
-def test_check_measures_anew_what_its_file_holds_already(in_empty_folder, capsys):
+def test_check_measures_again_what_its_file_holds(in_empty_folder, capsys):
     command = ["check", "-f", "numpy", "-m", "full_softmax", "--precision", "float64", "--out", "rows.jsonl"]
     for rows in (1, 2):
         assert cli.main(command) == 0
@@ -263,9 +282,7 @@ def test_check_measures_anew_what_its_file_holds_already(in_empty_folder, capsys
         assert len((in_empty_folder / "rows.jsonl").read_text().splitlines()) == rows
 
 
-def test_info_says_how_to_install_what_is_missing(in_empty_folder, monkeypatch, capsys):
-    from vocabench.harness import registry
-
+def test_info_shows_how_to_install_what_is_missing(in_empty_folder, monkeypatch, capsys):
     monkeypatch.setattr(registry, "is_installed", lambda name: name == "numpy")
     assert cli.main(["info"]) == 0
     printed = capsys.readouterr().out
@@ -274,9 +291,7 @@ def test_info_says_how_to_install_what_is_missing(in_empty_folder, monkeypatch, 
         assert f"missing: {registry.install_line(framework)}" in printed
 
 
-def test_a_framework_that_is_not_installed_is_refused_with_its_install_line(monkeypatch, capsys):
-    from vocabench.harness import registry
-
+def test_a_missing_framework_is_refused_with_the_command_that_installs_it(monkeypatch, capsys):
     monkeypatch.setattr(registry, "frameworks", lambda: ["numpy", "absent"])
     assert cli.main(["run", "quick", "-f", "absent"]) == 2
     assert "install it with 'pip install -c constraints.txt absent'" in capsys.readouterr().err

@@ -1,6 +1,6 @@
-"""Data and arguments of any form: each command ends with a code of its own and, where it refuses, one clear line.
+"""Arbitrary data and arguments: every command ends with one of its exit codes, and a refusal is one clear line.
 
-Nothing here measures: what `run` would measure is taken for done at once.
+Nothing is measured here: cells that `run` would measure are skipped at once.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from vocabench.harness import cli, layer_file, layers, registry
-from vocabench.harness.datasets.pairs import collection
-from vocabench.harness.datasets.speech import transcribed
+from vocabench.harness.datasets.pairs import summary_pairs
+from vocabench.harness.datasets.speech import speech_corpora
 from vocabench.harness.datasets.text import corpora
 from vocabench.harness.metrics import word_vectors
 from vocabench.harness.run import pool
@@ -29,8 +29,8 @@ FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthChec
 
 
 @pytest.fixture(autouse=True, scope="module")
-def at_work(tmp_path_factory):
-    """An empty current folder and cache, and cells that take no time."""
+def working_folder(tmp_path_factory):
+    """An empty current folder and cache, in which cells take no time."""
 
     def run(cells, store, *, deadline, progress):
         for cell in cells:
@@ -48,21 +48,21 @@ def at_work(tmp_path_factory):
 
 
 def outcome(*arguments):
-    """The exit code of a command and what it says of it: where that is 2, one line."""
+    """Return the exit code of a command and its error output, which is one line if the code is 2."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main(list(map(str, arguments)))
         out.flush()
         err.flush()
-    said = err.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    errors = err.buffer.getvalue().decode()  # type: ignore[attr-defined]
     assert code in (0, 1, 2, 3)
     if code == 2:
-        (line,) = said.splitlines()
+        (line,) = errors.splitlines()
         assert line.startswith("vocabench: "), line
-    return code, said
+    return code, errors
 
 
-# Values of any kind that JSON can spell, most of them of the wrong kind for where they stand.
+# Values of every JSON type, most of them of the wrong type for their place.
 numbers = st.one_of(st.integers(), st.floats(), st.sampled_from([0, -1, 1e308, -1e-308, 10**400, True]))
 words = st.one_of(st.text(max_size=5), st.sampled_from(["", "\ud800", "\n", "|", "<b>", "NaN", "full_softmax", "a\0b"]))
 anything = st.recursive(
@@ -117,27 +117,27 @@ ROWS = [
 ]  # fmt: skip
 
 
-def _places(value, way=()):
-    """The way to everything in a row."""
-    yield way
+def _paths(value, path=()):
+    """Yield the path, as keys and indices, to every value in a row."""
+    yield path
     for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from _places(item, (*way, name))
+        yield from _paths(item, (*path, name))
 
 
-PLACES = [(number, *way) for number, row in enumerate(ROWS) for way in _places(row) if way]
-LEFT_OUT = object()
+PATHS = [(number, *path) for number, row in enumerate(ROWS) for path in _paths(row) if path]
+REMOVED = object()
 
 
-def broken(place, value):
-    """The rows with another value in one place, or none."""
-    rows = inside = json.loads(json.dumps(ROWS))
-    *way, last = place
-    for name in way:
-        inside = inside[name]
-    if value is LEFT_OUT:
-        del inside[last]
+def changed_rows(path, value):
+    """Return the rows with another value at one path, or without it."""
+    rows = parent = json.loads(json.dumps(ROWS))
+    *parents, last = path
+    for name in parents:
+        parent = parent[name]
+    if value is REMOVED:
+        del parent[last]
     else:
-        inside[last] = value
+        parent[last] = value
     return rows
 
 
@@ -158,7 +158,7 @@ def write(path, rows):
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def test_the_rows_that_are_broken_below_are_good_ones():
+def test_the_unchanged_rows_are_valid():
     write("whole.jsonl", ROWS)
     assert {command[0]: outcome(*command, "whole.jsonl")[0] for command in READERS} == {
         "table": 0, "publish": 0, "compare": 0, "report": 0,
@@ -166,17 +166,17 @@ def test_the_rows_that_are_broken_below_are_good_ones():
 
 
 @FEW
-@given(st.sampled_from(PLACES), st.one_of(anything, st.just(LEFT_OUT)), st.sampled_from(READERS[:-2]))
-def test_a_results_file_with_a_wrong_value(place, value, command):
+@given(st.sampled_from(PATHS), st.one_of(anything, st.just(REMOVED)), st.sampled_from(READERS[:-2]))
+def test_a_results_file_with_any_value_in_any_place(path, value, command):
     write("whole.jsonl", ROWS)
-    write("fuzzed.jsonl", broken(place, value))
-    code, said = outcome(*command, "fuzzed.jsonl")
-    assert code != 2 or "fuzzed.jsonl" in said
+    write("fuzzed.jsonl", changed_rows(path, value))
+    code, errors = outcome(*command, "fuzzed.jsonl")
+    assert code != 2 or "fuzzed.jsonl" in errors
 
 
 @FEW
 @given(st.binary(min_size=1, max_size=60), st.sampled_from(READERS))
-def test_a_results_file_of_any_bytes(content, command):
+def test_a_results_file_with_any_bytes(content, command):
     Path("fuzzed.jsonl").write_bytes(content)
     Path("whole.jsonl").write_bytes(content)
     assert outcome(*command, "fuzzed.jsonl")[0] in (2, 3)
@@ -186,9 +186,9 @@ RESUMED = ["run", "cpu", "-f", "numpy", "--precision", "float64", "-m", "huffman
 
 
 @FEW
-@given(st.sampled_from(PLACES), st.one_of(anything, st.just(LEFT_OUT)))
-def test_a_run_resumes_a_file_that_it_can_read_and_no_other(place, value):
-    write("resumed.jsonl", broken(place, value))
+@given(st.sampled_from(PATHS), st.one_of(anything, st.just(REMOVED)))
+def test_a_run_appends_only_to_a_file_that_it_can_read(path, value):
+    write("resumed.jsonl", changed_rows(path, value))
     before = Path("resumed.jsonl").read_bytes()
     code, _ = outcome(*RESUMED)
     assert code in (0, 2)
@@ -197,24 +197,24 @@ def test_a_run_resumes_a_file_that_it_can_read_and_no_other(place, value):
 
 @FEW
 @given(st.one_of(st.integers(0, 400), st.binary(min_size=1, max_size=40)))
-def test_a_run_keeps_the_half_row_that_it_cuts_off_and_cuts_nothing_else(half):
+def test_a_run_moves_an_incomplete_row_and_changes_nothing_else(end):
     write("resumed.jsonl", ROWS[:1])
-    whole = Path("resumed.jsonl").read_bytes()
-    is_ours = isinstance(half, int) or whole.startswith(half)
-    half = whole[:half] if isinstance(half, int) else half
-    Path("resumed.jsonl").write_bytes(whole + half)
+    complete = Path("resumed.jsonl").read_bytes()
+    is_row = isinstance(end, int) or complete.startswith(end)
+    incomplete = complete[:end] if isinstance(end, int) else end
+    Path("resumed.jsonl").write_bytes(complete + incomplete)
     Path("resumed.jsonl.partial").unlink(missing_ok=True)
-    code, said = outcome(*RESUMED)
-    assert code == (0 if is_ours else 2)
-    assert Path("resumed.jsonl").read_bytes().startswith(whole if is_ours else whole + half)
-    if half and is_ours:
-        assert "ended in half a row, which is in resumed.jsonl.partial now" in " ".join(said.split())
-        assert Path("resumed.jsonl.partial").read_bytes() == half
+    code, errors = outcome(*RESUMED)
+    assert code == (0 if is_row else 2)
+    assert Path("resumed.jsonl").read_bytes().startswith(complete if is_row else complete + incomplete)
+    if incomplete and is_row:
+        assert "ended in an incomplete row, which was moved to resumed.jsonl.partial" in " ".join(errors.split())
+        assert Path("resumed.jsonl.partial").read_bytes() == incomplete
     else:
         assert not Path("resumed.jsonl.partial").exists()
 
 
-# Suites: TOML of any form, most of it near to what is allowed.
+# Suites: TOML of any kind, most of it close to what is allowed.
 _TOML = st.one_of(
     st.sampled_from([
         "1", "-1", "0", "true", "nan", "inf", "1e400", "2.5", "10000000000000000000000", "1979-05-27", "''", "'timing'",
@@ -245,16 +245,16 @@ _KEYS = (
     st.dictionaries(st.sampled_from((*_KEYS, "speed")), _TOML, max_size=3),
     st.dictionaries(st.sampled_from(("description", "deadline_seconds", "sweep", "x")), _TOML, max_size=1),
 )
-def test_a_suite_of_any_form(sweep, top):
-    given_ = {"task": "'timing'", "vocab": "[50]", "frameworks": "['numpy']", "precision": "['float64']"} | sweep
+def test_a_suite_with_any_values(sweep, top):
+    keys = {"task": "'timing'", "vocab": "[50]", "frameworks": "['numpy']", "precision": "['float64']"} | sweep
     lines = [f"{name} = {value}" for name, value in ({"description": "'mine'"} | top).items()]
-    lines += ["[[sweep]]", *(f"{name} = {value}" for name, value in given_.items())]
+    lines += ["[[sweep]]", *(f"{name} = {value}" for name, value in keys.items())]
     assert run_suite("\n".join(lines).encode(errors="surrogatepass")) in (0, 1, 2)
 
 
 @FEW
 @given(st.binary(max_size=60))
-def test_a_suite_of_any_bytes(content):
+def test_a_suite_with_any_bytes(content):
     assert run_suite(content) == 2
 
 
@@ -267,7 +267,7 @@ def run_suite(content):
         return outcome("run", "mine", "--out", "suite.jsonl")[0]
 
 
-# Arguments: of options and settings, sizes and names.
+# Arguments: options, settings, sizes and names.
 values = st.one_of(
     st.text(max_size=8),
     st.integers().map(str),
@@ -289,12 +289,12 @@ FLAGS = ["-f", "-m", "-v", "-t", "--device", "--precision", "--dataset", "--seed
         st.tuples(st.just("-s"), st.tuples(st.sampled_from(_SETTINGS), values).map("=".join)),
     )
 )
-def test_arguments_of_any_form(pair):
+def test_any_arguments(pair):
     flag, value = pair
     Path("arguments.jsonl").unlink(missing_ok=True)
-    code, said = outcome("run", "cpu", "-f", "numpy", "-v", "50", f"{flag}={value}" if flag[1] == "-" else flag + value,
-                         "--out", "arguments.jsonl")  # fmt: skip
-    assert code in (0, 2), said
+    argument = f"{flag}={value}" if flag[1] == "-" else flag + value
+    code, errors = outcome("run", "cpu", "-f", "numpy", "-v", "50", argument, "--out", "arguments.jsonl")
+    assert code in (0, 2), errors
 
 
 @FEW
@@ -303,22 +303,22 @@ def test_arguments_of_any_form(pair):
         st.one_of(st.sampled_from(["table", "run", "data", "list", "get", "--run", "--out", "-v"]), values), max_size=3
     )
 )
-def test_command_lines_of_any_form(arguments):
+def test_any_command_lines(arguments):
     assert outcome("list", *arguments)[0] in (0, 2)
     assert outcome("table", *arguments)[0] in (0, 2)
     assert outcome("compare", *arguments)[0] in (0, 2, 3)
 
 
-# Data: files of any bytes and of records that are nearly right, through what loads them.
+# Data: files with any bytes, and with records that are almost valid.
 _LINES = st.lists(
-    st.one_of(st.binary(max_size=20), st.text(max_size=20).map(lambda each: each.encode(errors="replace")))
+    st.one_of(st.binary(max_size=20), st.text(max_size=20).map(lambda text: text.encode(errors="replace")))
 )
 _PAIR = {"text": "a b", "summary": "a"}
-_SAID = {"audio": "a.wav", "text": "a", "language": "ba"}
+_UTTERANCE = {"audio": "a.wav", "text": "a", "language": "ba"}
 
 
-def near(record):
-    """JSON lines: the record with a value that may be anything."""
+def almost(record):
+    """JSON lines of the record with one arbitrary value."""
     changed = st.tuples(st.sampled_from([*record, "summaries", "phones", "speaker"]), anything)
     return st.lists(changed.map(lambda pair: json.dumps(record | {pair[0]: pair[1]}).encode()), max_size=4)
 
@@ -333,47 +333,49 @@ def folder_of(**files):
 
 
 def is_read_or_refused(read):
-    """Anything but `BadInput` is a traceback to a user."""
+    """Fail on any exception but `BadInput`, which a user would see as a traceback."""
     with contextlib.suppress(BadInput):
         read()
 
 
 @FEW
 @given(_LINES, _LINES)
-def test_corpora_of_any_bytes(train, valid):
+def test_corpora_with_any_bytes(train, valid):
     folder = folder_of(train_txt=b"\n".join(train), valid_txt=b" ".join(valid))
     for name in (folder, folder / "train.txt"):
         is_read_or_refused(lambda name=name: corpora.load(str(name)))
 
 
 @FEW
-@given(st.one_of(_LINES, near(_PAIR)), _LINES)
-def test_pairs_of_any_form(train, titles):
+@given(st.one_of(_LINES, almost(_PAIR)), _LINES)
+def test_any_pairs(train, titles):
     content = b"\n".join(train)
     folder = folder_of(train_jsonl=content)
-    is_read_or_refused(lambda: collection.load(str(folder)))
-    is_read_or_refused(lambda: collection.load(str(folder / "train.jsonl"), digits=True))
+    is_read_or_refused(lambda: summary_pairs.load(str(folder)))
+    is_read_or_refused(lambda: summary_pairs.load(str(folder / "train.jsonl"), digits=True))
     folder = folder_of(train_source_txt=content, train_title_txt=b"\n".join(titles))
-    is_read_or_refused(lambda: collection.load(str(folder)))
+    is_read_or_refused(lambda: summary_pairs.load(str(folder)))
 
 
 @FEW
 @given(
-    st.one_of(_LINES, near(_SAID)), st.binary(max_size=80), st.sampled_from([b"", b"RIFF0000WAVE", b"fLaC", b"OggS"])
+    st.one_of(_LINES, almost(_UTTERANCE)),
+    st.binary(max_size=80),
+    st.sampled_from([b"", b"RIFF0000WAVE", b"fLaC", b"OggS"]),
 )
-def test_manifests_and_sound_of_any_form(lines, sound, kind):
-    folder = folder_of(train_jsonl=b"\n".join(lines), a_wav=kind + sound)
-    is_read_or_refused(lambda: transcribed.load(str(folder)))
-    is_read_or_refused(lambda: transcribed.load(str(folder / "train.jsonl"), units="phones"))
+def test_any_manifests_and_audio(lines, audio, header):
+    folder = folder_of(train_jsonl=b"\n".join(lines), a_wav=header + audio)
+    is_read_or_refused(lambda: speech_corpora.load(str(folder)))
+    is_read_or_refused(lambda: speech_corpora.load(str(folder / "train.jsonl"), units="phones"))
     folder = folder_of(train_tsv=b"path\tsentence\n" + b"\n".join(lines), text_txt=b"\n".join(lines))
-    is_read_or_refused(lambda: transcribed.load(str(folder)))
+    is_read_or_refused(lambda: speech_corpora.load(str(folder)))
     (folder / "train.tsv").unlink()
-    is_read_or_refused(lambda: transcribed.load(str(folder)))
+    is_read_or_refused(lambda: speech_corpora.load(str(folder)))
 
 
 @FEW
 @given(_LINES)
-def test_questions_and_word_pairs_of_any_form(lines):
+def test_any_questions_and_word_pairs(lines):
     path = folder_of(words_txt=b"\n".join(lines)) / "words.txt"
     for score in (word_vectors.analogies, word_vectors.similarity):
         is_read_or_refused(lambda score=score: score(path, np.eye(3), {"a": 0, "b": 1, "c": 2}))
@@ -389,10 +391,10 @@ _LEMMA = b"entity n 1 1 @ 1 0 00000001"
     st.integers(0, 60),
     st.binary(max_size=3),
 )
-def test_wordnet_of_any_form(lines, place, spliced):
-    spliced_ = [line[:place] + spliced + line[place:] for line in lines]
+def test_any_wordnet_files(lines, position, inserted):
+    changed = [line[:position] + inserted + line[position:] for line in lines]
     files = {
-        f"{kind}_{pos}": b"\n".join(spliced_) for kind in ("data", "index") for pos in ("noun", "verb", "adj", "adv")
+        f"{kind}_{pos}": b"\n".join(changed) for kind in ("data", "index") for pos in ("noun", "verb", "adj", "adv")
     }
     folder = folder_of(**files)
     is_read_or_refused(lambda: wordnet.read(folder))
@@ -404,26 +406,26 @@ def npy(array):
     return file.getvalue()
 
 
-_GOOD = npy(np.ones((3, 2)))
+_VALID = npy(np.ones((3, 2)))
 _ARRAYS = st.sampled_from([
     *map(npy, (np.ones((3, 2)), np.array([[1, 2]]), np.array(["a"]), np.array([[np.nan]]), np.ones(2, complex))),
     *map(npy, (np.array([{}, 1], dtype=object), np.zeros((0, 2)), np.array([("a", 1)], dtype="U1,i4"))),
-    *(_GOOD.replace(b"(3, 2)", shape) for shape in (b"(3**9,)", b"(-3,-2)", b"(9999999999999, 2)", b"((((((")),
+    *(_VALID.replace(b"(3, 2)", shape) for shape in (b"(3**9,)", b"(-3,-2)", b"(9999999999999, 2)", b"((((((")),
     b"PK\x03\x04",
 ])  # fmt: skip
 
 
 @FEW
 @given(st.one_of(_ARRAYS, st.binary(max_size=40)), st.integers(0, 200), st.binary(max_size=3))
-def test_arrays_and_words_of_any_form(content, place, spliced):
-    folder = folder_of(table_npy=content[:place] + spliced + content[place:], whole_npy=content)
+def test_any_arrays_and_words(content, position, inserted):
+    folder = folder_of(table_npy=content[:position] + inserted + content[position:], whole_npy=content)
     for path in map(str, sorted(folder.iterdir())):
         is_read_or_refused(lambda path=path: read_table("cluster", Table("a table").check("cluster", path)))
         is_read_or_refused(lambda path=path: read_words("words", Words("words").check("words", path)))
 
 
 @pytest.fixture(scope="module")
-def layer_bytes(at_work):
+def layer_bytes(working_folder):
     layer = layers.create("numpy", "huffman", counts=[5, 3, 1], dim=2)
     layer_file.save("layer.npz", layer, np.ones((2, 2)), [0, 1])
     return Path("layer.npz").read_bytes()
@@ -431,11 +433,11 @@ def layer_bytes(at_work):
 
 @settings(FEW, max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), max_size=6), st.integers(0, 20))
-@example([(30, 128), (2421, 8)], 0)  # a name that says it is UTF-8 and is not
+@example([(30, 128), (2421, 8)], 0)  # a name marked as UTF-8 that is not
 def test_a_damaged_layer_is_loaded_or_refused(layer_bytes, changes, lost):
     content = bytearray(layer_bytes[: len(layer_bytes) - lost])
-    for place, value in changes:
-        content[place % len(content)] = value
+    for position, value in changes:
+        content[position % len(content)] = value
     Path("damaged.npz").write_bytes(content)
     with contextlib.suppress(BadInput):
         assert layer_file.load("damaged.npz").layer("numpy").topk(np.ones((1, 2)), 3)[1].shape == (1, 3)

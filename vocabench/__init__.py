@@ -1,4 +1,4 @@
-"""Vocabench: benchmark and evaluation harness, across frameworks, for output layers over large vocabularies.
+"""Vocabench: a benchmark and evaluation harness for output layers over large vocabularies, across frameworks.
 
 This module imports no framework and nothing heavy; each function imports what it needs.
 
@@ -94,7 +94,7 @@ def create(
 
 
 def read(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """Read a results file into a data frame with one line per measured figure.
+    """Read a results file into a data frame with one row per measured figure.
 
     The columns are those of `vocabench table --format json`: among others `suite`, `task`, `framework`, `method`,
     `vocab`, `quantity`, `value`, `unit`, `ratio_to_full_softmax` with its interval, `agreement` and `status`.

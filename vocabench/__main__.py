@@ -1,4 +1,4 @@
-"""`python -m vocabench` runs the command."""
+"""Run the command with `python -m vocabench`."""
 
 from vocabench.harness.cli import entry
 

@@ -1,23 +1,63 @@
-"""`vocabench check`: numerical agreement of every method, framework and precision with the oracle."""
+"""`vocabench check`: numerical agreement of every method, framework and precision with the definitions."""
 
 from __future__ import annotations
 
+import argparse
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+from vocabench.harness.commands.command import Command
+from vocabench.harness.commands.output import print_table
 
-from vocabench.harness.commands.run import measure
-from vocabench.harness.commands.table import show
-from vocabench.harness.run import pool, results_files
-from vocabench.harness.run.cells import Cell, Selection, Suite
-from vocabench.harness.run.row import STATUSES
-from vocabench.harness.run.store import Store
+if TYPE_CHECKING:
+    from vocabench.harness.run.settings import Selection
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--framework", action="append", help="only this framework; may be repeated")
+    parser.add_argument("-m", "--method", action="append", help="only this method; may be repeated")
+    parser.add_argument("--precision", action="append", help="float32, tf32, float64 or bfloat16; may be repeated")
+    parser.add_argument("--device", help="cpu (default), cuda or cuda:1")
+    parser.add_argument("--out", help="results file (default: a new one below results/local)")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from vocabench.harness.run.settings import Selection
+
+    selection = Selection(
+        frameworks=arguments.framework,
+        methods=arguments.method,
+        precision=arguments.precision,
+        device=arguments.device,
+    )
+    return check(selection, out=arguments.out)
+
+
+COMMAND = Command(
+    "check",
+    "numerical agreement of every method and framework; exits with 1 if one disagrees",
+    _add_arguments,
+    _run,
+)
 
 
 def check(selection: Selection, *, out: str | None) -> int:
-    """Always measures anew. Returns 0 where all that can run here agree, else 1 after naming each cell and quantity
-    that does not."""
+    """Measure the agreement of all selected layers, and print each cell and quantity that disagrees.
+
+    Rows that the file `out` already holds are measured again.
+
+    Returns:
+        0 if all layers that can run here agree, otherwise 1.
+    """
+    from rich.console import Console
+
+    from vocabench.harness.commands.measuring import measure
+    from vocabench.harness.run import pool, results_files
+    from vocabench.harness.run.rows import STATUSES
+    from vocabench.harness.run.store import Store
+    from vocabench.harness.run.suites import Suite
+
     console = Console(stderr=True)
     suite = Suite.load("check")
     cells = suite.cells(selection)
@@ -26,14 +66,13 @@ def check(selection: Selection, *, out: str | None) -> int:
     start = time.perf_counter()
     with Store(path, again=STATUSES) as store:
         rows = measure(cells, store, suite.deadline_seconds, console, pool.run_side_by_side)
-    show(rows, "markdown")
-    run = [row for row in rows if row["status"] != "skipped"]
-    failed = [row for row in run if row["status"] != "ok"]
+    print_table(rows)
+    checked = [row for row in rows if row.status != "skipped"]
+    failed = [row for row in checked if row.status != "ok"]
     for row in failed:
-        lines = row["agreement"].get("disagreements") or [row["message"]]
-        for line in lines:
-            print(f"{Cell.from_json(row['cell']).label}: {row['status']}: {line}")
-    skipped = f", {len(rows) - len(run)} skipped" if len(run) < len(rows) else ""
+        for line in row.disagreements or [row.message]:
+            print(f"{row.cell.label}: {row.status}: {line}")
+    skipped = f", {len(rows) - len(checked)} skipped" if len(checked) < len(rows) else ""
     seconds = time.perf_counter() - start
-    print(f"{len(run) - len(failed)} of {len(run)} cells agree{skipped}, {seconds:.0f} s; rows: {path}")
+    print(f"{len(checked) - len(failed)} of {len(checked)} cells agree{skipped}, {seconds:.0f} s; rows: {path}")
     return 1 if failed else 0

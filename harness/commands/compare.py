@@ -1,31 +1,83 @@
-"""`vocabench compare`: whether a run is worse than another."""
+"""`vocabench compare`: decide whether one run is worse than another."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vocabench.harness import registry
-from vocabench.harness.commands.table import say
-from vocabench.harness.compare import gate, matching
-from vocabench.harness.compare.gate import Finding, Limits
-from vocabench.harness.run import results_files
-from vocabench.harness.run.store import OtherSchema, Row
+from vocabench.harness.commands.command import Command, number
+from vocabench.harness.commands.output import emit
 from vocabench.impls.errors import BadInput, unknown
+
+if TYPE_CHECKING:
+    from vocabench.harness.compare.gate import Limits
+    from vocabench.harness.run.rows import Row
 
 FORMATS = ("markdown", "json")
 
-_EXIT = {gate.SAME_OR_BETTER: 0, gate.WORSE: 1, gate.NOT_COMPARABLE: 3}
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "before", metavar="A", help="results file of the older run, or folder of results files of the same code"
+    )
+    parser.add_argument("after", metavar="B", help="the same for the newer run")
+    parser.add_argument("--frameworks", metavar="X,Y", help="judge framework X relative to framework Y")
+    parser.add_argument(
+        "--threshold", type=number, default=0.05, help="smallest change of a time or of memory that counts (0.05)"
+    )
+    parser.add_argument(
+        "--quality-threshold", type=number, default=0.01, help="smallest change of anything else that counts (0.01)"
+    )
+    parser.add_argument("--strict", action="store_true", help="count what B lacks as worse")
+    parser.add_argument("--format", default="markdown", help="markdown (default) or json")
+    parser.add_argument("--out", help="file to write to, in addition to the screen")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from vocabench.harness.compare.gate import Limits
+
+    return compare(
+        arguments.before,
+        arguments.after,
+        frameworks=arguments.frameworks,
+        limits=Limits(cost=arguments.threshold, quality=arguments.quality_threshold),
+        strict=arguments.strict,
+        text_format=arguments.format,
+        out=arguments.out,
+    )
+
+
+COMMAND = Command(
+    "compare",
+    "whether run B is worse than run A; exits with 0 if not, 1 if it is, 3 if nothing can be compared",
+    _add_arguments,
+    _run,
+)
 
 
 def compare(
-    before: str, after: str, *, frameworks: str | None, limits: Limits, strict: bool, form: str, out: str | None
+    before: str,
+    after: str,
+    *,
+    frameworks: str | None,
+    limits: Limits,
+    strict: bool,
+    text_format: str,
+    out: str | None,
 ) -> int:
-    """Returns 0 for the same or better, 1 for worse, 3 where nothing could be compared."""
-    if form not in FORMATS:
-        raise unknown("format", form, FORMATS)
+    """Print the findings of the gate between two runs.
+
+    Returns:
+        0 for the same or better, 1 for worse, 3 if nothing could be compared.
+    """
+    from vocabench.harness.commands import findings as output
+    from vocabench.harness.compare import gate
+    from vocabench.harness.run.rows import OtherSchema
+
+    exit_codes = {gate.SAME_OR_BETTER: 0, gate.WORSE: 1, gate.NOT_COMPARABLE: 3}
+    if text_format not in FORMATS:
+        raise unknown("format", text_format, FORMATS)
     for name, value in (("--threshold", limits.cost), ("--quality-threshold", limits.quality)):
         if not 0 <= value < 1:
             raise BadInput(f"{name} {value:g}: allowed: a share from 0 to below 1, such as 0.05")
@@ -34,15 +86,17 @@ def compare(
         old, new = _rows(Path(before)), _rows(Path(after))
     except OtherSchema as error:
         print(f"not comparable: {error}")
-        return _EXIT[gate.NOT_COMPARABLE]
-    found = gate.between_frameworks(old, new, *pair, limits) if pair else gate.compare(old, new, limits)
-    outcome = gate.verdict(found, strict=strict)
-    text = _json(found, outcome, limits) if form == "json" else _markdown(found, outcome)
-    say(text, out)
-    return _EXIT[outcome]
+        return exit_codes[gate.NOT_COMPARABLE]
+    findings = gate.between_frameworks(old, new, *pair, limits) if pair else gate.compare(old, new, limits)
+    verdict = gate.verdict(findings, strict=strict)
+    render = output.as_json if text_format == "json" else output.as_markdown
+    emit(render(findings, verdict, limits), out)
+    return exit_codes[verdict]
 
 
 def _pair(frameworks: str | None) -> tuple[str, str] | None:
+    from vocabench.harness import registry
+
     if frameworks is None:
         return None
     names = frameworks.split(",")
@@ -55,67 +109,14 @@ def _pair(frameworks: str | None) -> tuple[str, str] | None:
 
 
 def _rows(path: Path) -> list[Row]:
-    """Of a results file; of a folder, those of every results file in it, as several runs of the same code."""
+    """Return the rows of a results file, or of all results files in a folder as several runs of the same code."""
+    from vocabench.harness.compare import matching
+    from vocabench.harness.run import results_files
+
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise BadInput(f"folder {path}: no results file: allowed: at least one .jsonl file")
-    found = [row for each in files for row in results_files.rows(each)]
-    if reason := matching.mixed(found):
+    rows = [row for file in files for row in results_files.rows(file)]
+    if reason := matching.mixed(rows):
         raise BadInput(f"{path}: {reason}: allowed: runs of the same code and definitions")
-    return found
-
-
-def summary(found: Sequence[Finding], outcome: str) -> str:
-    counts = {name: sum(each.verdict == name for each in found) for name in gate.VERDICTS}
-    return f"{outcome}: " + (
-        ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing shared"
-    )
-
-
-def _json(found: Sequence[Finding], outcome: str, limits: Limits) -> str:
-    content = {
-        "verdict": outcome,
-        "summary": summary(found, outcome),
-        "limits": asdict(limits),
-        "findings": [asdict(each) for each in found],
-    }
-    return json.dumps(content, indent=1) + "\n"
-
-
-def _markdown(found: Sequence[Finding], outcome: str) -> str:
-    import pandas as pd
-
-    from vocabench.harness.report.table import markdown
-
-    table = pd.DataFrame(
-        {
-            "verdict": [each.verdict for each in found],
-            "cell": [each.cell for each in found],
-            "quantity": [each.quantity for each in found],
-            "before": [_figure(each, each.before) for each in found],
-            "after": [_figure(each, each.after) for each in found],
-            "change": [_percent(each.change) for each in found],
-            "interval": [_interval(each) for each in found],
-            "must exceed": ["" if each.bar is None else f"{100 * each.bar:.1f} %" for each in found],
-            "reason": [each.reason for each in found],
-        }
-    )
-    return (f"{markdown(table)}\n\n" if found else "") + summary(found, outcome) + "\n"
-
-
-def _figure(found: Finding, value: float | None) -> str:
-    from vocabench.harness.report.table import seconds, size
-
-    if value is None:
-        return ""
-    if found.unit in ("s", "B"):
-        return seconds(value) if found.unit == "s" else size(value)
-    return f"{value:.4g}{gate.RATIO if found.unit == gate.RATIO else ''}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:+.1f} %"
-
-
-def _interval(found: Finding) -> str:
-    return "" if found.low is None else f"[{_percent(found.low)}, {_percent(found.high)}]"
+    return rows

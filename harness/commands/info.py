@@ -1,16 +1,25 @@
-"""`vocabench info`: what is here, what is missing, and the line that installs it."""
+"""`vocabench info`: versions and devices, and how to install what is missing."""
 
 from __future__ import annotations
 
-from vocabench.harness import registry
-from vocabench.harness.run import pool, provenance
+import argparse
+
+from vocabench.harness.commands.command import Command
 
 
-def info() -> int:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: the command has no arguments."""
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from vocabench.harness import registry
+    from vocabench.harness.run import pool, provenance
+
     code, machine = provenance.code(), provenance.machine()
     print(f"code        {code['commit'] or '(no checkout)'}{' (changed)' if code['dirty'] else ''}")
     print(f"machine     {machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.1f} GiB")
-    print(f"python      {machine['python']}, " + ", ".join(f"{n} {v}" for n, v in provenance.versions().items()))
+    packages = ", ".join(f"{name} {version}" for name, version in provenance.versions().items())
+    print(f"python      {machine['python']}, {packages}")
     for framework in registry.frameworks():
         if not registry.is_installed(framework):
             print(f"{framework:<12}missing: {registry.install_line(framework)}")
@@ -23,3 +32,6 @@ def info() -> int:
         for device, facts in answer["describe"].items():
             print(f"{framework:<12}{device}: " + ", ".join(f"{name} {value}" for name, value in facts.items()))
     return 0
+
+
+COMMAND = Command("info", "versions and devices, and how to install what is missing", _add_arguments, _run)

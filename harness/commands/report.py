@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vocabench.harness.atomic_write import write_whole
-from vocabench.harness.run import results_files
-from vocabench.harness.run.store import latest
+from vocabench.harness.atomic_write import write_atomically
+from vocabench.harness.commands.command import Command
 from vocabench.impls.errors import BadInput
 
 
-def report(run_paths: Sequence[str] | None, *, out: str, title: str | None) -> int:
-    """Write the page of one run or of several; a cell that stands in more than one is shown as in the last."""
-    paths = [Path(path) for path in run_paths] if run_paths else [results_files.latest()]
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", action="append", help="results file; may be repeated (default: the one written last)")
+    parser.add_argument("--out", default="report.html", help="HTML file to write (default: report.html)")
+    parser.add_argument("--title", help="heading of the page (default: the names of the runs)")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return report(arguments.run, out=arguments.out, title=arguments.title)
+
+
+COMMAND = Command("report", "one HTML page of stored rows, which opens offline", _add_arguments, _run)
+
+
+def report(runs: Sequence[str] | None, *, out: str, title: str | None) -> int:
+    """Write one page for one or more runs. A cell that is in several runs is shown as in the last of them."""
+    from vocabench.harness.run import results_files
+    from vocabench.harness.run.store import latest
+
+    paths = [Path(run) for run in runs] if runs else [results_files.latest()]
     rows = latest(row for path in paths for row in results_files.rows(path))
     if not rows:
         raise BadInput(f"{', '.join(map(str, paths))}: no row: allowed: a run that measured something")
     from vocabench.harness.report.page import build
 
-    names = ", ".join(path.name for path in paths)
-    own_title = f"Vocabench: {', '.join(path.stem for path in paths)}"
-    page = build(rows, title=own_title if title is None else title, files=names)
-    write_whole(Path(out), page)
+    files = ", ".join(path.name for path in paths)
+    default_title = f"Vocabench: {', '.join(path.stem for path in paths)}"
+    page = build(rows, title=default_title if title is None else title, files=files)
+    write_atomically(Path(out), page)
     print(f"{out}: {len(rows):,} rows, {len(page.encode()) / 2**20:.1f} MiB")
     return 0

@@ -1,23 +1,75 @@
-"""`vocabench run`: measure what a suite lists and the results file does not hold yet."""
+"""`vocabench run`: measure the cells of a suite that the results file does not hold yet."""
 
 from __future__ import annotations
 
-import time
+import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from vocabench.harness import registry
-from vocabench.harness.commands.table import show
-from vocabench.harness.run import pool, ray_pool, results_files
-from vocabench.harness.run.cells import Cell, Selection, Suite, check_by_hand
-from vocabench.harness.run.provenance import code_fingerprint
-from vocabench.harness.run.store import Row, Store
+from vocabench.harness.commands.command import Command, add_filters, integer, pairs
+from vocabench.harness.commands.output import print_table
 from vocabench.impls.errors import BadInput
 
-_AGAIN = ("error", "timeout", "oom", "refused", "skipped")
+if TYPE_CHECKING:
+    from vocabench.harness.run.rows import Row
+    from vocabench.harness.run.settings import Selection
+
+_RETRIED = ("error", "timeout", "oom", "refused", "skipped")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", nargs="?", default="quick", help="see 'vocabench list suites' (default: quick)")
+    add_filters(parser)
+    parser.add_argument("--device", help="cpu (default), cuda or cuda:1")
+    parser.add_argument("--precision", action="append", help="float32, tf32, float64 or bfloat16; may be repeated")
+    parser.add_argument("--dataset", help="name of a dataset, or path of a text file or folder (default: the suite's)")
+    parser.add_argument("--seed", type=integer, help="random seed (default: the suite's)")
+    parser.add_argument(
+        "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="option of a method; may be repeated"
+    )
+    parser.add_argument(
+        "-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="setting of a task; may be repeated"
+    )
+    parser.add_argument("--out", help="results file (default: results/local/SUITE-CODE.jsonl)")
+    parser.add_argument("--retry", action="store_true", help="measure cells that failed or were skipped again")
+    parser.add_argument("--executor", choices=["local", "ray"], default="local", help="this machine, or a Ray cluster")
+    parser.add_argument(
+        "--address", help="HOST:PORT of the cluster (default: the one that runs on this machine, or a new one)"
+    )
+    parser.add_argument(
+        "--cores", type=integer, metavar="N", help="cores per cell on the cluster (default: a whole node)"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from vocabench.harness.run.settings import Selection
+
+    selection = Selection(
+        frameworks=arguments.framework,
+        methods=arguments.method,
+        vocab=arguments.vocab,
+        tasks=arguments.task,
+        device=arguments.device,
+        precision=arguments.precision,
+        dataset=arguments.dataset,
+        seed=arguments.seed,
+        options=pairs(arguments.option, "--option"),
+        settings=pairs(arguments.set, "--set"),
+    )
+    return run(
+        arguments.suite,
+        selection,
+        out=arguments.out,
+        retry=arguments.retry,
+        executor=arguments.executor,
+        address=arguments.address,
+        cores=arguments.cores,
+    )
+
+
+COMMAND = Command("run", "measure a suite; the same command again resumes", _add_arguments, _run)
 
 
 def run(
@@ -30,81 +82,57 @@ def run(
     address: str | None = None,
     cores: int | None = None,
 ) -> int:
-    """Returns 0 when every cell of the run was measured and agrees, 2 where one refused its input, else 1.
+    """Measure a suite and print its tables.
 
     Args:
-        executor: "local", or "ray" with a cluster's address and the cores of a cell; see `ray_pool.run`.
+        retry: Measure cells that failed or were skipped again.
+        executor: "local" or "ray".
+        address, cores: Address of the Ray cluster and cores per cell, as `ray_pool.run` takes them.
+
+    Returns:
+        0 if every cell was measured and agrees, 2 if a cell refused its input, otherwise 1.
     """
+    from rich.console import Console
+
+    from vocabench.harness import registry
+    from vocabench.harness.commands.measuring import measure
+    from vocabench.harness.run import pool, ray_pool, results_files
+    from vocabench.harness.run.store import Store
+    from vocabench.harness.run.suites import Suite
+
     console = Console(stderr=True)
     suite = Suite.load(suite_name)
-    selection.check()
-    check_by_hand(suite, selection)
+    plan = suite.plan(selection)
     for framework in selection.frameworks or ():
         lacking = [method for method in selection.methods or () if method not in registry.methods(framework)]
         if lacking:
-            console.print(f"left out, as {framework} does not have them: {', '.join(lacking)}")
+            console.print(f"left out, because {framework} does not have them: {', '.join(lacking)}")
     device = selection.device or "cpu"
     if executor == "ray":
         ray_pool.check(device, address, cores)
     elif address is not None or cores is not None:
         raise BadInput("--address and --cores are for a cluster: allowed: with --executor ray")
     with console.status("preparing"):
-        cells = suite.cells(selection, progress=lambda text: None)
+        cells = plan.cells()
     run_cells = partial(ray_pool.run, address=address, cores=cores) if executor == "ray" else pool.run
     if executor == "local":
         pool.check_device({cell.framework for cell in cells if cell.method in registry.methods()}, device)
     path = Path(out) if out is not None else results_files.default_path(suite_name)
     keys = {cell.key for cell in cells}
-    with Store(path, again=_AGAIN if retry else ()) as store:
-        # Also, what could not be shown in the end is refused before anything is measured.
-        others = [
-            row
-            for row in results_files.rows(path)
-            if row["key"] in keys and row["key"] in store and _is_of_other_code(row)
-        ]
-        if others:
-            console.print(
-                f"{len(others)} cells of {path} were measured by other code: another --out measures them anew"
-            )
+    with Store(path, again=_RETRIED if retry else ()) as store:
+        # Reading the rows here also refuses a file that could not be shown, before anything is measured.
+        kept = [row for row in results_files.rows(path) if row.key in keys and row.key in store]
+        if old := _count_from_other_code(kept):
+            console.print(f"{old} cells of {path} were measured by other code: another --out measures them anew")
         measure(cells, store, suite.deadline_seconds, console, run_cells)
-    rows = [row for row in results_files.rows(path) if row["key"] in keys]
-    show(rows, "markdown")
+    rows = [row for row in results_files.rows(path) if row.key in keys]
+    print_table(rows)
     console.print(f"rows: {path}")
-    statuses = {row["status"] for row in rows}
+    statuses = {row.status for row in rows}
     return 2 if "refused" in statuses else 0 if statuses <= {"ok", "skipped"} else 1
 
 
-def _is_of_other_code(row: Row) -> bool:
-    return row["provenance"].get("code", {}).get("fingerprint") != code_fingerprint()
+def _count_from_other_code(rows: Sequence[Row]) -> int:
+    from vocabench.harness.run.provenance import code_fingerprint
 
-
-def measure(
-    cells: list[Cell], store: Store, deadline: float, console: Console, run_cells: pool.RunCells = pool.run
-) -> list[Row]:
-    """The rows of `cells` that were missing in the store, with a progress bar on the way."""
-    if store.cut:
-        console.print(f"{store.path} ended in half a row, which is in {store.cut} now", highlight=False, markup=False)
-    waiting = [cell for cell in cells if cell.key not in store]
-    if len(waiting) < len(cells):
-        console.print(f"{len(cells) - len(waiting)} of {len(cells)} cells are in {store.path} already")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    rows = []
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("starting", total=len(waiting))
-        last_line = 0.0
-
-        def progress(cell: Cell, text: str) -> None:
-            nonlocal last_line
-            bar.update(task, description=f"{cell.label} {text}".strip())
-            # Without a terminal there is no bar to look at: say a line now and then.
-            if not console.is_terminal and (not text or time.monotonic() - last_line > 30):
-                console.print(f"{cell.label} {text}".strip(), highlight=False)
-                last_line = time.monotonic()
-
-        for row in run_cells(waiting, store, deadline=deadline, progress=progress):
-            rows.append(row)
-            bar.advance(task)
-            if row["status"] != "ok":
-                label = Cell.from_json(row["cell"]).label
-                console.print(f"{row['status']}: {label}: {row['message']}", highlight=False, markup=False)
-    return rows
+    return sum(row.provenance.code.get("fingerprint") != code_fingerprint() for row in rows)

@@ -1,99 +1,134 @@
-"""`vocabench table`: the comparison, from stored rows."""
+"""`vocabench table`: the comparison of stored rows, as tables."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vocabench.harness import registry
-from vocabench.harness.atomic_write import write_whole
-from vocabench.harness.report.rows import Filter, flatten
-from vocabench.harness.run import results_files
-from vocabench.harness.run.store import Row
+from vocabench.harness.commands.command import Command, add_filters, count
+from vocabench.harness.commands.output import emit
 from vocabench.impls.errors import BadInput, unknown
+
+if TYPE_CHECKING:
+    from vocabench.harness.report.rows import Filter
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", action="append", help="results file (default: the one written last)")
+    parser.add_argument(
+        "--against",
+        choices=["published"],
+        help="compare with the figures printed in papers; --run may be repeated",
+    )
+    parser.add_argument("--format", default="markdown", help="markdown (default), latex, csv, json or html")
+    parser.add_argument("--out", help="file to write to, in addition to the screen")
+    parser.add_argument("--plot", metavar="FILE", help="svg, png or pdf file for a plot of speed against vocabulary")
+    parser.add_argument("--clusters", type=count, default=0, metavar="N", help="also print N learned word clusters")
+    parser.add_argument("--examples", type=count, default=0, metavar="N", help="also print N examples of each system")
+    add_filters(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from vocabench.harness.report.rows import Filter
+
+    selected = Filter(
+        frameworks=arguments.framework, methods=arguments.method, vocab=arguments.vocab, tasks=arguments.task
+    )
+    if arguments.against:
+        if arguments.clusters or arguments.examples or arguments.plot:
+            raise BadInput("--against published has no plot, clusters or examples: allowed: --run, --format and --out")
+        return against_published(arguments.run, arguments.format, selected, out=arguments.out)
+    return table(
+        arguments.run,
+        arguments.format,
+        selected,
+        clusters=arguments.clusters,
+        examples=arguments.examples,
+        out=arguments.out,
+        plot=arguments.plot,
+    )
+
+
+COMMAND = Command("table", "tables that compare the methods, from stored rows", _add_arguments, _run)
 
 
 def table(
-    given: Sequence[str] | None,
-    form: str,
-    kept: Filter,
+    runs: Sequence[str] | None,
+    text_format: str,
+    selected: Filter,
     *,
     clusters: int,
     examples: int,
     out: str | None,
     plot: str | None,
 ) -> int:
-    from vocabench.harness.report import table as tables
+    """Print the tables of one run, with learned clusters, examples and a plot where they are asked for."""
+    from vocabench.harness.report import excerpts
+    from vocabench.harness.report.formats import FORMATS
+    from vocabench.harness.report.rows import flatten
+    from vocabench.harness.report.table import render
+    from vocabench.harness.run import results_files
 
-    if form not in tables.FORMATS:
-        raise unknown("format", form, tables.FORMATS)
-    if (clusters or examples) and form != "markdown":
-        raise BadInput(f"--format {form} has no clusters or examples: allowed: --format markdown")
-    _check(kept)
-    if len(given or ()) > 1:
+    if text_format not in FORMATS:
+        raise unknown("format", text_format, FORMATS)
+    if (clusters or examples) and text_format != "markdown":
+        raise BadInput(f"--format {text_format} has no clusters or examples: allowed: --format markdown")
+    _check(selected)
+    if len(runs or ()) > 1:
         raise BadInput("--run given more than once: allowed: with --against published only")
-    path = results_files.resolve(given[0] if given else None)
+    path = results_files.resolve(runs[0] if runs else None)
     rows = results_files.rows(path)
-    records = [record for record in flatten(rows) if kept.keeps(record)]
+    records = [record for record in flatten(rows) if selected.keeps(record)]
     if not records:
         raise BadInput(f"{path} has no row under these filters: allowed: fewer or other filters")
-    text = tables.render(records, form)
-    shown = [row for row in rows if kept.keeps(row["cell"])]
+    text = render(records, text_format)
+    shown = [row for row in rows if selected.keeps(row.cell.to_json())]
     if clusters:
-        text += "\n" + tables.clusters(shown, clusters)
+        text += "\n" + excerpts.clusters(shown, clusters)
     if examples:
-        text += "\n" + tables.examples(shown, examples)
+        text += "\n" + excerpts.examples(shown, examples)
     if plot is not None:
         from vocabench.harness.report.plot import speed
 
         speed(records, Path(plot))
-    say(text, out)
+    emit(text, out)
     return 0
 
 
-def against_published(given: Sequence[str] | None, form: str, kept: Filter, *, out: str | None) -> int:
-    """The ledger of published figures with the rows of one run or more beside them."""
+def against_published(runs: Sequence[str] | None, text_format: str, selected: Filter, *, out: str | None) -> int:
+    """Print published figures next to the rows of one or more runs."""
     from vocabench.harness.published import ledger
     from vocabench.harness.report import against
+    from vocabench.harness.report.formats import FORMATS
+    from vocabench.harness.run import results_files
 
-    if form not in against.FORMATS:
-        raise unknown("format", form, against.FORMATS)
-    _check(kept)
+    if text_format not in FORMATS:
+        raise unknown("format", text_format, FORMATS)
+    _check(selected)
     measured = [
-        each
-        for path in map(results_files.resolve, given or [None])
-        for each in against.ours(results_files.rows(path), kept)
+        figure
+        for path in map(results_files.resolve, runs or [None])
+        for figure in against.ours(results_files.rows(path), selected)
     ]
-    found = against.lines(ledger.figures(), measured, kept)
-    if not found:
+    lines = against.lines(ledger.figures(), measured, selected)
+    if not lines:
         raise BadInput("no published figure under these filters: allowed: fewer or other filters")
-    say(against.render(found, form), out)
+    emit(against.render(lines, text_format), out)
     return 0
 
 
-def say(text: str, out: str | None) -> None:
-    """To the file first: where it cannot be written nothing is on the screen but why."""
-    if out is not None:
-        write_whole(Path(out), text)
-    print(text, end="" if text.endswith("\n") else "\n")
+def _check(selected: Filter) -> None:
+    """Raise `BadInput` if a filter names something that does not exist."""
+    from vocabench.harness import registry
 
-
-def show(rows: Sequence[Row], form: str) -> None:
-    from vocabench.harness.report import table as tables
-
-    print(tables.render(flatten(rows), form))
-
-
-def _check(kept: Filter) -> None:
-    for given, kind, names in (
-        (kept.frameworks, "framework", registry.frameworks()),
-        (kept.methods, "method", [*registry.methods(), *_extra_methods()]),
-        (kept.tasks, "task", registry.tasks()),
+    extra = [method for task in registry.tasks() for method in getattr(registry.task(task), "EXTRA_METHODS", ())]
+    for names, kind, known in (
+        (selected.frameworks, "framework", registry.frameworks()),
+        (selected.methods, "method", [*registry.methods(), *extra]),
+        (selected.tasks, "task", registry.tasks()),
     ):
-        for name in given or ():
-            if name not in names:
-                raise unknown(kind, name, names)
-
-
-def _extra_methods() -> list[str]:
-    return [method for task in registry.tasks() for method in getattr(registry.task(task), "EXTRA_METHODS", ())]
+        for name in names or ():
+            if name not in known:
+                raise unknown(kind, name, known)

@@ -1,10 +1,10 @@
-"""Numerical agreement of a layer, or of a whole model's training, with the float64 oracle."""
+"""Numerical agreement of a layer, or of the training of a whole model, with its float64 definition (the oracle)."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,19 +20,28 @@ from vocabench.impls.spec import LayerSpec, storage
 
 AGREE, DISAGREE = "agree", "disagree"
 
-_AT_ONCE = 2**16  # numbers compared: temporary arrays as large as a gradient take ten times as long to fill
+# Settings in which rounding errors do not grow without bound (see FACTORS["training_loss"] in tolerances.py). They
+# differ by precision so that every method is checked with several. In bfloat16, `check_descent` checks the training,
+# with a step size that the parameters can represent.
+TRAINING_OPTIMIZERS: Mapping[str, Optimizer] = {
+    "float32": Optimizer(name="adagrad"),
+    "float64": Optimizer(name="adam", learning_rate=1e-3, epsilon=1e-8),
+    "bfloat16": Optimizer(name="adam", learning_rate=1e-2, epsilon=1e-8),
+}
+
+_CHUNK = 2**16  # entries compared at a time: temporary arrays of a gradient's size take ten times as long to fill
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One quantity held against the oracle's.
+    """One quantity compared with the oracle's.
 
     Attributes:
-        quantity: What was compared, with the parameter's name where it is a gradient.
+        quantity: What was compared, with the name of the parameter for a gradient.
         absolute: Largest absolute difference.
-        relative: The same over the oracle's largest entry; what the tolerance bounds.
-        tolerance: From `harness/measure/tolerances.py`.
-        case: The sizes and options it was computed at.
+        relative: `absolute` divided by the oracle's largest entry; the tolerance bounds it.
+        tolerance: Bound from `harness/measure/tolerances.py`.
+        case: Sizes and options of the computation.
     """
 
     quantity: str
@@ -47,7 +56,7 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """In units of the tolerance: above 1 is a disagreement."""
+        """The error in units of the tolerance: above 1, the quantities disagree."""
         return self.relative / self.tolerance
 
     def to_json(self) -> dict[str, Any]:
@@ -62,95 +71,147 @@ class Comparison:
 
 
 def verdict(comparisons: list[Comparison]) -> str:
+    """Return `AGREE` if there are comparisons and all of them agree, otherwise `DISAGREE`."""
     return AGREE if comparisons and all(c.agrees for c in comparisons) else DISAGREE
 
 
 def worst(comparisons: list[Comparison]) -> Comparison:
-    """The comparison nearest to or furthest beyond its tolerance; one that is not a number comes first."""
+    """Return the comparison with the largest error in units of its tolerance. NaN counts as the largest."""
     return max(comparisons, key=lambda c: np.inf if np.isnan(c.error) else c.error)
 
 
+def summary(comparisons: list[Comparison]) -> dict[str, Any]:
+    """Return what a row stores: the verdict, the worst comparison, and all comparisons that disagree."""
+    at_worst = worst(comparisons)
+    return {
+        "verdict": verdict(comparisons),
+        "worst": at_worst.to_json(),
+        "error": at_worst.error,
+        "compared": len(comparisons),
+        "disagreements": [str(c) for c in comparisons if not c.agrees],
+    }
+
+
 def compare(quantity: str, ours: Any, oracle: Any, bound: float, case: str) -> Comparison:
+    """Compare two arrays. Arrays of different shapes disagree."""
     ours, oracle = np.asarray(ours), np.asarray(oracle)
     if ours.shape != oracle.shape:
         return Comparison(f"{quantity} (shape {ours.shape} for {oracle.shape})", np.inf, np.inf, bound, case)
     ours, oracle = ours.reshape(-1), oracle.reshape(-1)
     largest = [(0.0, 0.0)]
-    for start in range(0, len(ours), _AT_ONCE):
-        piece, against = (array[start : start + _AT_ONCE].astype(np.float64) for array in (ours, oracle))
-        largest.append((np.abs(piece - against).max(), np.abs(against).max()))
-    absolute, scale = (float(value) for value in np.max(largest, axis=0))  # NaN if any is
+    for start in range(0, len(ours), _CHUNK):
+        ours_chunk, oracle_chunk = (array[start : start + _CHUNK].astype(np.float64) for array in (ours, oracle))
+        largest.append((np.abs(ours_chunk - oracle_chunk).max(), np.abs(oracle_chunk).max()))
+    absolute, scale = (float(value) for value in np.max(largest, axis=0))  # NaN if any entry is
     return Comparison(quantity, absolute, absolute / scale if scale else absolute, bound, case)
 
 
 def check_layer(layer: Layer, batch: Batch, *, k: int, whole_vocabulary: bool = True) -> list[Comparison]:
-    """Every quantity of `layer` against an oracle with the very same parameters, as the layer holds them.
+    """Compare every quantity of `layer` with an oracle that has the same parameters.
 
-    Both get the parameters and hidden vectors that the layer's precision can represent, so that what is compared is the
-    arithmetic and not the rounding of the input.
+    Both get parameters and hidden vectors that the layer's precision can represent. So the comparison covers the
+    arithmetic, and not the rounding of the inputs.
+
+    Args:
+        batch: Hidden vectors and targets.
+        k: Number of words for top-k and beam search.
+        whole_vocabulary: Whether to compare log-probabilities of all words too.
     """
-    spec = layer.spec
-    oracle = registry.adapter("numpy").create_layer(dataclasses.replace(spec, dtype="float64"))
-    oracle.load(layer.parameters())
-    hidden_ND, targets_N = _representable(batch.hidden_ND, spec.dtype), batch.targets_N
-    options = "".join(f" {name}={value}" for name, value in spec.options.items() if _differs(spec, name, value))
-    case = f"V={spec.vocab} D={spec.dim} N={len(targets_N)}{options}"
-    found: list[Comparison] = []
-
-    def hold(quantity: str, ours: Any, theirs: Any, *, reduction: int, name: str | None = None) -> None:
-        bound = tolerance(quantity, spec.dtype, reduction)
-        found.append(compare(name or quantity, ours, theirs, bound, case))
-
-    loss, dhidden_ND, grads = layer.loss_and_grads(hidden_ND, targets_N)
-    oracle_loss, oracle_dhidden_ND, oracle_grads = oracle.loss_and_grads(hidden_ND, targets_N)
-    hold("loss", loss, oracle_loss, reduction=spec.dim)
-    hold("loss", layer.loss(hidden_ND, targets_N), oracle_loss, reduction=spec.dim, name="loss without gradients")
-    target_log_probs_N = oracle.target_log_probs(hidden_ND, targets_N)
-    hold("target_log_probs", layer.target_log_probs(hidden_ND, targets_N), target_log_probs_N, reduction=spec.dim)
-    hold("grad_hidden", dhidden_ND, oracle_dhidden_ND, reduction=spec.dim)
-    for name, grad in oracle_grads.items():
-        ours = grads.get(name, np.zeros(0))
-        hold("grad_parameter", ours, grad, reduction=max(spec.dim, len(targets_N)), name=f"gradient of {name}")
-
-    oracle_log_probs_NV = oracle.log_probs(hidden_ND)
-    values_NK, ids_NK = layer.topk(hidden_ND, k)
-    oracle_values_NK, oracle_ids_NK = oracle.topk(hidden_ND, k)
-    hold("topk_values", values_NK, oracle_values_NK, reduction=spec.dim)
-    margin = tolerance("topk_values", spec.dtype, spec.dim) * float(np.abs(oracle_log_probs_NV).max())
-    found.append(_compare_ids(ids_NK, oracle_ids_NK, oracle_log_probs_NV, margin, case))
-    width = min(3 * k, spec.vocab)
-    values_NK, ids_NK = layer.beam(hidden_ND, k, width)
-    at_ids_NK = np.take_along_axis(oracle_log_probs_NV, np.asarray(ids_NK), 1)
-    hold("beam_values", values_NK, at_ids_NK, reduction=spec.dim)
-    flips = FLIPS[spec.dtype].value
-    oracle_beam_NK = oracle.beam(hidden_ND, k, width)[0]
-    # A prefix lost to rounding shows as another word of the beam; equal words in another order do not.
-    other = float((np.abs(at_ids_NK - oracle_beam_NK).max(axis=1) > 2 * margin).mean())
-    found.append(Comparison("beam_ids", other, other, flips, case))
-    if samples_compare(spec.dtype, spec.vocab):
-        uniforms_NU = np.random.default_rng([spec.seed, 5]).random((len(hidden_ND), spec.draws))
-        drawn_N, oracle_drawn_N = (one.sample(hidden_ND, uniforms_NU) for one in (layer, oracle))
-        other = float((drawn_N != oracle_drawn_N).mean())
-        found.append(Comparison("sampled words", other, other, flips, case))
+    oracle = _oracle(layer)
+    hidden_ND, targets_N = _representable(batch.hidden_ND, layer.spec.dtype), batch.targets_N
+    check = _LayerCheck(layer, oracle, hidden_ND, _case(layer.spec, len(targets_N)))
+    check.training(targets_N)
+    check.decoding(k)
+    check.sampling()
     if whole_vocabulary:
-        log_probs_NV = layer.log_probs(hidden_ND)
-        hold("log_probs", log_probs_NV, oracle_log_probs_NV, reduction=spec.dim)
+        check.probabilities()
+    return check.comparisons
+
+
+@dataclass
+class _LayerCheck:
+    """Comparisons of one layer with its oracle on the same hidden vectors."""
+
+    layer: Layer
+    oracle: Layer
+    hidden_ND: NDArray
+    case: str
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.spec = self.layer.spec
+        self.oracle_log_probs_NV = self.oracle.log_probs(self.hidden_ND)
+
+    def add(self, quantity: str, ours: Any, oracle: Any, *, reduction: int = 0, name: str = "") -> None:
+        bound = tolerance(quantity, self.spec.dtype, reduction or self.spec.dim)
+        self.comparisons.append(compare(name or quantity, ours, oracle, bound, self.case))
+
+    def add_flips(self, name: str, share: float) -> None:
+        """Add the share of rows whose discrete choices differ."""
+        self.comparisons.append(Comparison(name, share, share, FLIPS[self.spec.dtype].value, self.case))
+
+    @property
+    def margin(self) -> float:
+        """The absolute rounding error that a log-probability may have."""
+        bound = tolerance("topk_values", self.spec.dtype, self.spec.dim)
+        return bound * float(np.abs(self.oracle_log_probs_NV).max())
+
+    def training(self, targets_N: NDArray) -> None:
+        """Compare losses, log-probabilities of the targets, and gradients."""
+        layer, oracle, hidden_ND = self.layer, self.oracle, self.hidden_ND
+        loss, grad_hidden_ND, grads = layer.loss_and_grads(hidden_ND, targets_N)
+        oracle_loss, oracle_grad_hidden_ND, oracle_grads = oracle.loss_and_grads(hidden_ND, targets_N)
+        self.add("loss", loss, oracle_loss)
+        self.add("loss", layer.loss(hidden_ND, targets_N), oracle_loss, name="loss without gradients")
+        oracle_target_log_probs_N = oracle.target_log_probs(hidden_ND, targets_N)
+        self.add("target_log_probs", layer.target_log_probs(hidden_ND, targets_N), oracle_target_log_probs_N)
+        self.add("grad_hidden", grad_hidden_ND, oracle_grad_hidden_ND)
+        reduction = max(self.spec.dim, len(targets_N))
+        for name, oracle_grad in oracle_grads.items():
+            grad = grads.get(name, np.zeros(0))
+            self.add("grad_parameter", grad, oracle_grad, reduction=reduction, name=f"gradient of {name}")
+
+    def decoding(self, k: int) -> None:
+        """Compare top-k and beam search."""
+        values_NK, ids_NK = self.layer.topk(self.hidden_ND, k)
+        oracle_values_NK, oracle_ids_NK = self.oracle.topk(self.hidden_ND, k)
+        self.add("topk_values", values_NK, oracle_values_NK)
+        self.comparisons.append(_compare_ids(ids_NK, oracle_ids_NK, self.oracle_log_probs_NV, self.margin, self.case))
+        width = min(3 * k, self.spec.vocab)
+        values_NK, ids_NK = self.layer.beam(self.hidden_ND, k, width)
+        log_probs_NK = np.take_along_axis(self.oracle_log_probs_NV, np.asarray(ids_NK), 1)
+        self.add("beam_values", values_NK, log_probs_NK)
+        oracle_values_NK = self.oracle.beam(self.hidden_ND, k, width)[0]
+        # A prefix lost to rounding shows as a word with another probability. Equal words in another order do not.
+        differs_N = np.abs(log_probs_NK - oracle_values_NK).max(axis=1) > 2 * self.margin
+        self.add_flips("beam_ids", float(differs_N.mean()))
+
+    def sampling(self) -> None:
+        """Compare words sampled from the same uniform numbers, where the precision determines them."""
+        spec = self.spec
+        if samples_compare(spec.dtype, spec.vocab):
+            uniforms_NU = np.random.default_rng([spec.seed, 5]).random((len(self.hidden_ND), spec.draws))
+            words_N, oracle_words_N = (side.sample(self.hidden_ND, uniforms_NU) for side in (self.layer, self.oracle))
+            self.add_flips("sampled words", float((words_N != oracle_words_N).mean()))
+
+    def probabilities(self) -> None:
+        """Compare the log-probabilities of all words, and check that the probabilities sum to 1."""
+        log_probs_NV = self.layer.log_probs(self.hidden_ND)
+        self.add("log_probs", log_probs_NV, self.oracle_log_probs_NV)
         log_sum_N = np.logaddexp.reduce(np.asarray(log_probs_NV, dtype=np.float64), axis=1)
-        bound = tolerance("normalisation", spec.dtype, spec.dim)
+        bound = tolerance("normalization", self.spec.dtype, self.spec.dim)
         absolute = float(np.abs(log_sum_N).max())
-        # A log-probability is a difference of numbers of the logits' size, whose rounding it keeps.
-        scale = float(np.abs(oracle_log_probs_NV).max())
-        found.append(Comparison("probabilities sum to 1", absolute, absolute / scale, bound, case))
-    return found
+        # A log-probability is a difference of values of the logits' magnitude, and keeps their rounding errors.
+        scale = float(np.abs(self.oracle_log_probs_NV).max())
+        self.comparisons.append(Comparison("probabilities sum to 1", absolute, absolute / scale, bound, self.case))
 
 
 def check_ties(layer: Layer, batch: Batch, *, k: int) -> Comparison:
-    """Ties of top-k go to the lower id: with every parameter zero, many words are equal to the bit."""
-    kept = layer.parameters()
-    zeros = {name: np.zeros_like(value) for name, value in kept.items()}
-    layer.load(zeros)
+    """Check that ties in top-k go to the lower id. With all parameters zero, many words are exactly equal."""
+    params = layer.parameters()
+    layer.load({name: np.zeros_like(value) for name, value in params.items()})
     values_NK, ids_NK = layer.topk(batch.hidden_ND, k)
-    layer.load(kept)
+    layer.load(params)
     tied = np.diff(values_NK, axis=1) == 0
     wrong = int((tied & (np.diff(ids_NK.astype(np.int64), axis=1) <= 0)).sum())
     rising = int((np.diff(values_NK, axis=1) > 0).sum())
@@ -162,9 +223,9 @@ def check_ties(layer: Layer, batch: Batch, *, k: int) -> Comparison:
 def check_training(
     framework: str, layer_spec: LayerSpec, config: LanguageModelConfig, device: str, *, steps: int = 20
 ) -> Comparison:
-    """Loss curves of the first `steps` optimizer steps of the language model, from the same parameters and batches.
+    """Compare the losses of the first optimizer steps of the language model, from the same parameters and batches.
 
-    A self-organizing layer is re-organized half-way, so that moved word vectors and optimizer state are covered too.
+    A self-organizing layer is re-organized half-way, so that the check covers moved word vectors and optimizer state.
     """
     oracle_spec = dataclasses.replace(layer_spec, dtype="float64")
     models = [
@@ -189,13 +250,12 @@ def check_training(
 
 
 def check_descent(layer: Layer, batch: Batch, optimizer: Optimizer, *, steps: int = 5) -> Comparison:
-    """How far `steps` optimizer steps of the layer alone lower the loss of the batch that they are taken on.
+    """Compare how far optimizer steps of the layer alone lower the loss on the batch that they train on.
 
-    Of new text a tree that does not train at all has nearly the loss of one that does; of its own batch it has not.
+    The loss on new text would hardly differ between a tree that trains and one that does not.
     """
-    spec, start = layer.spec, layer.parameters()
-    oracle = registry.adapter("numpy").create_layer(dataclasses.replace(spec, dtype="float64"))
-    oracle.load(start)
+    spec, params = layer.spec, layer.parameters()
+    oracle = _oracle(layer)
     hidden_ND, targets_N = _representable(batch.hidden_ND, spec.dtype), batch.targets_N
 
     def fall(trained: Layer) -> float:
@@ -207,24 +267,28 @@ def check_descent(layer: Layer, batch: Batch, optimizer: Optimizer, *, steps: in
 
     case = f"{optimizer.name} V={spec.vocab} D={spec.dim} N={len(targets_N)} {steps} steps"
     bound = tolerance("loss_fall", spec.dtype, steps)
-    found = compare("fall of the loss", fall(layer), fall(oracle), bound, case)
-    layer.load(start)
-    return found
+    comparison = compare("fall of the loss", fall(layer), fall(oracle), bound, case)
+    layer.load(params)
+    return comparison
 
 
-# By precision, so that each method meets each: settings under which rounding does not grow without bound (see
-# tolerances.FACTORS["training_loss"]). bfloat16 is held by `check_descent` and has a step that its parameters can hold.
-TRAINING_OPTIMIZERS: Mapping[str, Optimizer] = {
-    "float32": Optimizer(name="adagrad"),
-    "float64": Optimizer(name="adam", learning_rate=1e-3, epsilon=1e-8),
-    "bfloat16": Optimizer(name="adam", learning_rate=1e-2, epsilon=1e-8),
-}
+def _oracle(layer: Layer) -> Layer:
+    """Return the float64 definition with the layer's parameters, as the layer holds them."""
+    oracle = registry.adapter("numpy").create_layer(dataclasses.replace(layer.spec, dtype="float64"))
+    oracle.load(layer.parameters())
+    return oracle
+
+
+def _case(spec: LayerSpec, tokens: int) -> str:
+    defaults = {name: option.default for name, option in spec.definition.options.items()}
+    options = "".join(f" {name}={value}" for name, value in spec.options.items() if value != defaults[name])
+    return f"V={spec.vocab} D={spec.dim} N={tokens}{options}"
 
 
 def _compare_ids(
     ids_NK: NDArray, oracle_ids_NK: NDArray, log_probs_NV: NDArray, margin: float, case: str
 ) -> Comparison:
-    """Ids may differ from the oracle's only where their exact log-probabilities are within rounding of each other."""
+    """Count ids that differ from the oracle's although their exact log-probabilities are not within rounding."""
     ids_NK = np.asarray(ids_NK)
     if ids_NK.shape != oracle_ids_NK.shape or ids_NK.min() < 0 or ids_NK.max() >= log_probs_NV.shape[1]:
         return Comparison("topk_ids", np.inf, np.inf, 0.5, case)
@@ -235,24 +299,8 @@ def _compare_ids(
 
 
 def _representable(hidden_ND: NDArray, dtype: str) -> NDArray:
-    """`hidden_ND` rounded to what `dtype` can hold, as float64 or float32."""
+    """Return `hidden_ND` rounded to what `dtype` can represent, as float64 or float32."""
     if dtype == "bfloat16":
         bits = hidden_ND.astype(np.float32).view(np.uint32)
         return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
     return hidden_ND.astype(storage(dtype))
-
-
-def _differs(spec: LayerSpec, name: str, value: object) -> bool:
-    return value != spec.definition.options[name].default
-
-
-def summary(comparisons: list[Comparison]) -> dict[str, Any]:
-    """What a row keeps: the verdict, the worst comparison, and each that disagrees."""
-    at_worst = worst(comparisons)
-    return {
-        "verdict": verdict(comparisons),
-        "worst": at_worst.to_json(),
-        "error": at_worst.error,
-        "compared": len(comparisons),
-        "disagreements": [str(c) for c in comparisons if not c.agrees],
-    }

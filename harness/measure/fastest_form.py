@@ -1,4 +1,4 @@
-"""Chooses the form in which a framework computes a layer: the fastest one here, by measurement.
+"""The choice of the form in which a framework computes a layer: the fastest one here, by measurement.
 
 The speed of a form depends on the device, the size and the batch, so it is measured instead of guessed.
 """
@@ -16,7 +16,7 @@ from vocabench.impls.errors import BadInput
 from vocabench.impls.forms import Form
 from vocabench.impls.spec import LayerSpec
 
-_CALLS, _BUDGET = 9, 2.0  # timed calls of each form after the one that compiles it, and the seconds they may take
+_CALLS, _BUDGET = 9, 2.0  # timed calls of each form after the one that compiles, and the seconds they may take
 _GAIN = 1.1  # another form must be this much faster than the preferred one, so that noise does not decide
 
 
@@ -27,7 +27,7 @@ def fastest_form(
 
     The framework's preferred form is kept unless another one is a tenth faster. A form that the device has no kernel
     or no memory for is skipped. The forms are tried one after another, so that no two of them are in memory together.
-    Where there is only one way, nothing is measured.
+    If there is only one form, nothing is measured.
 
     Returns:
         `spec` with the chosen form, and for the label of each form, the preferred one first, its seconds or the reason
@@ -44,7 +44,7 @@ def fastest_form(
             seconds[form] = _seconds(framework, replace(spec, form=form.id), inputs, device)
         except BadInput:
             raise
-        except Exception as error:  # of a class of the framework's own
+        except Exception as error:  # frameworks raise errors of their own classes
             failures[form] = error.with_traceback(None)  # the traceback would keep the layer alive
         gc.collect()
     if not seconds:
@@ -60,11 +60,11 @@ def _reason(error: Exception) -> str:
 
 
 def _seconds(framework: str, spec: LayerSpec, inputs: Batch, device: str) -> float:
-    """Seconds of the fastest call; calls that faulted in new pages or were interrupted are not representative."""
+    """Return the seconds of the fastest call. Calls with fresh pages or interruptions are not representative."""
     layer, calls = layers.from_spec(framework, spec, device), calls_in_flight(device)
     work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N, calls=calls)
     work()
-    steady, found = Steady(), list[float]()
-    while not found or (len(found) < _CALLS and sum(found) < _BUDGET):
-        found += steady.seconds([work])
-    return min(found) / calls
+    steady, samples = Steady(), list[float]()
+    while not samples or (len(samples) < _CALLS and sum(samples) < _BUDGET):
+        samples += steady.seconds([work])
+    return min(samples) / calls

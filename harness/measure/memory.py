@@ -1,4 +1,4 @@
-"""Peak memory of a piece of work: by the framework's own count, or on a CPU the process's high-water mark."""
+"""Peak memory of a piece of work, by the framework's own count or the high-water mark of the process on a CPU."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import psutil
 
 from vocabench.harness import registry
 
-# What a peak stands for: rows keep it, and none is compared with one of another. In 2 it is of a call that compiles
-# nothing, counted by TensorFlow itself, and no gap of the heap keeps the pages of what was freed.
+# Version of the definition of a peak. Rows store theirs, and peaks of different versions are not compared. In version 2
+# the measured call compiles nothing, TensorFlow counts its own memory, and gaps in the heap keep no freed pages.
 DEFINITION = 2
 
-# mallopt's parameters and glibc's own values of them.
+# Parameters of mallopt, with the defaults of glibc.
 _TRIM_THRESHOLD, _GLIBC_TRIM_THRESHOLD = -1, 128 * 1024
 _MMAP_MAX, _GLIBC_MMAP_MAX = -4, 65536
-_MMAP_THRESHOLD, _LOG2_OF_ITS_BYTES = -3, 17
+_MMAP_THRESHOLD, _LOG2_MMAP_THRESHOLD = -3, 17
 _ARENA_MAX = -8
 
 _MOST_GAPS = 2000
-_SPARE = 4  # of the memory that there is, the part that may be cleared beforehand
+_CLEARABLE_SHARE = 4  # clear_pages may take one part in four of the available memory
 
 
 class _MallInfo(ctypes.Structure):
-    """What glibc's `mallinfo` returns; `hblks` are the blocks that each have a mapping of their own."""
+    """Result of glibc's `mallinfo`. `hblks` is the number of blocks that have a mapping of their own."""
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("arena", "ordblks", "smblks", "hblks")),
@@ -39,12 +39,12 @@ class _MallInfo(ctypes.Structure):
 
 
 class _Glibc:
-    """The C library where it is glibc, and what it was told.
+    """The allocator of the C library, if that is glibc.
 
     Attributes:
-        library: None where there is another: that is left as it is.
-        is_told: Whether it was told anything: its thresholds move by themselves until then.
-        keeps_freed: Whether it was told to, last.
+        library: The library; None if it is another one, whose allocator is left as it is.
+        is_tuned: Whether a threshold was ever set. Until then, glibc adjusts its thresholds by itself.
+        keeps_freed: Whether freed memory stays in the process, by the last setting.
     """
 
     def __init__(self) -> None:
@@ -53,53 +53,54 @@ class _Glibc:
         if self.library is not None:
             self.library.malloc.restype, self.library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
             self.library.free.argtypes = [ctypes.c_void_p]
-        self.is_told = self.keeps_freed = False
+        self.is_tuned = self.keeps_freed = False
 
     def keep(self, freed: bool) -> None:
         if self.library is not None:
-            self.library.mallopt(_ARENA_MAX, 1)  # the arenas of other threads have no room for anything large
+            self.library.mallopt(_ARENA_MAX, 1)  # arenas of other threads have no room for large arrays
             self.library.mallopt(_TRIM_THRESHOLD, -1 if freed else _GLIBC_TRIM_THRESHOLD)
             self.library.mallopt(_MMAP_MAX, 0 if freed else _GLIBC_MMAP_MAX)
-            self.library.mallopt(_MMAP_THRESHOLD, 2**_LOG2_OF_ITS_BYTES)
-            self.is_told, self.keeps_freed = True, freed
+            self.library.mallopt(_MMAP_THRESHOLD, 2**_LOG2_MMAP_THRESHOLD)
+            self.is_tuned, self.keeps_freed = True, freed
 
     def clear(self, size: int) -> None:
-        spare = psutil.virtual_memory().available // _SPARE
-        if self.library is not None and self.keeps_freed and size <= spare:
+        limit = psutil.virtual_memory().available // _CLEARABLE_SHARE
+        if self.library is not None and self.keeps_freed and size <= limit:
             block = self.library.malloc(size)
             if block:
                 ctypes.memset(block, 0, size)
                 self.library.free(block)
 
     @contextmanager
-    def gaps_taken(self) -> Iterator[None]:
-        """What the heap has room for between what is in use is taken, and not written to, so that a large array gets a
-        mapping of its own, which goes back to the kernel with it.
+    def fill_gaps(self) -> Iterator[None]:
+        """Allocate, without writing to them, all gaps in the heap that have room for a large array.
 
-        The heap of a process that kept what it freed is nearly all gaps. An array that lies in one leaves its pages
-        behind when it is freed, and the next may lie in another. For one call that compiles nothing: what a framework
-        makes then to keep would lie in mappings of its own too, and PyTorch's loop over clusters took a quarter longer
-        for it from there on.
+        Within this context a large array gets a mapping of its own, which goes back to the kernel when it is freed. The
+        heap of a process that keeps freed memory consists mostly of gaps. An array in one of them leaves its pages
+        behind when it is freed, and the next array may be in another gap.
+
+        Use it for one call that compiles nothing. Objects that a framework creates to keep would also get mappings of
+        their own, which makes PyTorch's loop over clusters a quarter slower from then on.
         """
-        if not self.is_told:
+        if not self.is_tuned:
             yield
             return
         assert self.library is not None
-        library, gaps = self.library, list[int]()
+        library, blocks = self.library, list[int]()
         library.mallinfo.restype = _MallInfo
         size = 2 ** (psutil.virtual_memory().total.bit_length() - 1)
-        while size >= 2**_LOG2_OF_ITS_BYTES and len(gaps) < _MOST_GAPS:
+        while size >= 2**_LOG2_MMAP_THRESHOLD and len(blocks) < _MOST_GAPS:
             mapped = library.mallinfo().hblks
             block = library.malloc(size)
             if block and library.mallinfo().hblks == mapped:
-                gaps.append(block)
+                blocks.append(block)
             else:
                 library.free(block)
                 size //= 2
         try:
             yield
         finally:
-            for block in gaps:
+            for block in blocks:
                 library.free(block)
 
 
@@ -107,39 +108,41 @@ _glibc = _Glibc()
 
 
 def keep_freed() -> None:
-    """From here on freed memory stays in the process, as TensorFlow keeps it by itself and all frameworks do on a GPU.
+    """Keep freed memory in the process from now on, as TensorFlow does by itself and all frameworks do on a GPU.
 
-    By itself glibc gives each large array back to the kernel, which clears the same pages again for the next step.
-    Called before a framework has started its threads.
+    By default glibc returns each large array to the kernel, which zeroes the same pages again for the next step. Call
+    this before a framework starts its threads.
     """
     _glibc.keep(freed=True)
 
 
 def allocation() -> str:
-    """What becomes of freed memory, as a row's provenance says it."""
+    """Return what happens to freed memory, for the provenance of a row."""
     return "kept" if _glibc.keeps_freed else "left to the C library"
 
 
 def fresh_pages() -> int:
-    """How many pages of memory the process has been given so far, each cleared first; 0 where nothing counts them."""
+    """Return the number of zeroed pages that the process has received so far; 0 if the system does not count them."""
     if sys.platform == "win32":
         return 0
-    import resource  # which Windows does not have
+    import resource  # does not exist on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def clear_pages(count: int) -> None:
-    """Within `keep_freed`, so many more pages are there that the system has cleared already: for an array that comes to
-    lie where none lay before. None where they are many for the memory that there is."""
+    """Make `count` more zeroed pages available to the allocator, for arrays that are placed where none was before.
+
+    This works after `keep_freed`. Nothing happens if they would take a large share of the available memory.
+    """
     _glibc.clear(count * mmap.PAGESIZE)
 
 
 @contextmanager
 def freed_given_back() -> Iterator[None]:
-    """What was freed before goes back to the system, and within `keep_freed` is suspended: what is freed goes back too.
+    """Return freed memory to the system, now and within this context, even after `keep_freed`.
 
-    A process that never asked for it keeps glibc's own thresholds, which move with what it frees until one is set.
+    A process without `keep_freed` keeps the thresholds of glibc, which adjust themselves until one is set.
     """
     gc.collect()
     kept = _glibc.keeps_freed
@@ -155,10 +158,15 @@ def freed_given_back() -> Iterator[None]:
 
 
 def peak_bytes(framework: str, device: str, run: Callable[[], object]) -> int | None:
-    """Most memory of a device ("cpu", "cuda", ...) in use during `run` above what was in use before; None where neither
-    the framework nor the system counts it. `run` is called once.
+    """Measure the peak of device memory during `run`, above what was in use before. `run` is called once.
 
-    A framework's own count comes first: what it keeps of freed memory hides the next peak from the system.
+    The framework's own count takes precedence, because freed memory that it keeps hides later peaks from the system.
+
+    Args:
+        device: "cpu", "cuda", ...
+
+    Returns:
+        The peak in bytes; None if neither the framework nor the system counts memory of the device.
     """
     adapter = registry.adapter(framework)
     if adapter.counts_memory(device):
@@ -170,12 +178,12 @@ def peak_bytes(framework: str, device: str, run: Callable[[], object]) -> int | 
 
 
 def peak_resident_bytes(run: Callable[[], object]) -> int:
-    """Most resident memory during `run` above what was resident before it.
+    """Measure the peak of resident memory during `run`, above what was resident before.
 
-    On Linux the kernel keeps the high-water mark exactly. Elsewhere a thread samples every millisecond, and a shorter
-    peak may be missed. Freed memory is returned to the system first, or a peak could hide in it.
+    On Linux the kernel keeps the exact high-water mark. Elsewhere a thread samples every millisecond and may miss a
+    shorter peak. Freed memory is returned to the system first, because a peak could hide in it.
     """
-    with freed_given_back(), _glibc.gaps_taken():
+    with freed_given_back(), _glibc.fill_gaps():
         if sys.platform != "linux" or not _reset_high_water_mark():
             return _sampled_peak(run)
         before = psutil.Process().memory_info().rss

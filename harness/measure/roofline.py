@@ -1,8 +1,8 @@
-"""How near a time is to what the machine allows (Williams, Waterman, Patterson 2009, Roofline).
+"""Distance of a time from what the machine allows (Williams, Waterman, Patterson 2009, Roofline).
 
-Two ceilings are measured: the FLOP/s of a large matrix product and the bytes/s of adding a large array to another, both
-as the framework itself computes them, on the same device and threads. Work that takes F FLOPs and moves B bytes cannot
-end before max(F / FLOP/s, B / bytes/s).
+Two ceilings are measured: the FLOP/s of a large matrix product and the bytes/s of adding one large array to another.
+The framework itself computes both, on the same device and threads. Work that takes F FLOPs and moves B bytes cannot
+take less time than max(F / FLOP/s, B / bytes/s).
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from dataclasses import dataclass
 
 from vocabench.harness import registry
 from vocabench.harness.measure.timing import Work, call_seconds
-from vocabench.harness.quantities import Measurement
+from vocabench.harness.run.rows import Measurement
 from vocabench.impls.spec import LeastWork
 
-_SECONDS = 0.3  # of calls for each ceiling
-_LONG_ENOUGH = 0.01  # seconds of a product large enough to keep the device busy
+_SECONDS = 0.3  # duration of the calls for each ceiling
+_LONG_ENOUGH = 0.01  # seconds of a matrix product that keeps the device busy
 _SMALLEST, _LARGEST = 512, 8192  # rows of its matrices
-_ADDED = 2**25  # float32 numbers, 128 MiB: two such arrays are larger than most processors' caches
+_ADDED = 2**25  # float32 entries, 128 MiB: two such arrays exceed the caches of most processors
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Samples of each: the best is the ceiling, since nothing but disturbance makes one lower."""
+    """Samples of both rates. The best sample is the ceiling, because disturbances can only lower a rate."""
 
     flops_per_second: tuple[float, ...]
     bytes_per_second: tuple[float, ...]
 
     def joined(self, other: Ceilings) -> Ceilings:
-        """With the samples of another moment: a busy one sees a ceiling that is too low throughout."""
+        """Return the samples of both. Samples from two moments are safer, as all of one may be disturbed."""
         return Ceilings(self.flops_per_second + other.flops_per_second, self.bytes_per_second + other.bytes_per_second)
 
 
 def ceilings(framework: str, device: str, dtype: str) -> Ceilings:
-    """Measured in about a second."""
+    """Measure both ceilings. This takes about a second."""
     adapter = registry.adapter(framework)
     size = _SMALLEST
     while True:
@@ -45,7 +45,7 @@ def ceilings(framework: str, device: str, dtype: str) -> Ceilings:
         size *= 2
     return Ceilings(
         flops_per_second=_rates(product, 2.0 * size**3),
-        bytes_per_second=_rates(adapter.prepare_add(_ADDED, device), 3.0 * 4 * _ADDED),  # two are read, one is written
+        bytes_per_second=_rates(adapter.prepare_add(_ADDED, device), 3.0 * 4 * _ADDED),  # two reads and one write
     )
 
 
@@ -58,10 +58,10 @@ def _rates(work: Work, amount: float) -> tuple[float, ...]:
     return tuple(rates)
 
 
-def measurements(layer_seconds: Measurement, least: LeastWork, found: Ceilings) -> list[Measurement]:
-    """What a row says of a layer's time besides the time itself."""
-    flops, moved = max(found.flops_per_second), max(found.bytes_per_second)
-    seconds = max(least.flops / flops, least.bytes / moved)
+def measurements(layer_seconds: Measurement, least: LeastWork, measured: Ceilings) -> list[Measurement]:
+    """Return the roofline quantities of a row that holds `layer_seconds`."""
+    flop_rate, byte_rate = max(measured.flops_per_second), max(measured.bytes_per_second)
+    seconds = max(least.flops / flop_rate, least.bytes / byte_rate)
     low, high = layer_seconds.low, layer_seconds.high
     return [
         Measurement(
@@ -73,6 +73,6 @@ def measurements(layer_seconds: Measurement, least: LeastWork, found: Ceilings) 
         ),
         Measurement("least_flops", least.flops, [least.flops]),
         Measurement("least_bytes", least.bytes, [least.bytes]),
-        Measurement("ceiling_flops_per_second", flops, list(found.flops_per_second)),
-        Measurement("ceiling_bytes_per_second", moved, list(found.bytes_per_second)),
+        Measurement("ceiling_flops_per_second", flop_rate, list(measured.flops_per_second)),
+        Measurement("ceiling_bytes_per_second", byte_rate, list(measured.bytes_per_second)),
     ]

@@ -1,4 +1,4 @@
-"""Intervals for noisy timings: paired, rank-based, indifferent to a few disturbed rounds."""
+"""Intervals for noisy timings: paired, based on ranks, and robust against a few disturbed rounds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Interval:
+    """An estimate with its confidence interval."""
+
     value: float
     low: float
     high: float
 
 
 def location(samples: Sequence[float], level: float = 0.95) -> Interval:
-    """Hodges-Lehmann estimate of the centre with the interval that inverts Wilcoxon's signed-rank test.
+    """Compute the Hodges-Lehmann estimate of the centre, with the interval that inverts Wilcoxon's signed-rank test.
 
-    The estimate is the median of all pairwise means (Walsh averages); the interval cuts off as many of them at each end
-    as the test's exact null distribution allows. Below six samples no interval reaches 95 %, and the whole range is
-    given.
+    The estimate is the median of all pairwise means (Walsh averages). The interval cuts off as many of them at each end
+    as the test's exact null distribution allows. With fewer than six samples no interval reaches 95 %, and the whole
+    range is returned.
 
     Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd edition, section 3.3.
     """
@@ -36,16 +38,16 @@ def location(samples: Sequence[float], level: float = 0.95) -> Interval:
 
 
 def paired_ratio(baseline: Sequence[float], other: Sequence[float]) -> tuple[Interval, list[float]]:
-    """How many times faster `other` is than `baseline`, round by round: the interval, and the ratio of each round."""
+    """Compute how many times faster `other` is than `baseline`: the interval, and the ratio of each round."""
     logs = np.log(np.asarray(baseline, dtype=np.float64) / np.asarray(other, dtype=np.float64))
     centre = location(logs.tolist())
-    interval = Interval(*(float(np.exp(v)) for v in (centre.value, centre.low, centre.high)))
+    interval = Interval(*(float(np.exp(log)) for log in (centre.value, centre.low, centre.high)))
     return interval, np.exp(logs).tolist()
 
 
 def _walsh_cut(count: int, level: float) -> int:
-    """How many Walsh averages lie outside the interval on each side."""
-    # Subset sums of 1..n, counted: the exact null distribution of the signed-rank statistic.
+    """Return the number of Walsh averages outside the interval on each side."""
+    # The number of subsets of 1..n with each sum: the exact null distribution of the signed-rank statistic.
     ways = np.zeros(count * (count + 1) // 2 + 1)
     ways[0] = 1
     for rank in range(1, count + 1):
@@ -56,10 +58,10 @@ def _walsh_cut(count: int, level: float) -> int:
 
 
 def shift(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> Interval:
-    """Hodges-Lehmann estimate of how far `second` lies above `first`, with the interval that inverts the rank-sum test.
+    """Compute the Hodges-Lehmann estimate of `second` minus `first`, with the interval that inverts the rank-sum test.
 
-    The estimate is the median of all differences; the interval cuts off as many of them at each end as the test's null
-    distribution allows. Where so few samples cannot reach the level, the whole range is given.
+    The estimate is the median of all differences. The interval cuts off as many of them at each end as the test's null
+    distribution allows. If there are too few samples for the level, the whole range is returned.
 
     Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd edition, sections 4.2 and 4.3.
     """
@@ -70,18 +72,19 @@ def shift(first: Sequence[float], second: Sequence[float], level: float = 0.95) 
     return Interval(float(np.median(differences)), float(differences[cut]), float(differences[-1 - cut]))
 
 
-_EXACT_PAIRS = 2500  # from so many on, the normal approximation of the rank-sum statistic is as good
+_EXACT_PAIRS = 2500  # above this, the normal approximation of the rank-sum statistic is as accurate
 
 
 @cache
 def _rank_sum_cut(first: int, second: int, level: float) -> int:
-    """How many differences lie outside the interval on each side."""
+    """Return the number of differences outside the interval on each side."""
     tail, pairs = (1 - level) / 2, first * second
     if pairs > _EXACT_PAIRS:
         deviation = np.sqrt(pairs * (first + second + 1) / 12)
         return max(0, int(np.floor(pairs / 2 + NormalDist().inv_cdf(tail) * deviation - 0.5)))
-    # Orders of both samples by the statistic: the largest comes from the first, above all of the second, or from the
-    # second. ways[n] holds them for n of the second and as many of the first as the outer loop has added.
+    # Number of orders of both samples by their statistic. The largest value is either one of the first sample, above
+    # all of the second, or one of the second. ways[n] counts the orders of n values of the second sample and as many of
+    # the first as the outer loop has added.
     ways = [np.eye(1, pairs + 1)[0] for _ in range(second + 1)]
     for _ in range(first):
         for number in range(1, second + 1):

@@ -1,4 +1,4 @@
-"""`vocabench compare`: exit codes, formats and mistakes; a planted slowdown on this machine."""
+"""`vocabench compare`: exit codes, formats and mistakes, and the detection of a real slowdown on this machine."""
 
 import json
 import re
@@ -9,12 +9,14 @@ import pytest
 
 from tests import ROOT
 from tests.harness.compare.runs import FACTORS, cell, perplexity, row, run, timed, verdicts
+from tests.rows import write_json
 from vocabench.harness import cli, layers
 from vocabench.harness.compare import gate
 from vocabench.harness.measure import timing
 from vocabench.harness.measure.workload import batch, zipf_counts
-from vocabench.harness.run.cells import Selection, Suite
+from vocabench.harness.run.settings import Selection
 from vocabench.harness.run.store import Store
+from vocabench.harness.run.suites import Suite
 
 
 @pytest.fixture
@@ -23,14 +25,14 @@ def files(in_empty_folder):
         path = in_empty_folder / name
         path.parent.mkdir(exist_ok=True)
         with Store(path) as store:
-            for each in rows:
-                store.append(each)
+            for stored in rows:
+                store.append(stored)
         return str(path)
 
     return write
 
 
-def test_the_command_s_exit_codes_and_formats(files, capsys, in_empty_folder):
+def test_exit_codes_and_formats(files, capsys, in_empty_folder):
     rng = np.random.default_rng(10)
     before, slow = files("a.jsonl", run(rng, FACTORS)), files("b.jsonl", run(rng, FACTORS | {"sohsm": 0.2}))
     assert cli.main(["compare", before, before]) == 0
@@ -52,7 +54,7 @@ def test_the_command_s_exit_codes_and_formats(files, capsys, in_empty_folder):
     assert capsys.readouterr().out.splitlines()[-1] == "not comparable: nothing shared"
 
 
-def test_a_folder_stands_for_runs_of_the_same_code(files, capsys):
+def test_a_folder_is_read_as_runs_of_the_same_code(files, capsys):
     rng = np.random.default_rng(11)
     for number in (1, 2):
         files(f"before/{number}.jsonl", run(rng, FACTORS))
@@ -61,15 +63,15 @@ def test_a_folder_stands_for_runs_of_the_same_code(files, capsys):
     assert cli.main(["compare", "before", "before"]) == 0
 
 
-def test_runs_of_other_code_or_definitions_are_not_taken_for_one_side(files, capsys):
+def test_runs_of_different_code_or_definitions_are_refused_as_one_side(files, capsys):
     rng = np.random.default_rng(16)
-    times = {side: 0.1 * np.exp(rng.normal(0, 0.01, 21)) for side in ("baseline", "own")}
+    times = {side: 0.1 * np.exp(rng.normal(0, 0.01, 21)) for side in ("baseline", "other")}
 
     def code(fingerprint, definition):
-        found = row(cell(), timed(times["baseline"], times["own"], detail={"timing": definition}))
-        return found | {"provenance": found["provenance"] | {"code": {"fingerprint": fingerprint}}}
+        measurement = timed(times["baseline"], times["other"], detail={"timing": definition})
+        return row(cell(), measurement, code={"fingerprint": fingerprint})
 
-    for folder, second, told in (
+    for folder, second, reason in (
         ("code", code("bbb", 3), "code aaa and bbb"),
         ("definitions", code("aaa", 2), "layer_seconds by definition 3 and 2"),
     ):
@@ -79,14 +81,14 @@ def test_runs_of_other_code_or_definitions_are_not_taken_for_one_side(files, cap
             assert cli.main(["compare", *pair]) == 2
             (line,) = capsys.readouterr().err.splitlines()
             assert folder in line
-            assert told in line
+            assert reason in line
             assert "allowed: " in line
     assert cli.main(["compare", "code/1.jsonl", "code/2.jsonl"]) == 0
 
 
 def test_rows_of_another_schema_are_not_comparable(files, capsys, in_empty_folder):
     path = files("a.jsonl", [perplexity(1.0)])
-    (in_empty_folder / "old.jsonl").write_text(json.dumps(perplexity(1.0) | {"schema": 99}) + "\n")
+    write_json(in_empty_folder / "old.jsonl", [perplexity(1.0).to_json() | {"schema": 99}])
     assert cli.main(["compare", path, "old.jsonl"]) == 3
     assert "schema version 99" in capsys.readouterr().out
 
@@ -106,12 +108,12 @@ def test_rows_of_another_schema_are_not_comparable(files, capsys, in_empty_folde
         (["a.jsonl", "a.jsonl", "--frameworks", "jax,jax"], "two of them"),
         (["a.jsonl", "a.jsonl", "--frameworks", "jax,pytorch"], "unknown framework 'pytorch'"),
         (["a.jsonl", "folder"], "no results file"),
-        (["a.jsonl", "other.jsonl"], "no cell: missing"),
+        (["a.jsonl", "other.jsonl"], "not a cell: missing"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(files, capsys, in_empty_folder, arguments, message):
     files("a.jsonl", [perplexity(1.0)])
-    files("other.jsonl", [perplexity(1.0) | {"cell": {}}])
+    write_json(in_empty_folder / "other.jsonl", [perplexity(1.0).to_json() | {"cell": {}}])
     (in_empty_folder / "broken.jsonl").write_text("{\n")
     (in_empty_folder / "folder").mkdir()
     assert cli.main(["compare", *arguments]) == 2
@@ -135,21 +137,21 @@ def test_a_mistake_is_one_line_and_exit_2(files, capsys, in_empty_folder, argume
         (["status"], 3),
     ],
 )
-def test_odd_rows_are_no_traceback(files, in_empty_folder, place, value):
-    rows = [{"schema": 1, **each} for each in run(np.random.default_rng(14), FACTORS, rounds=7)]
-    good = files("good.jsonl", rows)
+def test_invalid_rows_never_raise(files, in_empty_folder, place, value):
+    rows = run(np.random.default_rng(14), FACTORS, rounds=7)
+    valid = files("valid.jsonl", rows)
     for number in (0, 1):
-        odd = json.loads(json.dumps(rows))
-        inner = odd[number]
+        changed = [json.loads(json.dumps(stored.to_json())) for stored in rows]
+        inner = changed[number]
         for step in place[:-1]:
             inner = inner[step]
         inner[place[-1]] = value
-        (in_empty_folder / "odd.jsonl").write_text("".join(json.dumps(each) + "\n" for each in odd))
-        for pair in ([good, "odd.jsonl"], ["odd.jsonl", good]):
+        write_json(in_empty_folder / "changed.jsonl", changed)
+        for pair in ([valid, "changed.jsonl"], ["changed.jsonl", valid]):
             assert cli.main(["compare", *pair]) in (0, 1, 2, 3)
 
 
-def test_the_example_s_commands_are_ours():
+def test_the_commands_of_the_github_example_are_valid():
     text = (ROOT / "docs" / "examples" / "github-actions.yml").read_text()
     (cells,) = re.findall(r"^  CELLS: (.*)$", text, re.MULTILINE)
     parsed = cli._parser().parse_args(["run", *cells.split(), "--out", "x.jsonl"])
@@ -158,9 +160,9 @@ def test_the_example_s_commands_are_ours():
         methods=parsed.method,
         vocab=parsed.vocab,
         tasks=parsed.task,
-        settings=dict(each.split("=") for each in parsed.set),
+        settings=dict(setting.split("=") for setting in parsed.set),
     )
-    assert {each.task for each in Suite.load(parsed.suite).cells(selection)} == {"timing"}
+    assert {measured.task for measured in Suite.load(parsed.suite).cells(selection)} == {"timing"}
     assert cli._parser().parse_args(["compare", "rows/base", "rows/head", "--out", "gate.md"]).before == "rows/base"
 
 
@@ -168,9 +170,11 @@ ROUNDS, RUNS, TRIALS = 21, 3, 20
 
 
 @pytest.mark.slow
-def test_on_this_machine_ten_percent_is_caught_and_none_is_not():
-    """Real layers, timed as the harness does, three runs a side in turns. A call takes a fraction of a millisecond, so
-    that most run between two interruptions by whatever else the machine does."""
+def test_a_slowdown_of_ten_percent_is_detected_on_this_machine_without_false_alarms():
+    """Real layers are timed as the harness times them, with three alternating runs per side.
+
+    A call takes a fraction of a millisecond, so that most calls fit between two interruptions by other processes.
+    """
     counts = zipf_counts(300)
     inputs = batch(counts, tokens=16, dim=32, seed=0)
 
@@ -179,9 +183,9 @@ def test_on_this_machine_ten_percent_is_caught_and_none_is_not():
         return layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
 
     def slowed(call):
-        """A tenth of the call's own time in busy work after it."""
+        """Add busy work of a tenth of the call's own time."""
 
-        def both():
+        def slowed_call():
             start = time.perf_counter()
             call()
             end = time.perf_counter()
@@ -189,24 +193,25 @@ def test_on_this_machine_ten_percent_is_caught_and_none_is_not():
             while time.perf_counter() < stop:
                 pass
 
-        return both
+        return slowed_call
 
-    def measure(planted):
+    def measure(slowdown):
         rows = []
         for method in ("full_softmax", "huffman"):
-            own = slowed(work(method)) if planted and method == "huffman" else work(method)
-            found = timing.paired([work("full_softmax")], [own], rounds=ROUNDS, budget_seconds=60)
-            rows.append(row(cell(method), timed(found.baseline.samples, found.other.samples)))
+            other = slowed(work(method)) if slowdown and method == "huffman" else work(method)
+            result = timing.paired([work("full_softmax")], [other], rounds=ROUNDS, budget_seconds=60)
+            rows.append(row(cell(method), timed(result.baseline.samples, result.other.samples)))
         return rows
 
-    alarms, caught = [], 0
+    false_alarms, detected = [], 0
     for _ in range(TRIALS):
-        before, again, planted = [], [], []
-        for _ in range(RUNS):  # in turns, so that no side has the machine at another time of the day
+        before, same, slower = [], [], []
+        for _ in range(RUNS):  # alternating, so that the machine's load changes for all of them
             before += measure(False)
-            again += measure(False)
-            planted += measure(True)
-        alarms += [each for each in gate.compare(before, again, gate.Limits()) if each.verdict == gate.WORSE]
-        caught += verdicts(gate.compare(before, planted, gate.Limits()))["huffman", "layer_seconds"] == gate.WORSE
-    assert not alarms
-    assert caught == TRIALS
+            same += measure(False)
+            slower += measure(True)
+        findings = gate.compare(before, same, gate.Limits())
+        false_alarms += [finding for finding in findings if finding.verdict == gate.WORSE]
+        detected += verdicts(gate.compare(before, slower, gate.Limits()))["huffman", "layer_seconds"] == gate.WORSE
+    assert not false_alarms
+    assert detected == TRIALS

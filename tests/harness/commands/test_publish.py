@@ -1,13 +1,15 @@
-"""What is published of a run, and what is not."""
+"""The rows of a run that are published, and the parts of them that are not."""
 
 import json
 import os
 
 import pytest
 
+from tests.rows import write_json
 from vocabench.harness import cli, registry
-from vocabench.harness.run.cells import Cell, Names
-from vocabench.harness.run.store import Store, read
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.settings import Names
+from vocabench.harness.run.store import read
 from vocabench.impls.options import Choice, Number, Rising
 
 DETAIL = {
@@ -34,71 +36,69 @@ def row(seed=0, *, status="ok", dirty=False, dataset="pydoc-small", detail=DETAI
 @pytest.fixture
 def run(in_empty_folder):
     def write(*rows, name="quick-0123456789ab.jsonl"):
-        with Store(in_empty_folder / name) as store:
-            for each in rows:
-                store.append(each)
+        write_json(in_empty_folder / name, rows)
         return name
 
     return write
 
 
 def published(folder, name="quick"):
-    return read(folder / "results" / f"{name}.jsonl")
+    return [row.to_json() for row in read(folder / "results" / f"{name}.jsonl")]
 
 
-def test_measured_rows_are_kept_whole(run, in_empty_folder, capsys):
+def test_measured_rows_are_published_unchanged(run, in_empty_folder, capsys):
     path = run(row(0, status="error"), row(0), row(1, status="oom"), row(2))
     assert cli.main(["publish", path]) == 0
-    found = published(in_empty_folder)
-    assert found == [read(in_empty_folder / path)[i] for i in (1, 3)]
-    told = capsys.readouterr().out
-    assert "left out: language_modelling torch sohsm" in told
-    assert "oom: no memory" in told
-    assert "2 rows: results/quick.jsonl" in told
+    rows = [stored.to_json() for stored in read(in_empty_folder / path)]
+    assert published(in_empty_folder) == [rows[1], rows[3]]
+    printed = capsys.readouterr().out
+    assert "left out: language_modelling torch sohsm" in printed
+    assert "oom: no memory" in printed
+    assert "2 rows: results/quick.jsonl" in printed
 
 
-def test_text_of_others_is_left_out(run, in_empty_folder, capsys):
+def test_quotations_of_restricted_data_are_left_out(run, in_empty_folder, capsys):
     assert cli.main(["publish", run(row(dataset="duc-2004", options={"clusters": 7}), row(1)), "--as", "both"]) == 0
-    others, own = published(in_empty_folder, "both")
-    assert "quoted" not in json.dumps(others)
-    assert others["measurements"][0]["detail"] == {"curve": [{"step": 1}]}
-    assert others["cell"]["options"] == {"clusters": 7}
-    assert own["measurements"][0]["detail"] == DETAIL
+    restricted, free = published(in_empty_folder, "both")
+    assert "quoted" not in json.dumps(restricted)
+    assert restricted["measurements"][0]["detail"] == {"curve": [{"step": 1}]}
+    assert restricted["cell"]["options"] == {"clusters": 7}
+    assert free["measurements"][0]["detail"] == DETAIL
     assert "left out of 1 rows" in capsys.readouterr().out
 
 
-def test_where_a_dataset_lies_is_left_out(run, in_empty_folder):
+def test_the_path_of_a_dataset_is_left_out(run, in_empty_folder):
     assert cli.main(["publish", run(row(dataset="/home/me/corpora/novels")), "--as", "novels"]) == 0
-    (found,) = published(in_empty_folder, "novels")
-    assert "/home/me" not in json.dumps(found)
-    assert found["cell"]["dataset"] == "novels"
-    assert found["key"] == Cell.from_json(found["cell"]).key
+    (stored,) = published(in_empty_folder, "novels")
+    assert "/home/me" not in json.dumps(stored)
+    assert stored["cell"]["dataset"] == "novels"
+    assert stored["key"] == Cell.from_json(stored["cell"]).key
 
 
-PLACE, ITS_NAME = "/home/me/x.npy@0123456789ab", "x.npy@0123456789ab"
+PATH, FILE_NAME = "/home/me/x.npy@0123456789ab", "x.npy@0123456789ab"
 
 
-def places(kinds):
-    """A path for all that may take one, and for what is not known."""
-    return {name: PLACE for name, kind in kinds.items() if not isinstance(kind, Choice | Number | Rising | Names)}
+def paths_for(kinds):
+    """Return a path for each option or setting that may hold one, and for each of an unknown kind."""
+    return {name: PATH for name, kind in kinds.items() if not isinstance(kind, Choice | Number | Rising | Names)}
 
 
 @pytest.mark.parametrize("task", ["timing", "language_modelling", "word_vectors", "gone"])
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm", "binary_tree", "cnn_softmax", "gone"])
-def test_where_a_file_of_an_option_or_setting_lies_is_left_out(run, in_empty_folder, method, task):
+def test_paths_of_files_in_options_and_settings_are_left_out(run, in_empty_folder, method, task):
     options = {"gone": None} if method == "gone" else registry.definition(method).options
     settings = {"gone": None} if task == "gone" else registry.task(task).SETTINGS
-    given = {"options": places(options), "settings": places(settings)}
-    assert cli.main(["publish", run(row(method=method, task=task, **given))]) == 0
-    (found,) = published(in_empty_folder)
-    for room, named in given.items():
-        assert found["cell"][room] == dict.fromkeys(named, ITS_NAME)
-    assert "/home/me" not in json.dumps(found)
-    assert found["key"] == Cell.from_json(found["cell"]).key
+    values = {"options": paths_for(options), "settings": paths_for(settings)}
+    assert cli.main(["publish", run(row(method=method, task=task, **values))]) == 0
+    (stored,) = published(in_empty_folder)
+    for kind, named in values.items():
+        assert stored["cell"][kind] == dict.fromkeys(named, FILE_NAME)
+    assert "/home/me" not in json.dumps(stored)
+    assert stored["key"] == Cell.from_json(stored["cell"]).key
 
 
-def test_a_file_that_only_calls_itself_ours_is_not(run, in_empty_folder):
-    assert cli.main(["publish", run(row(dataset="pydoc-of-mine.txt"))]) == 0
+def test_a_file_named_like_a_free_dataset_is_not_quoted(run, in_empty_folder):
+    assert cli.main(["publish", run(row(dataset="pydoc-own.txt"))]) == 0
     assert "quoted" not in (in_empty_folder / "results" / "quick.jsonl").read_text()
 
 
@@ -111,7 +111,7 @@ def test_a_file_that_only_calls_itself_ours_is_not(run, in_empty_folder):
         ([row()], ["--as", ".hidden"], "name '.hidden'"),
     ],
 )
-def test_what_is_refused_leaves_nothing(run, in_empty_folder, capsys, rows, more, message):
+def test_nothing_is_written_if_publishing_is_refused(run, in_empty_folder, capsys, rows, more, message):
     assert cli.main(["publish", run(*rows), *more]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
@@ -121,8 +121,8 @@ def test_what_is_refused_leaves_nothing(run, in_empty_folder, capsys, rows, more
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"cell": {}}, "no cell: missing"),
-        ({"cell": row()["cell"] | {"speed": 1}}, "unexpected keyword argument 'speed'"),
+        ({"cell": {}}, "not a cell: missing"),
+        ({"cell": row()["cell"] | {"speed": 1}}, "unknown field 'speed'"),
         ({"cell": row()["cell"] | {"options": 3}}, "options=3"),
         ({"provenance": []}, "provenance=(a list of 0): allowed: an object"),
         ({"measurements": [3]}, "measurements[0]=3: allowed: an object"),
@@ -141,18 +141,18 @@ def test_what_is_refused_leaves_nothing(run, in_empty_folder, capsys, rows, more
     ],
 )
 @pytest.mark.parametrize("command", [["publish"], ["table", "--against", "published", "--run"]])
-def test_rows_of_another_form_are_one_line(run, capsys, command, broken, message):
+def test_invalid_rows_are_refused_in_one_line(run, capsys, command, broken, message):
     assert cli.main([*command, run(row() | broken)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
 
 
-def test_a_changed_tree_may_be_allowed(run, in_empty_folder):
+def test_rows_of_a_changed_tree_can_be_allowed(run, in_empty_folder):
     assert cli.main(["publish", run(row(dirty=True)), "--allow-dirty"]) == 0
     assert published(in_empty_folder)[0]["provenance"]["code"]["dirty"] is True
 
 
-def test_published_rows_are_replaced_only_when_asked(run, in_empty_folder, capsys):
+def test_published_rows_are_replaced_only_with_the_option(run, in_empty_folder, capsys):
     assert cli.main(["publish", run(row()), "--as", "kept"]) == 0
     newer = run(row(1), name="newer.jsonl")
     assert cli.main(["publish", newer, "--as", "kept"]) == 2
@@ -162,13 +162,13 @@ def test_published_rows_are_replaced_only_when_asked(run, in_empty_folder, capsy
     assert published(in_empty_folder, "kept")[0]["cell"]["seed"] == 1
 
 
-def test_a_write_that_fails_leaves_what_was_there(run, in_empty_folder, monkeypatch, capsys):
+def test_a_failed_write_leaves_the_published_rows(run, in_empty_folder, monkeypatch, capsys):
     assert cli.main(["publish", run(row())]) == 0
 
-    def full(*_):
+    def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", fail)
     newer = "newer.jsonl"
     (in_empty_folder / newer).write_text((in_empty_folder / "quick-0123456789ab.jsonl").read_text())
     assert cli.main(["publish", newer, "--as", "quick", "--replace"]) == 2

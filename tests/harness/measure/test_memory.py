@@ -10,8 +10,15 @@ import pytest
 from vocabench.harness import registry
 from vocabench.harness.measure import memory
 
+needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="tests the allocator of glibc")
 
-def test_a_peak_that_is_freed_again_is_seen():
+
+def printed_by(code, *arguments):
+    """Run code in a new process, whose allocator no other test has changed."""
+    return subprocess.check_output([sys.executable, "-c", code, *arguments], text=True).strip()
+
+
+def test_a_peak_is_measured_even_if_it_is_freed_again():
     def work():
         return np.ones(25_000_000).sum()  # 200 MB
 
@@ -21,13 +28,13 @@ def test_a_peak_that_is_freed_again_is_seen():
 
 
 def test_a_framework_that_counts_its_memory_is_asked():
-    """TensorFlow keeps what it frees, so that the system sees the first peak alone."""
+    """TensorFlow keeps freed memory, so that the system would see only the first peak."""
     tf = pytest.importorskip("tensorflow")
     if not registry.adapter("tensorflow").counts_memory("cpu"):
-        pytest.skip("without oneDNN it counts nothing on a CPU")
+        pytest.skip("TensorFlow counts no CPU memory without oneDNN")
 
     def work():
-        return tf.reduce_sum(tf.ones([2**25]))  # 4 bytes each; its allocator has pieces of powers of two
+        return tf.reduce_sum(tf.ones([2**25]))  # 4 bytes each; the allocator rounds up to powers of two
 
     for _ in range(3):
         peak = memory.peak_bytes("tensorflow", "cpu", work)
@@ -37,9 +44,9 @@ def test_a_framework_that_counts_its_memory_is_asked():
 
 _STEPS = """
 import resource, sys, threading
-from harness import memory
+from vocabench.harness.measure import memory
 
-def work(size=200_000_000):  # bytes: some 49,000 pages
+def work(size=200_000_000):  # bytes, about 49,000 pages
     b"x" * size
 
 def faults(size=200_000_000):
@@ -54,7 +61,7 @@ if "keep" in sys.argv:
 faults()
 large = faults()
 peak = memory.peak_resident_bytes(work)
-# glibc by itself keeps arrays up to 32 MiB once it has freed one, unless a threshold was ever set.
+# By default glibc keeps arrays up to 32 MiB once it has freed one, unless a threshold was ever set.
 for _ in range(2):
     work(20_000_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -67,45 +74,43 @@ print(large, peak, small, within, memory.allocation(), sep="|")
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library allocates in its own way")
+@needs_glibc
 @pytest.mark.parametrize("kept", [True, False])
-def test_freed_memory_is_taken_again_without_the_kernel_and_hides_no_peak(kept):
-    command = [sys.executable, "-c", _STEPS, *(["keep"] if kept else [])]
-    said = subprocess.check_output(command, text=True)
-    large, peak, small, within, allocation = said.strip().split("|")
+def test_freed_memory_is_reused_without_the_kernel_and_hides_no_peak(kept):
+    large, peak, small, within, allocation = printed_by(_STEPS, *(["keep"] if kept else [])).split("|")
     assert (int(large) < 1000) == kept, large
     assert 180e6 < float(peak) < 300e6
-    assert int(small) < 1000, "a peak that was measured changes nothing for what comes after it"
+    assert int(small) < 1000, "measuring a peak must not change the allocator for later work"
     assert int(within) > 40_000
     assert (allocation == "kept") == kept
 
 
 _CLEARED = """
-from harness import memory
+from vocabench.harness.measure import memory
 
 memory.keep_freed()
 before = memory.fresh_pages()
 memory.clear_pages(50_000)
 cleared = memory.fresh_pages()
-memory.clear_pages(10**12)  # more than any machine has: none
+memory.clear_pages(10**12)  # more than any machine has, so nothing happens
 array = b"x" * 200_000_000  # fewer than 49,000 pages
 print(cleared - before, memory.fresh_pages() - cleared)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library allocates in its own way")
-def test_an_array_takes_pages_that_were_cleared_before():
-    cleared, given = subprocess.check_output([sys.executable, "-c", _CLEARED], text=True).split()
+@needs_glibc
+def test_an_array_uses_pages_that_were_cleared_before():
+    cleared, fresh = printed_by(_CLEARED).split()
     assert int(cleared) > 49_000
-    assert int(given) < 1000
+    assert int(fresh) < 1000
 
 
 _GAPS = """
-from harness import memory
+from vocabench.harness.measure import memory
 
 memory.keep_freed()
 arrays = [b"x" * size for size in (60_000_000, 120_000, 90_000_000, 120_000, 70_000_000, 120_000)]
-del arrays[0::2]  # three gaps between what stays
+del arrays[0::2]  # leaves three gaps between the small arrays
 
 def work():
     for size in (55_000_000, 65_000_000, 85_000_000):  # one after the other
@@ -115,7 +120,6 @@ print(memory.peak_resident_bytes(work))
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library allocates in its own way")
-def test_no_gap_of_the_heap_keeps_the_pages_of_what_was_freed():
-    peak = float(subprocess.check_output([sys.executable, "-c", _GAPS], text=True))
-    assert 84e6 < peak < 90e6
+@needs_glibc
+def test_gaps_in_the_heap_keep_no_freed_pages():
+    assert 84e6 < float(printed_by(_GAPS)) < 90e6

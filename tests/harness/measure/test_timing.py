@@ -1,4 +1,4 @@
-"""Paired timing on work whose length is known."""
+"""Paired timing of work whose duration is known."""
 
 import time
 from dataclasses import replace
@@ -18,123 +18,6 @@ def sleeper(seconds):
     return lambda: time.sleep(seconds)
 
 
-def test_a_ratio_of_sleeps():
-    found = paired([sleeper(0.03)], [sleeper(0.01)], rounds=11, budget_seconds=5)
-    assert 2.0 < found.ratio.low <= found.ratio.value <= found.ratio.high < 3.5
-    assert len(found.other.samples) == len(found.baseline.samples) == 11
-
-
-def test_a_time_is_of_one_call_where_a_piece_is_several():
-    found = paired([sleeper(0.03)], [sleeper(0.03)], rounds=6, budget_seconds=5, calls=3)
-    for side in (found.baseline, found.other):
-        assert 0.01 <= side.seconds.value < 0.02
-
-
-def test_steps_in_flight_are_of_a_definition_of_their_own(monkeypatch):
-    """Layer and baseline are asked for as many; decoding is waited for each time."""
-    asked = []
-    prepare = Layer.prepare
-
-    def counted(layer, work, *given, calls=1, **named):
-        asked.append((work, calls))
-        return prepare(layer, work, *given, calls=calls, **named)
-
-    monkeypatch.setattr(Layer, "prepare", counted)
-    cell = small_cell("layer_seconds", "topk_seconds")
-    monkeypatch.setattr(timing, "calls_in_flight", lambda device: 2 if device == "cpu" else 1)
-    found = {m.quantity: m.detail.get("timing") for m in timing.run(cell, lambda text: None).measurements}
-    assert asked[:2] == [("layer", 2)] * 2
-    assert {calls for work, calls in asked if work == "topk"} == {1}
-    assert (found["layer_seconds"], found["topk_seconds"]) == (IN_FLIGHT_DEFINITION, DEFINITION)
-
-
-@pytest.mark.parametrize(("device", "several"), [("cpu", False), ("cuda", True), ("cuda:1", True)])
-def test_only_an_accelerator_is_asked_for_several_steps(device, several):
-    assert (calls_in_flight(device) > 1) == several
-
-
-def test_the_first_call_is_kept_apart():
-    calls = []
-
-    def compiled_late():
-        time.sleep(0.2 if not calls else 0.005)
-        calls.append(1)
-
-    found = paired([sleeper(0.005)], [compiled_late], rounds=6, budget_seconds=1)
-    assert found.other.first_call > 0.15
-    assert found.other.seconds.value < 0.05
-    assert found.other.turns > 1  # a sample of short work is of several turns
-
-
-def test_six_rounds_are_taken_whatever_the_budget():
-    assert len(paired([sleeper(0.02)], [sleeper(0.02)], rounds=50, budget_seconds=0.0).ratios) == 6
-
-
-def test_an_interrupted_call_counts_for_little():
-    """Every tenth call takes as long as a hundred, as if the scheduler had given the core to others."""
-    calls = []
-
-    def interrupted():
-        calls.append(1)
-        busy(0.02 if len(calls) % 10 == 0 else 0.0002)
-
-    found = paired([lambda: busy(0.0002)], [interrupted], rounds=6, budget_seconds=5)
-    assert found.other.turns > 10
-    assert found.other.seconds.value < 0.001  # the mean call takes 2 ms
-
-
-def test_an_interrupted_call_of_one_of_several_pieces_counts_for_little_too():
-    calls = []
-
-    def interrupted():
-        calls.append(1)
-        time.sleep(0.1 if len(calls) % 10 == 0 else 0.005)
-
-    found = paired([sleeper(0.005)] * 8, [interrupted, *[sleeper(0.005)] * 7], rounds=6, budget_seconds=5)
-    assert found.other.turns == 3  # a single one of each takes 40 ms, for one piece enough
-    assert max(found.other.samples) < 0.012  # a mean would be 0.017 where one was interrupted
-
-
-def test_of_several_pieces_a_sample_is_the_mean():
-    pieces = [sleeper(0.01), sleeper(0.03)]
-    found = paired(pieces, [sleeper(0.01)] * 2, rounds=6, budget_seconds=5)
-    assert 0.02 <= found.baseline.seconds.value < 0.03
-    assert 1.5 < found.ratio.value < 2.5
-
-
-def test_calls_strictly_alternate_between_the_sides():
-    """However short: none is called again, which would find what it touches in a cache, before all others were."""
-    order = []
-
-    def piece(side, number, seconds):
-        return lambda: (order.append((side, number)), busy(seconds))
-
-    slow, fast = ([piece(side, number, seconds) for number in range(3)] for side, seconds in (("a", 0.001), ("b", 0.0)))
-    paired(slow, fast, rounds=6, budget_seconds=0.0)
-    timed = order[-6 * 6 * 3 :]
-    assert timed == [(side, number) for _ in range(6 * 3) for number in range(3) for side in "ab"]
-
-
-def test_rows_alone_are_decoded_in_turn_by_both(monkeypatch):
-    decoded = {"full_softmax": [], "huffman": []}
-
-    def prepare(layer, work, hidden, **_):
-        return lambda: decoded[layer.spec.method].append(hidden)
-
-    monkeypatch.setattr(Layer, "prepare", prepare)
-    cell = small_cell("topk_seconds")
-    cell = replace(cell, settings={**cell.settings, "decode_rows": 40})
-    found = {m.quantity: m for m in timing.run(cell, lambda text: None).measurements}
-    assert found["topk1_seconds"].detail["batches"] == 32
-    for hidden in decoded.values():
-        alone = [rows_ND for rows_ND in hidden if len(rows_ND) == 1]
-        assert len({rows_ND.tobytes() for rows_ND in alone[:32]}) == 32
-        assert all(np.array_equal(*pair) for pair in zip(alone[:32], alone[32:64], strict=True))
-        whole_ND = next(rows_ND for rows_ND in hidden if len(rows_ND) == 40)
-        assert np.array_equal(alone[0], whole_ND[:1])
-        assert np.array_equal(alone[31], whole_ND[39:])
-
-
 def busy(seconds):
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -146,11 +29,131 @@ def small_cell(*quantities):
     return Cell("s", "timing", "numpy", "huffman", 60, 8, 40, precision="float64", settings=settings)
 
 
-def test_steps_that_were_timed_do_not_change_what_is_decoded(monkeypatch):
+def measurements_of(cell):
+    return {m.quantity: m for m in timing.run(cell, lambda text: None).measurements}
+
+
+def test_the_ratio_of_two_sleeps_is_measured():
+    result = paired([sleeper(0.03)], [sleeper(0.01)], rounds=11, budget_seconds=5)
+    assert 2.0 < result.ratio.low <= result.ratio.value <= result.ratio.high < 3.5
+    assert len(result.other.samples) == len(result.baseline.samples) == 11
+
+
+def test_the_time_of_several_calls_per_piece_is_that_of_one():
+    result = paired([sleeper(0.03)], [sleeper(0.03)], rounds=6, budget_seconds=5, calls=3)
+    for side in (result.baseline, result.other):
+        assert 0.01 <= side.seconds.value < 0.02
+
+
+def test_steps_in_flight_have_their_own_definition(monkeypatch):
+    """Both sides keep the same number of steps in flight. Decoding synchronizes after each call."""
+    prepared = []
+    prepare = Layer.prepare
+
+    def recorded(layer, work, *arguments, calls=1, **keywords):
+        prepared.append((work, calls))
+        return prepare(layer, work, *arguments, calls=calls, **keywords)
+
+    monkeypatch.setattr(Layer, "prepare", recorded)
+    monkeypatch.setattr(timing, "calls_in_flight", lambda device: 2 if device == "cpu" else 1)
+    measurements = measurements_of(small_cell("layer_seconds", "topk_seconds"))
+    assert prepared[:2] == [("layer", 2)] * 2
+    assert {calls for work, calls in prepared if work == "topk"} == {1}
+    assert measurements["layer_seconds"].detail["timing"] == IN_FLIGHT_DEFINITION
+    assert measurements["topk_seconds"].detail["timing"] == DEFINITION
+
+
+@pytest.mark.parametrize(("device", "several"), [("cpu", False), ("cuda", True), ("cuda:1", True)])
+def test_only_an_accelerator_has_several_steps_in_flight(device, several):
+    assert (calls_in_flight(device) > 1) == several
+
+
+def test_the_first_call_is_kept_separately():
+    calls = []
+
+    def slow_at_first():
+        time.sleep(0.2 if not calls else 0.005)
+        calls.append(1)
+
+    result = paired([sleeper(0.005)], [slow_at_first], rounds=6, budget_seconds=1)
+    assert result.other.first_call > 0.15
+    assert result.other.seconds.value < 0.05
+    assert result.other.turns > 1  # short work is called several times per sample
+
+
+def test_at_least_six_rounds_are_measured_whatever_the_budget():
+    assert len(paired([sleeper(0.02)], [sleeper(0.02)], rounds=50, budget_seconds=0.0).ratios) == 6
+
+
+def test_interrupted_calls_count_for_little():
+    """Every tenth call takes as long as a hundred, as if the scheduler had given the core to another process."""
+    calls = []
+
+    def interrupted():
+        calls.append(1)
+        busy(0.02 if len(calls) % 10 == 0 else 0.0002)
+
+    result = paired([lambda: busy(0.0002)], [interrupted], rounds=6, budget_seconds=5)
+    assert result.other.turns > 10
+    assert result.other.seconds.value < 0.001  # the mean call takes 2 ms
+
+
+def test_interrupted_calls_count_for_little_with_several_pieces():
+    calls = []
+
+    def interrupted():
+        calls.append(1)
+        time.sleep(0.1 if len(calls) % 10 == 0 else 0.005)
+
+    result = paired([sleeper(0.005)] * 8, [interrupted, *[sleeper(0.005)] * 7], rounds=6, budget_seconds=5)
+    assert result.other.turns == 3  # although one call of each piece already takes 40 ms
+    assert max(result.other.samples) < 0.012  # a mean with an interrupted call would be 0.017
+
+
+def test_the_sample_of_several_pieces_is_their_mean():
+    pieces = [sleeper(0.01), sleeper(0.03)]
+    result = paired(pieces, [sleeper(0.01)] * 2, rounds=6, budget_seconds=5)
+    assert 0.02 <= result.baseline.seconds.value < 0.03
+    assert 1.5 < result.ratio.value < 2.5
+
+
+def test_calls_strictly_alternate_between_the_sides():
+    """Even short work is not called again before all other pieces were, or it would find its data in a cache."""
+    order = []
+
+    def piece(side, number, seconds):
+        return lambda: (order.append((side, number)), busy(seconds))
+
+    slow, fast = ([piece(side, number, seconds) for number in range(3)] for side, seconds in (("a", 0.001), ("b", 0.0)))
+    paired(slow, fast, rounds=6, budget_seconds=0.0)
+    timed = order[-6 * 6 * 3 :]
+    assert timed == [(side, number) for _ in range(6 * 3) for number in range(3) for side in "ab"]
+
+
+def test_both_sides_decode_the_same_single_rows(monkeypatch):
+    decoded = {"full_softmax": [], "huffman": []}
+
+    def prepare(layer, work, hidden, **_):
+        return lambda: decoded[layer.spec.method].append(hidden)
+
+    monkeypatch.setattr(Layer, "prepare", prepare)
+    cell = small_cell("topk_seconds")
+    measurements = measurements_of(replace(cell, settings={**cell.settings, "decode_rows": 40}))
+    assert measurements["topk1_seconds"].detail["batches"] == 32
+    for batches in decoded.values():
+        single_rows = [rows_ND for rows_ND in batches if len(rows_ND) == 1]
+        assert len({rows_ND.tobytes() for rows_ND in single_rows[:32]}) == 32
+        assert all(np.array_equal(*pair) for pair in zip(single_rows[:32], single_rows[32:64], strict=True))
+        whole_ND = next(rows_ND for rows_ND in batches if len(rows_ND) == 40)
+        assert np.array_equal(single_rows[0], whole_ND[:1])
+        assert np.array_equal(single_rows[31], whole_ND[39:])
+
+
+def test_timed_optimizer_steps_do_not_change_what_is_decoded(monkeypatch):
     decoded = []
     monkeypatch.setattr(timing, "decoding", lambda cell, layer, *rest: decoded.append(layer.parameters()) or [])
     cell = small_cell("layer_step_seconds", "topk_seconds")
-    timing.run(cell, lambda text: None)
+    measurements_of(cell)
     (parameters,) = decoded
     initial = timing._spec(cell, "huffman").initial_parameters()
     assert parameters.keys() == initial.keys()
@@ -158,15 +161,15 @@ def test_steps_that_were_timed_do_not_change_what_is_decoded(monkeypatch):
 
 
 def test_a_device_that_counts_no_memory_has_no_peak(monkeypatch):
-    monkeypatch.setattr(timing, "peak_bytes", lambda framework, device, run: run())  # which returns nothing
-    found = {m.quantity for m in timing.run(small_cell("layer_seconds", "peak_bytes"), lambda text: None).measurements}
-    assert "peak_bytes" not in found
-    assert {"layer_seconds", "compile_seconds"} <= found
+    monkeypatch.setattr(timing, "peak_bytes", lambda framework, device, run: run())  # returns None
+    quantities = measurements_of(small_cell("layer_seconds", "peak_bytes")).keys()
+    assert "peak_bytes" not in quantities
+    assert {"layer_seconds", "compile_seconds"} <= quantities
 
 
-@pytest.mark.parametrize(("device", "of_its_own"), [("cpu", [2]), ("cuda", [1])])
-def test_a_peak_is_of_a_call_that_takes_its_memory(device, of_its_own, monkeypatch):
-    """On a CPU of the second, and on an accelerator of the first of another: a second may replay a graph."""
+@pytest.mark.parametrize(("device", "earlier_calls"), [("cpu", [2]), ("cuda", [1])])
+def test_a_peak_is_measured_in_a_call_that_allocates(device, earlier_calls, monkeypatch):
+    """That is the second call on a CPU, and the first one on an accelerator, where a second may replay a graph."""
     cell, prepared, counted = replace(small_cell("peak_bytes"), device=device), [], []
 
     def prepare(*job):
@@ -182,43 +185,42 @@ def test_a_peak_is_of_a_call_that_takes_its_memory(device, of_its_own, monkeypat
     layer = layers.from_spec("numpy", timing._spec(cell, "huffman"))
     monkeypatch.setattr(layer, "prepare", prepare)
     timing._peak(cell, layer, batch(zipf_counts(60), tokens=40, dim=8, seed=0))
-    assert counted == of_its_own
+    assert counted == earlier_calls
 
 
 class Allocator:
-    """Pages given so far; each call takes what is next in the list."""
+    """Work whose calls receive the given numbers of fresh pages, then none."""
 
     def __init__(self, monkeypatch, *pages):
-        self.given, self.pages, self.calls = 0, list(pages), 0
-        monkeypatch.setattr("vocabench.harness.measure.timing.fresh_pages", lambda: self.given)
-        self.cleared = []
+        self.total, self.pages, self.calls, self.cleared = 0, list(pages), 0, []
+        monkeypatch.setattr("vocabench.harness.measure.timing.fresh_pages", lambda: self.total)
         monkeypatch.setattr("vocabench.harness.measure.timing.clear_pages", self.cleared.append)
 
     def work(self):
         self.calls += 1
-        self.given += self.pages.pop(0) if self.pages else 0
+        self.total += self.pages.pop(0) if self.pages else 0
 
 
-def test_calls_to_which_memory_was_given_are_repeated(monkeypatch):
-    memory = Allocator(monkeypatch, 10, 50_000, 0, 20)
+def test_calls_that_received_fresh_memory_are_repeated(monkeypatch):
+    allocator = Allocator(monkeypatch, 10, 50_000, 0, 20)
     steady = Steady()
     for calls in (1, 3, 4):
-        assert len(steady.seconds([memory.work])) == 1
-        assert memory.calls == calls
-    assert memory.cleared == [50_000]
+        assert len(steady.seconds([allocator.work])) == 1
+        assert allocator.calls == calls
+    assert allocator.cleared == [50_000]
 
 
 def test_a_turn_is_repeated_as_a_whole(monkeypatch):
-    memory = Allocator(monkeypatch, 50_000, 0)
+    allocator = Allocator(monkeypatch, 50_000, 0)
     order = []
-    works = [lambda: order.append("one"), lambda: (order.append("other"), memory.work())]
+    works = [lambda: order.append("one"), lambda: (order.append("other"), allocator.work())]
     assert len(Steady().seconds(works)) == 2
     assert order == ["one", "other"] * 2
 
 
-def test_where_memory_is_given_to_each_call_none_is_repeated_for_long(monkeypatch):
-    memory = Allocator(monkeypatch, *[5000] * 100)
+def test_work_that_always_receives_fresh_memory_is_not_repeated_for_long(monkeypatch):
+    allocator = Allocator(monkeypatch, *[5000] * 100)
     steady = Steady()
     for _ in range(10):
-        steady.seconds([memory.work])
-    assert memory.calls == _TRIES + 9
+        steady.seconds([allocator.work])
+    assert allocator.calls == _TRIES + 9

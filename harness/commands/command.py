@@ -1,0 +1,87 @@
+"""What each command of `vocabench` defines, and conversions of arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from vocabench.harness.ascii_numbers import parse_count, parse_integer, parse_number
+from vocabench.impls.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of `vocabench`.
+
+    Attributes:
+        name: Name on the command line.
+        help: One line that `vocabench --help` and the command's own help show.
+        add_arguments: Function that adds the arguments to a parser.
+        run: Function that runs the command and returns its exit code.
+    """
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """Add the filters that `run` and `table` share."""
+    parser.add_argument("-f", "--framework", action="append", help="only this framework; may be repeated")
+    parser.add_argument("-m", "--method", action="append", help="only this method; may be repeated")
+    parser.add_argument(
+        "-v", "--vocab", action="append", type=integer, help="only this vocabulary size; may be repeated"
+    )
+    parser.add_argument("-t", "--task", action="append", help="only this task; may be repeated")
+
+
+def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """Split the NAME=VALUE arguments of `flag`.
+
+    Raises:
+        BadInput: An argument has another form, or a name is given twice.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise BadInput(f"{flag} {text!r}: allowed: NAME=VALUE")
+        if name in values:
+            raise BadInput(f"{flag} {name} is given twice: allowed: once")
+        values[name] = value
+    return values
+
+
+def nonempty_text(text: str) -> str:
+    """Return an argument that is not a number.
+
+    An empty argument, such as an unset shell variable, would otherwise stand for the default.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: allowed: text, or to leave it out")
+    return text
+
+
+def integer(text: str) -> int:
+    return _converted(parse_integer, text, "a whole number")
+
+
+def count(text: str) -> int:
+    return _converted(parse_count, text, "a whole number from 0")
+
+
+def number(text: str) -> float:
+    return _converted(parse_number, text, "a number")
+
+
+_NumberT = TypeVar("_NumberT", int, float)
+
+
+def _converted(parse: Callable[[str], _NumberT], text: str, allowed: str) -> _NumberT:
+    try:
+        return parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed: {allowed}") from None
