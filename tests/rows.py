@@ -1,19 +1,32 @@
 """Rows as tests make and read them."""
 
+import dataclasses
 import json
+
+from vocabench.harness.run.rows import SCHEMA, Row
 
 
 def row_of(task, cell):
-    """What a worker would write for a cell of `task`, a module."""
+    """Return the row that a run would keep of a cell of `task`."""
     result = task.run(cell, lambda text: None)
-    row = {
-        "cell": cell.to_json(),
-        "status": "ok",
-        "measurements": [measurement.to_json() for measurement in result.measurements],
-        "agreement": {},
-    }
-    return json.loads(json.dumps(row))
+    row = Row(cell.key, cell, "ok", measurements=result.measurements)
+    return Row.from_json(json.loads(json.dumps(row.to_json())))
 
 
 def by_quantity(row):
-    return {measurement["quantity"]: measurement for measurement in row["measurements"]}
+    return {measurement.quantity: measurement for measurement in row.measurements}
+
+
+def read_json(path):
+    """Return the rows of a results file as dictionaries, which tests can change."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_json(path, rows):
+    """Write dictionaries, valid rows or not, as a results file."""
+    path.write_text("".join(json.dumps({"schema": SCHEMA, **row}) + "\n" for row in rows), encoding="utf-8")
+
+
+def with_cell(row, **changes):
+    """Return the row of another cell, which differs by `changes`."""
+    return dataclasses.replace(row, cell=dataclasses.replace(row.cell, **changes))

@@ -10,7 +10,9 @@ import pytest
 from vocabench.harness import layers, registry
 from vocabench.harness.measure import agreement
 from vocabench.harness.measure.workload import batch, zipf_counts
-from vocabench.harness.run.cells import Cell, Selection, Suite
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.settings import Selection
+from vocabench.harness.run.suites import Suite
 from vocabench.harness.tasks import agreement as agreement_task
 from vocabench.impls.contract import WORK
 from vocabench.impls.models.language_model import LanguageModelConfig

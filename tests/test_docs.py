@@ -19,8 +19,9 @@ from tests import ROOT
 from vocabench.harness import cli, layer_file, registry
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.report.rows import flatten
-from vocabench.harness.run import cells, store
-from vocabench.harness.run.cells import Suite, check_by_hand
+from vocabench.harness.run import store
+from vocabench.harness.run.settings import parse
+from vocabench.harness.run.suites import Suite
 from vocabench.impls.errors import BadInput
 
 DOCS = ROOT / "docs"
@@ -222,8 +223,7 @@ def _check_run(parsed, monkeypatch):
         return
     suite = Suite.load(name)
     if not set(selection.methods or ()) & set(TOYS):
-        selection.check()
-        check_by_hand(suite, selection)
+        suite.plan(selection)
     for method in registry.methods():
         options = registry.definition(method).options
         for option in options.keys() & selection.options:
@@ -236,7 +236,7 @@ def _check_run(parsed, monkeypatch):
 
 def _check_value(name, setting, text):
     if not text.isupper():
-        setting.check(name, cells._parse(setting, text))
+        setting.check(name, parse(setting, text))
 
 
 @pytest.mark.parametrize(
@@ -262,13 +262,13 @@ RATIO = re.compile(r"(\d[\d.]*)x (\[\d[\d.]*, \d[\d.]*\])")
 @pytest.fixture(scope="module")
 def ratios():
     """Those of all published rows with their intervals, as they are printed."""
-    from vocabench.harness.report.table import _times
+    from vocabench.harness.report.units import ratio
 
     measured = set()
     for file in sorted((ROOT / "results").glob("*.jsonl")):
         for record in flatten(store.latest(store.read(file))):
             if record["ratio_low"] is not None:
-                value, low, high = (_times(record[key]) for key in ("ratio_to_full_softmax", "ratio_low", "ratio_high"))
+                value, low, high = (ratio(record[key]) for key in ("ratio_to_full_softmax", "ratio_low", "ratio_high"))
                 measured.add((value, f"[{low}, {high}]"))
     return measured
 

@@ -1,7 +1,7 @@
-"""An asv environment that is this interpreter, with a checkout of each commit: no build, no download.
+"""asv environment that runs this interpreter on a checkout of each commit, without building or downloading anything.
 
-asv's own `existing` environment cannot run `asv continuous`, and its others build wheels and fetch the frameworks anew
-for every commit. Named as a plugin in asv.conf.json.
+asv's own `existing` environment does not support `asv continuous`, and its other environments build wheels and download
+the frameworks for every commit. asv.conf.json names this module as a plugin.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from asv.environment import Environment
 
 from vocabench.harness import registry
 
-_SHOWN = {"torch": "torch", "tensorflow": "tensorflow-cpu", "jax": "jax"}
+_DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu"}  # of frameworks whose package has another name
 
 
 class Checkout(Environment):
-    """Runs `sys.executable` on a work tree of the commit, by PYTHONPATH."""
+    """Runs `sys.executable` with the commit's work tree first on the import path.
+
+    A commit without the package `vocabench` must not import the installed one: see `benchmarks/_rows.py`.
+    """
 
     tool_name = "checkout"
 
     def __init__(self, conf: Any, python: str, requirements: dict[str, str], tagged_env_vars: dict[Any, str]) -> None:
-        # Versions as requirements show in asv's results, and rows over other versions are kept apart.
-        found = {name: _version(_SHOWN.get(name, name)) for name in registry.installed_frameworks()}
-        requirements = {**requirements, **{name: version for name, version in found.items() if version}}
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        self._python, self._requirements = version, requirements  # the base class reads them before it sets them
-        super().__init__(conf, version, requirements, tagged_env_vars)
+        # asv shows requirements in its results, and keeps results of different requirements apart.
+        versions = {name: _version(_DISTRIBUTIONS.get(name, name)) for name in registry.installed_frameworks()}
+        requirements = {**requirements, **{name: version for name, version in versions.items() if version}}
+        python_version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        self._python, self._requirements = python_version, requirements  # the base class reads them before setting them
+        super().__init__(conf, python_version, requirements, tagged_env_vars)
 
     @classmethod
     def matches(cls, python: str) -> bool:

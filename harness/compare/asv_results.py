@@ -1,7 +1,8 @@
-"""asv's results format, version 2, written without asv: rows made where it does not run become part of its history.
+"""asv's results format, version 2, written without asv, so that rows from machines without it join its history.
 
-Below the results folder there is `benchmarks.json`, what is measured; in a folder a machine `machine.json`, and a file
-a commit and environment with columns of each benchmark: a list over the product of its parameters.
+The results folder contains `benchmarks.json`, which lists what is measured, and a folder per machine. That has a
+`machine.json` and a file per commit and environment, with the columns of each benchmark: lists over the product of its
+parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from scipy.stats import binom
 from vocabench.harness.compare import history, matching
 from vocabench.harness.run import portable
 from vocabench.harness.run.cells import Cell
-from vocabench.harness.run.store import Row
+from vocabench.harness.run.rows import Row
 from vocabench.impls.errors import BadInput
 
 _RESULTS, _MACHINE = 2, 1  # versions of the format
@@ -31,17 +32,17 @@ _PER_CELL = (
 )  # fmt: skip
 _COLUMNS = ("params", "version", *_PER_CELL)
 
-Parameters = tuple[str, ...]  # of one figure, as Python writes them: asv's own form
-Columns = dict[str, dict[Parameters, dict[str, Any]]]  # by benchmark; "version" is the figure's definition, a number
+Parameters = tuple[str, ...]  # parameter values of one figure, as their repr, which is asv's form
+Columns = dict[str, dict[Parameters, dict[str, Any]]]  # by benchmark; "version" is the figure's definition
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a results file is of.
+    """Commit, machine and environment of a results file.
 
     Attributes:
-        date: When the commit was made, in milliseconds.
-        machine: The contents of `machine.json`.
+        date: Time of the commit, in milliseconds.
+        machine: Contents of `machine.json`.
     """
 
     commit: str
@@ -62,74 +63,68 @@ class Origin:
 
 
 def origin(row: Row, date: int, machine_name: str | None) -> Origin:
-    """
+    """Return the origin of a row.
+
     Args:
-        machine_name: Its folder; None makes one of the processor, the cores and the GPU.
+        date: Time of the row's commit, in milliseconds.
+        machine_name: Name of the machine's folder; None makes one of the processor, the cores and the GPU.
     """
-    cell = Cell.from_json(row["cell"])
-    found, made = provenance(row, "machine"), provenance(row, "framework")
-    gpu = "" if cell.device == "cpu" else str(made.get("device_name", ""))
-    name = machine_name or _file_name(" ".join(filter(None, [gpu, f"{found.get('cpu')} {found.get('cores')} cores"])))
-    machine = {
-        "machine": name,
-        "os": str(found.get("system", "")),
-        "arch": "" if gpu else str(made.get("device_name", "")),
-        "cpu": str(found.get("cpu", "")),
-        "num_cpu": str(found.get("cores", "")),
-        "ram": str(found.get("memory_bytes", "")),
-        "gpu": gpu,
-    }
+    machine, framework = row.provenance.machine, row.provenance.framework
+    gpu = "" if row.cell.device == "cpu" else str(framework.get("device_name", ""))
+    hardware = f"{machine.get('cpu')} {machine.get('cores')} cores"
     return Origin(
-        commit=provenance(row, "code")["commit"],
+        commit=row.provenance.code["commit"],
         date=date,
-        machine=machine,
-        python=".".join(str(found.get("python", "")).split(".")[:2]),
-        framework=cell.framework,
-        framework_version=str(made.get(cell.framework, "")),
-        threads=str(made.get("threads", "")),
+        machine={
+            "machine": machine_name or _file_name(" ".join(filter(None, [gpu, hardware]))),
+            "os": str(machine.get("system", "")),
+            "arch": "" if gpu else str(framework.get("device_name", "")),
+            "cpu": str(machine.get("cpu", "")),
+            "num_cpu": str(machine.get("cores", "")),
+            "ram": str(machine.get("memory_bytes", "")),
+            "gpu": gpu,
+        },
+        python=".".join(str(machine.get("python", "")).split(".")[:2]),
+        framework=row.cell.framework,
+        framework_version=str(framework.get(row.cell.framework, "")),
+        threads=str(framework.get("threads", "")),
     )
 
 
-def provenance(row: Row, room: str) -> dict[str, Any]:
-    """What the row says of its code, machine or framework; empty where it says nothing."""
-    found = row["provenance"].get(room)
-    return found if isinstance(found, dict) else {}
-
-
 def name_of(cell: Cell) -> str:
-    """What asv calls a cell next to its framework and method: all that makes it another measurement."""
-    usual = matching.default_settings(cell.task)
+    """Return asv's name of a cell: everything but framework and method that distinguishes it from other cells."""
+    defaults = matching.default_settings(cell.task)
     parts = [f"{cell.dataset}@{cell.dataset_sha256[:8]}" if cell.dataset else ""]
     parts += [f"V={cell.vocab:,}" if cell.vocab else "", f"D={cell.dim} N={cell.tokens}", cell.precision, cell.device]
     parts += [f"seed={cell.seed}" if cell.seed else ""]
     for name, value in cell.settings.items():
-        if matching.distinguishes(cell.task, name) and not (name in usual and value == _plain(usual[name])):
+        if matching.distinguishes(cell.task, name) and not (name in defaults and value == _plain(defaults[name])):
             parts.append(f"{name}={'+'.join(map(str, value)) if isinstance(value, list) else value}")
     return " ".join(filter(None, parts))
 
 
-def write(folder: Path, found: Iterable[tuple[Origin, Row]]) -> list[Path]:
-    """Every figure of the rows, next to what the files hold already; the same figure takes the old one's place.
+def write(folder: Path, rows: Iterable[tuple[Origin, Row]]) -> list[Path]:
+    """Add every figure of the rows to the results files, replacing figures that exist already.
 
-    The version of a benchmark is the newest definition that its figures were measured by. asv compares none of an
-    earlier version; where a file has both, the earlier are left out.
+    The version of a benchmark is the newest definition by which its figures were measured. asv ignores figures of
+    earlier versions; a file that has both keeps only the newest.
 
     Returns:
-        The results files.
+        Paths of the results files.
 
     Raises:
-        BadInput: A file that is there is not one of asv's, or describes another machine by the same name.
+        BadInput: An existing file is not one of asv's, or describes another machine by the same name.
     """
     files: dict[Path, tuple[Origin, Columns]] = {}
     machines: dict[Path, Mapping[str, str]] = {}
-    for source, row in found:
+    for source, row in rows:
         path = source.path(folder)
-        place = path.parent / "machine.json"
-        known = machines.setdefault(place, _load(place) or source.machine)
-        _check_machine(place, known, source.machine)
+        machine_path = path.parent / "machine.json"
+        known = machines.setdefault(machine_path, _load(machine_path) or source.machine)
+        _check_machine(machine_path, known, source.machine)
         if path not in files:
             files[path] = source, _read(path)
-        cell = Cell.from_json(portable.by_name(row["cell"]))
+        cell = portable.by_name(row.cell)
         parameters = tuple(map(repr, (cell.framework, cell.method + cell.variant, name_of(cell))))
         for name, samples in history.figures(row).items():
             cells = files[path][1].setdefault(f"{cell.task}.{name}", {})
@@ -139,18 +134,18 @@ def write(folder: Path, found: Iterable[tuple[Origin, Row]]) -> list[Path]:
     benchmarks = _benchmarks(folder / "benchmarks.json", [columns for _, columns in files.values()])
     for path, (source, columns) in files.items():
         _write(path, _results(source, columns), compact=True)
-    for place, machine in machines.items():
-        _write(place, {**machine, "version": _MACHINE})
+    for machine_path, machine in machines.items():
+        _write(machine_path, {**machine, "version": _MACHINE})
     _write(folder / "benchmarks.json", benchmarks)
     return list(files)
 
 
 def _columns(samples: list[float]) -> dict[str, Any]:
-    """As asv computes them: the median, its 99 % interval by order statistics, the quartiles."""
-    rising, count = sorted(samples), len(samples)
-    low, median, high = np.quantile(rising, (0.25, 0.5, 0.75)).tolist()
+    """Return the statistics that asv computes: the median, its 99 % interval by order statistics, the quartiles."""
+    ascending, count = sorted(samples), len(samples)
+    low, median, high = np.quantile(ascending, (0.25, 0.5, 0.75)).tolist()
     cut = int(np.sum(binom.cdf(np.arange(count), count, 0.5) <= 0.005))
-    bounds = (rising[cut - 1], rising[-cut]) if cut else (-np.inf, np.inf)
+    bounds = (ascending[cut - 1], ascending[-cut]) if cut else (-np.inf, np.inf)
     return dict(zip(_PER_CELL, (median, *bounds, low, high, 1, count, samples), strict=True))
 
 
@@ -172,14 +167,14 @@ def _results(source: Origin, columns: Columns) -> dict[str, Any]:
 
 
 def _table(cells: Mapping[Parameters, dict[str, Any]]) -> list[Any]:
-    """One benchmark's columns over the product of its parameters; null where there is no figure."""
+    """Return the columns of one benchmark over the product of its parameters; null where there is no figure."""
     version = _newest(cells)
     cells = {point: cell for point, cell in cells.items() if cell["version"] == version}
     parameters = _axes(cells)
-    whole = {"params": parameters, "version": str(version)}
-    missing = {"result": np.nan}  # asv's "skipped"; null would be "failed"
-    each = [cells.get(point, missing) for point in itertools.product(*parameters)]
-    return [whole[name] if name in whole else [cell.get(name) for cell in each] for name in _COLUMNS]
+    of_benchmark = {"params": parameters, "version": str(version)}
+    missing = {"result": np.nan}  # NaN means "skipped" in asv, null means "failed"
+    grid = [cells.get(point, missing) for point in itertools.product(*parameters)]
+    return [of_benchmark[name] if name in of_benchmark else [cell.get(name) for cell in grid] for name in _COLUMNS]
 
 
 def _newest(cells: Mapping[Parameters, dict[str, Any]]) -> int:
@@ -192,21 +187,21 @@ def _axes(points: Iterable[Parameters]) -> list[list[str]]:
 
 def _read(path: Path) -> Columns:
     content = _load(path)
-    found: Columns = {}
+    results: Columns = {}
     try:
-        for benchmark, row in content.get("results", {}).items():
-            columns = dict(zip(content["result_columns"], row, strict=False))
+        for benchmark, values in content.get("results", {}).items():
+            columns = dict(zip(content["result_columns"], values, strict=False))
             for number, point in enumerate(itertools.product(*columns["params"])):
                 cell = {name: columns[name][number] for name in _PER_CELL if columns.get(name)}
                 if cell.get("samples"):
-                    found.setdefault(benchmark, {})[point] = cell | {"version": int(columns["version"])}
+                    results.setdefault(benchmark, {})[point] = cell | {"version": int(columns["version"])}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{path}: no results of asv's: allowed: a file that asv or an export wrote") from error
-    return found
+        raise BadInput(f"{path}: not a results file of asv: allowed: a file that asv or an export wrote") from error
+    return results
 
 
 def _benchmarks(path: Path, files: Iterable[Columns]) -> dict[str, Any]:
-    """What is in `path`, and what is new; the parameters of a benchmark are those of all files together."""
+    """Return the contents of `path` with new benchmarks added; their parameters are the union over all files."""
     known = _load(path)
     for columns in files:
         for name, cells in columns.items():
@@ -235,7 +230,7 @@ def _check_machine(path: Path, known: Mapping[str, str], machine: Mapping[str, s
         if known.get(name, "") != machine[name]:
             raise BadInput(
                 f"machine {machine['machine']!r} in {path.parent.parent} has {name} {known.get(name, '')!r}, a row "
-                f"{machine[name]!r}: allowed: another name by --machine, or none for one a machine"
+                f"{machine[name]!r}: allowed: another --machine, or none, which names machines by their hardware"
             )
 
 
@@ -247,15 +242,15 @@ def _load(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BadInput(f"{path}: {error}: allowed: a file that asv wrote") from error
     if not isinstance(content, dict):
-        raise BadInput(f"{path}: no object: allowed: a file that asv wrote")
+        raise BadInput(f"{path}: not an object: allowed: a file that asv wrote")
     return content
 
 
 def _write(path: Path, content: Mapping[str, Any], *, compact: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(content, indent=None if compact else 4, sort_keys=not compact), encoding="utf-8")
-    os.replace(beside, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=None if compact else 4, sort_keys=not compact), encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def _plain(value: Any) -> Any:

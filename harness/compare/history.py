@@ -1,4 +1,4 @@
-"""What asv keeps of a row: figures of which lower is better, as all of asv's are."""
+"""Figures of a row that asv keeps. For all of them lower is better, as asv assumes."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ import numpy as np
 from vocabench.harness.compare.matching import entries
 from vocabench.harness.measure.timing import IN_FLIGHT_DEFINITION
 from vocabench.harness.quantities import LOWER, NOT_JUDGED, QUANTITIES
-from vocabench.harness.run.store import Row
+from vocabench.harness.run.rows import Row
 
 AGREEMENT = "agreement_error"
 _OPPOSITE, _RELATIVE, _IN_FLIGHT = "one_minus_", "relative_", "in_flight_"
-_UNITS = {"s": "seconds", "B": "bytes"}  # as asv calls those that it can scale
+_UNITS = {"s": "seconds", "B": "bytes"}  # asv's names of the units that it scales
 
 
 def figures(row: Row) -> dict[str, list[float]]:
-    """Samples by name: of a quantity of which lower is better under its own, of any other as `one_minus_<quantity>`.
+    """Return the samples of each figure, by its name.
 
-    A time's samples are its rounds. Any other figure is one sample, for asv's figure is the median of them, and that of
-    the utterances' error rates, say, is not the error rate.
-
-    A time that was taken in turns with full softmax is there as `relative_<quantity>` too, the share of full softmax's
-    time round by round, which a busy machine moves far less. One of steps in flight is `in_flight_<quantity>`: by the
-    same name asv would take a CPU's times for older ones. A row that disagrees with the definition has no figure but
-    its error.
+    - A quantity keeps its name if lower is better; otherwise it is `one_minus_<quantity>`.
+    - The samples of a time are its rounds. Any other figure is a single sample: asv reports the median of the samples,
+      which for the error rates of utterances, for example, is not the error rate.
+    - A time measured in alternation with full softmax has a second figure `relative_<quantity>`, its ratio to full
+      softmax's time in each round, which depends far less on the load of the machine.
+    - A time of steps in flight is `in_flight_<quantity>`, so that asv does not mistake a CPU's times for older ones.
+    - A row that disagrees with the definition has only its error.
     """
-    found: dict[str, list[float]] = {}
+    samples: dict[str, list[float]] = {}
     for entry in entries(row):
-        wrong = row["status"] != "ok" and entry.quantity != AGREEMENT
-        if entry.value is None or entry.quantity in NOT_JUDGED or wrong:
+        is_wrong = row.status != "ok" and entry.quantity != AGREEMENT
+        if entry.value is None or entry.quantity in NOT_JUDGED or is_wrong:
             continue
         if entry.better != LOWER:
-            found[_OPPOSITE + entry.quantity] = [1 - entry.value]
+            samples[_OPPOSITE + entry.quantity] = [1 - entry.value]
             continue
         in_flight = entry.is_time and entry.definition == IN_FLIGHT_DEFINITION
         name = _IN_FLIGHT + entry.quantity if in_flight else entry.quantity
-        found[name] = entry.samples if entry.is_time and entry.samples else [entry.value]
+        samples[name] = entry.samples if entry.is_time and entry.samples else [entry.value]
         if entry.is_time and entry.rounds and not entry.is_baseline:
-            found[_RELATIVE + name] = np.exp(np.negative(entry.rounds)).tolist()
-    return found
+            samples[_RELATIVE + name] = np.exp(np.negative(entry.rounds)).tolist()
+    return samples
 
 
 def definition(row: Row, figure: str) -> int:
-    """Which one of the names of `figures` was measured by; asv compares none of two."""
+    """Return the version of the definition of a figure; asv compares only figures of the same version."""
     quantity = figure.removeprefix(_OPPOSITE).removeprefix(_RELATIVE).removeprefix(_IN_FLIGHT)
     return max(entry.definition for entry in entries(row) if entry.quantity == quantity)
 
 
 def unit(figure: str) -> str:
-    """Of one of the names of `figures`, as asv calls it."""
+    """Return asv's name of the unit of a figure."""
     if figure.startswith(_RELATIVE):
         return "full softmax's"
-    given, *_ = QUANTITIES.get(figure.removeprefix(_OPPOSITE).removeprefix(_IN_FLIGHT), ("1",))
-    return _UNITS.get(given, given)
+    symbol, *_ = QUANTITIES.get(figure.removeprefix(_OPPOSITE).removeprefix(_IN_FLIGHT), ("1",))
+    return _UNITS.get(symbol, symbol)

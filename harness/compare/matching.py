@@ -1,4 +1,4 @@
-"""Which measurement of one run is the same as which of another, and what the run says of its own noise."""
+"""Matching of measurements between runs, and each run's estimate of its noise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,67 +16,91 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import registry
-from vocabench.harness.quantities import LOWER
 from vocabench.harness.run.cells import Cell
-from vocabench.harness.run.store import Row
+from vocabench.harness.run.rows import Measurement, Ratio, Row
 from vocabench.harness.tasks.shared.paired import BASELINE
 from vocabench.impls.options import Destination
 
-# How long to measure and what, not how: cells that differ in these alone are the same measurement.
+# Settings of how long to measure and which quantities: cells that differ only in these are the same measurement.
 _EFFORT = ("rounds", "budget", "quantities", "checked_tokens")
 
 ERROR_RATES = ("cer", "per")
 
 
 class Scores(NamedTuple):
-    """What each sample adds to a figure, which is the sum of the values over that of the sizes.
+    """Contribution of each sample to a figure, which is the sum of the values divided by the sum of the sizes.
 
     Attributes:
-        values_S: Of an error rate the errors, of a mean of scores the score.
-        sizes_S: Of an error rate the length of the reference, of a mean 1, or 0 where the score is not finite.
+        values_S: Number of errors for an error rate, score for a mean of scores.
+        sizes_S: Length of the reference for an error rate; for a mean of scores 1, or 0 if the score is not finite.
     """
 
     values_S: NDArray[np.float64]
     sizes_S: NDArray[np.float64]
 
     def pair_with(self, other: Scores) -> bool:
-        """Whether both are of the same samples, all of which count."""
+        """Whether both score the same samples, without any missing score."""
         return bool(len(self.sizes_S) and self.sizes_S.all()) and np.array_equal(self.sizes_S, other.sizes_S)
 
 
-def sample_scores(measurement: Mapping[str, Any]) -> Scores:
-    """Of a measurement as a row keeps it; empty where it keeps none."""
-    if measurement["quantity"] in ERROR_RATES:
-        counts = (measurement.get("detail") or {}).get("counts", ())
-        counts_S4 = np.array(counts, np.float64).reshape(-1, 4)
+def sample_scores(measurement: Measurement) -> Scores:
+    """Return the scores of a measurement's samples; empty if it has none."""
+    if measurement.quantity in ERROR_RATES:
+        counts_S4 = np.array(measurement.detail.get("counts", ()), np.float64).reshape(-1, 4)
         return Scores(counts_S4[:, :3].sum(axis=1), counts_S4[:, 3])
-    values_S = np.array(measurement.get("samples") or (), np.float64)
+    values_S = np.array(measurement.samples, np.float64)
     return Scores(values_S, np.isfinite(values_S).astype(np.float64))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One quantity of one cell; of several runs of the same code the mean of their figures and all of their rounds.
+    """One measurement of one cell, or several runs of the same code pooled: the mean of their figures, all rounds.
 
     Attributes:
-        samples: Of a time its rounds.
-        scores: Of each sample; of several runs the mean, as the same samples again are no more of them.
-        ratio: As a measurement's.
-        definition: Which a time or a peak was taken by (`DEFINITION` of `timing` and `memory`).
-        runs: What was pooled; empty for a single run.
+        row: Row of the measurement; when pooled, of the first run.
+        scores: Score of each sample; when pooled, the mean over the runs, because repeating a sample adds no samples.
+        runs: Pooled entries; empty for a single run.
     """
 
-    cell: Cell
     row: Row
-    quantity: str
-    value: float | None
-    unit: str
-    better: str
-    samples: list[float]
+    measurement: Measurement
     scores: Scores
-    ratio: Mapping[str, Any]
-    definition: int = 1
     runs: tuple[Entry, ...] = ()
+
+    @property
+    def cell(self) -> Cell:
+        return self.row.cell
+
+    @property
+    def quantity(self) -> str:
+        return self.measurement.quantity
+
+    @property
+    def value(self) -> float | None:
+        """The figure; None if it is not finite."""
+        return self.measurement.finite_value
+
+    @property
+    def unit(self) -> str:
+        return self.measurement.unit
+
+    @property
+    def better(self) -> str:
+        return self.measurement.better
+
+    @cached_property
+    def samples(self) -> list[float]:
+        """The samples that are finite."""
+        return [sample for sample in self.measurement.samples if not math.isnan(sample)]
+
+    @property
+    def ratio(self) -> Ratio:
+        return self.measurement.ratio or Ratio()
+
+    @property
+    def definition(self) -> int:
+        """Version of the definition by which a time or a peak was measured: `DEFINITION` of `timing` or `memory`."""
+        return self.measurement.detail.get("timing" if self.unit == "s" else "counting", 1)
 
     @property
     def is_time(self) -> bool:
@@ -88,23 +112,20 @@ class Entry:
 
     @cached_property
     def logs(self) -> list[float]:
-        """Log of each sample."""
+        """Logarithm of each sample."""
         return np.log(positive(self.samples)).tolist()
 
     @cached_property
     def rounds(self) -> list[float]:
-        """Log of full softmax's time over this one's, round by round; none where it was timed alone."""
-        baseline = positive(self.ratio.get("baseline_samples"))
+        """Logarithm of full softmax's time divided by this one, for each round; empty if they were not paired."""
+        baseline = positive(self.ratio.baseline_samples)
         if len(baseline) == len(self.logs):
             return (np.log(baseline) - np.asarray(self.logs)).tolist()
-        return np.log(positive(self.ratio.get("samples"))).tolist()
+        return np.log(positive(self.ratio.samples)).tolist()
 
     @property
-    def each_run(self) -> tuple[Entry, ...]:
+    def single_runs(self) -> tuple[Entry, ...]:
         return self.runs or (self,)
-
-    def provenance(self, room: str, name: str) -> Any:
-        return _provenance(self.row, room, name)
 
 
 @dataclass
@@ -117,76 +138,63 @@ class Run:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Run:
-        """
-        Args:
-            rows: Of one run, or of several of the same code, the last of each cell.
-        """
+        """Index the rows of one run, or of several runs of the same code with the last row of each cell."""
         run = cls()
-        found: dict[tuple[str, str], list[Entry]] = {}
+        by_key: dict[tuple[str, str], list[Entry]] = {}
         for row in rows:
-            identity = identify(Cell.from_json(row["cell"]))
+            identity = identify(row.cell)
             run.rows[identity] = max(run.rows.get(identity, row), row, key=_trouble)
             for entry in entries(row):
-                found.setdefault((identity, entry.quantity), []).append(entry)
-        run.entries = {key: _pooled(each) for key, each in found.items()}
+                by_key.setdefault((identity, entry.quantity), []).append(entry)
+        run.entries = {key: _pooled(repeated) for key, repeated in by_key.items()}
         for entry in run.entries.values():
             run._groups.setdefault(_conditions(entry), []).append(entry)
         return run
 
     def group(self, entry: Entry) -> list[Entry]:
-        """The same quantity of every method under the same conditions."""
+        """Return the same quantity of every method under the same conditions."""
         return self._groups.get(_conditions(entry), [])
 
     def noise(self, entry: Entry) -> float:
-        """The farthest that full softmax, timed against a second copy of itself under the same conditions, may be from
-        1, as a log; 0 where the run has no such cell."""
-        bounds = [
-            abs(math.log(each.ratio[end]))
-            for each in self.group(entry)
-            if each.is_baseline
-            for end in ("low", "high")
-            if (each.ratio.get(end) or 0.0) > 0
-        ]
+        """Return how far full softmax, timed against a second copy of itself, may be from 1, as a logarithm.
+
+        The comparison is under the same conditions as `entry`; without one the result is 0.
+        """
+        ratios = [baseline.ratio for baseline in self.group(entry) if baseline.is_baseline]
+        bounds = [abs(math.log(bound)) for ratio in ratios for bound in (ratio.low, ratio.high) if bound]
         return max(bounds, default=0.0)
 
     def spread(self, entry: Entry) -> float:
-        """How far apart full softmax's own times lie that the run took in different processes, as a log."""
-        series = [positive(each.ratio.get("baseline_samples")) for each in self.group(entry)]
-        series += [positive(each.samples) for each in self.group(entry) if each.is_baseline]
-        centres = [math.log(statistics.median(each)) for each in series if each]
+        """Return the difference between full softmax's times in different processes of the run, as a logarithm."""
+        series = [positive(member.ratio.baseline_samples) for member in self.group(entry)]
+        series += [positive(member.samples) for member in self.group(entry) if member.is_baseline]
+        centres = [math.log(statistics.median(samples)) for samples in series if samples]
         return max(centres, default=0.0) - min(centres, default=0.0)
 
     def nearly(self, cell: Cell) -> str:
-        """What keeps a cell of this run from being the same as `cell`, where that is no more than its text, device or
-        precision; else nothing."""
+        """Describe how a cell of this run differs from `cell`, if only by its data, device or precision; else ""."""
         loose = _loosely(cell)
         for row in self.rows.values():
-            other = Cell.from_json(row["cell"])
-            if _loosely(other) == loose:
-                names = ("dataset_sha256", "device", "precision")
-                differ = [name for name in names if getattr(cell, name) != getattr(other, name)]
-                return "; ".join(
-                    f"{name} {getattr(cell, name)[:12]}, then {getattr(other, name)[:12]}" for name in differ
-                )
+            if _loosely(row.cell) == loose:
+                pairs = [
+                    (name, getattr(cell, name), getattr(row.cell, name))
+                    for name in ("dataset_sha256", "device", "precision")
+                ]
+                return "; ".join(f"{name} {a[:12]}, then {b[:12]}" for name, a, b in pairs if a != b)
         return ""
 
 
-def measured(row: Row | None) -> bool:
-    return row is not None and row["status"] in ("ok", "disagree")
-
-
-def agrees(row: Row) -> bool:
-    return "disagree" not in (row["status"], row.get("agreement", {}).get("verdict"))
-
-
 def _trouble(row: Row) -> tuple[bool, bool]:
-    """What of several runs' rows of a cell stands for all: what failed once has failed, and likewise what disagreed."""
-    return not measured(row), not agrees(row)
+    """Sort key that makes a failed row, or else one that disagrees, stand for all runs of its cell."""
+    return not row.is_measured, not row.agrees
 
 
 def identify(cell: Cell, **changed: Any) -> str:
-    """What has to be equal for two cells to be the same measurement: all but the suite, the effort, and where output
-    goes or a text lies that its sha256 tells. A setting that one side's code did not know yet has its default."""
+    """Return what two cells must share to be the same measurement.
+
+    That is all but the suite, the effort, destinations of output, and the path of data with a checksum. Settings that
+    another version of the code did not have count as their defaults.
+    """
     fields = cell.to_json() | changed
     settings = {**default_settings(cell.task), **fields["settings"]}
     settings = {name: value for name, value in settings.items() if distinguishes(cell.task, name)}
@@ -203,80 +211,66 @@ def distinguishes(task: str, setting: str) -> bool:
     return setting not in _EFFORT and not isinstance(registry.settings(task).get(setting), Destination)
 
 
-def positive(samples: Any) -> list[float]:
-    return [each for each in samples or [] if each is not None and each > 0]
+def positive(samples: Iterable[float]) -> list[float]:
+    return [sample for sample in samples if sample > 0]
 
 
 def entries(row: Row) -> Iterable[Entry]:
-    for each in row["measurements"] if measured(row) else ():
-        yield Entry(
-            cell=Cell.from_json(row["cell"]),
-            row=row,
-            quantity=each["quantity"],
-            value=each.get("value"),
-            unit=each.get("unit", "1"),
-            better=each.get("better", LOWER),
-            samples=[sample for sample in each.get("samples") or [] if sample is not None],
-            scores=sample_scores(each),
-            ratio=each.get("ratio") or {},
-            definition=(each.get("detail") or {}).get("timing" if each.get("unit") == "s" else "counting", 1),
-        )
+    """Yield the measurements of a row; none if it failed."""
+    for measurement in row.measurements if row.is_measured else ():
+        yield Entry(row, measurement, sample_scores(measurement))
 
 
 def mixed(rows: Iterable[Row]) -> str:
-    """What keeps rows of the same cell from being pooled: other code, or another definition of a figure; else
-    nothing."""
+    """Say why rows of the same cell cannot be pooled: their code or the definition of a figure differs; else ""."""
     first: dict[tuple[str, str], Any] = {}
     for row in rows:
-        cell = Cell.from_json(row["cell"])
-        identity = identify(cell)
-        for what, version in _versions(row):
-            if (known := first.setdefault((identity, what), version)) != version:
-                return f"{cell.label}: {what} {known} and {version}"
+        identity = identify(row.cell)
+        for name, version in _versions(row):
+            if (known := first.setdefault((identity, name), version)) != version:
+                return f"{row.cell.label}: {name} {known} and {version}"
     return ""
 
 
 def _versions(row: Row) -> Iterable[tuple[str, Any]]:
-    if code := _provenance(row, "code", "fingerprint"):
+    if code := row.provenance.code.get("fingerprint"):
         yield "code", code
     for entry in entries(row):
         yield f"{entry.quantity} by definition", entry.definition
 
 
 def _pooled(runs: Sequence[Entry]) -> Entry:
-    """The mean of the runs' figures, all of their rounds, and the widest of their noise."""
-    first, *others = runs
-    if not others:
+    """Return the mean of the runs' figures with all of their rounds and the widest of their noise intervals."""
+    first = runs[0]
+    if len(runs) == 1:
         return first
-    ratio: dict[str, Any] = {
-        name: [sample for each in runs for sample in each.ratio.get(name) or []]
-        for name in ("samples", "baseline_samples")
-    }
-    for name, widest in (("low", min), ("high", max)):
-        ends = [each.ratio[name] for each in runs if each.ratio.get(name)]
-        ratio |= {name: widest(ends)} if ends else {}
-    values = [each.value for each in runs if each.value is not None]
-    return dataclasses.replace(
-        first,
-        value=statistics.fmean(values) if len(values) == len(runs) else None,
-        samples=[sample for each in runs for sample in each.samples],
-        scores=_mean_scores([each.scores for each in runs]),
-        ratio=ratio,
-        runs=tuple(runs),
+    lows, highs = ([bound for bound in bounds if bound] for bounds in zip(*map(_interval, runs), strict=True))
+    ratio = Ratio(
+        low=min(lows, default=None),
+        high=max(highs, default=None),
+        samples=[sample for run in runs for sample in run.ratio.samples],
+        baseline_samples=[sample for run in runs for sample in run.ratio.baseline_samples],
     )
+    values = [run.value for run in runs if run.value is not None]
+    measurement = dataclasses.replace(
+        first.measurement,
+        value=statistics.fmean(values) if len(values) == len(runs) else math.nan,
+        samples=[sample for run in runs for sample in run.samples],
+        ratio=ratio,
+    )
+    return Entry(first.row, measurement, _mean_scores([run.scores for run in runs]), tuple(runs))
+
+
+def _interval(entry: Entry) -> tuple[float | None, float | None]:
+    return entry.ratio.low, entry.ratio.high
 
 
 def _mean_scores(runs: Sequence[Scores]) -> Scores:
-    """Sample by sample; none where the runs do not score the same samples."""
+    """Return the mean of each sample's scores; empty if the runs do not score the same samples."""
     first = runs[0]
-    if not all(first.pair_with(each) for each in runs):
+    if not all(first.pair_with(scores) for scores in runs):
         return Scores(np.zeros(0), np.zeros(0))
-    return Scores(np.mean([each.values_S for each in runs], axis=0), first.sizes_S)
-
-
-def _provenance(row: Row, room: str, name: str) -> Any:
-    found = row["provenance"].get(room)
-    return found.get(name) if isinstance(found, dict) else None
+    return Scores(np.mean([scores.values_S for scores in runs], axis=0), first.sizes_S)
 
 
 def _conditions(entry: Entry) -> tuple[str, str]:
@@ -284,5 +278,5 @@ def _conditions(entry: Entry) -> tuple[str, str]:
 
 
 def _loosely(cell: Cell) -> str:
-    vocab = 0 if cell.dataset else cell.vocab  # it follows from the text
+    vocab = 0 if cell.dataset else cell.vocab  # with a dataset, the size of the vocabulary depends on the data
     return identify(cell, dataset_sha256="", device="", precision="", vocab=vocab)

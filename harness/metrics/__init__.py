@@ -1,1 +1,1 @@
-"""What models are scored by, one file a metric."""
+"""The scores of models, one file per metric."""

@@ -1,6 +1,7 @@
 """Bootstrap over samples: percentile intervals of means and of pooled rates, and the paired test between two systems.
 
-A quantity is the mean of its values over samples, or, where the samples have sizes, the sum of the values over the sum
+A quantity is the mean of its values over samples or, if the samples have sizes, the sum of the values divided by the
+sum
 of the sizes.
 """
 
@@ -22,8 +23,8 @@ _LEVEL = 0.95
 class Difference:
     """
     Attributes:
-        interval: Of the difference.
-        p_value: Two-sided: how often chance alone would give a difference at least as large.
+        interval: Interval of the difference.
+        p_value: Two-sided probability that chance alone gives a difference at least as large.
     """
 
     interval: Interval
@@ -36,15 +37,15 @@ def intervals(
     seed: int = 0,
     sizes_S: NDArray[np.float64] | None = None,
 ) -> list[Interval]:
-    """Each of Q quantities of S samples, with its 95 % percentile interval over resamples.
+    """Return each of Q quantities of S samples with its 95 % percentile interval over resamples.
 
-    Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3.
+    See Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3.
 
     Args:
-        values_SQ: Of each sample.
-        resamples: How many.
-        seed: Of the resamples.
-        sizes_S: Of each sample, from 0 and not all 0; None for means.
+        values_SQ: Values of each sample.
+        resamples: Number of resamples.
+        seed: Seed of the resamples.
+        sizes_S: Size of each sample, at least 0 and not all 0; None for means.
     """
     return _percentiles(*_resampled(values_SQ, resamples, seed, sizes_S))
 
@@ -56,14 +57,14 @@ def differences(
     seed: int = 0,
     sizes_S: NDArray[np.float64] | None = None,
 ) -> list[Difference]:
-    """First - second of each quantity, both systems resampled by the same samples (Koehn 2004).
+    """Return first - second for each quantity, with the same resamples for both systems (Koehn 2004).
 
-    The p value is the share of resamples whose difference lies at least as far from the one observed as that does from
-    zero: the bootstrap distribution, centred, stands for that of systems which do not differ (Riezler and Maxwell
-    2005). The observed sample counts as one more resample, so that no p value is zero.
+    The p value is the share of resamples whose difference is at least as far from the observed difference as the
+    observed difference is from zero: the centred bootstrap distribution serves as that of systems that do not differ
+    (Riezler and Maxwell 2005). The observed sample counts as one more resample, so that no p value is zero.
     """
     found_Q, drawn_BQ = _resampled(first_SQ - second_SQ, resamples, seed, sizes_S)
-    # The tolerance is for sums in another order: the same samples must count as no nearer.
+    # The tolerance covers sums in another order: equal samples must not count as closer.
     as_far_Q = (np.abs(drawn_BQ - found_Q) >= np.abs(found_Q) - 1e-12).sum(axis=0)
     p_Q = (1 + as_far_Q) / (1 + len(drawn_BQ))
     return [Difference(each, float(p)) for each, p in zip(_percentiles(found_Q, drawn_BQ), p_Q, strict=True)]
@@ -72,9 +73,9 @@ def differences(
 def _resampled(
     values_SQ: NDArray[np.float64], resamples: int, seed: int, sizes_S: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The quantities as observed, (Q,), and of each resample, (resamples, Q).
+    """Return the observed quantities, (Q,), and those of each resample, (resamples, Q).
 
-    Resamples whose sizes are all 0 have no quantity, and are left out.
+    Resamples whose sizes are all 0 are left out.
     """
     weights = _weights(len(values_SQ), resamples, seed)
     if sizes_S is None:
@@ -84,7 +85,7 @@ def _resampled(
 
 
 def _weights(samples: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
-    """The share that each sample has in each resample: the (resamples, samples) matrix never exists whole."""
+    """Yield the weights of the samples in blocks of resamples, so that no (resamples, samples) matrix is needed."""
     rng = np.random.default_rng(seed)
     for _ in range(resamples):
         yield np.bincount(rng.integers(samples, size=samples), minlength=samples) / samples

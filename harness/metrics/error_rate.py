@@ -2,12 +2,13 @@
 
     rate = (sum over utterances of S_u + D_u + I_u) / (sum over utterances of N_u)
 
-Errors are pooled over utterances, so that a long one counts for more than a short one; a rate can be above 1. The
-alignments are the jiwer library's, of least edit distance. What has to be settled before two figures can be compared is
-a `CharacterErrorRate` or a `PhoneErrorRate`, and its `signature` says it.
+Errors are pooled over utterances, so a long utterance counts more than a short one. A rate can exceed 1. The alignments
+of least edit distance are those of the jiwer library. A `CharacterErrorRate` or a `PhoneErrorRate` fixes everything
+that
+must be equal before two figures can be compared, and its `signature` states it.
 
-An empty hypothesis is all deletions; of an empty reference every symbol of the hypothesis is an insertion, which adds
-to the errors and nothing to the length.
+An empty hypothesis consists of deletions only. If a reference is empty, every symbol of the hypothesis is an insertion,
+which adds to the errors but not to the length.
 """
 
 from __future__ import annotations
@@ -36,30 +37,30 @@ _TOKENS = jiwer.Compose([jiwer.ReduceToListOfListOfWords(word_delimiter=" ")])
 class CharacterErrorRate:
     """
     Attributes:
-        rule: What makes references and hypotheses comparable; its characters are what is counted.
+        rule: The text rule for references and hypotheses, whose characters are counted.
     """
 
     rule: TextRule = field(default_factory=TextRule)
 
     @property
     def signature(self) -> str:
-        """All that a score hangs on, in one line."""
+        """Everything that a score depends on, in one line."""
         return f"cer|jiwer:{metadata.version('jiwer')}|{self.rule.signature}|rate:pooled"
 
     def per_utterance(
         self, references: Sequence[str], hypotheses: Sequence[str], languages: Sequence[str] | None = None
     ) -> NDArray[np.int64]:
-        """The counts of each utterance: all that rates, intervals and tests need.
+        """Count the errors of each utterance, for rates, intervals and tests.
 
         Args:
             references, hypotheses: U texts each.
-            languages: Of each utterance, for the rule of case.
+            languages: Language of each utterance, for lower-casing.
 
         Returns:
-            (U, 4): utterance by `COUNTS`.
+            (U, 4): `COUNTS` for each utterance.
 
         Raises:
-            BadInput: No utterances, or not as many of each.
+            BadInput: There are no utterances, or the numbers of texts differ.
         """
         _check(references, hypotheses)
         languages = [""] * len(references) if languages is None else languages
@@ -67,7 +68,7 @@ class CharacterErrorRate:
         return _counts(self._tokens(references, languages), self._tokens(hypotheses, languages))
 
     def _tokens(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[str]]:
-        # As numbers, so that a space is a token like others.
+        # As numbers, so that a space is an ordinary token.
         return [
             [str(ord(sign)) for sign in self.rule(text, language)]
             for text, language in zip(texts, languages, strict=True)
@@ -78,37 +79,37 @@ class CharacterErrorRate:
 class PhoneErrorRate:
     """
     Attributes:
-        rule: What makes tokens of transcripts.
+        rule: The rule that splits transcripts into tokens.
     """
 
     rule: PhoneRule = field(default_factory=PhoneRule)
 
     @property
     def signature(self) -> str:
-        """All that a score hangs on, in one line."""
+        """Everything that a score depends on, in one line."""
         return f"per|jiwer:{metadata.version('jiwer')}|{self.rule.signature}|rate:pooled"
 
     def per_utterance(self, references: Sequence[str], hypotheses: Sequence[str]) -> NDArray[np.int64]:
-        """As `CharacterErrorRate.per_utterance`, of phonetic transcripts."""
+        """Count the errors of each phonetic transcript; see `CharacterErrorRate.per_utterance`."""
         _check(references, hypotheses)
         return _counts([self.rule(each) for each in references], [self.rule(each) for each in hypotheses])
 
 
 def rate(counts_U4: NDArray[np.int64]) -> float:
-    """The error rate of all utterances together.
+    """Return the pooled error rate of all utterances.
 
     Raises:
-        BadInput: The references are all empty.
+        BadInput: All references are empty.
     """
     errors_U, length_U = _pooled(counts_U4)
     return float(errors_U.sum() / length_U.sum())
 
 
 def aggregate(counts_U4: NDArray[np.int64], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """The same with its 95 % interval over resamples of the utterances (Bisani and Ney 2004).
+    """Return the pooled error rate with its 95 % interval over resamples of the utterances (Bisani and Ney 2004).
 
     Raises:
-        BadInput: The references are all empty.
+        BadInput: All references are empty.
     """
     errors_U, length_U = _pooled(counts_U4)
     return bootstrap.intervals(errors_U[:, None], resamples, seed, sizes_S=length_U)[0]
@@ -117,10 +118,10 @@ def aggregate(counts_U4: NDArray[np.int64], resamples: int = RESAMPLES, seed: in
 def compare(
     first_U4: NDArray[np.int64], second_U4: NDArray[np.int64], resamples: int = RESAMPLES, seed: int = 0
 ) -> Difference:
-    """How much higher the first system's rate is than the second's, on the same utterances (Bisani and Ney 2004).
+    """Return the difference between the rates of two systems on the same utterances (Bisani and Ney 2004).
 
     Raises:
-        BadInput: Not the same references, or all of them empty.
+        BadInput: The references differ, or all of them are empty.
     """
     if len(first_U4) != len(second_U4) or (first_U4[:, 3] != second_U4[:, 3]).any():
         sizes = [f"{len(each_U4):,} utterances of {each_U4[:, 3].sum():,} symbols" for each_U4 in (first_U4, second_U4)]
@@ -131,7 +132,7 @@ def compare(
 
 
 def _pooled(counts_U4: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors and length of each utterance."""
+    """Return the errors and the length of each utterance."""
     errors_U, length_U = counts_U4[:, :3].sum(axis=1), counts_U4[:, 3]
     if not length_U.sum():
         raise BadInput(f"{len(counts_U4):,} references without a symbol: allowed: one symbol or more among them")
@@ -144,7 +145,7 @@ def _check(first: Sequence[str], second: Sequence[str]) -> None:
 
 
 def _counts(references: list[list[str]], hypotheses: list[list[str]]) -> NDArray[np.int64]:
-    """(U, 4) of tokens without spaces in them."""
+    """Return (U, 4) counts of tokens without spaces."""
     return np.array([_of_one(*each) for each in zip(references, hypotheses, strict=True)], np.int64)
 
 

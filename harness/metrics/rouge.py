@@ -1,21 +1,21 @@
 """ROUGE-1, ROUGE-2 and ROUGE-L of summaries (Lin 2004), matched by the rouge-score library.
 
-What has to be settled before two figures can be compared is a `Rouge`, and its `signature` says it. The usual two are
-`GIGAWORD`, full-length F1, and `DUC_2004`, recall of the first 75 bytes over several references.
+A `Rouge` fixes everything that must be equal before two figures can be compared, and its `signature` states it. The two
+common ones are `GIGAWORD`, full-length F1, and `DUC_2004`, recall of the first 75 bytes over several references.
 
-Where this follows the script ROUGE-1.5.5, and where it does not:
+Similarities to the script ROUGE-1.5.5 and differences from it:
 
-- Scores are of a sample, and those of a system are their mean (`-t 0`). The script rounds each to five digits; this
-  does not.
-- Words are runs of a-z and 0-9, in lower case; all else parts them. So "#" for a digit and letters outside ASCII are no
-  part of a word, in the script as here.
-- Stemming is NLTK's Porter stemmer, of words of more than three letters. The script's `-m` looks up WordNet's
-  exceptions first, so stemmed scores can differ a little.
-- `limit` is the script's `-b`. The text is cut at that many bytes of UTF-8, line ends included. A word that the cut
-  falls into stays, as the piece of it before the cut, which counts as a word and as a rule matches none. A character is
-  never cut: it goes as a whole. The script cuts the references in the same way, whatever its help says, and so does
+- Each sample has a score, and the score of a system is their mean (`-t 0`). The script rounds each score to five
+  digits; this module does not.
+- Words are runs of a-z and 0-9 in lower case, separated by everything else. "#" for a digit and letters outside ASCII
+  are therefore not part of a word, as in the script.
+- Stemming uses NLTK's Porter stemmer, for words of more than three letters. The script's `-m` looks up WordNet's
+  exceptions first, so stemmed scores can differ slightly.
+- `limit` is the script's `-b`: the text is cut at that many bytes of UTF-8, including line ends. A word that is cut
+  keeps its part before the cut, which counts as a word and rarely matches one. Characters are never cut: an incomplete
+  one is removed. The script cuts the references in the same way, in contrast to its help text, and so does
   `cuts_references`.
-- References: see `Rouge.references`. The script has not jackknifed since its version 1.4.
+- References: see `Rouge.references`. The script does not jackknife since version 1.4.
 """
 
 from __future__ import annotations
@@ -44,20 +44,19 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Rouge:
-    """How summaries are scored.
+    """The rules by which summaries are scored.
 
     Attributes:
         stemming: Whether words are stemmed.
-        lcs: What ROUGE-L's subsequences are of: the "whole" summary as one sequence; or its "lines", a sentence each,
-            whose union counts, clipped at the words there are (Lin 2004, section 3.2; the script's way; rougeLsum). Of
-            texts of one line the two are the same.
-        references: What several references make of a sample's score. "average" adds up hits and n-grams over them, the
-            script's default (`-f A`). "best" takes the one with the highest recall, the first of equals (`-f B`; Lin
-            2004, section 2.1). "jackknife" leaves out each of them in turn, takes the best of the others, and averages
-            precision, recall and F1 of that (the same section; the script before its version 1.4). Of one reference
-            the three are the same.
-        limit: Bytes of the candidate that count; 0 for all.
-        cuts_references: Whether the references are cut there too.
+        lcs: The sequences for ROUGE-L: the "whole" summary as one sequence, or its "lines", one sentence each, with the
+            clipped union of their matches (Lin 2004, section 3.2; the script; rougeLsum). For texts of one line both
+            are equal.
+        references: How several references are combined. "average" sums hits and n-grams over them, the script's default
+            (`-f A`). "best" takes the one with the highest recall, or the first of equals (`-f B`; Lin 2004, section
+            2.1). "jackknife" leaves out each of them in turn, takes the best of the others, and averages precision,
+            recall and F1 (the same section; the script before version 1.4). For one reference all three are equal.
+        limit: Number of bytes of the candidate that count; 0 for all.
+        cuts_references: Whether the references are cut too.
     """
 
     stemming: bool = False
@@ -78,7 +77,7 @@ class Rouge:
 
     @property
     def signature(self) -> str:
-        """All that a score hangs on, in one line."""
+        """Everything that a score depends on, in one line."""
         cut = f"{self.limit}-bytes-of-{'both' if self.cuts_references else 'candidate'}" if self.limit else "none"
         parts = {
             "rouge-score": metadata.version("rouge-score"),
@@ -93,24 +92,25 @@ class Rouge:
         return "|".join(f"{name}:{value}" for name, value in parts.items() if value is not None)
 
     def per_sample(self, candidates: Sequence[str], references: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-        """The scores of each sample: all that means, intervals and tests need.
+        """Score each sample, for means, intervals and tests.
 
         Args:
-            candidates: S summaries; an empty one scores 0.
-            references: One or more for each.
+            candidates: S summaries. An empty summary scores 0.
+            references: One or more references for each summary.
 
         Returns:
             (S, 3, 3) in [0, 1]: sample, one of `MEASURES`, one of `QUANTITIES`.
 
         Raises:
-            BadInput: No samples; not as many candidates as lists of references; a sample without a reference.
+            BadInput: There are no samples, the numbers of candidates and of lists of references differ, or a sample has
+                no reference.
         """
         if not candidates or len(candidates) != len(references):
             raise BadInput(
                 f"{len(candidates):,} candidates, references for {len(references):,}: allowed: as many of both, from 1"
             )
         for number, each in enumerate(references, start=1):
-            # A bare string would be scored by its letters.
+            # A bare string would be scored letter by letter.
             if isinstance(each, str) or not each:
                 raise BadInput(f"sample {number:,}: references {each!r}: allowed: a list of one text or more")
         matcher = _Matcher(self)
@@ -122,7 +122,7 @@ class Rouge:
         )
 
     def _combine(self, counts_RM3: NDArray[np.int64]) -> NDArray[np.float64]:
-        """One sample's scores, (3, 3), from its counts by each of R references."""
+        """Return the scores of one sample, (3, 3), from its counts for each of R references."""
         if self.references == "average":
             return _scores(counts_RM3.sum(axis=0))
         everyone = np.arange(len(counts_RM3))
@@ -138,7 +138,7 @@ DUC_2004 = Rouge(limit=75, cuts_references=True)
 def aggregate(
     values_SMQ: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, dict[str, Interval]]:
-    """Means over samples with their 95 % bootstrap intervals, by measure and quantity."""
+    """Return means over samples with their 95 % bootstrap intervals, by measure and quantity."""
     found = bootstrap.intervals(values_SMQ.reshape(len(values_SMQ), -1), resamples, seed)
     return _named(found)
 
@@ -146,10 +146,10 @@ def aggregate(
 def compare(
     first_SMQ: NDArray[np.float64], second_SMQ: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, dict[str, Difference]]:
-    """How much better the first system is than the second on the same samples, by measure and quantity.
+    """Return the differences between two systems on the same samples, by measure and quantity.
 
     Raises:
-        BadInput: Not the same number of samples.
+        BadInput: The numbers of samples differ.
     """
     if len(first_SMQ) != len(second_SMQ):
         raise BadInput(f"systems with {len(first_SMQ):,} and {len(second_SMQ):,} samples: allowed: the same samples")
@@ -158,12 +158,12 @@ def compare(
 
 
 def cut(text: str, limit: int) -> str:
-    """The first `limit` bytes of the text in UTF-8, less a character that does not end there; all of it for 0."""
+    """Return the first `limit` bytes of the text in UTF-8, without an incomplete character; 0 returns all of it."""
     return text.encode()[:limit].decode(errors="ignore") if limit else text
 
 
 class _Matcher:
-    """Counts of matches, by the library."""
+    """Counts of matches by the rouge-score library."""
 
     def __init__(self, rouge: Rouge) -> None:
         self.rouge = rouge
@@ -172,9 +172,9 @@ class _Matcher:
         self.scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", self.lcs], tokenizer=self.tokenizer)
 
     def counts(self, candidate: str, references: Sequence[str]) -> NDArray[np.int64]:
-        """(R, 3, 3): for each reference and measure what was hit, what the candidate has and what the reference has.
+        """Return (R, 3, 3): hits, and n-grams of the candidate and of the reference, for each reference and measure.
 
-        The library tells shares only; the hits are the share of the reference's n-grams times their number.
+        The library returns shares only, so the hits are the share of the n-grams of the reference times their number.
         """
         candidate = cut(candidate, self.rouge.limit)
         limit = self.rouge.limit if self.rouge.cuts_references else 0
@@ -191,23 +191,23 @@ class _Matcher:
         return "rouge1", "rouge2", self.lcs
 
     def _sizes(self, text: str) -> tuple[int, int, int]:
-        """Words, pairs of neighbours, words again: a subsequence is measured in words."""
+        """Return the numbers of words, of bigrams, and of words again, in which a subsequence is measured."""
         words = len(self.tokenizer.tokenize(text))
         return words, max(words - 1, 0), words
 
 
 def _scores(counts_M3: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Precision, recall and F1 of each measure, (3, 3); 0 where there is nothing to share."""
+    """Return precision, recall and F1 of each measure, (3, 3); 0 if there are no n-grams."""
     hits_M, own_M, theirs_M = counts_M3.T
     precision_M = hits_M / np.maximum(own_M, 1)
     recall_M = hits_M / np.maximum(theirs_M, 1)
-    # 2PR / (P + R), which is 0 / 0 without a hit.
+    # 2PR / (P + R) is 0 / 0 without a hit.
     f1_M = 2 * hits_M / np.maximum(own_M + theirs_M, 1)
     return np.stack([precision_M, recall_M, f1_M], axis=1)
 
 
 def _best(counts_RM3: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The scores by the reference with the highest recall, chosen for each measure."""
+    """Return the scores for the reference with the highest recall, chosen for each measure."""
     scores_RMQ = np.stack([_scores(counts_M3) for counts_M3 in counts_RM3])
     best_M = scores_RMQ[:, :, QUANTITIES.index("recall")].argmax(axis=0)
     return scores_RMQ[best_M, np.arange(len(MEASURES))]

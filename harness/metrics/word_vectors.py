@@ -13,16 +13,16 @@ from scipy.stats import spearmanr
 
 from vocabench.impls.errors import BadInput
 
-_AT_ONCE = 1024  # questions scored together
+_AT_ONCE = 1024  # questions per batch
 
 
 @dataclass(frozen=True)
 class Score:
     """
     Attributes:
-        value: In [0, 1] for analogies, in [-1, 1] for similarity; None where no line could be used.
-        used, skipped: Lines with all words known, and with a word that has no vector.
-        detail: Of each section of the analogies: right and used.
+        value: In [0, 1] for analogies and in [-1, 1] for similarity; None if no line could be used.
+        used, skipped: Numbers of lines with all words known, and of lines with a word that has no vector.
+        detail: Correct and used questions of each section of the analogies.
     """
 
     value: float | None
@@ -32,11 +32,12 @@ class Score:
 
 
 def analogies(path: Path, vectors_VE: NDArray, word_ids: Mapping[str, int]) -> Score:
-    """Share of the questions "a b c d" whose d is the nearest word to b - a + c by cosine, a, b and c left out (Mikolov
-    et al. 2013). Lines ": name" begin a section.
+    """Return the share of questions "a b c d" for which d is the nearest word to b - a + c by cosine.
+
+    The words a, b and c are excluded (Mikolov et al. 2013). Lines of the form ": name" start a section.
 
     Raises:
-        BadInput: A line is neither, or the file is no UTF-8.
+        BadInput: A line has another form, or the file is not UTF-8.
     """
     sections: list[str] = []
     questions: list[tuple[int, ...]] = []
@@ -79,11 +80,13 @@ def _answers(vectors_VE: NDArray, ids_Q4: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def similarity(path: Path, vectors_VE: NDArray, word_ids: Mapping[str, int]) -> Score:
-    """Spearman's correlation of the cosines of word pairs with a score a pair: lines "word word score", parted by tabs,
-    commas or spaces; a first line that ends in no number is a heading, lines with # are comments.
+    """Return Spearman's correlation between the cosines and the scores of word pairs.
+
+    Lines have the form "word word score", separated by tabs, commas or spaces. A first line that does not end in a
+    number is a heading; lines with # are comments.
 
     Raises:
-        BadInput: A line is neither, or the file is no UTF-8.
+        BadInput: A line has another form, or the file is not UTF-8.
     """
     pairs, scores, skipped = [], [], 0
     lines = [(number, re.split(r"[\s,;]+", line)) for number, line in _lines(path) if not line.startswith("#")]
@@ -119,7 +122,7 @@ def _unit(vectors_VE: NDArray) -> NDArray[np.float64]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbers from 1, and lines that are not empty."""
+    """Yield the line numbers, from 1, and the non-empty lines."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Runs cells in child processes, one a framework, so that a crash, a hang or a lack of memory becomes a row."""
+"""Execution of cells in child processes, one per framework, so that a crash or a hang becomes a row."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from typing import Any, BinaryIO
 
 from vocabench.harness import registry
 from vocabench.harness.import_root import IMPORT_ROOT
-from vocabench.harness.run import provenance, row
+from vocabench.harness.run import provenance
 from vocabench.harness.run.cells import Cell
-from vocabench.harness.run.store import Row, Store, storable
+from vocabench.harness.run.rows import SCHEMA, Provenance, Row, storable
+from vocabench.harness.run.store import Store
 from vocabench.impls.errors import BadInput
 
 Progress = Callable[[Cell, str], None]
 RunCells = Callable[..., Iterator[Row]]
 
-# How each framework's libraries and compilers are told how many threads to start. They read it when they load.
+# Number of threads of each framework's libraries and compilers, which read it when they load.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "NPROC")
 
-# Where PyTorch and Triton keep what they compile. A worker has folders of its own, so that `compile_seconds` is of
-# compiling, and not of finding what another has compiled.
-_COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+# Caches of code that PyTorch and Triton compile. Each worker has its own, so that `compile_seconds` measures compiling
+# and not loading what another worker compiled.
+_COMPILER_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
-# glibc reads it as a process begins. Told later, it lets threads keep what they have for themselves: an arena, in which
-# there is no room for anything large, so that an array of theirs is cleared by the system each time.
+# glibc reads it when a process starts. With more arenas, large arrays of threads are mapped and zeroed anew each time.
 _ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 
-_LONGEST_LINE = 1 << 28  # bytes of an answer: a worker that writes without end must not fill the memory
-_LAST_WORDS = 1 << 16  # bytes of what a worker printed that are read once it has died
-_START_DEADLINE = 300.0  # seconds for a framework to import and say what it is
+_LONGEST_LINE = 1 << 28  # bytes of an answer: a worker that writes endlessly must not exhaust memory
+_LAST_OUTPUT = 1 << 16  # bytes of a dead worker's output that are searched for its last line
+_START_DEADLINE = 300.0  # seconds for a framework to be imported and described
 
 
 class WorkerDied(Exception):
-    """The child ended without an answer."""
+    """The child process ended without an answer."""
 
 
 class Worker:
-    """One child process of one framework. Started when first asked, killed with its whole process group.
+    """One child process of one framework, started on the first request and killed with its whole process group.
 
-    Attributes:
-        threads: That the framework may use; None leaves the choice to it.
+    Args:
+        threads: Number of threads that the framework may use; None leaves the choice to it.
     """
 
     def __init__(self, framework: str, threads: int | None = None) -> None:
@@ -63,7 +63,8 @@ class Worker:
         self.threads = threads
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
-        self._compiled = Path(tempfile.gettempdir(), f"vocabench-compiled-{uuid.uuid4().hex}")  # made by who compiles
+        # The compilers create it.
+        self._compiler_cache = Path(tempfile.gettempdir(), f"vocabench-compiled-{uuid.uuid4().hex}")
         self._answers = -1
         self._buffer = bytearray()
 
@@ -74,14 +75,14 @@ class Worker:
         self.kill()
 
     def ask(self, request: dict[str, Any], *, deadline: float) -> Iterator[dict[str, Any]]:
-        """What the child says: any number of {"progress": text}, then one {"result": ...}.
+        """Yield the child's messages: any number of {"progress": text}, then one {"result": ...}.
 
         Raises:
-            TimeoutError: No answer within `deadline` seconds; the child is killed.
-            WorkerDied: The child ended; says how, with the last line of what it printed.
+            TimeoutError: There was no answer within `deadline` seconds; the child is killed.
+            WorkerDied: The child ended. The message says how, with the last line of its output.
         """
         if self._process is not None and self._process.poll() is not None:
-            self.kill()  # it ended while nobody asked: no fault of what is asked now
+            self.kill()  # it ended between two requests, so this request is not the cause
         if self._process is None:
             self._start()
         assert self._process is not None
@@ -105,23 +106,23 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if self._process.stdin:
-            with contextlib.suppress(OSError):  # what it has not read
+            with contextlib.suppress(OSError):  # unread input
                 self._process.stdin.close()
         os.close(self._answers)
         if self._errors:
             self._errors.close()
-        shutil.rmtree(self._compiled, ignore_errors=True)
+        shutil.rmtree(self._compiler_cache, ignore_errors=True)
         self._process, self._buffer = None, bytearray()
 
     def _start(self) -> None:
         self._answers, child_end = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
-        # -P: else a checkout of another version, if that is where the user stands, would come before this one.
+        # Without -P, a checkout of another version in the current folder would take precedence over this one.
         command = [sys.executable, "-P", "-m", "vocabench.harness.run.worker", "--framework", self.framework]
         command += ["--answers", str(child_end), "--parent", str(os.getpid())]
         path = os.pathsep.join(filter(None, [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]))
         threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
-        compiled = {name: str(self._compiled / name.lower()) for name in _COMPILED}
+        caches = {name: str(self._compiler_cache / name.lower()) for name in _COMPILER_CACHES}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -129,14 +130,14 @@ class Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(child_end,),
             start_new_session=True,
-            env={**os.environ, **compiled, **threads, **_ONE_ARENA, "PYTHONPATH": path},
+            env={**os.environ, **caches, **threads, **_ONE_ARENA, "PYTHONPATH": path},
         )
         os.close(child_end)
 
     def _messages(self, ends: float) -> Iterator[dict[str, Any]]:
-        """The messages that have come in, after waiting for some."""
+        """Wait for output of the child, and yield the messages received."""
         remaining = ends - time.monotonic()
-        # A child may have something to say all the time, and no end of it.
+        # A child that keeps writing must reach its deadline too.
         if remaining <= 0 or not select.select([self._answers], [], [], remaining)[0]:
             self.kill()
             raise TimeoutError
@@ -153,11 +154,11 @@ class Worker:
             message = _message(line)
             if message is None:
                 self.kill()
-                raise WorkerDied(f"the worker wrote what is no answer: {bytes(line[:200])!r}")
+                raise WorkerDied(f"the worker wrote an invalid answer: {bytes(line[:200])!r}")
             yield message
 
     def _died(self, ends: float) -> WorkerDied:
-        """What became of a child that says no more: it may live on, with its end of the pipe closed."""
+        """Describe the end of a child that closed its pipe; it may still be running."""
         assert self._process is not None
         assert self._errors is not None
         try:
@@ -165,15 +166,15 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.kill()
             raise TimeoutError from None
-        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_WORDS))
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_OUTPUT))
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self.kill()
-        return WorkerDied(f"the worker was {how}" + (f": {lines[-1]}" if lines else ""))
+        return WorkerDied(f"the worker was {end}" + (f": {lines[-1]}" if lines else ""))
 
 
 def _message(line: bytearray) -> dict[str, Any] | None:
-    """{"progress": text} or {"result": object}; None for anything else."""
+    """Parse {"progress": text} or {"result": object}; return None for anything else."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -186,14 +187,14 @@ def _message(line: bytearray) -> dict[str, Any] | None:
 
 
 def describe(framework: str) -> dict[str, Any]:
-    """Devices and versions of a framework, asked of a child process."""
+    """Return devices and versions of a framework, determined in a child process."""
     with Worker(framework) as worker:
         (message,) = worker.ask({"describe": True}, deadline=_START_DEADLINE)
         return message["result"]
 
 
 def check_device(frameworks: Iterable[str], device: str) -> None:
-    """Raises `BadInput` where a framework has no such device."""
+    """Raise `BadInput` if a framework does not have the device."""
     if device == "cpu":
         return
     for framework in frameworks:
@@ -206,33 +207,36 @@ def check_device(frameworks: Iterable[str], device: str) -> None:
 
 
 def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progress) -> Iterator[Row]:
-    """Measure the cells that `store` does not hold yet, and yield each row once it is on disk."""
+    """Measure the cells that `store` does not contain yet, and yield each row once it is on disk."""
     worker: Worker | None = None
     try:
         for cell in cells:
             if cell.key in store:
                 continue
-            if worker is None or worker.framework != cell.framework or _wants_fresh_process(cell):
+            if worker is None or worker.framework != cell.framework or _needs_fresh_process(cell):
                 if worker:
                     worker.kill()
                 worker = Worker(cell.framework)
             progress(cell, "")
-            for said in measure(worker, cell, deadline):
-                if isinstance(said, str):
-                    progress(cell, said)
+            for message in measure(worker, cell, deadline):
+                if isinstance(message, str):
+                    progress(cell, message)
                 else:
-                    store.append(said)
-                    if said["status"] in ("error", "oom"):
-                        worker.kill()  # a device that failed once may fail whatever its process asks next
-                    yield said
+                    store.append(message)
+                    if message.status in ("error", "oom"):
+                        worker.kill()  # once a device has failed, any later call of the process may fail
+                    yield message
     finally:
         if worker:
             worker.kill()
 
 
 def run_side_by_side(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progress) -> Iterator[Row]:
-    """As `run`, with as many child processes at once as there are frameworks: for cells in which time is not what is
-    measured. A process that has done its framework's cells helps out where most are left."""
+    """Measure cells as `run` does, with one child process per framework at the same time.
+
+    This is for cells that do not measure time. A process without cells of its framework takes over the last cells of
+    the framework that has most left.
+    """
     waiting: dict[str, deque[Cell]] = {}
     for cell in cells:
         waiting.setdefault(cell.framework, deque()).append(cell)
@@ -242,19 +246,19 @@ def run_side_by_side(cells: Iterable[Cell], store: Store, *, deadline: float, pr
     def take(framework: str) -> Iterator[Cell]:
         while True:
             with taking:
-                own = waiting[framework]
+                own_cells = waiting[framework]
                 longest = max(waiting.values(), key=len)
                 if not longest:
                     return
-                # From its end, so that the two processes meet last.
-                cell = own.popleft() if own else longest.pop()
+                # Taking the last cell keeps the two processes on different methods for as long as possible.
+                cell = own_cells.popleft() if own_cells else longest.pop()
             yield cell
 
     def work(framework: str) -> None:
         try:
-            for each in run(take(framework), store, deadline=deadline, progress=progress):
-                finished.put(each)
-        except BaseException as error:  # handed on to the caller's thread
+            for row in run(take(framework), store, deadline=deadline, progress=progress):
+                finished.put(row)
+        except BaseException as error:  # raised again in the caller's thread
             finished.put(error)
         finished.put(None)
 
@@ -271,25 +275,25 @@ def run_side_by_side(cells: Iterable[Cell], store: Store, *, deadline: float, pr
             else:
                 yield item
     finally:
-        with taking:  # where one failed the others end with the cell that they have
+        with taking:  # after a failure, the other processes finish their current cell only
             for cells_left in waiting.values():
                 cells_left.clear()
 
 
-def _wants_fresh_process(cell: Cell) -> bool:
-    """Some tasks would measure what an earlier cell left behind, such as memory that its framework keeps."""
+def _needs_fresh_process(cell: Cell) -> bool:
+    """Whether the task would measure what an earlier cell left behind, such as memory kept by the framework."""
     return cell.task in registry.tasks() and getattr(registry.task(cell.task), "FRESH_PROCESS", False)
 
 
 def measure(worker: Worker, cell: Cell, deadline: float, code: str | None = None) -> Iterator[str | Row]:
-    """Lines of progress, then the cell's row. What befalls the child becomes the row's status.
+    """Yield lines of progress, then the cell's row. A failure of the child becomes the row's status.
 
     Args:
-        code: Fingerprint of the code that the run began with; None is this process's.
+        code: Fingerprint of the code that the run started with; None for that of this process.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     code = code or provenance.code_fingerprint()
-    # The child imports as it goes: now, and until it answers.
+    # The child imports modules until it answers, so its code is checked before and after.
     if (here := provenance.fingerprint()) != code:
         yield _of_other_code(cell, here, code, started)
         return
@@ -302,47 +306,51 @@ def measure(worker: Worker, cell: Cell, deadline: float, code: str | None = None
     except TimeoutError:
         yield failed(cell, "timeout", f"no result within {deadline:g} s", started)
     except WorkerDied as error:
-        # Without a word and by SIGKILL: that is how the kernel answers a lack of memory.
+        # SIGKILL is how the kernel ends a process when memory runs out.
         yield failed(cell, "oom" if "killed by SIGKILL" in str(error) else "error", str(error), started)
 
 
 def _answered(worker: Worker, cell: Cell, answer: dict[str, Any], started: str, code: str) -> Row:
-    """The row of what a worker answers. One whose answer has another form is not asked again."""
+    """Return the row of a worker's answer. A worker whose answer is invalid or of other code is not used again."""
     try:
-        found = storable(_row(cell, answer, started))
-        row.check(found)
+        row = _row(cell, answer, started)
     except BadInput as error:
         worker.kill()
-        return failed(cell, "error", f"the worker's answer has another form: {error}", started)
+        return failed(cell, "error", f"the worker's answer is invalid: {error}", started)
     if answer.get("code") != code:
         worker.kill()
         return _of_other_code(cell, answer.get("code"), code, started)
-    return found
+    return row
 
 
 def _of_other_code(cell: Cell, here: object, code: str, started: str) -> Row:
-    message = f"other code is here ({here}) than the run began with ({code}): allowed: the same, on every node"
+    message = f"the code here ({here}) differs from that of the run ({code}): allowed: the same code, on every node"
     return failed(cell, "error", message, started)
 
 
 def failed(cell: Cell, status: str, message: str, started: str = "") -> Row:
-    """The row of a cell that has no answer."""
-    return _row(cell, {"status": status, "message": message, "measurements": []}, started)
+    """Return the row of a cell without an answer."""
+    origin = Provenance(**provenance.of_run(), started=started)
+    return Row(cell.key, cell, status, storable(message), provenance=origin)
 
 
 def _row(cell: Cell, answer: dict[str, Any], started: str) -> Row:
-    return {
+    """Return the row of a worker's answer, or raise `BadInput` if it is invalid."""
+    origin = {
+        **provenance.of_run(),
+        "framework": answer.get("framework", {}),
+        "data": answer.get("data", {}),
+        "started": started,
+        "seconds": answer.get("seconds"),
+    }
+    fields = {
+        "schema": SCHEMA,
         "key": cell.key,
         "cell": cell.to_json(),
         "status": answer.get("status"),
         "message": answer.get("message", ""),
         "measurements": answer.get("measurements"),
         "agreement": answer.get("agreement", {}),
-        "provenance": {
-            **provenance.of_run(),
-            "framework": answer.get("framework", {}),
-            "data": answer.get("data", {}),
-            "started": started,
-            "seconds": answer.get("seconds"),
-        },
+        "provenance": origin,
     }
+    return Row.from_json(storable(fields))

@@ -1,36 +1,38 @@
-"""A cell whose files and folders go by their names, for rows that leave this machine: where they lie is nobody's
-business, and their sha256 stays."""
+"""Cells without paths: published rows name files and folders, and identify their contents by a checksum."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from vocabench.harness import registry
+from vocabench.harness.run.cells import Cell
 from vocabench.impls.options import Destination, File, Folder, Table, Words
 
-_PLACES = (File, Folder, Destination, Table, Words)  # kinds of option and setting that name a file or a folder
+_PATHS = (File, Folder, Destination, Table, Words)  # kinds of option and setting that hold a path
 
 
-def by_name(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The cell of a row, its dataset's place and those of its options and settings cut to names."""
-    changed = {**cell, "dataset": _name(cell["dataset"])}
-    for room, kinds in _kinds(cell).items():
-        changed[room] = {
-            name: _name(value) if isinstance(kinds.get(name), (*_PLACES, NoneType)) else value
-            for name, value in cell[room].items()
-        }
-    return changed
+def by_name(cell: Cell) -> Cell:
+    """Return the cell with the paths of its dataset, options and settings reduced to file names."""
+    options = registry.definition(cell.method).options if cell.method in registry.methods() else {}
+    return dataclasses.replace(
+        cell,
+        dataset=_name(cell.dataset),
+        options=_names(cell.options, options),
+        settings=_names(cell.settings, registry.settings(cell.task)),
+    )
 
 
-def _kinds(cell: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:
-    """Of the method's options and the task's settings; of what this code does not know, none."""
-    method = cell["method"]
-    options = registry.definition(method).options if method in registry.methods() else {}
-    return {"options": options, "settings": registry.settings(cell["task"])}
+def _names(values: Mapping[str, Any], kinds: Mapping[str, object]) -> dict[str, Any]:
+    """Reduce paths to names in the values of known kinds that hold paths, and of unknown kinds."""
+    return {
+        name: _name(value) if isinstance(kinds.get(name), (*_PATHS, NoneType)) else value
+        for name, value in values.items()
+    }
 
 
-def _name(place: Any) -> Any:
-    return Path(place).name if isinstance(place, str) and "/" in place else place
+def _name(value: Any) -> Any:
+    return Path(value).name if isinstance(value, str) and "/" in value else value

@@ -1,4 +1,4 @@
-"""Where a row comes from: code, versions and machine."""
+"""Provenance of rows: code, library versions and machine."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ import psutil
 _ROOT = Path(__file__).resolve().parents[2]
 _LIBRARIES = ("numpy", "scipy", "pandas")
 _SOURCES = (".py", ".toml", ".cpp", ".h")
-_CPUINFO, _WHICH = Path("/proc/cpuinfo"), {"family": "cpu family", "model": "model"}
+_CPUINFO, _DETAILS = Path("/proc/cpuinfo"), {"family": "cpu family", "model": "model"}
 
 
 @cache
 def code_fingerprint() -> str:
-    """`fingerprint` of this code when it was first asked for: what a run goes by."""
+    """Return the `fingerprint` of this code at the time of the first call, which identifies the code of a run."""
     return fingerprint()
 
 
 def fingerprint(root: Path = _ROOT) -> str:
-    """Twelve hexadecimal digits over every source and suite file of harness and impls: changes when the code does."""
+    """Return twelve hexadecimal digits that change with any source or suite file of harness and impls."""
     digest = hashlib.sha256()
     for path in sorted(_sources(root)):
-        with suppress(FileNotFoundError):  # an editor's lock, which leads nowhere, or what it has just renamed
+        with suppress(FileNotFoundError):  # a dangling link, such as an editor's lock, or a file renamed meanwhile
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    for room in ("harness", "impls"):
-        for folder, _, names in os.walk(root / room):
+    for package in ("harness", "impls"):
+        for folder, _, names in os.walk(root / package):
             yield from (Path(folder, name) for name in names if name.endswith(_SOURCES))
 
 
@@ -54,7 +54,10 @@ def _git(*arguments: str) -> str:
 
 @cache
 def code() -> Mapping[str, Any]:
-    """Commit and whether the tree differs from it (empty and None outside a checkout), and the fingerprint."""
+    """Return the commit, whether the tree differs from it, and the fingerprint.
+
+    Outside a checkout the commit is empty and "dirty" is None.
+    """
     top = _git("rev-parse", "--show-toplevel")
     inside = bool(top) and Path(top).resolve() == _ROOT
     return {
@@ -88,17 +91,18 @@ def _has(distribution: str) -> bool:
 
 
 def _cpu_name() -> str:
-    """With family and model, as virtual machines name processors of several generations alike."""
+    """Return the processor's name with family and model: virtual machines use one name for several generations."""
     try:
         lines = [line.partition(":") for line in _CPUINFO.read_text().splitlines()]
     except OSError:
         lines = []
-    found = {name.strip(): value.strip() for name, _, value in reversed(lines)}
-    if "model name" not in found:
+    fields = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    if "model name" not in fields:
         return platform.processor() or platform.machine()
-    return ", ".join([found["model name"], *(f"{name} {found[key]}" for name, key in _WHICH.items() if key in found)])
+    details = [f"{name} {fields[key]}" for name, key in _DETAILS.items() if key in fields]
+    return ", ".join([fields["model name"], *details])
 
 
 def of_run() -> dict[str, Any]:
-    """What all rows of one run share."""
+    """Return the provenance that all rows of one run share."""
     return {"code": dict(code()), "machine": dict(machine()), "versions": versions()}

@@ -1,33 +1,35 @@
-"""Runs cells on the nodes of a Ray cluster. Each has cores, or a GPU, that no other cell has at the same time.
+"""Execution of cells on the nodes of a Ray cluster. Each cell has cores, or a GPU, to itself.
 
 A cell is one Ray task. On its node the task starts the child process that measures, as `pool` does on one machine, and
-streams the child's lines of progress and the row back. Only numbers, text and dictionaries of those cross.
-The rows are kept where the command runs, so a run resumes with or without a cluster.
+streams the child's lines of progress and the row back as JSON. The rows are stored where the command runs, so a run
+resumes with or without a cluster.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from vocabench.harness import numerals
+from vocabench.harness.ascii_numbers import parse_count
 from vocabench.harness.import_root import IMPORT_ROOT
 from vocabench.harness.run import pool, provenance
 from vocabench.harness.run.cells import Cell
-from vocabench.harness.run.store import Row, Store
+from vocabench.harness.run.rows import Row
+from vocabench.harness.run.store import Store
 from vocabench.impls.errors import BadInput
 
 INSTALL = "pip install 'vocabench[ray]'"
 
-_PATIENCE = 5.0  # seconds without news, after which the cluster is looked at
+_PATIENCE = 5.0  # seconds without messages before the cluster is checked
 
 
 def check(device: str, address: str | None, cores: int | None) -> None:
-    """Raises `BadInput` where Ray or its cluster is missing or an argument can never do, before work is prepared."""
+    """Raise `BadInput` if Ray or its cluster is missing or an argument is invalid, before any work is prepared."""
     _ray()
     if ":" in device:
         raise BadInput(f"device {device!r} with --executor ray, which hands out the GPUs itself: allowed: cpu, cuda")
@@ -40,8 +42,8 @@ def check(device: str, address: str | None, cores: int | None) -> None:
     if not host or "/" in host:
         raise _no_cluster(address, "no address")
     try:
-        # Ray itself tries for minutes.
-        socket.create_connection((host.strip("[]"), numerals.count(port)), timeout=_PATIENCE).close()
+        # Ray itself would retry for minutes.
+        socket.create_connection((host.strip("[]"), parse_count(port)), timeout=_PATIENCE).close()
     except (OSError, OverflowError, ValueError) as error:
         raise _no_cluster(address, str(error)) from error
 
@@ -55,15 +57,15 @@ def run(
     address: str | None = None,
     cores: int | None = None,
 ) -> Iterator[Row]:
-    """As `pool.run`, on a Ray cluster.
+    """Measure cells as `pool.run` does, on a Ray cluster.
 
-    A cell whose node is lost is measured once more, on another; lost again, it is an error row.
+    A cell whose node is lost is measured once more, on another node; if that is lost too, it becomes an error row.
 
     Args:
-        address: Of the cluster, as `ray.init` takes it; None is the one that runs here, or else a new one of this
-            machine alone.
-        cores: Of each cell, and the threads that its framework may use; None gives a cell the whole node, or on a GPU
-            its share of the node's cores.
+        address: Address of the cluster, as for `ray.init`; None stands for the cluster running on this machine, or a
+            new one.
+        cores: Number of cores of each cell, and of threads of its framework; None gives a cell the whole node, or on
+            a GPU its share of the node's cores.
 
     Raises:
         BadInput: There is no cluster at `address`, or none of its nodes has what a cell needs.
@@ -94,33 +96,38 @@ def run(
             stream = ready[0]
             cell = running[stream]
             try:
-                said = ray.get(next(stream))
+                message = _received(ray.get(next(stream)))
             except ray.exceptions.OutOfMemoryError as error:
-                said = _unanswered(cell, "oom", _first_line(error))
+                message = _unanswered(cell, "oom", _first_line(error))
             except ray.exceptions.RayTaskError as error:
-                said = _unanswered(cell, "error", f"the cell's node cannot measure: {_last_line(error)}")
+                message = _unanswered(cell, "error", f"the cell's node cannot measure: {_last_line(error)}")
             except ray.exceptions.RayError as error:
                 if cell.key not in lost:
                     lost.add(cell.key)
                     del running[stream]
                     running[submit(cell)] = cell
-                    said = "lost its node, goes to another"
+                    message = "lost its node, goes to another"
                 else:
-                    said = _unanswered(cell, "error", f"lost its node twice: {_first_line(error)}")
-            if isinstance(said, str):
-                progress(cell, said)
+                    message = _unanswered(cell, "error", f"lost its node twice: {_first_line(error)}")
+            if isinstance(message, str):
+                progress(cell, message)
             else:
                 del running[stream]
-                store.append(said)
-                yield said
+                store.append(message)
+                yield message
 
 
-def _measure(fields: dict[str, Any], deadline: float, cores: int, code: str) -> Iterator[str | Row]:
-    """On the node: lines of progress, then the cell's row."""
+def _measure(fields: dict[str, Any], deadline: float, cores: int, code: str) -> Iterator[str | dict[str, Any]]:
+    """Yield, on the node, lines of progress and then the cell's row as JSON."""
     cell = Cell.from_json(fields)
     yield ""
     with pool.Worker(cell.framework, threads=cores) as worker:
-        yield from pool.measure(worker, cell, deadline, code)
+        for message in pool.measure(worker, cell, deadline, code):
+            yield message if isinstance(message, str) else message.to_json()
+
+
+def _received(message: str | dict[str, Any]) -> str | Row:
+    return message if isinstance(message, str) else Row.from_json(message)
 
 
 def _ray() -> ModuleType:
@@ -134,9 +141,9 @@ def _ray() -> ModuleType:
 
 @contextlib.contextmanager
 def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
-    # A cluster that is started here tells nobody about it.
+    # A cluster that is started here sends no usage statistics.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Nodes that share this one's files need nothing said twice. `IMPORT_ROOT` stands for an installed checkout.
+    # Nodes that share this machine's files import the same code; `IMPORT_ROOT` is needed if it is not installed there.
     path = os.pathsep.join(filter(None, [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]))
     shared = {name: value for name, value in os.environ.items() if name.startswith("VOCABENCH_")}
     try:
@@ -167,18 +174,22 @@ def _gpus(cell: Cell) -> int:
 
 
 def _nodes(ray: ModuleType) -> list[dict[str, float]]:
-    """The resources of each node that is alive."""
+    """Return the resources of each live node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _share(nodes: list[dict[str, float]], gpus: int) -> int:
-    """Cores of a cell when each node is split evenly among its GPUs, or not at all: the same for every cell."""
+    """Return the cores of a cell, the same for every cell: a node's cores divided by its GPUs if the cell has one."""
     shares = [node.get("CPU", 0) // max(1, gpus * node.get("GPU", 0)) for node in nodes if node.get("GPU", 0) >= gpus]
     return int(min((share for share in shares if share >= 1), default=1))
 
 
 def _check_room(nodes: list[dict[str, float]], share: Mapping[int, int]) -> None:
-    """Raises `BadInput` where a cell would wait for ever. `share` is the cores of a cell, by its GPUs."""
+    """Raise `BadInput` if a cell would wait forever.
+
+    Args:
+        share: Number of cores of a cell, by its number of GPUs.
+    """
     for gpus, cores in share.items():
         if not any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
             here = ", ".join(f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes)
@@ -190,8 +201,8 @@ def _check_room(nodes: list[dict[str, float]], share: Mapping[int, int]) -> None
 
 def _unanswered(cell: Cell, status: str, message: str) -> Row:
     row = pool.failed(cell, status, message)
-    row["provenance"]["machine"] = {}  # not this one, and the node did not say
-    return row
+    # The machine of the lost node is unknown.
+    return dataclasses.replace(row, provenance=dataclasses.replace(row.provenance, machine={}))
 
 
 def _first_line(error: Exception) -> str:

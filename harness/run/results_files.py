@@ -1,5 +1,4 @@
-"""Where runs are kept: results/local below the current folder, one file a suite and version of the code; and in results
-what is published of them."""
+"""Paths of results files: runs in results/local below the current folder, published rows in results."""
 
 from __future__ import annotations
 
@@ -8,42 +7,32 @@ from pathlib import Path
 
 from vocabench.harness.run import store
 from vocabench.harness.run.provenance import code_fingerprint
-from vocabench.harness.run.row import check
+from vocabench.harness.run.rows import Row
 from vocabench.impls.errors import BadInput
 
 PUBLISHED = Path("results")
 LOCAL = PUBLISHED / "local"
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of what becomes a file or folder
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # allowed name of a file or a folder
 
 
 def default_path(suite: str) -> Path:
-    """The same command over the same code resumes its own file; changed code begins a new one."""
+    """Return a path by suite and code: the same command resumes its file, and changed code starts a new one."""
     return LOCAL / f"{suite}-{code_fingerprint()}.jsonl"
 
 
 def latest() -> Path:
-    """The run that was written to last."""
-    found = sorted(LOCAL.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    """Return the results file that was modified last."""
+    paths = sorted(LOCAL.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not paths:
         raise BadInput(f"no run below {LOCAL}: allowed: --run PATH, or 'vocabench run quick' first")
-    return found[-1]
+    return paths[-1]
 
 
 def resolve(path: str | None) -> Path:
     return Path(path) if path is not None else latest()
 
 
-def rows(path: Path) -> list[store.Row]:
-    """The last row of each cell of a results file, each held against the form that `vocabench run` gives it.
-
-    Raises:
-        BadInput: As `store.read`, or a row's cell, measurements or provenance have another form.
-    """
-    found = store.latest(store.read(path))
-    for row in found:
-        try:
-            check(row)
-        except BadInput as error:
-            raise BadInput(f"results file {path}, row {row['key']}: {error}") from error
-    return found
+def rows(path: Path) -> list[Row]:
+    """Return the last row of each cell of a results file, or raise `BadInput` as `store.read` does."""
+    return store.latest(store.read(path))

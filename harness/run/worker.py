@@ -1,8 +1,7 @@
-"""The child process that measures: `python -m vocabench.harness.run.worker --framework torch`.
+"""Child process that measures cells: `python -m vocabench.harness.run.worker --framework torch`.
 
 It reads cells as JSON lines from standard input and answers on the file descriptor given by --answers: any number of
-{"progress": text} lines for a cell, then one {"result": ...}. Standard output and error are the framework's to chatter
-on.
+{"progress": text} lines for a cell, then one {"result": ...}. Frameworks may print to standard output and error.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from vocabench.harness import registry
 from vocabench.harness.measure import memory
 from vocabench.harness.run import provenance
 from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import storable
 from vocabench.impls.errors import BadInput, Unsupported
 
 
@@ -27,16 +27,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m vocabench.harness.run.worker")
     parser.add_argument("--framework", required=True, choices=registry.frameworks())
     parser.add_argument("--answers", type=int, required=True, help="file descriptor that answers are written to")
-    parser.add_argument("--parent", type=int, required=True, help="process whose end is this one's end too")
+    parser.add_argument("--parent", type=int, required=True, help="process with which this one ends")
     arguments = parser.parse_args()
-    memory.keep_freed()  # before there is a second thread
+    memory.keep_freed()  # before the first thread is started
     _end_with(arguments.parent)
     registry.adapter(arguments.framework).prepare_process()
     with open(arguments.answers, "w", encoding="utf-8") as answers:
         for line in sys.stdin:
             request = json.loads(line)
             answer = _describe(arguments.framework) if "describe" in request else _measure(request["cell"], answers)
-            _say(answers, {"result": answer})
+            _send(answers, {"result": answer})
 
 
 def _measure(fields: dict[str, Any], answers: TextIO) -> dict[str, Any]:
@@ -44,11 +44,11 @@ def _measure(fields: dict[str, Any], answers: TextIO) -> dict[str, Any]:
     start = time.perf_counter()
     try:
         task = registry.task(cell.task)
-        result = task.run(cell, lambda text: _say(answers, {"progress": text}))
+        result = task.run(cell, lambda text: _send(answers, {"progress": text}))
         answer = {
             "status": result.status,
             "message": "; ".join(result.agreement.get("disagreements", [])),
-            "measurements": [m.to_json() for m in result.measurements],
+            "measurements": storable(result.measurements),
             "agreement": result.agreement,
             "data": result.data,
         }
@@ -59,7 +59,7 @@ def _measure(fields: dict[str, Any], answers: TextIO) -> dict[str, Any]:
     answer["seconds"] = time.perf_counter() - start
     facts = registry.adapter(cell.framework).describe(cell.device, cell.precision)
     answer["framework"] = {**facts, "freed_memory": memory.allocation()}
-    answer["code"] = provenance.fingerprint()  # now that all of it has been imported
+    answer["code"] = provenance.fingerprint()  # after every module has been imported
     return answer
 
 
@@ -75,8 +75,8 @@ def _status_of(error: Exception) -> str:
     if isinstance(error, BadInput):
         return "refused"
     text = f"{type(error).__name__} {error}".lower()
-    memory = ("out of memory", "outofmemory", "resource_exhausted", "resourceexhausted", "can't allocate memory")
-    return "oom" if isinstance(error, MemoryError) or any(sign in text for sign in memory) else "error"
+    phrases = ("out of memory", "outofmemory", "resource_exhausted", "resourceexhausted", "can't allocate memory")
+    return "oom" if isinstance(error, MemoryError) or any(phrase in text for phrase in phrases) else "error"
 
 
 def _one_line(error: Exception) -> str:
@@ -84,14 +84,13 @@ def _one_line(error: Exception) -> str:
     return " ".join(text.split())[:2000]
 
 
-def _say(answers: TextIO, message: dict[str, Any]) -> None:
+def _send(answers: TextIO, message: dict[str, Any]) -> None:
     answers.write(json.dumps(message) + "\n")
     answers.flush()
 
 
 def _end_with(parent: int) -> None:
-    """A worker whose parent was killed, perhaps before this line was reached, must not go on measuring, nor hold its
-    memory."""
+    """End this process when its parent ends, which may already have happened, to stop measuring and free memory."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,4 +1,4 @@
-"""SpecAugment (Park et al. 2019, arXiv 1904.08779): bands of frequency and spans of time that are masked in training.
+"""SpecAugment (Park et al. 2019, arXiv 1904.08779): masks over frequencies and over time for training.
 
 Shape letters: B utterances, T frames of the longest, M mel channels.
 """
@@ -22,9 +22,9 @@ class SpecAugment:
     uniform in 0 .. T, from t_0 uniform in 0 .. (frames of the utterance) - t.
 
     Attributes:
-        frequency_masks, time_masks: How many of each.
-        frequency_width, time_width: F in channels and T in frames, both included.
-        time_share: No time mask is wider than this share of its utterance (the paper's p).
+        frequency_masks, time_masks: Numbers of masks.
+        frequency_width, time_width: Largest widths F in channels and T in frames.
+        time_share: Largest share of an utterance that a time mask may cover (p in the paper).
     """
 
     frequency_masks: int = 2
@@ -41,12 +41,12 @@ class SpecAugment:
             raise BadInput(f"time_share of {self.time_share}: allowed: from 0 to 1")
 
     def masked_BTM(self, frames_B: Sequence[int], channels: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-        """Which values are masked, (B, T, M), drawn utterance by utterance: the same for every framework.
+        """Draw the masked elements, (B, T, M), utterance by utterance. They are the same for every framework.
 
         Args:
-            frames_B: Of each utterance; how far a batch is padded changes no draw.
-            channels: M.
-            rng: Gives every number.
+            frames_B: Number of frames of each utterance. Padding does not change the masks.
+            channels: Number of channels M.
+            rng: The generator.
         """
         masked_BTM = np.zeros((len(frames_B), max(frames_B, default=0), channels), np.bool_)
         for masked_TM, frames in zip(masked_BTM, frames_B, strict=True):

@@ -1,4 +1,4 @@
-"""Log-Mel filterbanks as Kaldi computes them, in NumPy: the same numbers for every framework.
+"""Log-Mel filterbanks as Kaldi computes them, in NumPy, so that every framework gets the same values.
 
 Shape letters: S samples, T frames, W samples in a window, K frequencies of the transform, M mel channels.
 """
@@ -17,22 +17,22 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from vocabench.harness.datasets.shared.local_files import Progress
+from vocabench.harness.datasets.shared.dataset import Progress
 from vocabench.harness.datasets.speech.recordings import SAMPLE_RATE, Utterance
-from vocabench.harness.datasets.speech.transcribed import Speech
+from vocabench.harness.datasets.speech.speech_corpora import Speech
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput, unknown
 
 WINDOWS = ("povey", "hamming")
 
-_FORMAT = 1  # of the cache: raised when the same samples would give other features
+_FORMAT = 1  # version of the cache, raised if the same samples would give other features
 _FLOATS = np.dtype("<f4")
 _LOWEST_HERTZ = 20.0
-_FLOOR = float(np.finfo(np.float32).eps)  # of a channel's power
+_FLOOR = float(np.finfo(np.float32).eps)  # smallest power of a channel
 
 
 def mel(hertz: Any) -> Any:
-    """The mel scale of O'Shaughnessy 1987, as HTK and Kaldi have it: 1127 ln(1 + f / 700)."""
+    """Return the mel scale of O'Shaughnessy 1987, as in HTK and Kaldi: 1127 ln(1 + f / 700)."""
     return 1127.0 * np.log1p(np.asarray(hertz) / 700.0)
 
 
@@ -40,15 +40,17 @@ def mel(hertz: Any) -> Any:
 class Filterbank:
     """Log-Mel filterbanks: Kaldi's `compute-fbank-feats` with `--dither=0 --use-energy=false`.
 
-    A frame is cut out (none is padded), its mean taken off, pre-emphasised (x_t - a x_{t-1}; the first by itself),
-    windowed and transformed. Each channel is the natural logarithm of the power spectrum's sum under a triangle, drawn
-    on the mel scale between 20 Hz and half the sample rate.
+    Each frame is cut out (without padding), its mean is subtracted, and it is pre-emphasized (x_t - a x_{t-1}; the
+    first
+    sample by itself), windowed and transformed. Each channel is the natural logarithm of the sum of the power spectrum
+    under a triangle on the mel scale between 20 Hz and half the sample rate.
 
     Attributes:
-        channels: M.
-        window_seconds, shift_seconds: Of a frame; the transform is the next power of two as long.
-        preemphasis: a.
-        window: "povey", Hann's to the power of 0.85, or "hamming".
+        channels: Number of channels M.
+        window_seconds, shift_seconds: Length and shift of a frame. The length of the transform is the next power of
+        two.
+        preemphasis: The coefficient a.
+        window: "povey", Hann's window to the power of 0.85, or "hamming".
     """
 
     channels: int = 80
@@ -67,7 +69,7 @@ class Filterbank:
                 f"window of {self.window_seconds} s every {self.shift_seconds} s: allowed: from {1 / SAMPLE_RATE} s"
             )
         if not (self.weights_KM.sum(axis=0) > 0).all():
-            raise BadInput(f"{self.channels} mel channels: allowed: so few that each holds a frequency")
+            raise BadInput(f"{self.channels} mel channels: allowed: so few that each contains a frequency")
 
     @property
     def window_samples(self) -> int:
@@ -79,7 +81,7 @@ class Filterbank:
 
     @property
     def signature(self) -> str:
-        """All that the features hang on, in one line."""
+        """Everything that the features depend on, in one line."""
         return (
             f"fbank|rate:{SAMPLE_RATE}|channels:{self.channels}|window:{self.window}-{self.window_samples}"
             f"|shift:{self.shift_samples}|preemphasis:{self.preemphasis}|dither:0|edges:snip"
@@ -94,7 +96,7 @@ class Filterbank:
 
     @cached_property
     def weights_KM(self) -> NDArray[np.float64]:
-        """The triangles: M + 2 points at equal distances in mel; each rises from a point to the next, and falls."""
+        """The triangles over M + 2 equidistant points in mel. Each rises from one point to the next and falls again."""
         hertz_K = np.arange(self._transform // 2 + 1) * SAMPLE_RATE / self._transform
         points = np.linspace(mel(_LOWEST_HERTZ), mel(SAMPLE_RATE / 2), self.channels + 2)
         step = points[1] - points[0]
@@ -105,11 +107,11 @@ class Filterbank:
         return 1 << (self.window_samples - 1).bit_length()
 
     def frames(self, samples: int) -> int:
-        """T of so many samples."""
+        """Return the number of frames T for a number of samples."""
         return max(0, 1 + (samples - self.window_samples) // self.shift_samples)
 
     def __call__(self, samples_S: NDArray[np.int16]) -> NDArray[np.float32]:
-        """(T, M) of samples in the range of 16 bits; T is 0 of less than a window."""
+        """Return (T, M) features of 16-bit samples. T is 0 for less than a window."""
         if len(samples_S) < self.window_samples:
             return np.zeros((0, self.channels), np.float32)
         frames_TW = sliding_window_view(samples_S, self.window_samples)[:: self.shift_samples].astype(np.float64)
@@ -123,14 +125,14 @@ class Filterbank:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Mean and standard deviation of each channel, both (M,) float32: for normalisation."""
+    """Mean and standard deviation of each channel, both (M,) float32, for normalization."""
 
     mean_M: NDArray[np.float32]
     deviation_M: NDArray[np.float32]
 
 
 def statistics(features: Iterable[NDArray[np.float32]]) -> Statistics:
-    """Over all frames of these utterances, (T, M) each.
+    """Return the statistics over all frames of utterances, (T, M) each.
 
     Raises:
         BadInput: There are no frames.
@@ -149,11 +151,11 @@ def statistics(features: Iterable[NDArray[np.float32]]) -> Statistics:
 
 
 def normalised(features_TM: NDArray[np.float32], given: Statistics | None = None) -> NDArray[np.float32]:
-    """Cepstral mean and variance normalisation, (T, M): each channel with mean 0 and deviation 1.
+    """Apply cepstral mean and variance normalization: each channel of (T, M) gets mean 0 and deviation 1.
 
     Args:
-        features_TM: Of an utterance.
-        given: Statistics of a whole corpus; None takes the utterance's own. A channel that never changes becomes 0.
+        features_TM: Features of an utterance.
+        given: Statistics of a whole corpus; None for those of the utterance. A constant channel becomes 0.
     """
     if not len(features_TM):
         return features_TM
@@ -162,22 +164,22 @@ def normalised(features_TM: NDArray[np.float32], given: Statistics | None = None
 
 
 class Features:
-    """The features of a corpus: mapped, read from disk when asked for."""
+    """The memory-mapped features of a corpus."""
 
     def __init__(self, folder: Path, channels: int) -> None:
         self._starts_U = np.load(folder / "starts.npy", allow_pickle=False)
         self._frames_FM = np.memmap(folder / "frames.float32", dtype=_FLOATS, mode="r").reshape(-1, channels)
 
     def __getitem__(self, utterance: Utterance) -> NDArray[np.float32]:
-        """(T, M) of one of its utterances."""
+        """Return the (T, M) features of an utterance."""
         return self._frames_FM[self._starts_U[utterance.number] : self._starts_U[utterance.number + 1]]
 
 
 def of_corpus(speech: Speech, bank: Filterbank | None = None, progress: Progress = lambda _: None) -> Features:
-    """The features of every utterance, before normalisation: computed once, then mapped from the cache.
+    """Return the features of every utterance before normalization, computed once and then mapped from the cache.
 
-    They are kept by the corpus's checksum and the filterbank's signature, so that any choice of its languages and units
-    shares them.
+    The key of the cache is the checksum of the corpus and the signature of the filterbank, so that every choice of
+    languages and units shares the features.
 
     Raises:
         BadInput: The cache cannot be written.

@@ -19,21 +19,21 @@ ALPHA = 0.5
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """Languages, where a group's name stands for its languages; each once, in the order given."""
+    """Replace the names of groups by their languages, and return each language once, in the order given."""
     return tuple(dict.fromkeys(language for name in names for language in GROUPS.get(name, (name,))))
 
 
 def probabilities(counts: Mapping[str, int], alpha: float = ALPHA) -> dict[str, float]:
-    """How likely each language is to be drawn: the paper's multinomial distribution,
+    """Return the probability of drawing each language: the multinomial distribution of the paper,
 
         p_l = n_l^alpha / sum over k of n_k^alpha
 
     Args:
-        counts: Language to n_l, its utterances, from 1.
-        alpha: 1 keeps the shares that the languages have, 0 makes them all the same; the paper's is 0.5.
+        counts: Number of utterances n_l of each language, at least 1.
+        alpha: The exponent. 1 keeps the shares of the languages, and 0 makes them equal; the paper uses 0.5.
 
     Raises:
-        BadInput: No language, or one without utterances; alpha below 0.
+        BadInput: There is no language, a language has no utterances, or alpha is negative.
     """
     if not counts or min(counts.values()) < 1:
         raise BadInput(f"utterances by language {dict(counts)}: allowed: one language or more, each with 1 or more")
@@ -45,18 +45,18 @@ def probabilities(counts: Mapping[str, int], alpha: float = ALPHA) -> dict[str, 
 
 
 def sample(languages: Sequence[str], size: int, rng: np.random.Generator, alpha: float = ALPHA) -> NDArray[np.int64]:
-    """Places of `size` utterances, (size,), in random order, whose languages follow `probabilities`.
+    """Draw the indices of `size` utterances, (size,), in random order, whose languages follow `probabilities`.
 
-    Within a language no utterance is drawn again before all of its others have been.
+    Within a language, no utterance is drawn again before all others have been drawn.
 
     Args:
         languages: The language of each utterance.
-        size: So many are drawn.
-        rng: The same one gives the same utterances, whatever the framework.
+        size: Number of utterances to draw.
+        rng: The generator. The result does not depend on the framework.
         alpha: As in `probabilities`.
 
     Raises:
-        BadInput: As `probabilities`; a negative size.
+        BadInput: As in `probabilities`, or `size` is negative.
     """
     if size < 0:
         raise BadInput(f"sample of {size} utterances: allowed: from 0")

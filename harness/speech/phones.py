@@ -1,14 +1,14 @@
-"""Phones: how a phonetic transcript becomes tokens, for the vocabulary and for the phone error rate.
+"""Phones: splitting phonetic transcripts into tokens, for the vocabulary and for the phone error rate.
 
-A token is a base letter with all that belongs to it. In the order of the rules:
+A token is a base letter with everything that belongs to it. The rules in their order:
 
 - A tie bar joins the letters on its two sides: t and \u0283 under one are one token. It is not written in the token, so
-  that a corpus which ties its affricates and one which spells them as a token of two letters mean the same.
-- Stress marks stand before a phone. They are dropped, or kept at the front of its token.
-- Length marks stand after a phone. They are kept at the end of its token, or dropped.
-- Diacritics (combining marks) and modifier letters (aspiration, palatalisation and the like, tone letters too) stay
-  with the letter before them, or are dropped. The cedilla of the palatal fricative is part of a letter and stays.
-- Syllable dots, bars, linking marks and white space are no phones.
+  that a corpus with tied affricates and a corpus that spells them as two letters agree.
+- Stress marks precede a phone. They are dropped, or kept at the front of its token.
+- Length marks follow a phone. They are kept at the end of its token, or dropped.
+- Diacritics (combining marks) and modifier letters (such as aspiration, palatalization and tone letters) stay with the
+  letter before them, or are dropped. The cedilla of the palatal fricative is part of a letter and stays.
+- Syllable dots, bars, linking marks and white space are not phones.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _CEDILLA = "\u0327"
 
 @dataclass(frozen=True)
 class PhoneRule:
-    """How a phonetic transcript becomes tokens.
+    """The rule that splits a phonetic transcript into tokens.
 
     Attributes:
-        split: "spaces": the transcript has a space between phones already, and a phone of several letters is one token;
-            "letters": each base letter begins one.
-        stress: Whether stress marks are kept: "keep" or "drop".
-        length: The same of length marks.
-        diacritics: The same of diacritics and modifier letters.
+        split: "spaces" if the transcript has spaces between phones, so that a phone of several letters is one token, or
+            "letters" if each base letter starts a token.
+        stress: "keep" or "drop" for stress marks.
+        length: "keep" or "drop" for length marks.
+        diacritics: "keep" or "drop" for diacritics and modifier letters.
     """
 
     split: str = "spaces"
@@ -60,7 +60,8 @@ class PhoneRule:
         )
 
     def __call__(self, transcript: str) -> list[str]:
-        """The tokens of a transcript in the International Phonetic Alphabet, or in any other with `split` "spaces"."""
+        """Return the tokens of a transcript in the International Phonetic Alphabet, or in any alphabet with
+        "spaces"."""
         pieces = unicodedata.normalize("NFD", transcript).split()
         if self.split == "letters":
             pieces = [phone for piece in pieces for phone in _letters(piece)]
@@ -78,14 +79,14 @@ class PhoneRule:
 
 
 def _follows(sign: str) -> bool:
-    """Whether it belongs to the letter before it: a combining mark, a modifier letter or a tone letter."""
+    """Return whether a character belongs to the letter before it: a combining mark, modifier letter or tone letter."""
     return unicodedata.category(sign) in ("Mn", "Lm", "Sk") and sign not in _STRESS + _CEDILLA
 
 
 def _letters(piece: str) -> list[str]:
-    """A piece of a transcript cut before each base letter, or before the stress mark in front of it."""
+    """Split a piece of a transcript before each base letter, or before the stress mark in front of it."""
     phones: list[str] = []
-    ahead = ""  # stress marks that wait for their letter
+    ahead = ""  # stress marks before the next letter
     is_tied = False
     for sign in piece:
         if sign in _STRESS:

@@ -1,4 +1,4 @@
-"""One written form for what is said: the rule that transcripts are read by and characters are scored by."""
+"""The text rule by which transcripts are normalized for training and for character error rates."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ CASES = ("lower", "keep")
 PUNCTUATION = ("drop", "keep")
 SPACES = ("keep", "drop")
 
-UNKNOWN = "\ufffd"  # stands for a character that a model cannot name: an error, and no punctuation
+UNKNOWN = "\ufffd"  # a character outside the vocabulary, which is an error and not punctuation
 
 _APOSTROPHES = str.maketrans({"\u2019": "'", "\u02bc": "'"})
 _DOTTED = str.maketrans({"I": "\u0131", "\u0130": "i"})
-_DOTTED_LANGUAGES = ("az", "tr")  # i and dotless i are two letters there
+_DOTTED_LANGUAGES = ("az", "tr")  # i and dotless i are different letters
 _DASH = re.compile(r"[\u2010-\u2015/-]")
 
 
 @dataclass(frozen=True)
 class TextRule:
-    """How text becomes characters: in Unicode's normal form C, a space for each run of white space, none at the ends.
+    """Normalizes text to Unicode NFC, with one space for each run of white space and none at the ends.
 
     Attributes:
         case: "lower", by the rules of the language, or "keep".
-        punctuation: "drop" takes out punctuation and symbols; dashes and slashes become spaces. Apostrophes between
-            letters stay, in one spelling, and so does `UNKNOWN`. Or "keep".
-        spaces: "keep", as a character like others, or "drop".
+        punctuation: "drop" removes punctuation and symbols, and replaces dashes and slashes by spaces; apostrophes
+            between letters stay, in one spelling, and so does `UNKNOWN`. "keep" keeps them.
+        spaces: "keep", as an ordinary character, or "drop".
     """
 
     case: str = "lower"
@@ -45,11 +45,11 @@ class TextRule:
         return f"unicode:NFC|case:{self.case}|punctuation:{self.punctuation}|spaces:{self.spaces}"
 
     def __call__(self, text: str, language: str = "") -> str:
-        """The text in its one form; `language` is a code such as "tr", which matters for case alone."""
+        """Return the normalized text. `language` is a code such as "tr" and affects lower-casing only."""
         text = unicodedata.normalize("NFC", text)
         if self.case == "lower":
             text = text.translate(_DOTTED) if language in _DOTTED_LANGUAGES else text
-            # Lower case may come apart into letters and marks.
+            # Lower-casing can decompose characters into letters and marks.
             text = unicodedata.normalize("NFC", text.lower())
         if self.punctuation == "drop":
             text = _DASH.sub(" ", text.translate(_APOSTROPHES))

@@ -1,4 +1,4 @@
-"""Agreement: one method of one framework in one precision against the oracle, over sizes and options."""
+"""Agreement of one method in one framework and precision with the oracle, over several sizes and options."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator
 from vocabench.harness import layers, registry
 from vocabench.harness.measure import agreement
 from vocabench.harness.measure.workload import Batch, batch, zipf_counts
-from vocabench.harness.quantities import Measurement
-from vocabench.harness.run.cells import Cell, Setting
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement
+from vocabench.harness.run.settings import Setting
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.impls.contract import Layer
 from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.options import Choice
 
 SETTINGS: dict[str, Setting] = {
-    "training": Choice(True, (False, True), "also compare what some optimizer steps make of the loss"),
+    "training": Choice(True, (False, True), "also compare the loss after some optimizer steps"),
 }
 
-# (V, D, N): one token; a prime and an odd width, so that no padding fits by accident; more tokens than words.
+# (V, D, N): a single token; a prime V and an odd D, so that no padding fits by accident; more tokens than words.
 SIZES = ((53, 12, 1), (1009, 33, 130))
 SIZE = (97, 24, 301)
 
@@ -26,7 +27,7 @@ SIZE = (97, 24, 301)
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     found = []
     for number, options in enumerate(_variants(cell)):
-        # The plain form in float32 at several sizes; variants and other precisions, which share its code, at one.
+        # The plain options in float32 are checked at several sizes; variants and other precisions share their code.
         several = number == 0 and cell.precision == "float32"
         sizes = ((cell.vocab, cell.dim, cell.tokens),) if cell.vocab else SIZES if several else (SIZE,)
         for vocab, dim, tokens in sizes:
@@ -66,7 +67,7 @@ def _training(cell: Cell, options: dict[str, object]) -> agreement.Comparison:
 
 
 def _variants(cell: Cell) -> Iterator[dict[str, object]]:
-    """The cell's own options; in float32 and where it has none, the method's variants too."""
+    """Yield the options of the cell, and in float32 the variants of the method if the cell has no options."""
     yield dict(cell.options)
     if not cell.options and cell.precision == "float32":
         yield from map(dict, registry.definition(cell.method).variants)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from vocabench.harness import layer_file, layers, registry
 from vocabench.harness.datasets.text import corpora
 from vocabench.harness.measure.workload import Batch
-from vocabench.harness.quantities import Measurement
-from vocabench.harness.run.cells import Cell, Setting
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement
+from vocabench.harness.run.settings import Setting
 from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT, Checkpoint
 from vocabench.harness.tasks.shared.data import data_of
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
@@ -31,27 +32,25 @@ from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, Destination, Number
 from vocabench.impls.spec import Arrays, LayerSpec, check_options
 
-EXTRA_METHODS = ("unigram",)  # no layer at all: what a model that learned nothing but word counts would score
+EXTRA_METHODS = ("unigram",)  # without a layer: the score of a model that only knows the word counts
 
 SETTINGS: dict[str, Setting] = {
     "epochs": Number(1, 1, 10**6, "passes over the training text"),
-    "batch": Number(128, 1, 10**6, "sequences side by side"),
+    "batch": Number(128, 1, 10**6, "sequences read in parallel"),
     "steps": Number(20, 1, 10**6, "time steps of truncated back-propagation"),
-    "embedding": Number(512, 1, 10**6, "width of a word's vector; the LSTM's is the cell's dim"),
+    "embedding": Number(512, 1, 10**6, "width of the word embedding; the width of the LSTM is the cell's dim"),
     "optimizer": Choice("adagrad", NAMES, "the update rule"),
     "learning_rate": Number(0.1, 0.0, 1e6, "step size"),
     "weight_decay": Number(1e-6, 0.0, 1e6, "L2"),
-    "clip_norm": Number(0.25, 0.0, 1e6, "largest global gradient norm; 0 clips nothing"),
-    "evaluations": Number(1, 1, 10**6, "evaluations an epoch on the validation split"),
+    "clip_norm": Number(0.25, 0.0, 1e6, "largest global gradient norm; 0 disables clipping"),
+    "evaluations": Number(1, 1, 10**6, "evaluations per epoch on the validation split"),
     "checkpoint": CHECKPOINT,
-    "decode_rows": Number(128, 0, 10**6, "hidden vectors of the trained model decoded at a time; 0 decodes none"),
-    "rounds": Number(11, 6, 1000, "interleaved rounds of timing that"),
-    "budget": Number(10.0, 0.0, 1e6, "seconds of it after which no round beyond the sixth starts"),
-    "updates": Number(0, 0, 10**9, "training steps after which training ends, however much text is left; 0 for none"),
-    "time_training": Choice(False, (False, True), "whether training of the trained layer alone is timed too"),
-    "layer_folder": Destination(
-        "where the trained layer goes as a file, for the task trained_layer; none unless named"
-    ),
+    "decode_rows": Number(128, 0, 10**6, "hidden vectors of the trained model decoded as one batch; 0 for no decoding"),
+    "rounds": Number(11, 6, 1000, "interleaved rounds of timing the decoding"),
+    "budget": Number(10.0, 0.0, 1e6, "seconds of timing after which no round beyond the sixth starts"),
+    "updates": Number(0, 0, 10**9, "number of training steps after which training ends; 0 for no limit"),
+    "time_training": Choice(False, (False, True), "whether to time training of the trained layer alone as well"),
+    "layer_folder": Destination("folder for a file with the trained layer, for the task trained_layer"),
     "figure1_tokens": Number(4000, 0, 10**9, "validation tokens scored just before and after each re-organization"),
 }
 
@@ -64,7 +63,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     if cell.method in EXTRA_METHODS:
         return Result([_unigram(corpus)], {}, data)
     if folder := cell.settings["layer_folder"]:
-        layer_file.check_folder(Path(folder))  # now, and not once it has been trained
+        layer_file.check_folder(Path(folder))  # now instead of after the training
 
     options = with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
     options = with_pairs(options, corpus.splits["train"], len(corpus.words))
@@ -75,7 +74,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     measurements[0].detail.update(told)
     checked: dict[str, Any] = {}
     if not (cell.settings["time_training"] or cell.settings["decode_rows"] or folder):
-        return Result(measurements, checked, data)  # and no second copy of the weights
+        return Result(measurements, checked, data)  # before a second copy of the weights is made
     trained = TrainedLayer(cell, training.learned_spec(), training.output_parameters())
     if cell.settings["time_training"]:
         found, checked = trained.training(training.first_batch(), progress)
@@ -91,8 +90,10 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
 def with_vectors(
     cell: Cell, corpus: corpora.Corpus, options: dict[str, Any], progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of a layer, with word vectors from a model trained first where it needs such; and what the row tells
-    of that model."""
+    """Return the options of a layer, and the entries that the row has for the model trained first.
+
+    If the structure of the layer needs word vectors that are not given, they come from a model that is trained first.
+    """
     before = registry.definition(cell.method).bootstrap(options)
     if before is None:
         return options, {}
@@ -103,7 +104,7 @@ def with_vectors(
 
 
 class Training:
-    """One training run, with what it leaves behind: curves, re-organizations, times."""
+    """One training run with its results: curves, re-organizations and times."""
 
     def __init__(self, cell: Cell, corpus: corpora.Corpus, options: Mapping[str, object]) -> None:
         self.cell, self.corpus, self.settings = cell, corpus, cell.settings
@@ -143,7 +144,7 @@ class Training:
         for step, (first, (inputs_BT, targets_BT)) in enumerate(islice(batches, total), 1):
             losses.append(self.model.step(inputs_BT, targets_BT, carry=not first))
             if step % 50 == 0:
-                # Waiting for the device here also keeps an asynchronous framework from queueing without bound.
+                # Waiting for the device here also bounds the queue of an asynchronous framework.
                 progress(f"step {step}/{total} loss {float(losses[-1]):.3f}")
             if self.interval and step % self.interval == 0 and step < total:
                 self.model.synchronize()
@@ -158,11 +159,11 @@ class Training:
                 started = time.perf_counter()
         if (state := self.checkpoint.state()) is not None:
             params, self.cluster_V = state
-            self.model = self._made(self.learned_spec(), self.model.config)  # with the clusters of that time
+            self.model = self._made(self.learned_spec(), self.model.config)  # with the clusters at that checkpoint
             self.model.load(params)
 
     def _reorganize(self, step: int) -> float:
-        """Re-organizes, which counts as training, between two evaluations, which do not; returns the clock after it."""
+        """Re-organize between two evaluations, which do not count as training, and return the clock afterwards."""
         record: dict[str, float] = {"step": step}
         sample_T = self.corpus.splits["valid"][: self.settings["figure1_tokens"]]
         scored = len(sample_T) > _EVAL_ROWS
@@ -195,7 +196,7 @@ class Training:
         self.checkpoint.offer(self.curve[-1], lambda: (self.model.parameters(), self.cluster_V))
 
     def _scores(self, ids_T: NDArray) -> dict[str, float]:
-        """Perplexity, and for a two-level layer its two factors (equations 5 and 6), whose product it is."""
+        """Return the perplexity, and for a two-level layer also its two factors (equations 5 and 6)."""
         sums: dict[str, float] = {}
         tokens = 0
         rows_BT = _rows(ids_T, _EVAL_ROWS, 1)
@@ -210,7 +211,7 @@ class Training:
         return scores
 
     def told(self, changed: Mapping[str, object]) -> dict[str, Any]:
-        """What the row of a model that is trained after this one, with `changed` options, tells of it."""
+        """Return the entries about this model for the row of a later model with `changed` options."""
         return {"bootstrap": {"options": dict(changed), "train_seconds": self.train_seconds, "curve": self.curve}}
 
     def measurements(self) -> list[Measurement]:
@@ -236,8 +237,10 @@ class Training:
         return found
 
     def mean_hidden(self) -> NDArray[np.float64]:
-        """(V, D) for each word the mean of the hidden vectors from which it was to be predicted in the training text;
-        zeros for a word that never was."""
+        """Return (V, D): for each word, the mean of the hidden vectors that were to predict it in the training text.
+
+        Words that do not occur have zeros.
+        """
         vocab = len(self.corpus.counts_V)
         sum_VD, seen_V = np.zeros((vocab, self.cell.dim)), np.zeros((vocab, 1))
         rows_BT = _rows(self.corpus.splits["train"], self.settings["batch"], self.settings["steps"])
@@ -247,13 +250,13 @@ class Training:
         return sum_VD / np.maximum(seen_V, 1.0)
 
     def first_batch(self) -> Batch:
-        """Of the training text: the hidden vectors that the trained model gives to its words, and their targets."""
+        """Return the trained model's hidden vectors for the first batch of the training text, and their targets."""
         rows_BT = _rows(self.corpus.splits["train"], self.settings["batch"], self.settings["steps"])
         _first, (inputs_BT, targets_BT) = next(_batches(rows_BT, self.settings["steps"], whole=True))
         return Batch(self.model.hidden(inputs_BT).astype(np.float64), targets_BT.ravel().astype(np.int64))
 
     def held_out(self, wanted: int) -> Batch:
-        """Hidden vectors from many contexts of the validation text, in no order, and the words that came next."""
+        """Return hidden vectors from many contexts of the validation text in random order, and the next words."""
         pieces: list[Batch] = []
         rows_BT = _rows(self.corpus.splits["valid"], _EVAL_ROWS, 1)
         for _first, (inputs_BT, targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
@@ -266,7 +269,7 @@ class Training:
         return Batch(hidden_ND[chosen], targets_N[chosen])
 
     def learned_spec(self) -> LayerSpec:
-        """The output layer with the clusters that it has now, where it has any."""
+        """Return the specification of the output layer with its present clusters, if it has clusters."""
         spec = self.model.spec
         learned = {} if self.cluster_V is None else {"cluster": self.cluster_V}
         return dataclasses.replace(spec, structure={**spec.structure, **learned})
@@ -277,8 +280,11 @@ class Training:
         return {name.removeprefix(prefix): value for name, value in every.items() if name.startswith(prefix)}
 
     def save(self, layer: Layer, progress: Callable[[str], None]) -> dict[str, Any]:
-        """Writes the trained layer, with as many hidden vectors of held-out text as a batch has tokens; returns the
-        file's name and sha256, for the row."""
+        """Write the trained layer, with as many hidden vectors of held-out text as a batch has tokens.
+
+        Returns:
+            The name and sha256 of the file, for the row.
+        """
         cell, held_out = self.cell, self.held_out(self.cell.tokens)
         name = f"{cell.framework}-{cell.method}-{cell.key[:8]}{layer_file.SUFFIX}"
         path = Path(self.settings["layer_folder"]) / name
@@ -286,7 +292,7 @@ class Training:
         return {"name": name, "sha256": layer_file.save(path, layer, held_out.hidden_ND, held_out.targets_N)}
 
     def _clusters(self, cluster_V: NDArray) -> list[list[str]]:
-        """The most frequent words of the most frequent clusters, as in table 3 of the paper."""
+        """Return the most frequent words of the most frequent clusters, as in table 3 of the paper."""
         counts_V = self.corpus.counts_V
         by_count = np.argsort(-counts_V, kind="stable")
         share_C = np.bincount(cluster_V, weights=counts_V)
@@ -297,7 +303,7 @@ class Training:
 
 
 def _unigram(corpus: corpora.Corpus) -> Measurement:
-    """Perplexity of the word counts of the training split, one added to each so that no word is impossible."""
+    """Return the perplexity of the word counts of the training split, with add-one smoothing."""
     split = "test" if "test" in corpus.splits else "valid"
     probability_V = (corpus.counts_V + 1.0) / (corpus.counts_V.sum() + len(corpus.counts_V))
     ids_T = np.asarray(corpus.splits[split][1:])
@@ -307,7 +313,7 @@ def _unigram(corpus: corpora.Corpus) -> Measurement:
 
 
 def _rows(ids_T: NDArray, batch: int, steps: int) -> NDArray:
-    """The text cut into `batch` equal rows that are read side by side, (B, T)."""
+    """Cut the text into `batch` equal rows that are read in parallel, (B, T)."""
     if len(ids_T) < batch * (steps + 1):
         raise BadInput(
             f"a split of {len(ids_T):,} tokens is too short for {batch} rows of {steps} steps: allowed: from "
@@ -320,7 +326,7 @@ def _rows(ids_T: NDArray, batch: int, steps: int) -> NDArray:
 def _batches(
     rows_BT: NDArray, steps: int, *, whole: bool
 ) -> Iterator[tuple[bool, tuple[NDArray[np.int32], NDArray[np.int32]]]]:
-    """(is this the first?, (inputs, targets)) along the rows; with `whole` a shorter piece at the end is left out."""
+    """Yield (is this the first?, (inputs, targets)) along the rows; `whole` leaves out a shorter piece at the end."""
     last = rows_BT.shape[1] - 1
     for start in range(0, last, steps):
         stop = min(start + steps, last)

@@ -1,7 +1,6 @@
 """Speech recognition: the recognizer of Liu et al. 2022 with any output layer, scored by character or phone error rate.
 
-What it decodes is the likeliest transcript that beam search finds, by its log-probability and not divided by its
-length.
+Decoding returns the most likely transcript that beam search finds, by log-probability without length normalization.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import layers, registry
-from vocabench.harness.datasets.shared.source import SPLITS
-from vocabench.harness.datasets.speech import transcribed
+from vocabench.harness.datasets.shared.dataset import SPLITS
+from vocabench.harness.datasets.speech import speech_corpora
 from vocabench.harness.datasets.speech.recordings import Utterance
-from vocabench.harness.datasets.speech.transcribed import UNITS, Speech
-from vocabench.harness.quantities import Measurement
-from vocabench.harness.run.cells import Cell, Names, Setting
-from vocabench.harness.run.store import Row
+from vocabench.harness.datasets.speech.speech_corpora import Speech
+from vocabench.harness.datasets.speech.vocabulary import UNITS
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement, Row
+from vocabench.harness.run.settings import Names, Setting
 from vocabench.harness.speech import features, languages
 from vocabench.harness.speech.augment import SpecAugment
 from vocabench.harness.tasks.shared import batching, error_rates, recognizers, training_loop
@@ -36,32 +36,34 @@ from vocabench.impls.options import Choice, Number
 from vocabench.impls.spec import check_options
 
 SETTINGS: dict[str, Setting] = {
-    "size": Choice("paper", tuple(recognizers.SIZES), "of the recognizer; its width is the cell's dim"),
-    "units": Choice("characters", UNITS, "what transcripts are made of"),
-    "languages": Names((), None, "codes, or groups: Romance, Slavic, Turkic; none for all"),
-    "held_out": Names((), None, "languages, or groups, that are tested on and never trained on; none for no such"),
-    "with_language": Choice(False, (False, True), "each transcript begins with its language, which is decoded too"),
-    "min_count": Number(1, 1, 10**9, "how often a unit must occur in the training split, or be <unk>"),
+    "size": Choice("paper", tuple(recognizers.SIZES), "size of the recognizer; its width is the cell's dim"),
+    "units": Choice("characters", UNITS, "units of the transcripts"),
+    "languages": Names((), None, "language codes or groups (Romance, Slavic, Turkic); empty for all"),
+    "held_out": Names((), None, "languages or groups for testing only; empty for none"),
+    "with_language": Choice(
+        False, (False, True), "whether transcripts start with their language, which is decoded too"
+    ),
+    "min_count": Number(1, 1, 10**9, "occurrences in the training split below which a unit becomes <unk>"),
     "epochs": Number(50, 1, 10**6, "passes over the training utterances"),
-    "batch": Number(32, 1, 10**6, "utterances side by side"),
+    "batch": Number(32, 1, 10**6, "utterances per batch"),
     "optimizer": Choice("adam", NAMES, "the update rule"),
     "learning_rate": Number(0.002, 0.0, 1e6, "step size at the end of the warm-up, the largest"),
-    "warmup": Number(25_000, 0, 10**9, "steps until then; 0 for the same step size throughout"),
+    "warmup": Number(25_000, 0, 10**9, "steps of the warm-up; 0 for a constant step size"),
     "weight_decay": Number(0.0, 0.0, 1e6, "L2"),
-    "clip_norm": Number(1.0, 0.0, 1e6, "largest global gradient norm; 0 clips nothing"),
+    "clip_norm": Number(1.0, 0.0, 1e6, "largest global gradient norm; 0 disables clipping"),
     "smoothing": Number(0.1, 0.0, 0.999, "share of each target that is spread over all units"),
     "ctc_weight": Number(0.0, 0.0, 0.999, "share of CTC in the loss"),
     "augment": Choice(True, (False, True), "SpecAugment in training"),
-    "mask_share": Number(1.0, 0.0, 1.0, "the largest share of an utterance that one of its masks in time may hide"),
-    "evaluations": Number(1, 1, 10**6, "evaluations an epoch on the validation split"),
+    "mask_share": Number(1.0, 0.0, 1.0, "largest share of an utterance that one time mask may hide"),
+    "evaluations": Number(1, 1, 10**6, "evaluations per epoch on the validation split"),
     "checkpoint": CHECKPOINT,
-    "utterances": Number(0, 0, 10**9, "training utterances used; 0 for as many as there are"),
-    "alpha": Number(1.0, 0.0, 1.0, "languages are drawn by the power alpha of their sizes, once; 1 draws nothing"),
-    "split": Choice("test", SPLITS, "the split that is scored; of train, the utterances used"),
-    "score_utterances": Number(0, 0, 10**9, "utterances of a split that are scored, spread over it; 0 for all"),
+    "utterances": Number(0, 0, 10**9, "training utterances used; 0 for all"),
+    "alpha": Number(1.0, 0.0, 1.0, "exponent of the language sizes for drawing utterances; 1 for no drawing"),
+    "split": Choice("test", SPLITS, "the split that is scored; for train, the utterances used"),
+    "score_utterances": Number(0, 0, 10**9, "number of scored utterances, spread over the split; 0 for all"),
     "beam": Number(1, 1, 10**4, "width of the search; 1 is greedy"),
-    "longest": Number(0, 0, 10**4, "units decoded, at most; 0 for as many as a training transcript has"),
-    "paddings": Number(3, 1, 100, "widths that utterances are padded to"),
+    "longest": Number(0, 0, 10**4, "largest number of decoded units; 0 for the longest training transcript"),
+    "paddings": Number(3, 1, 100, "number of widths that utterances are padded to"),
 }
 
 _EXAMPLES = 20
@@ -69,12 +71,12 @@ _LENGTH_BINS = 3
 
 
 def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> Speech:
-    """The speech; `vocab` is None, or how many units there are.
+    """Load the speech. `vocab` is None or the number of units.
 
     Raises:
-        BadInput: As `transcribed.load`; it has another number of units, or lacks a split that is needed.
+        BadInput: As in `speech_corpora.load`, or the number of units differs, or a required split is missing.
     """
-    speech = transcribed.load(
+    speech = speech_corpora.load(
         name,
         units=settings["units"],
         languages=settings["languages"],
@@ -85,7 +87,7 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
     )
     units = len(speech.counts_V)
     if vocab not in (None, units):
-        raise BadInput(f"vocabulary of {vocab:,} units for speech {name!r}: allowed: {units:,}, those it has")
+        raise BadInput(f"vocabulary of {vocab:,} units for speech {name!r}: allowed: {units:,}, the units it has")
     if settings["beam"] > units:
         raise BadInput(f"beam={settings['beam']} over {units:,} units: allowed: as many as there are, or fewer")
     for split in ("train", "valid", settings["split"]):
@@ -107,25 +109,25 @@ def run(cell: Cell, progress: Progress) -> Result:
         transcripts=transcripts,
         skipped={reason: len(ids) for reason, ids in speech.skipped.items()},
     )
-    if cell.dataset in registry.datasets() and registry.dataset(cell.dataset).MAY_QUOTE:
+    if cell.dataset in registry.datasets() and registry.dataset(cell.dataset).may_quote:
         score.detail["examples"] = _examples(speech, utterances, transcripts)
     return Result([score, *measurements, real_time_factor], {}, provenance)
 
 
 def rescored(row: Row, progress: Progress) -> list[Measurement]:
-    """The error rate of a row once more, from its transcripts and the dataset.
+    """Recompute the error rate of a row from its transcripts and the dataset.
 
     Raises:
-        BadInput: The dataset is not here, or is not the one that the row is of.
+        BadInput: The dataset is not available, or differs from that of the row.
     """
-    cell = Cell.from_json(row["cell"])
+    cell = row.cell
     speech, _ = data_of(cell, load, progress)
-    (transcripts,) = [m["detail"]["transcripts"] for m in row["measurements"] if "transcripts" in m["detail"]]
+    (transcripts,) = [m.detail["transcripts"] for m in row.measurements if "transcripts" in m.detail]
     return [_scored(cell, speech, transcripts)]
 
 
 def _training_utterances(cell: Cell, speech: Speech) -> NDArray[np.int64]:
-    """Numbers of those of the training split that are trained on; where languages are drawn, one may be there twice."""
+    """Return the indices of the training utterances. If languages are drawn, an utterance may occur twice."""
     train, wanted, alpha = speech.splits["train"], cell.settings["utterances"], cell.settings["alpha"]
     if alpha == 1:
         return batching.spread(len(train), wanted)
@@ -153,7 +155,7 @@ def _scored(cell: Cell, speech: Speech, transcripts: Sequence[str]) -> Measureme
 
 
 def _examples(speech: Speech, utterances: Sequence[Utterance], transcripts: Sequence[str]) -> list[dict[str, Any]]:
-    """What `vocabench table --examples` prints: some of the utterances, with what we heard."""
+    """Return examples for `vocabench table --examples`: some of the utterances with their decoded transcripts."""
     return [
         {
             "id": utterances[place].id,
@@ -176,12 +178,12 @@ class Training(training_loop.Training):
         options = with_words(check_options(registry.definition(cell.method), cell.options), vocabulary.units)
         if cell.options.get("interval"):
             raise BadInput(
-                f"option interval={cell.options['interval']} of {cell.method}: allowed in speech: 0, for nothing makes "
-                "clusters anew there"
+                f"option interval={cell.options['interval']} of {cell.method}: allowed in speech: 0, because "
+                "clusters are not re-organized there"
             )
         if "interval" in options:
             options["interval"] = 0
-        # By split, of all its utterances.
+        # By split, for all of its utterances.
         self.texts = {split: [vocabulary.encode(each) for each in speech.splits[split]] for split in ("train", *scored)}
         said_T = np.concatenate([self.texts["train"][number] for number in self.training_P])
         options = with_pairs(options, said_T, len(vocabulary.units))
@@ -196,9 +198,8 @@ class Training(training_loop.Training):
         self._choose_widths()
 
     def _choose_widths(self) -> None:
-        """Each width of utterances has one of texts, the longest that such a batch may hold: so there are no more
-        shapes than widths."""
-        used = self.scored | {"train": self.training_P}  # of the training split nothing else is ever scored
+        """Choose one width of texts for each width of utterances, so that there are no more shapes than widths."""
+        used = self.scored | {"train": self.training_P}  # nothing else of the training split is ever scored
         frames_P = np.concatenate([self.frames[split][numbers_P] for split, numbers_P in used.items()])
         lengths_P = np.concatenate([self.sizes_of_texts(split, numbers_P) for split, numbers_P in used.items()])
         self.widths_W = batching.widths(frames_P, self.settings["paddings"])
@@ -212,7 +213,7 @@ class Training(training_loop.Training):
         return widths_P, self.sizes_of_texts(split, numbers_P)
 
     def inputs(self, split: str, numbers_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """(B, F, M) normalised features, zeros beyond the last frame, and (B,) frames."""
+        """Return (B, F, M) normalized features, with zeros beyond the last frame, and (B,) numbers of frames."""
         frames_B = self.frames[split][numbers_B]
         width = int(batching.width_of(frames_B.max(), self.widths_W))
         found: NDArray[np.float32] | None = None
@@ -234,8 +235,7 @@ class Training(training_loop.Training):
         return features_BFM, frames_B, targets_BT
 
     def training_batch(self, epoch: int, numbers_B: NDArray[np.int64]) -> training_loop.Batch:
-        """Masked where SpecAugment says, by zero, which is the mean: the same in an epoch for the same utterance,
-        whatever else is in its batch."""
+        """Apply SpecAugment's masks with zero, the mean. The masks depend on the epoch and the utterance only."""
         features_BFM, frames_B, targets_BT = self.padded("train", numbers_B)
         if self.augment is not None:
             for features_FM, frames, number in zip(features_BFM, frames_B, numbers_B, strict=True):
@@ -253,7 +253,7 @@ class Training(training_loop.Training):
         return [self.speech.vocabulary.decode(best_L) for best_L in units_BWL[:, 0]]
 
     def transcripts(self, progress: Progress) -> tuple[list[str], Measurement]:
-        """What is heard of each utterance scored, in their order; and the real-time factor, a sample a batch."""
+        """Decode the scored utterances in order, and measure the real-time factor with one sample per batch."""
         split = self.settings["split"]
         found: dict[int, str] = {}
         batches: list[dict[str, float]] = []
@@ -262,7 +262,7 @@ class Training(training_loop.Training):
             batches.append(
                 {
                     "utterances": len(numbers_B),
-                    "units": int(self.sizes_of_texts(split, numbers_B).sum()) - len(numbers_B),  # without their ends
+                    "units": int(self.sizes_of_texts(split, numbers_B).sum()) - len(numbers_B),  # without the ends
                     "audio_seconds": sum(self.speech.splits[split][number].seconds for number in numbers_B.tolist()),
                     "decode_seconds": seconds,
                 }
@@ -282,8 +282,10 @@ class Training(training_loop.Training):
 
 
 def _by_length(batches: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """The real-time factor of short, middling and long transcripts, as in table 6 of the paper: batches of like length,
-    by their units an utterance, in three parts."""
+    """Return the real-time factor of short, medium and long transcripts, as in table 6 of the paper.
+
+    Batches of similar length are split into three parts by their units per utterance.
+    """
     ordered = sorted(batches, key=lambda each: each["units"] / each["utterances"])
     found = []
     for places in np.array_split(np.arange(len(ordered)), min(_LENGTH_BINS, len(ordered))):

@@ -1,7 +1,7 @@
 """Summarization: the encoder-decoder of SOHSM section 5 with any output layer, scored by ROUGE and perplexity.
 
-The models learn the first reference of a pair, and are scored against all. What they decode is the likeliest summary
-that beam search finds, by its log-probability and not divided by its length.
+The models are trained on the first reference of a pair and scored against all references. Decoding returns the most
+likely summary that beam search finds, by log-probability without length normalization.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import layers, registry
-from vocabench.harness.datasets.pairs import encoded
-from vocabench.harness.datasets.pairs.encoded import EncodedPairs
-from vocabench.harness.datasets.shared.source import SPLITS
-from vocabench.harness.quantities import Measurement
-from vocabench.harness.run.cells import Cell, Setting
-from vocabench.harness.run.store import Row
+from vocabench.harness.datasets.pairs import encoded_pairs
+from vocabench.harness.datasets.pairs.encoded_pairs import EncodedPairs
+from vocabench.harness.datasets.shared.dataset import SPLITS
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement, Row
+from vocabench.harness.run.settings import Setting
 from vocabench.harness.tasks.shared import batching, rouge, summary_model, training_loop
 from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT
 from vocabench.harness.tasks.shared.data import Progress, data_of
@@ -31,45 +31,45 @@ from vocabench.impls.models.summarizer import PADDING, Summarizer, SummarizerCon
 from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, Number
 
-EXTRA_METHODS = ("lead",)  # no layer at all: the source's first words, as many as a training summary has
+EXTRA_METHODS = ("lead",)  # without a layer: the first words of the source, as many as in a training summary
 
 SETTINGS: dict[str, Setting] = {
     "epochs": Number(10, 1, 10**6, "passes over the training pairs"),
-    "batch": Number(128, 1, 10**6, "pairs side by side"),
-    "embedding": Number(512, 1, 10**6, "width of a word's vector; both LSTMs' is the cell's dim"),
+    "batch": Number(128, 1, 10**6, "pairs per batch"),
+    "embedding": Number(512, 1, 10**6, "width of the word embedding; the width of both LSTMs is the cell's dim"),
     "optimizer": Choice("adam", NAMES, "the update rule"),
     "learning_rate": Number(0.001, 0.0, 1e6, "step size"),
     "weight_decay": Number(1e-6, 0.0, 1e6, "L2"),
-    "clip_norm": Number(0.0, 0.0, 1e6, "largest global gradient norm; 0 clips nothing"),
-    "evaluations": Number(1, 1, 10**6, "evaluations an epoch on the validation split"),
+    "clip_norm": Number(0.0, 0.0, 1e6, "largest global gradient norm; 0 disables clipping"),
+    "evaluations": Number(1, 1, 10**6, "evaluations per epoch on the validation split"),
     "checkpoint": CHECKPOINT,
     "pairs": Number(0, 0, 10**9, "training pairs used, spread over the split; 0 for all"),
-    "split": Choice("test", SPLITS, "the split that is scored; of train, the pairs used"),
-    "score_pairs": Number(0, 0, 10**9, "pairs of a split that are scored, spread over it; 0 for all"),
+    "split": Choice("test", SPLITS, "the split that is scored; for train, the pairs used"),
+    "score_pairs": Number(0, 0, 10**9, "number of scored pairs, spread over the split; 0 for all"),
     "beam": Number(5, 1, 10**4, "width of the search"),
-    "length": Number(30, 1, 10**4, "words of a summary, at most"),
-    "fixed_length": Choice(False, (False, True), "exactly so many words: the end is never decoded, as for DUC-2004"),
+    "length": Number(30, 1, 10**4, "largest number of words of a summary"),
+    "fixed_length": Choice(False, (False, True), "whether summaries have exactly this length, as for DUC-2004"),
     "scoring": Choice("f1", rouge.SCORINGS, "F1 of whole summaries, or recall of 75 bytes"),
-    "source_vocab": Number(0, 0, 10**9, "words of sources, <unk> among them; 0 for those that occur min_count times"),
-    "min_count": Number(2, 1, 10**9, "how often a word must occur where the vocabulary has no size"),
-    "max_source": Number(100, 1, 10**6, "words of a source that are read"),
-    "max_summary": Number(50, 1, 10**6, "words of a summary that are learned"),
-    "digits": Choice(False, (False, True), "# for each digit, as in Rush et al.'s Gigaword"),
-    "paddings": Number(3, 1, 100, "widths that sources are padded to, and summaries"),
-    "cluster_epochs": Number(5, 1, 10**6, "of the language model of the summaries, where a layer needs one first"),
-    "cluster_batch": Number(128, 1, 10**6, "its sequences side by side"),
+    "source_vocab": Number(0, 0, 10**9, "vocabulary of sources; 0 for the words that occur min_count times"),
+    "min_count": Number(2, 1, 10**9, "occurrences that a word needs if no vocabulary size is given"),
+    "max_source": Number(100, 1, 10**6, "largest number of words of a source"),
+    "max_summary": Number(50, 1, 10**6, "largest number of words of a training summary"),
+    "digits": Choice(False, (False, True), "whether to replace digits by #, as in Rush et al.'s Gigaword"),
+    "paddings": Number(3, 1, 100, "number of widths that sources and summaries are padded to"),
+    "cluster_epochs": Number(5, 1, 10**6, "epochs of the language model of the summaries, if a layer needs one"),
+    "cluster_batch": Number(128, 1, 10**6, "sequences that this language model reads in parallel"),
 }
 
 _EXAMPLES = 20
 
 
 def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> EncodedPairs:
-    """The pairs; `vocab` is of summaries.
+    """Load the pairs. `vocab` is the vocabulary size of the summaries.
 
     Raises:
-        BadInput: As `encoded.load`; there are no pairs for validation, or none of the split that is scored.
+        BadInput: As in `encoded_pairs.load`, or the validation split or the scored split has no pairs.
     """
-    data = encoded.load(
+    data = encoded_pairs.load(
         name,
         vocab=vocab,
         source_vocab=settings["source_vocab"] or None,
@@ -97,22 +97,22 @@ def run(cell: Cell, progress: Progress) -> Result:
     summaries, seconds = training.summaries(progress)
     scores = _scores(cell, data, summaries)
     scores[0].detail["summaries"] = summaries
-    if cell.dataset in registry.datasets() and registry.dataset(cell.dataset).MAY_QUOTE:
+    if cell.dataset in registry.datasets() and registry.dataset(cell.dataset).may_quote:
         scores[0].detail["examples"] = _examples(cell, data, summaries)
     return Result([*scores, *found, seconds], {}, provenance)
 
 
 def rescored(row: Row, progress: Progress) -> list[Measurement]:
-    """The ROUGE scores of a row once more, from its summaries and the dataset; a lead row's are made again.
+    """Recompute the ROUGE scores of a row from its summaries and the dataset. Summaries of a lead row are recomputed.
 
     Raises:
-        BadInput: The dataset is not here, or is not the one that the row is of.
+        BadInput: The dataset is not available, or differs from that of the row.
     """
-    cell = Cell.from_json(row["cell"])
+    cell = row.cell
     data, _ = data_of(cell, load, progress)
     if cell.method in EXTRA_METHODS:
         return _scores(cell, data, _lead(cell, data))
-    (summaries,) = [m["detail"]["summaries"] for m in row["measurements"] if "summaries" in m["detail"]]
+    (summaries,) = [m.detail["summaries"] for m in row.measurements if "summaries" in m.detail]
     return _scores(cell, data, summaries)
 
 
@@ -126,8 +126,10 @@ def _scored_pairs(cell: Cell, data: EncodedPairs, split: str) -> NDArray[np.int6
 
 
 def _lead(cell: Cell, data: EncodedPairs) -> list[str]:
-    """The first words of each source: for F1 as many as the mean training summary has, for recall all, since scoring
-    cuts them."""
+    """Return the first words of each source.
+
+    For F1 as many as the mean training summary has; for recall all of them, because the scoring truncates them.
+    """
     summaries = data.pairs.splits["train"]
     split = data.pairs.splits[cell.settings["split"]]
     sources = [split[int(number)][0].split() for number in _scored_pairs(cell, data, cell.settings["split"])]
@@ -148,7 +150,7 @@ def _scores(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[Measur
 
 
 def _examples(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[dict[str, Any]]:
-    """What `vocabench table --examples` prints: some of the pairs, with our summary of each."""
+    """Return examples for `vocabench table --examples`: some of the pairs with their generated summaries."""
     split = data.pairs.splits[cell.settings["split"]]
     pairs_P = _scored_pairs(cell, data, cell.settings["split"])
     found = []
@@ -209,14 +211,14 @@ class Training(training_loop.Training):
             end=end,
             without=end if settings["fixed_length"] else -1,
         )
-        # Once it has come, the end fills the rest.
+        # After the end, the sequence is filled with it.
         return [" ".join(words[number] for number in best_L if number != end) for best_L in words_BWL[:, 0].tolist()]
 
     def summaries(self, progress: Progress) -> tuple[list[str], Measurement]:
-        """The summary of each pair scored, in their order; and seconds a summary, a sample a batch."""
+        """Generate the summaries of the scored pairs, and measure seconds per summary with one sample per batch."""
         split = self.settings["split"]
         pairs_P = self.scored[split]
-        # By sources alone: the summaries are not known yet.
+        # By sources only, since the summaries are not known yet.
         widths_P, _ = self.sizes(split, pairs_P)
         order = batching.sorted_batches(widths_P, np.zeros_like(widths_P), self.batch)
         found: dict[int, str] = {}

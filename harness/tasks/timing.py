@@ -1,4 +1,4 @@
-"""Timing: one method of one framework at one vocabulary size, turn by turn with full softmax of the same framework."""
+"""Timing of one method in one framework at one vocabulary size, interleaved with full softmax in the same framework."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from vocabench.harness.measure.fastest_form import fastest_form
 from vocabench.harness.measure.memory import DEFINITION, freed_given_back, keep_freed, peak_bytes
 from vocabench.harness.measure.timing import Work, call_seconds, calls_in_flight
 from vocabench.harness.measure.workload import Batch, batch, zipf_counts
-from vocabench.harness.quantities import Measurement
-from vocabench.harness.run.cells import Cell, Names, Setting
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement
+from vocabench.harness.run.settings import Names, Setting
 from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, decoding, timed
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.impls.contract import Layer
@@ -27,10 +28,10 @@ from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.options import Number
 from vocabench.impls.spec import LayerSpec
 
-FRESH_PROCESS = True  # frameworks keep memory that they have freed, which would hide the next cell's peak
+FRESH_PROCESS = True  # frameworks keep freed memory, which would hide the peak of the next cell
 
-# Of the layer alone: the work, and the optimizer that it takes, Adagrad as in the SOHSM paper without the clipping that
-# would need the whole model's norm. Weight decay would make every row move at every step.
+# Quantities of the layer alone, with their work and optimizer: Adagrad as in the SOHSM paper, without clipping, which
+# would need the norm of the whole model, and without weight decay, which would update every row in every step.
 _OPTIMIZER = Optimizer(clip_norm=0.0)
 _WORK = {
     "layer_seconds": ("layer", _OPTIMIZER),
@@ -44,15 +45,15 @@ SETTINGS: dict[str, Setting] = {
         (*_WORK, "step_seconds", *DECODING, "peak_bytes"),
         "what to time",
     ),
-    "rounds": Number(21, 6, 1000, "interleaved rounds; six are the fewest with a 95 % interval, a gate wants 21"),
-    "budget": Number(30.0, 0.0, 1e6, "seconds a quantity after which no round beyond the sixth starts"),
-    "decode_rows": Number(128, 1, 10**6, "hidden vectors decoded at a time"),
-    "checked_tokens": Number(48, 1, 10**6, "tokens on which the layer is checked at this size before it is timed"),
+    "rounds": Number(21, 6, 1000, "interleaved rounds; at least six for a 95 % interval, 21 for a gate"),
+    "budget": Number(30.0, 0.0, 1e6, "seconds per quantity after which no round beyond the sixth starts"),
+    "decode_rows": Number(128, 1, 10**6, "hidden vectors decoded as one batch"),
+    "checked_tokens": Number(48, 1, 10**6, "tokens on which agreement is checked at this size before timing"),
 }
 
-_CALLS, _BUDGET = 3, 10.0  # after the first, which compiles; seconds after which there is no further one
-_SMALL_VOCAB, _SMALL_DIM = 512, 16  # which every form takes
-_STEPS_BT = 20  # time steps of the whole model's batch
+_CALLS, _BUDGET = 3, 10.0  # calls after the one that compiles, and seconds after which no further call starts
+_SMALL_VOCAB, _SMALL_DIM = 512, 16  # supported by every form
+_STEPS_BT = 20  # time steps of a batch of the whole model
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
@@ -60,9 +61,9 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     wanted = cell.settings["quantities"]
     spec, layer, tried = _spec(cell, cell.method), None, {}
     measurements: list[Measurement] = []
-    compiling = None  # seconds of it in the very first call
+    compiling = None  # seconds of compilation in the first call
     if "peak_bytes" in wanted:
-        # Before forms are tried: what a process has freed hides the next peak, and what it has compiled takes no time.
+        # Before the forms are tried: freed memory hides the next peak, and compiled code takes no time to compile.
         layer = _layer(cell, spec)
         progress("peak memory")
         measurements, compiling = _peak(cell, layer, inputs)
@@ -85,7 +86,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     plain = spec
     if cell.method != BASELINE:
         plain, _ = fastest_form(cell.framework, _spec(cell, BASELINE), inputs, cell.device, progress)
-    baseline = _layer(cell, plain)  # a second one where the method is full softmax itself: an A/A comparison
+    baseline = _layer(cell, plain)  # a second copy if the method is full softmax itself: an A/A comparison
     formulation, least = layer.formulation(), layer.least_work(inputs.targets_N)
     rates, calls = None, calls_in_flight(cell.device)
     if "layer_seconds" in wanted and least is not None:
@@ -95,13 +96,13 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
             progress(quantity)
             pair = _work(baseline, quantity, inputs, calls), _work(layer, quantity, inputs, calls)
             found = _timed(cell, quantity, *pair, dict(tried), compiling, calls)
-            found[0].detail["formulation"] = layer.formulation()  # which its first call completes
+            found[0].detail["formulation"] = layer.formulation()  # complete after its first call
             measurements += found
             del pair
             gc.collect()
     if set(DECODING) & set(wanted):
         progress("decoding")
-        # The steps timed above moved them, as many as the machine had time for.
+        # The steps timed above changed them, by a number that depends on the machine.
         layer.load(spec.initial_parameters())
         hidden_ND = np.resize(inputs.hidden_ND, (cell.settings["decode_rows"], cell.dim))
         measurements += decoding(cell, layer, baseline, hidden_ND, wanted)
@@ -175,13 +176,13 @@ def _timed(
 
 
 def _peak_anew(cell: Cell, form: str) -> tuple[list[Measurement], float]:
-    """`_peak` of the layer in that form, in a process that has tried no other."""
+    """Measure `_peak` of the layer in this form, in a process that has not tried another one."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(_peak_of_form, cell.to_json(), form).result()
 
 
 def _peak_of_form(fields: dict[str, Any], form: str) -> tuple[list[Measurement], float]:
-    keep_freed()  # as the process that it was started from, or its gaps would be left
+    keep_freed()  # like the process that started it
     cell = Cell.from_json(fields)
     registry.adapter(cell.framework).prepare_process()
     inputs = batch(zipf_counts(cell.vocab), tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
@@ -189,11 +190,13 @@ def _peak_of_form(fields: dict[str, Any], form: str) -> tuple[list[Measurement],
 
 
 def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], float]:
-    """Of the second call, as the first compiles; none where nothing counts it. Also the seconds that the first takes
-    longer than each of some later ones which, like it, take their memory from the system.
+    """Measure the peak memory of the second call, and how many seconds longer the first call takes.
 
-    A small layer of the same method goes first, so that what the framework loads and compiles with is in memory
-    already.
+    The first call compiles. Later calls that, like it, take their memory from the system are its reference. A small
+    layer of the same method runs before, so that whatever the framework loads in order to compile is in memory already.
+
+    Returns:
+        The measurement, if the memory can be counted, and the seconds of compilation.
     """
     spec = layers.spec(
         cell.method, counts=zipf_counts(_SMALL_VOCAB), dim=_SMALL_DIM, dtype=cell.precision, **cell.options
@@ -206,7 +209,7 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], f
     with freed_given_back():
         seconds = [call_seconds(work)]
         if cell.device != "cpu":
-            # Anew: a second call of the same may be a graph's, which has its memory already.
+            # Prepared again, since a second call of the same work may be a graph, which already has its memory.
             work = layer.prepare("layer", inputs.hidden_ND, inputs.targets_N)
         value = peak_bytes(cell.framework, cell.device, work)
         while len(seconds) < 2 or (len(seconds) < 1 + _CALLS and sum(seconds[1:]) < _BUDGET):

@@ -1,5 +1,8 @@
-"""A trained layer from a file, in every framework and by every method that computes its function: how it agrees with
-the oracle, its perplexity on the file's hidden vectors, and its speed on them turn by turn with full softmax."""
+"""A trained layer from a file, in every framework and by every method that computes its function.
+
+Measures its agreement with the oracle, its perplexity on the hidden vectors of the file, and its speed on them,
+interleaved with full softmax.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ import numpy as np
 from vocabench.harness import layer_file
 from vocabench.harness.layer_file import LayerFile
 from vocabench.harness.measure.workload import Batch
-from vocabench.harness.quantities import Measurement
-from vocabench.harness.run.cells import Cell, Setting, differing
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement
+from vocabench.harness.run.settings import Setting, differing
 from vocabench.harness.tasks.shared.data import Progress, data_of
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.trained import TrainedLayer
@@ -21,19 +25,20 @@ from vocabench.impls.errors import BadInput
 from vocabench.impls.options import Number
 
 SETTINGS: dict[str, Setting] = {
-    "decode_rows": Number(128, 0, 10**6, "the file's hidden vectors decoded at a time, the first ones; 0 decodes none"),
+    "decode_rows": Number(128, 0, 10**6, "hidden vectors of the file decoded as one batch; 0 for no decoding"),
     "rounds": Number(11, 6, 1000, "interleaved rounds of timing"),
-    "budget": Number(10.0, 0.0, 1e6, "seconds of it after which no round beyond the sixth starts"),
+    "budget": Number(10.0, 0.0, 1e6, "seconds of timing after which no round beyond the sixth starts"),
 }
 
-_PIECE = 256  # tokens scored at a time, so that a layer that scores all words needs no (N, V) array
+_PIECE = 256  # tokens per batch in scoring, so that a layer that scores all words needs no large array
 
 
 def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> LayerFile:
-    """The layer at this path.
+    """Load the layer at this path.
 
     Raises:
-        BadInput: As `layer_file.load`; its vocabulary is another, or it has fewer hidden vectors than are decoded.
+        BadInput: As in `layer_file.load`, or the vocabulary differs, or there are fewer hidden vectors than rows to
+            decode.
     """
     file = layer_file.load(name)
     if vocab is not None and vocab != file.spec.vocab:
@@ -45,7 +50,7 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
 
 
 def fixed_by(file: LayerFile) -> dict[str, Any]:
-    """What of a sweep the layer says: all but the framework, the device and the precision."""
+    """Return what the layer decides about a sweep: everything except framework, device and precision."""
     options = differing(file.spec.definition, file.spec.options)
     return {"methods": file.methods, "options": options, "dim": file.spec.dim, "tokens": len(file.targets_N)}
 

@@ -1,9 +1,9 @@
-"""Word vectors: CBOW, skip-gram or PV-DBOW with any output layer, scored by held-out perplexity and, where the files
-are given, by analogies and similarity of word pairs; GloVe's factorisation next to them.
+"""Word vectors: CBOW, skip-gram or PV-DBOW with any output layer, and GloVe's factorization for reference.
 
-Windows shrink at random as word2vec's do, between 1 and `window`; held-out text is scored with whole windows. A
-document of PV-DBOW is `document` words of running text; every tenth of its words is held out and scored. A
-self-organizing layer keeps its first clusters.
+They are scored by held-out perplexity, and by analogies and word similarities if their files are given. In training the
+window size is drawn between 1 and `window`, as in word2vec; held-out text is scored with full windows. A document of
+PV-DBOW is `document` words of running text, of which every tenth is held out and scored. A self-organizing layer keeps
+its initial clusters.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from vocabench.harness import layers, registry
 from vocabench.harness.datasets.text import corpora
 from vocabench.harness.metrics import word_vectors as metrics
-from vocabench.harness.quantities import Measurement
-from vocabench.harness.run.cells import Cell, Setting
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement
+from vocabench.harness.run.settings import Setting
 from vocabench.harness.tasks.shared import bags, glove
 from vocabench.harness.tasks.shared.data import data_of
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
@@ -32,22 +33,22 @@ from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, File, Number, path_of
 from vocabench.impls.spec import check_options
 
-EXTRA_METHODS = ("glove",)  # no output layer: the reference objective that counts pairs
+EXTRA_METHODS = ("glove",)  # the reference objective without an output layer, which counts pairs
 
 SETTINGS: dict[str, Setting] = {
     "objective": Choice("cbow", bags.OBJECTIVES, "what predicts a word: its context, one neighbour, its document"),
     "window": Number(5, 1, 1000, "words on either side"),
     "document": Number(100, 10, 10**9, "words of a document of pv_dbow"),
-    "epochs": Number(1, 1, 10**6, "passes over the training text; of GloVe over its pairs"),
+    "epochs": Number(1, 1, 10**6, "passes over the training text, or over the pairs of GloVe"),
     "optimizer": Choice("adagrad", NAMES, "the update rule"),
     "learning_rate": Number(0.1, 0.0, 1e6, "step size"),
-    "scored": Number(20_000, 1, 10**9, "held-out positions scored"),
+    "scored": Number(20_000, 1, 10**9, "number of scored held-out positions"),
     "most": Number(100.0, 1e-3, 1e9, "x_max of GloVe"),
     "analogies": File("questions in the format of word2vec's questions-words.txt"),
-    "similarity": File("word pairs with scores, as WordSim-353's"),
+    "similarity": File("word pairs with scores in the format of WordSim-353"),
 }
 
-_HELD_OUT = 10  # of a document's words, every tenth
+_HELD_OUT = 10  # every tenth word of a document
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
@@ -100,7 +101,7 @@ def _of_model(
             losses.append(model.step(bags_NJ, targets_N))
             step += 1
             if step % 100 == 0:
-                # Waiting for the device here also keeps an asynchronous framework from queueing without bound.
+                # Waiting for the device here also bounds the queue of an asynchronous framework.
                 progress(f"epoch {epoch + 1}/{settings['epochs']} step {step} loss {float(losses[-1]):.3f}")
         if not losses:
             raise BadInput(
@@ -127,7 +128,7 @@ def _of_model(
 
 
 def _training(cell: Cell, train_T: NDArray, rng: np.random.Generator) -> Iterator[bags.Pairs]:
-    """Batches of `tokens` targets in random order; what does not fill one at the end is left out."""
+    """Yield batches of `tokens` targets in random order. Targets that do not fill a batch are left out."""
     settings, objective = cell.settings, cell.settings["objective"]
     at_T = rng.permutation(len(train_T))
     if objective == "pv_dbow":
@@ -155,7 +156,7 @@ def _training(cell: Cell, train_T: NDArray, rng: np.random.Generator) -> Iterato
 
 
 def _split(cell: Cell, corpus: corpora.Corpus) -> tuple[str, NDArray]:
-    """What is held out: another split, or of documents every tenth word."""
+    """Return the held-out text: another split, or every tenth word of the documents."""
     if cell.settings["objective"] == "pv_dbow":
         return "train, every tenth word held out", np.asarray(corpus.splits["train"])
     name = "test" if "test" in corpus.splits else "valid"

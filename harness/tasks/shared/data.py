@@ -1,6 +1,6 @@
-"""What tasks that read a dataset share: the data of their cell, the same throughout a run.
+"""The data of a cell, for tasks that read a dataset. They must be the same throughout a run.
 
-Such a task has a function `load`, which the suite calls to make its cells and the task to run one.
+Such a task has a function `load`. The suite calls it to create its cells, and the task calls it to run one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Progress = Callable[[str], None]
 class Data(Protocol):
     """
     Attributes:
-        name: Of the dataset, or of the user's file or folder.
-        sha256: Of all that it holds.
-        licence: Of that.
-        versions: What it was made from, where that can change.
+        name: Name of the dataset, or of the user's file or folder.
+        sha256: Checksum of its content.
+        licence: Licence of its content.
+        versions: Versions of what it was built from, if these can change.
         counts_V: (V,) occurrences of each word of the output layer in the training split.
     """
 
@@ -40,15 +40,15 @@ class Data(Protocol):
 
 
 Found = TypeVar("Found", bound=Data)
-# From a dataset's name or a path, a number of words or None for the task's own rule, and the task's settings.
+# Takes the name of a dataset or a path, a number of words or None for the rule of the task, and the settings.
 Load = Callable[[str, int | None, Mapping[str, Any], Progress], Found]
 
 
 def data_of(cell: Cell, load: Load[Found], progress: Progress) -> tuple[Found, dict[str, Any]]:
-    """The cell's data, and its provenance for the row.
+    """Load the data of the cell, with its provenance for the row.
 
     Raises:
-        BadInput: It is not the data that the run began with.
+        BadInput: The data differ from those at the start of the run.
     """
     data = load(cell.dataset, cell.vocab, cell.settings, progress)
     if data.sha256 != cell.dataset_sha256:

@@ -1,4 +1,4 @@
-"""What recognizers heard, scored by character or phone error rate, as a row's measurement."""
+"""Character and phone error rates of decoded transcripts, as a measurement of a row."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness.datasets.speech.recordings import Utterance
-from vocabench.harness.datasets.speech.transcribed import Speech
-from vocabench.harness.quantities import Measurement
+from vocabench.harness.datasets.speech.speech_corpora import Speech
+from vocabench.harness.run.rows import Measurement
 from vocabench.harness.speech.languages import GROUPS
 
 QUANTITY = {"characters": "cer", "phones": "per"}
 
 
 def score(speech: Speech, utterances: Sequence[Utterance], transcripts: Sequence[str]) -> Measurement:
-    """The error rate of all utterances together with its 95 % bootstrap interval, a sample an utterance; in the detail
-    the counts that it is made of, and the rates by language and by group of languages.
+    """Compute the pooled error rate of all utterances with its 95 % bootstrap interval, one sample per utterance.
+
+    The detail contains the counts, and the rates by language and by group of languages.
 
     Args:
-        speech: Where the utterances are from.
-        utterances: One or more.
-        transcripts: What was heard of each.
+        speech: The corpus of the utterances.
+        utterances: One or more utterances.
+        transcripts: The decoded transcript of each utterance.
     """
-    from vocabench.harness.metrics import error_rate  # it imports jiwer, which takes a while
+    from vocabench.harness.metrics import error_rate  # imports jiwer, which is slow
 
     references = [speech.transcript(each) for each in utterances]
     language_U = np.array([each.language for each in utterances])

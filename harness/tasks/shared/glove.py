@@ -1,9 +1,9 @@
-"""GloVe (Pennington, Socher and Manning 2014): word vectors from a weighted factorisation of co-occurrence counts.
+"""GloVe (Pennington, Socher and Manning 2014): word vectors from a weighted factorization of co-occurrence counts.
 
     loss = sum over pairs with X_ij > 0 of f(X_ij) (v_i.u_j + b_i + c_j - log X_ij)^2,   f(x) = min(1, (x / most)^0.75)
 
-A reference objective without any output layer. Adagrad on one pair at a time as in the paper would crawl in NumPy:
-here a batch of pairs is one step, each row's gradients summed.
+This is a reference objective without an output layer. Adagrad on single pairs, as in the paper, would be too slow in
+NumPy: here each step takes a batch of pairs and sums the gradients of each row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BATCH = 4096  # pairs
 
 
 def cooccurrences(ids_T: NDArray[np.integer], vocab: int, window: int) -> sparse.coo_array:
-    """(V, V) how often words stand within `window` of each other, at distance d counted 1/d, both ways."""
+    """Count how often words are within `window` of each other, (V, V), weighted by 1/distance, in both directions."""
     total = sparse.csr_array((vocab, vocab), dtype=np.float64)
     for distance in range(1, window + 1):
         first, second = ids_T[:-distance].astype(np.int64), ids_T[distance:].astype(np.int64)
@@ -40,7 +40,7 @@ def factorise(
     seed: int,
     progress: Callable[[str], None],
 ) -> tuple[NDArray[np.float64], list[float]]:
-    """(V, D) vectors, the sum of both sides' as in the paper, and the mean loss of each epoch."""
+    """Return (V, D) vectors, the sum of both sides as in the paper, and the mean loss of each epoch."""
     rng = np.random.default_rng([seed, 9])
     row_P, column_P = (np.asarray(axis, dtype=np.int64) for axis in counts.coords)
     times_P = np.asarray(counts.data, dtype=np.float64)

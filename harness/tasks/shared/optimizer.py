@@ -1,4 +1,4 @@
-"""The optimizer that a task's settings describe."""
+"""The optimizer that the settings of a task describe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vocabench.impls.optimizers import Optimizer
 
 
 def optimizer_of(settings: Mapping[str, Any]) -> Optimizer:
-    """`optimizer` and `learning_rate`; `weight_decay` and `clip_norm` where the task has them, else none."""
+    """Read `optimizer` and `learning_rate`, and `weight_decay` and `clip_norm` if the task has them."""
     return Optimizer(
         name=settings["optimizer"],
         learning_rate=settings["learning_rate"],

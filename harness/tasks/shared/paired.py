@@ -1,4 +1,4 @@
-"""Measurements of a layer turn by turn with full softmax, as several tasks take them."""
+"""Measurements of a layer interleaved with full softmax, which several tasks use."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness.measure.timing import DEFINITION, IN_FLIGHT_DEFINITION, Paired, Work, paired
-from vocabench.harness.quantities import Measurement
 from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement, Ratio
 from vocabench.impls.contract import Layer
 
 BASELINE = "full_softmax"
-K = 10  # words asked for in decoding
-_ALONE = 32  # hidden vectors decoded one at a time
+K = 10  # number of words in decoding
+_ALONE = 32  # hidden vectors that are decoded individually
 
 
 def timed(
     cell: Cell, quantity: str, baseline: Sequence[Work], other: Sequence[Work], detail: dict[str, Any], calls: int = 1
 ) -> tuple[Paired, Measurement]:
-    """Both in alternation, piece by piece, under the cell's `rounds` and `budget`; a piece is so many calls."""
+    """Time both alternately, within the `rounds` and `budget` of the cell. Each sample is `calls` calls."""
     limits = {"rounds": cell.settings["rounds"], "budget_seconds": cell.settings["budget"]}
     result = paired(baseline, other, **limits, calls=calls)
     seconds, ratio = result.other.seconds, result.ratio
@@ -31,14 +31,14 @@ def timed(
         samples=result.other.samples,
         low=seconds.low,
         high=seconds.high,
-        ratio={
-            # Full softmax over itself is 1 by definition; the interval of the A/A comparison shows the noise.
-            "value": 1.0 if cell.method == BASELINE else ratio.value,
-            "low": ratio.low,
-            "high": ratio.high,
-            "samples": result.ratios,
-            "baseline_samples": result.baseline.samples,
-        },
+        ratio=Ratio(
+            # Full softmax relative to itself is 1 by definition; the interval of the A/A comparison shows the noise.
+            value=1.0 if cell.method == BASELINE else ratio.value,
+            low=ratio.low,
+            high=ratio.high,
+            samples=result.ratios,
+            baseline_samples=result.baseline.samples,
+        ),
         detail=detail | {"turns": result.other.turns, "timing": DEFINITION if calls == 1 else IN_FLIGHT_DEFINITION},
     )
 
@@ -49,19 +49,20 @@ DECODING = ("topk_seconds", "beam_seconds", "sample_seconds")
 def decoding(
     cell: Cell, layer: Layer, baseline: Layer, hidden_ND: NDArray, wanted: Sequence[str] = DECODING
 ) -> list[Measurement]:
-    """What it takes to find or draw words for `hidden_ND`, turn by turn with full softmax.
+    """Time finding and drawing words for `hidden_ND`, interleaved with full softmax.
 
-    Exact top-k of all rows at once and of one alone, and what share of the layer it scored; a beam as wide as k, and
-    how much of the exact top-k it found; one drawn word a row. Alone means some of the rows one after the other, and
-    their mean: bounds reach further for some rows than for others, and one row, decoded again and again, would find
-    its clusters in a cache, where decoding a text does not.
+    Measures the exact top-k of all rows and of single rows with the share of the layer that was scored, a beam of width
+    k with its recall of the exact top-k, and one sampled word per row. The time of a single row is the mean over some
+    of the rows, decoded one after the other: bounds help some rows more than others, and a row that is decoded
+    repeatedly would find its clusters in a cache, which is not the case when decoding a text.
 
     Args:
-        cell: Whose `rounds` and `budget` hold.
-        layer: What is measured.
-        baseline: Full softmax of the same size; what its weights are does not change its time.
-        hidden_ND: How far bounds reach depends on them: those of a trained model are peaked, random ones flat.
-        wanted: Some of `DECODING`.
+        cell: The cell, with its `rounds` and `budget`.
+        layer: The layer to measure.
+        baseline: Full softmax of the same size.
+        hidden_ND: Hidden vectors. The bounds depend on them: a trained model has peaked distributions, random vectors
+            near-uniform ones.
+        wanted: The quantities to measure, from `DECODING`.
     """
     k = min(K, layer.spec.vocab)
     found: list[Measurement] = []
@@ -71,7 +72,7 @@ def decoding(
         own = [layer.prepare(work, rows_ND, k=k) for rows_ND in batches]
         detail = {"rows": len(batches[0]), "batches": len(batches)} | ({} if work == "sample" else {"k": k})
         found.append(timed(cell, quantity, full, own, detail)[1])
-        found[-1].detail["formulation"] = layer.formulation()  # which the first call completes
+        found[-1].detail["formulation"] = layer.formulation()  # complete after the first call
 
     if "topk_seconds" in wanted:
         share_N = layer.expanded_share(hidden_ND, k)
@@ -89,5 +90,5 @@ def decoding(
 
 
 def _recall(found_NK: NDArray, exact_NK: NDArray) -> NDArray:
-    """(N,) the share of each row's exact words that were found."""
+    """Return the (N,) share of the exact words of each row that were found."""
     return (exact_NK[:, :, None] == found_NK[:, None, :]).any(axis=2).mean(axis=1)

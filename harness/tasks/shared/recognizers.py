@@ -1,4 +1,4 @@
-"""The sizes of recognizer that the speech task names, and the settings that make one."""
+"""The sizes of recognizers for the speech task, and their settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def config_of(cell: Cell, end: int) -> RecognizerConfig:
-    """The recognizer of a cell of the speech task, as wide as the cell says."""
+    """Return the settings of the recognizer for a cell of the speech task."""
     settings = cell.settings
     return RecognizerConfig(
         end=end,

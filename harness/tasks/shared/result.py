@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from vocabench.harness.quantities import Measurement
+from vocabench.harness.run.rows import Measurement
 
 OK, DISAGREE = "ok", "disagree"
 

@@ -1,25 +1,25 @@
-"""Summaries scored by ROUGE, as the measurements of a row."""
+"""ROUGE scores of summaries, as measurements of a row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from vocabench.harness.datasets.text.tokenization import UNK
-from vocabench.harness.quantities import Measurement
+from vocabench.harness.run.rows import Measurement
 
 SCORINGS = ("f1", "recall75")  # Gigaword's and DUC-2004's
 
 
 def scores(summaries: Sequence[str], references: Sequence[Sequence[str]], scoring: str) -> list[Measurement]:
-    """ROUGE-1, -2 and -L with the 95 % bootstrap interval of the mean, each sample's score among the samples.
+    """Compute ROUGE-1, -2 and -L with the 95 % bootstrap interval of the mean, and the score of each sample.
 
     Args:
-        summaries: One a sample. <unk> is no word: it is left out, or the tokenizer would make "unk" of it, which a
-            reference may hold.
-        references: One or more for each.
+        summaries: One summary per sample. <unk> is removed, because the tokenizer would turn it into the word "unk",
+            which may occur in a reference.
+        references: One or more references for each summary.
         scoring: One of `SCORINGS`: "f1" is `rouge.GIGAWORD`, "recall75" is `rouge.DUC_2004`.
     """
-    from vocabench.harness.metrics import rouge  # it imports NLTK, which takes a second
+    from vocabench.harness.metrics import rouge  # imports NLTK, which takes a second
 
     rule, quantity = {"f1": (rouge.GIGAWORD, "f1"), "recall75": (rouge.DUC_2004, "recall")}[scoring]
     values_SMQ = rule.per_sample(list(map(_known, summaries)), references)

@@ -14,10 +14,10 @@ from vocabench.impls.spec import LayerSpec
 
 
 def spec_of(cell: Cell, counts_V: NDArray, options: Mapping[str, object]) -> LayerSpec:
-    """The layer of the cell's method, in the form that is fastest for a batch of the cell's tokens.
+    """Return the layer of the cell's method, in the form that is fastest for a batch of the cell's tokens.
 
-    On a CPU it is each framework's first one, which was the fastest on ours or near it: compiling every form would cost
-    a short training more than the best could save.
+    On a CPU this is the preferred form of the framework, which was the fastest one measured or close to it. Compiling
+    every form would cost a short training run more than the fastest form could save.
     """
     spec = layers.spec(cell.method, counts=counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options)
     if cell.device == "cpu":

@@ -1,7 +1,7 @@
-"""The language model of the summaries, from which a summarizer's layer takes what has to be learned before it.
+"""The language model of the summaries, which provides learned clusters or word vectors for the summarizer's layer.
 
-As in SOHSM section 5, clusters are learned by a language model on the training summaries, then held fixed. Trees and
-classes that are made from word vectors take those from a language model on the summaries too.
+As in SOHSM section 5, a language model on the training summaries learns the clusters, which then stay fixed. Trees and
+classes that are built from word vectors take these from a language model on the summaries too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from vocabench.harness import registry
-from vocabench.harness.datasets.pairs.encoded import EncodedPairs
+from vocabench.harness.datasets.pairs.encoded_pairs import EncodedPairs
 from vocabench.harness.datasets.text.corpora import Corpus
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.tasks import language_modelling
@@ -25,17 +25,18 @@ from vocabench.impls.spec import check_options
 def layer_options(
     cell: Cell, data: EncodedPairs, training_P: NDArray, progress: Progress
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the cell's layer, with clusters or word vectors from a language model where it needs such; and
-    what the row tells of that model.
+    """Return the options of the cell's layer, and the entries that the row has for the language model.
+
+    If the layer needs clusters or word vectors, they come from a language model that is trained first.
 
     Args:
         cell: A cell of the summarization task.
-        data: Its pairs.
-        training_P: Those of the training split that are trained on.
-        progress: Called with a line of text now and then.
+        data: The pairs of the cell.
+        training_P: Indices of the training pairs.
+        progress: Called with lines of text that report progress.
 
     Raises:
-        BadInput: The language model ends before its clusters are first made anew.
+        BadInput: The language model ends before its first re-organization.
     """
     definition = registry.definition(cell.method)
     model_cell = dataclasses.replace(cell, task="language_modelling", settings=_settings(cell))
@@ -53,7 +54,7 @@ def layer_options(
     if not model.reorganizations:
         raise BadInput(
             f"option interval={options['interval']}: the language model of the summaries ends before that: allowed: "
-            "fewer batches, more of the setting cluster_epochs, or 0 for the first clusters"
+            "fewer batches, a larger setting cluster_epochs, or 0 for the initial clusters"
         )
     assert model.cluster_V is not None
     options = dict(definition.held(options, {"cluster": model.cluster_V}))
@@ -61,7 +62,7 @@ def layer_options(
 
 
 def _settings(cell: Cell) -> dict[str, Any]:
-    """Those of SOHSM section 4.2 but for what the cell says."""
+    """Return the settings of SOHSM section 4.2, updated by those of the cell."""
     own = {name: setting.default for name, setting in language_modelling.SETTINGS.items()}
     return own | {
         "epochs": cell.settings["cluster_epochs"],
@@ -72,7 +73,7 @@ def _settings(cell: Cell) -> dict[str, Any]:
 
 
 def _corpus(data: EncodedPairs, training_P: NDArray) -> Corpus:
-    """The summaries one after the other, each with its <eos>."""
+    """Concatenate the summaries, each with its <eos>."""
     summaries = data.summaries
     splits = {"train": summaries.splits["train"].joined(training_P), "valid": summaries.splits["valid"].ids_T}
     return Corpus(data.name, data.sha256, data.licence, data.versions, summaries.words, data.counts_V, splits)

@@ -1,6 +1,6 @@
-"""Speed of an output layer that a model was trained with, turn by turn with full softmax.
+"""Speed of a trained output layer, interleaved with full softmax.
 
-What training makes of it decides how fast it is: clusters become unequal, hidden vectors peaked.
+Training changes the speed: clusters become unequal in size, and the distributions peaked.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from vocabench.harness.measure import agreement
 from vocabench.harness.measure.fastest_form import fastest_form
 from vocabench.harness.measure.timing import calls_in_flight
 from vocabench.harness.measure.workload import Batch
-from vocabench.harness.quantities import Measurement
 from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement
 from vocabench.harness.tasks.shared.paired import BASELINE, K, decoding, timed
 from vocabench.impls.contract import Layer
 from vocabench.impls.spec import Arrays, LayerSpec
 
-_CHECKED = 48  # tokens on which it is held against the oracle before it is timed
+_CHECKED = 48  # tokens on which the layer is compared with the oracle before it is timed
 
 
 class TrainedLayer:
-    """A layer with parameters that training has given it.
-
-    Full softmax next to it is untrained: what its weights are does not change its time.
-    """
+    """A layer with trained parameters. Full softmax next to it is untrained."""
 
     def __init__(self, cell: Cell, spec: LayerSpec, params: Arrays) -> None:
         self.cell, self._spec, self._params = cell, spec, params
         self._plain = layers.spec(BASELINE, counts=spec.counts, dim=cell.dim, seed=cell.seed, dtype=cell.precision)
 
     def training(self, inputs: Batch, progress: Callable[[str], None]) -> tuple[Measurement, dict[str, Any]]:
-        """Seconds of forward and backward for `inputs`, in the form that is fastest for them and that `decoding` then
-        has too; and how the layer agrees with the oracle, as `agreement.summary` gives it."""
+        """Time the forward and backward pass for `inputs` in the fastest form, which `decoding` then uses too.
+
+        Returns:
+            The measurement, and the agreement with the oracle as `agreement.summary` returns it.
+        """
         cell = self.cell
         self._spec, times = fastest_form(cell.framework, self._spec, inputs, cell.device, progress)
         self._plain, _ = fastest_form(cell.framework, self._plain, inputs, cell.device, progress)
@@ -55,16 +55,16 @@ class TrainedLayer:
             detail["cluster_sizes"] = [int(size_C.min()), float(np.median(size_C)), int(size_C.max())]
             detail["clusters_met"] = len(np.unique(cluster_V[inputs.targets_N])) / len(size_C)
         _, found = timed(cell, "trained_layer_seconds", sides[:1], sides[1:], detail, calls)
-        found.detail["formulation"] = layer.formulation()  # which its first call completes
+        found.detail["formulation"] = layer.formulation()  # complete after its first call
         return found, agreement.summary(checked)
 
     def decoding(self, hidden_ND: NDArray) -> list[Measurement]:
-        """Exact top-k, a beam and draws on hidden vectors of held-out text."""
+        """Time exact top-k, beam and sampling on hidden vectors of held-out text."""
         baseline, layer = self._layers()
         return decoding(self.cell, layer, baseline, hidden_ND)
 
     def layer(self) -> Layer:
-        """In the form that `training` found to be the fastest, once that has run."""
+        """Return the layer, in the fastest form that `training` found if it has run."""
         layer = layers.from_spec(self.cell.framework, self._spec, self.cell.device)
         layer.load(self._params)
         return layer

@@ -1,4 +1,4 @@
-"""Training over batches of like length, of models that read a sample and write a text, and what it leaves behind."""
+"""Training over batches of similar length, for models that map a sample to a text, and its results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from vocabench.harness import layers
 from vocabench.harness.measure.memory import DEFINITION, peak_bytes
-from vocabench.harness.quantities import Measurement
 from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement
 from vocabench.harness.tasks.shared import batching
 from vocabench.harness.tasks.shared.checkpoint import Checkpoint
 from vocabench.impls.models.recognizer import Recognizer
@@ -21,20 +21,20 @@ from vocabench.impls.models.summarizer import Summarizer
 from vocabench.impls.spec import Arrays
 
 Progress = Callable[[str], None]
-Batch = tuple[NDArray, ...]  # as the model takes it; the targets are the last, padding below 0
+Batch = tuple[NDArray, ...]  # as the model takes it; the targets are the last array, with padding below 0
 
 
 class Training(ABC):
-    """One training run. Samples are known by their split and their number in it.
+    """One training run. A sample is identified by its split and its index in the split.
 
     Attributes:
-        model: What is trained.
-        training_P: Numbers of the samples that are trained on, in any order.
-        scored: Split to the numbers of those that are scored; "valid" and the setting `split` at least.
-        batch: How many samples a batch holds.
-        train_seconds: Without evaluation.
-        curve: A point an evaluation.
-        checkpoint: The point whose model is scored.
+        model: The model that is trained.
+        training_P: Indices of the training samples, in any order.
+        scored: Indices of the scored samples by split, at least for "valid" and the setting `split`.
+        batch: Number of samples of a batch.
+        train_seconds: Training time without evaluation.
+        curve: One point per evaluation.
+        checkpoint: The evaluation whose model is scored.
     """
 
     model: Summarizer | Recognizer
@@ -53,26 +53,30 @@ class Training(ABC):
 
     @abstractmethod
     def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The padded width of each sample's input, and the length of its text: both (P,)."""
+        """Return the padded width of the input and the length of the text of each sample, both (P,)."""
 
     @abstractmethod
     def padded(self, split: str, numbers_B: NDArray[np.int64]) -> Batch:
-        """Samples as the model takes them."""
+        """Return samples as the model takes them."""
 
     def training_batch(self, epoch: int, numbers_B: NDArray[np.int64]) -> Batch:
-        """The same in training, counted from epoch 0."""
+        """Return samples for training in `epoch`, counted from 0."""
         return self.padded("train", numbers_B)
 
     @abstractmethod
     def inputs(self, split: str, numbers_B: NDArray[np.int64]) -> Batch:
-        """What `search` decodes; the first array's shape is what a framework compiles for."""
+        """Return the inputs of `search`. Frameworks compile for the shape of the first array."""
 
     @abstractmethod
     def search(self, *inputs: NDArray) -> list[str]:
-        """The text of each sample that the beam search finds."""
+        """Return the text that beam search finds for each sample."""
 
     def run(self, progress: Progress) -> None:
-        """Raises `FloatingPointError` when the loss is no longer finite."""
+        """Train.
+
+        Raises:
+            FloatingPointError: The loss is not finite.
+        """
         settings, rng = self.settings, np.random.default_rng([self.cell.seed, 12])
         per_epoch = len(self.training_P) // self.batch
         total = per_epoch * settings["epochs"]
@@ -100,8 +104,11 @@ class Training(ABC):
             self.model.load(params)
 
     def _step(self, epoch: int, numbers_B: NDArray[np.int64]) -> float:
-        """One training step. The first of each shape may compile; of the second, which gives memory back to the system
-        first, the peak memory is measured; all others are timed."""
+        """Take one training step.
+
+        The first step of each shape may compile. The second one returns memory to the system first, and its peak memory
+        is measured. All others are timed.
+        """
         started = time.perf_counter()
         batch = self.training_batch(epoch, numbers_B)
         shape = tuple(array.shape[1] for array in batch if array.ndim > 1)
@@ -136,7 +143,7 @@ class Training(ABC):
         self.checkpoint.offer(self.curve[-1], lambda: self.model.parameters())
 
     def perplexity(self, split: str) -> float:
-        """By the word or unit of the texts as they are learned, each with its end."""
+        """Return the perplexity per word or unit of the training texts, including the ends."""
         nll, words = 0.0, 0
         for numbers_B in self.batches(split):
             batch = self.padded(split, numbers_B)
@@ -145,13 +152,13 @@ class Training(ABC):
         return float(np.exp(nll / words))
 
     def batches(self, split: str) -> Iterable[NDArray[np.int64]]:
-        """The samples that are scored, those of like size together."""
+        """Return the scored samples in batches of similar size."""
         numbers_P = self.scored[split]
         for chosen_B in batching.sorted_batches(*self.sizes(split, numbers_P), self.batch):
             yield numbers_P[chosen_B]
 
     def measurements(self) -> list[Measurement]:
-        """The first is the perplexity."""
+        """Return the measurements of the run, with the perplexity first."""
         split = self.settings["split"]
         scored = self.checkpoint.point
         value = scored["perplexity"] if split == "valid" else self.perplexity(split)
@@ -180,9 +187,9 @@ class Training(ABC):
     def decoded(
         self, batches: Iterable[NDArray[np.int64]], progress: Progress
     ) -> Iterator[tuple[NDArray[np.int64], list[str], float]]:
-        """Batches of the split that is scored, what is decoded of each, and in how many seconds.
+        """Yield the batches of the scored split, with their decoded texts and the seconds of decoding.
 
-        The first batch of each shape is decoded once before, which may compile.
+        The first batch of each shape is decoded once before, because that may compile.
         """
         split, shapes = self.settings["split"], self.decoded_shapes
         for numbers_B in batches:

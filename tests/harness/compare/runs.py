@@ -1,12 +1,10 @@
-"""Rows of runs to be compared, made from given times, and what was found by comparing."""
-
-import dataclasses
+"""Rows of runs to compare, made from given times."""
 
 import numpy as np
 
 from vocabench.harness.measure.stats import location, paired_ratio
-from vocabench.harness.quantities import Measurement
 from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement, Provenance, Ratio, Row
 
 MACHINE = {"cpu": "Some CPU", "cores": 2}
 
@@ -15,29 +13,29 @@ def cell(method="sohsm", *, task="timing", framework="torch", vocab=1000, **more
     return Cell("quick", task, framework, method, vocab, 64, 128, **more)
 
 
-def row(of, *measurements, status="ok", agreement=None, machine=MACHINE, message=""):
-    return {
-        "key": of.key,
-        "cell": of.to_json(),
-        "status": status,
-        "message": message,
-        "measurements": [each.to_json() for each in measurements],
-        "agreement": agreement or {},
-        "provenance": {"machine": machine, "framework": {"threads": "2"}, "code": {"dirty": False}},
-    }
+def row(measured_cell, *measurements, status="ok", agreement=None, machine=MACHINE, message="", code=None):
+    provenance = Provenance(code=code or {"dirty": False}, machine=machine, framework={"threads": "2"})
+    return Row(measured_cell.key, measured_cell, status, message, measurements, agreement or {}, provenance)
 
 
 def timed(baseline, own, quantity="layer_seconds", detail=None):
-    """What a task keeps of paired rounds."""
+    """Return the measurement that a task makes of paired rounds."""
     centre = location(list(own))
-    ratio, ratios = paired_ratio(list(baseline), list(own))
-    found = {**dataclasses.asdict(ratio), "samples": ratios, "baseline_samples": list(baseline)}
-    return Measurement(quantity, centre.value, list(own), centre.low, centre.high, found, detail or {})
+    interval, ratios = paired_ratio(list(baseline), list(own))
+    ratio = Ratio(interval.value, interval.low, interval.high, ratios, list(baseline))
+    return Measurement(quantity, centre.value, list(own), centre.low, centre.high, ratio, detail or {})
 
 
 def run(rng, factors, *, rounds=21, noise=0.015, drift=0.03, machine=1.0, framework="torch", vocab=1000, where=MACHINE):
-    """Rows of one run: full softmax at 100 ms, and others `factors` times as long; a machine `machine` times slower,
-    which drifts, for both of a round alike."""
+    """Return the rows of one run.
+
+    Args:
+        factors: Time of each method as a multiple of 100 ms.
+        noise: Standard deviation of the logarithm of each time.
+        drift: Standard deviation of the logarithm of the machine's speed in a round, which is shared by both times.
+        machine: Factor by which the machine is slower.
+        where: Provenance of the machine.
+    """
 
     def samples(factor, speed):
         return 0.1 * machine * factor * speed * np.exp(rng.normal(0, noise, rounds))
@@ -58,5 +56,5 @@ def perplexity(value, *, samples=(), quantity="perplexity", **more):
     return row(cell(task="language_modelling", **more), Measurement(quantity, value, list(samples)))
 
 
-def verdicts(found):
-    return {(each.cell.split()[2], each.quantity): each.verdict for each in found}
+def verdicts(findings):
+    return {(finding.cell.split()[2], finding.quantity): finding.verdict for finding in findings}

@@ -1,4 +1,4 @@
-"""Rows exported to asv's history, and what asv makes of them."""
+"""Export of rows to asv's history, as asv reads it."""
 
 import json
 import math
@@ -12,13 +12,13 @@ from asv_runner.statistics import compute_stats
 
 from tests.harness.compare.asv_project import LAYER, MACHINE, RATIO, TIMES, asv, commit, configure, git, row
 from vocabench.harness import cli
-from vocabench.harness.quantities import Measurement
+from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.store import Store
 
 
 @pytest.fixture
 def repository(in_empty_folder):
-    """An empty one with two commits."""
+    """Create a repository with two empty commits, and return their hashes."""
     git("init", "--quiet", "--initial-branch=main")
     return [commit(f"number {number}") for number in range(2)]
 
@@ -26,8 +26,8 @@ def repository(in_empty_folder):
 def export(*rows, more=(), name="rows.jsonl"):
     Path(name).unlink(missing_ok=True)
     with Store(Path(name)) as store:
-        for each in rows:
-            store.append(each)
+        for one in rows:
+            store.append(one)
     return cli.main(["export", name, "--out", "exported", *more])
 
 
@@ -69,14 +69,13 @@ def test_asv_reads_what_was_exported(repository):
     assert results.get_result_samples("timing.layer_seconds", parameters)[0] == TIMES
 
     parameters = results.get_result_params("language_modelling.perplexity")
-    # Epochs differ from the task's own; neither the rounds nor where the text lies or the
-    # layer goes make it another measurement.
+    # The epochs differ from the default. Rounds and paths do not make it another measurement.
     assert parameters[2] == ["'novels@392cfeea V=100 D=8 N=64 float32 cpu epochs=3'"]
     assert results.get_result_value("language_modelling.perplexity", parameters) == [107.5]
     assert results.get_result_stats("language_modelling.perplexity", parameters)[0]["repeat"] == 1
 
 
-def test_files_go_by_their_names(repository):
+def test_paths_are_reduced_to_file_names(repository):
     vectors = row(
         Measurement("perplexity", 107.5),
         commit=repository[0],
@@ -92,7 +91,7 @@ def test_files_go_by_their_names(repository):
     assert parameters[2] == ["'V=100 D=8 N=64 float32 cpu similarity=pairs.csv@ba9876543210'"]
 
 
-def test_exports_add_up_and_the_same_again_changes_nothing(repository):
+def test_exports_accumulate_and_repeating_one_changes_nothing(repository):
     first, second = row(LAYER, commit=repository[0]), row(LAYER, commit=repository[0], method="sohsm")
     assert export(first) == export(second) == 0
     (path,) = exported()
@@ -105,7 +104,7 @@ def test_exports_add_up_and_the_same_again_changes_nothing(repository):
     assert path.read_text() == both
 
 
-def test_figures_of_two_definitions_are_two_versions(repository):
+def test_figures_of_two_definitions_have_two_versions(repository):
     def version_of(path, benchmark="timing.peak_bytes"):
         content = json.loads(path.read_text())
         columns = content["results"][benchmark] if "results" in content else [None, content[benchmark]["version"]]
@@ -120,7 +119,7 @@ def test_figures_of_two_definitions_are_two_versions(repository):
     assert (version_of(first), version_of(second)) == ("1", "2")
     assert version_of(Path("exported/benchmarks.json")) == "2"
     assert version_of(Path("exported/benchmarks.json"), "timing.layer_seconds") == "1"
-    # Both of one commit: the earlier goes, and comes into no other figure's version.
+    # With both versions for one commit, the older figures are dropped.
     assert export(row(new, commit=repository[0], method="sohsm")) == 0
     assert version_of(first) == "2"
     assert Results.load(str(first)).get_result_params("timing.peak_bytes")[1] == ["'sohsm'"]
@@ -129,24 +128,23 @@ def test_figures_of_two_definitions_are_two_versions(repository):
     assert version_of(second) == version_of(Path("exported/benchmarks.json")) == "2"
 
 
-def test_benchmarks_of_asv_itself_stay(repository):
-    own = {"layers.Own.track_own": {"name": "layers.Own.track_own", "params": []}, "version": 2}
+def test_benchmarks_of_asv_itself_are_kept(repository):
+    benchmarks = {"layers.Own.track_own": {"name": "layers.Own.track_own", "params": []}, "version": 2}
     Path("exported").mkdir()
-    Path("exported/benchmarks.json").write_text(json.dumps(own))
+    Path("exported/benchmarks.json").write_text(json.dumps(benchmarks))
     assert export(row(LAYER, commit=repository[0])) == 0
-    assert own.items() <= json.loads(Path("exported/benchmarks.json").read_text()).items()
-    # `asv run` leaves only its own; an export of other rows brings all of the commit's back.
-    Path("exported/benchmarks.json").write_text(json.dumps(own))
+    assert benchmarks.items() <= json.loads(Path("exported/benchmarks.json").read_text()).items()
+    # `asv run` removes all other benchmarks; a further export restores those of the commit.
+    Path("exported/benchmarks.json").write_text(json.dumps(benchmarks))
     assert export(row(Measurement("peak_bytes", 10.0), commit=repository[0])) == 0
     assert {"timing.layer_seconds", "timing.peak_bytes"} <= json.loads(
         Path("exported/benchmarks.json").read_text()
     ).keys()
 
 
-def test_a_gpu_is_a_machine_of_its_own(repository):
-    there = row(LAYER, commit=repository[0], device="cuda")
-    there["provenance"]["framework"]["device_name"] = "A GPU"
-    assert export(row(LAYER, commit=repository[0]), there) == 0
+def test_a_gpu_is_another_machine(repository):
+    on_gpu = row(LAYER, commit=repository[0], device="cuda", device_name="A GPU")
+    assert export(row(LAYER, commit=repository[0]), on_gpu) == 0
     assert {path.parent.name for path in exported()} == {"A-Processor-R-2-cores", "A-GPU-A-Processor-R-2-cores"}
     machine = json.loads(Path("exported/A-GPU-A-Processor-R-2-cores/machine.json").read_text())
     assert (machine["gpu"], machine["num_cpu"], machine["version"]) == ("A GPU", "2", 1)
@@ -157,14 +155,14 @@ def test_a_gpu_is_a_machine_of_its_own(repository):
     [
         ({"dirty": True}, "with changes that no commit holds"),
         ({"dirty": None}, "with changes that no commit holds"),
-        ({"commit": ""}, "commit '': allowed: the 40 digits of one"),
+        ({"commit": ""}, "commit '': allowed: 40 hexadecimal digits"),
         ({"commit": None}, "commit None"),
-        ({"commit": "d" * 40}, "commit dddddddd is not in the repository here"),
+        ({"commit": "d" * 40}, "commit dddddddd is not in this repository"),
         ({"status": "oom"}, "oom: no memory"),
         ({"machine": {}}, "no processor in its provenance"),
     ],
 )
-def test_a_row_that_has_no_place_is_left_out_with_a_line(repository, capsys, fields, message):
+def test_rows_that_cannot_be_exported_are_reported(repository, capsys, fields, message):
     refused = row(LAYER, method="sohsm", **({"commit": repository[0]} | fields))
     assert export(row(LAYER, commit=repository[0]), refused) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
@@ -179,7 +177,7 @@ def test_a_row_that_has_no_place_is_left_out_with_a_line(repository, capsys, fie
     assert not Path("exported").exists()
 
 
-def test_two_machines_do_not_share_a_name(repository, capsys):
+def test_two_machines_cannot_share_a_name(repository, capsys):
     other = row(LAYER, commit=repository[0], method="sohsm", machine=MACHINE | {"cores": 64})
     assert export(row(LAYER, commit=repository[0]), more=["--machine", "mine"]) == 0
     message = "machine {} in exported has num_cpu '2', a row '64'"
@@ -193,7 +191,7 @@ def test_two_machines_do_not_share_a_name(repository, capsys):
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"results": {"timing.layer_seconds": []}}'])
-def test_a_results_file_that_is_none_is_one_line(repository, capsys, content):
+def test_an_invalid_results_file_is_one_error_line(repository, capsys, content):
     assert export(row(LAYER, commit=repository[0])) == 0
     (path,) = exported()
     path.write_text(content)
@@ -204,12 +202,12 @@ def test_a_results_file_that_is_none_is_one_line(repository, capsys, content):
 
 
 @pytest.mark.asv
-def test_asv_compares_and_publishes_what_was_exported(repository):
+def test_asv_compares_and_publishes_exported_rows(repository):
     configure(results_dir="exported", html_dir="html", plugins=[], environment_type="existing")
     slower = Measurement("layer_seconds", 0.02, samples=[2 * time for time in TIMES], ratio=RATIO)
-    for place, layer, perplexity in zip(repository, (LAYER, slower), (107.5, 109.0), strict=True):
+    for commit_hash, layer, perplexity in zip(repository, (LAYER, slower), (107.5, 109.0), strict=True):
         score = Measurement("perplexity", perplexity)
-        assert export(row(layer, commit=place), row(score, commit=place, task="speech")) == 0
+        assert export(row(layer, commit=commit_hash), row(score, commit=commit_hash, task="speech")) == 0
 
     done = asv("compare", "--split", *repository, home=Path.cwd())
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The gate: what counts as worse, what as noise, and what cannot be compared."""
+"""Verdicts of the regression gate: what is worse, what is noise, and what cannot be compared."""
 
 import dataclasses
 
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.harness.compare.runs import FACTORS, MACHINE, cell, perplexity, row, run, timed, verdicts
 from vocabench.harness.compare import gate
-from vocabench.harness.quantities import QUANTITIES, Measurement
+from vocabench.harness.quantities import QUANTITIES
+from vocabench.harness.run.rows import Measurement
 
 LIMITS = gate.Limits()
 
@@ -18,7 +19,7 @@ def outcome(before, after, strict=False, limits=LIMITS):
     return gate.verdict(gate.compare(before, after, limits), strict=strict)
 
 
-def test_a_slowdown_of_ten_percent_is_caught_and_none_is_not():
+def test_a_slowdown_of_ten_percent_is_detected_without_false_alarms():
     rng = np.random.default_rng(0)
     for trial in range(20):
         same = gate.compare(run(rng, FACTORS), run(rng, FACTORS), LIMITS)
@@ -29,13 +30,13 @@ def test_a_slowdown_of_ten_percent_is_caught_and_none_is_not():
         assert (slowed[0].low or 0.0) > (slowed[0].bar or 1.0)
 
 
-def test_several_runs_a_side_see_through_a_machine_that_drifts():
-    """Its speed differs by a third from process to process, and full softmax's by 2 % next to the others."""
+def test_several_runs_per_side_detect_a_slowdown_on_a_drifting_machine():
+    """The machine's speed differs by a third between processes, and full softmax by 1 % relative to other layers."""
     rng = np.random.default_rng(13)
 
     def runs(factors):
-        own = [{**factors, "full_softmax": np.exp(rng.normal(0, 0.01))} for _ in range(5)]
-        return [each for one in own for each in run(rng, one, drift=0.2, machine=np.exp(rng.normal(0, 0.3)))]
+        per_run = [{**factors, "full_softmax": np.exp(rng.normal(0, 0.01))} for _ in range(5)]
+        return [one for changed in per_run for one in run(rng, changed, drift=0.2, machine=np.exp(rng.normal(0, 0.3)))]
 
     for trial in range(20):
         before = runs(FACTORS)
@@ -47,23 +48,23 @@ def test_a_hundred_noisy_cells_raise_no_alarm():
     rng = np.random.default_rng(1)
     for _ in range(5):
         before, after = (
-            [each for vocab in range(100, 134) for each in run(rng, FACTORS, rounds=7, noise=0.1, vocab=vocab)]
+            [one for vocab in range(100, 134) for one in run(rng, FACTORS, rounds=7, noise=0.1, vocab=vocab)]
             for _ in range(2)
         )
-        found = gate.compare(before, after, LIMITS)
-        assert len(found) == 102
-        assert not {each.verdict for each in found} & {gate.WORSE, gate.BETTER}
+        findings = gate.compare(before, after, LIMITS)
+        assert len(findings) == 102
+        assert not {finding.verdict for finding in findings} & {gate.WORSE, gate.BETTER}
 
 
 @pytest.mark.parametrize("machine", [0.5, 2.0])
-def test_another_speed_of_the_machine_is_no_change_of_the_code(machine):
+def test_the_speed_of_the_machine_is_not_attributed_to_the_code(machine):
     rng = np.random.default_rng(2)
-    found = verdicts(gate.compare(run(rng, FACTORS), run(rng, FACTORS, machine=machine), LIMITS))
-    assert found["sohsm", "layer_seconds"] == found["huffman", "layer_seconds"] == gate.SAME
-    assert found["full_softmax", "layer_seconds"] == gate.UNCLEAR
+    findings = verdicts(gate.compare(run(rng, FACTORS), run(rng, FACTORS, machine=machine), LIMITS))
+    assert findings["sohsm", "layer_seconds"] == findings["huffman", "layer_seconds"] == gate.SAME
+    assert findings["full_softmax", "layer_seconds"] == gate.UNCLEAR
 
 
-def test_full_softmax_itself_is_judged_by_what_the_others_say():
+def test_full_softmax_is_judged_by_the_times_of_the_other_layers():
     rng = np.random.default_rng(3)
     drift_free = {"noise": 0.005, "rounds": 41}
     before, after = run(rng, FACTORS, **drift_free), run(rng, FACTORS | {"full_softmax": 1.6}, **drift_free)
@@ -80,12 +81,12 @@ def test_times_of_two_definitions_are_not_compared():
         return [row(cell(framework=framework), *measured) for framework in ("torch", "jax")]
 
     before, after, other = rows(1.0, {}), rows(1.5, {"timing": 3}), rows(1.5, {"timing": 1})
-    found = gate.compare(before, after, LIMITS)
-    assert {each.verdict for each in found if each.quantity == "layer_seconds"} == {gate.NOT_COMPARABLE}
-    assert {each.verdict for each in found if each.quantity == "perplexity"} == {gate.SAME}
-    assert {each.verdict for each in gate.compare(before, other, LIMITS)} == {gate.WORSE, gate.SAME}
-    found = gate.between_frameworks(before, after, "jax", "torch", LIMITS)
-    assert {each.quantity: each.verdict for each in found} == {
+    findings = gate.compare(before, after, LIMITS)
+    assert {finding.verdict for finding in findings if finding.quantity == "layer_seconds"} == {gate.NOT_COMPARABLE}
+    assert {finding.verdict for finding in findings if finding.quantity == "perplexity"} == {gate.SAME}
+    assert {finding.verdict for finding in gate.compare(before, other, LIMITS)} == {gate.WORSE, gate.SAME}
+    findings = gate.between_frameworks(before, after, "jax", "torch", LIMITS)
+    assert {finding.quantity: finding.verdict for finding in findings} == {
         "layer_seconds": gate.NOT_COMPARABLE,
         "perplexity": gate.SAME,
     }
@@ -93,45 +94,45 @@ def test_times_of_two_definitions_are_not_compared():
 
 def test_peaks_of_two_definitions_are_not_compared():
     before, after = ([row(cell(), Measurement("peak_bytes", 4e8, detail=detail))] for detail in ({}, {"counting": 2}))
-    assert [each.verdict for each in gate.compare(before, after, LIMITS)] == [gate.NOT_COMPARABLE]
-    assert [each.verdict for each in gate.compare(after, after, LIMITS)] == [gate.SAME]
+    assert [finding.verdict for finding in gate.compare(before, after, LIMITS)] == [gate.NOT_COMPARABLE]
+    assert [finding.verdict for finding in gate.compare(after, after, LIMITS)] == [gate.SAME]
 
 
 def test_absolute_times_of_two_machines_are_not_compared():
     rng = np.random.default_rng(4)
     other = run(rng, FACTORS, where=MACHINE | {"cpu": "Another CPU"})
-    found = gate.compare(run(rng, FACTORS), other, LIMITS)
-    by_method = verdicts(found)
+    findings = gate.compare(run(rng, FACTORS), other, LIMITS)
+    by_method = verdicts(findings)
     assert by_method["full_softmax", "layer_seconds"] == gate.NOT_COMPARABLE
     assert by_method["sohsm", "layer_seconds"] == gate.SAME
-    only = [each for each in run(rng, {"full_softmax": 1.0}, where={"cpu": "Another CPU"})]
-    assert outcome(run(rng, {"full_softmax": 1.0}), only) == gate.NOT_COMPARABLE
+    elsewhere = run(rng, {"full_softmax": 1.0}, where={"cpu": "Another CPU"})
+    assert outcome(run(rng, {"full_softmax": 1.0}), elsewhere) == gate.NOT_COMPARABLE
 
 
 def test_within_the_measured_noise_floor_nothing_is_worse():
-    """Full softmax over itself was 1.4 in this run, whatever the reason: so may others be."""
+    """In this run, full softmax measured 1.4 times slower than itself, so other ratios are as uncertain."""
     rng = np.random.default_rng(5)
     before, after = run(rng, {"sohsm": 0.1}), run(rng, {"sohsm": 0.12})
     assert outcome(before, after) == gate.WORSE
     base = 0.1 * np.exp(rng.normal(0, 0.01, 21))
     floor = row(cell("full_softmax"), timed(1.4 * base, base))
-    found = gate.compare([*before, floor], [*after, floor], LIMITS)
-    (sohsm,) = [each for each in found if "sohsm" in each.cell]
+    findings = gate.compare([*before, floor], [*after, floor], LIMITS)
+    (sohsm,) = [finding for finding in findings if "sohsm" in finding.cell]
     assert sohsm.verdict == gate.UNCLEAR
     assert "within the noise" in sohsm.reason
     assert sohsm.bar == pytest.approx(0.4, abs=0.05)
 
 
-def test_too_few_rounds_are_unclear_not_same():
+def test_with_too_few_rounds_the_verdict_is_unclear():
     rng = np.random.default_rng(6)
     factors = {"sohsm": 0.1}
-    found = gate.compare(run(rng, factors, rounds=6, noise=0.1), run(rng, factors, rounds=6, noise=0.1), LIMITS)
-    assert [each.verdict for each in found] == [gate.UNCLEAR]
-    assert "more rounds" in found[0].reason
+    findings = gate.compare(run(rng, factors, rounds=6, noise=0.1), run(rng, factors, rounds=6, noise=0.1), LIMITS)
+    assert [finding.verdict for finding in findings] == [gate.UNCLEAR]
+    assert "more rounds" in findings[0].reason
 
 
 def test_runs_of_the_same_code_are_pooled():
-    """What differs from process to process is no difference between the codes, once each ran in several."""
+    """With several runs per side, differences between processes are not attributed to the code."""
     rng = np.random.default_rng(7)
     fast, slow = run(rng, {"sohsm": 0.1}), run(rng, {"sohsm": 0.13})
     assert outcome(fast, slow) == gate.WORSE
@@ -143,26 +144,26 @@ def test_runs_of_the_same_code_are_pooled():
         assert outcome(fast, order) == gate.WORSE
 
 
-def test_a_process_in_which_full_softmax_was_slow_is_no_change_of_the_others():
+def test_one_process_with_a_slow_full_softmax_does_not_change_other_verdicts():
     rng = np.random.default_rng(12)
     before, after = run(rng, FACTORS), run(rng, FACTORS)
     moved = 0.15 * np.exp(rng.normal(0, 0.01, 21))
     after[1] = row(cell("sohsm"), timed(moved, 0.01 * np.exp(rng.normal(0, 0.01, 21))))
     for pair in ((before, after), (after, before)):
-        (sohsm,) = [each for each in gate.compare(*pair, LIMITS) if "sohsm" in each.cell]
+        (sohsm,) = [finding for finding in gate.compare(*pair, LIMITS) if "sohsm" in finding.cell]
         assert sohsm.verdict == gate.UNCLEAR
         assert "within the noise" in sohsm.reason
 
 
-def test_a_run_on_another_machine_among_several_is_not_compared():
+def test_pooled_runs_with_another_machine_are_not_compared():
     rng = np.random.default_rng(18)
-    others = [run(rng, {"full_softmax": 1.0}, where=where) for where in (MACHINE, {"cpu": "Another CPU"}, MACHINE)]
+    after = [run(rng, {"full_softmax": 1.0}, where=where) for where in (MACHINE, {"cpu": "Another CPU"}, MACHINE)]
     before = run(rng, {"full_softmax": 1.0})
-    assert outcome(before, [each for rows in others for each in rows]) == gate.NOT_COMPARABLE
+    assert outcome(before, [one for rows in after for one in rows]) == gate.NOT_COMPARABLE
 
 
 def test_unpaired_times_need_several_runs():
-    """Such as the steps of a training run, which may have met a busy machine."""
+    """The machine may have been busy during the steps of a training run, for example."""
     rng = np.random.default_rng(15)
 
     def steps(seconds):
@@ -170,12 +171,12 @@ def test_unpaired_times_need_several_runs():
         return row(cell(task="summarization"), Measurement("step_seconds", seconds, samples))
 
     assert gate.compare([steps(1.0)], [steps(1.3)], LIMITS)[0].verdict == gate.UNCLEAR
-    before, after = ([steps(each * factor) for each in (1.0, 1.02, 0.98)] for factor in (1.0, 1.3))
+    before, after = ([steps(seconds * factor) for seconds in (1.0, 1.02, 0.98)] for factor in (1.0, 1.3))
     assert gate.compare(before, after, LIMITS)[0].verdict == gate.WORSE
     assert gate.compare(before, before, LIMITS)[0].verdict != gate.WORSE
 
 
-def test_a_time_that_was_zero_in_one_run_is_pooled_with_the_others():
+def test_a_time_of_zero_is_pooled_with_the_other_runs():
     rows = [row(cell(), Measurement("compile_seconds", value, [value])) for value in (0.0, 1.0, 1.1)]
     assert outcome(rows, rows) == gate.SAME_OR_BETTER
 
@@ -199,13 +200,13 @@ def test_a_time_that_was_zero_in_one_run_is_pooled_with_the_others():
         ("agreement_error", 0.1, 0.9, gate.SAME),
     ],
 )
-def test_single_figures_have_a_direction(quantity, before, after, expected):
-    pair = [perplexity(None if np.isnan(v) else v, quantity=quantity) for v in (before, after)]
-    (found,) = gate.compare([pair[0]], [pair[1]], LIMITS)
-    assert found.verdict == expected
+def test_figures_without_samples_have_a_direction(quantity, before, after, expected):
+    pair = [perplexity(value, quantity=quantity) for value in (before, after)]
+    (finding,) = gate.compare([pair[0]], [pair[1]], LIMITS)
+    assert finding.verdict == expected
 
 
-def test_scores_a_sample_have_to_differ_by_more_than_chance():
+def test_scores_of_samples_must_differ_by_more_than_chance():
     rng = np.random.default_rng(8)
     before_S = rng.random(200)
     by_chance_S = before_S + rng.normal(0, 0.3, 200)
@@ -216,11 +217,11 @@ def test_scores_a_sample_have_to_differ_by_more_than_chance():
         (before_S / 0.95, gate.BETTER),
     ):
         pair = [perplexity(float(s.mean()), samples=s.tolist(), quantity="beam_recall") for s in (before_S, after_S)]
-        (found,) = gate.compare([pair[0]], [pair[1]], LIMITS)
-        assert found.verdict == expected
+        (finding,) = gate.compare([pair[0]], [pair[1]], LIMITS)
+        assert finding.verdict == expected
 
 
-def test_the_same_samples_in_several_runs_are_no_more_evidence():
+def test_repeating_the_same_samples_adds_no_evidence():
     rng = np.random.default_rng(16)
     before_S = rng.random(200)
     after_S = before_S + rng.normal(0, 0.3, 200)
@@ -230,12 +231,12 @@ def test_the_same_samples_in_several_runs_are_no_more_evidence():
             [perplexity(each_S.mean(), samples=each_S.tolist(), quantity="beam_recall")] * runs
             for each_S in (before_S, after_S)
         )
-        (found,) = gate.compare(before, after, LIMITS)
-        assert found.verdict == gate.UNCLEAR
-        assert "chance" in found.reason
+        (finding,) = gate.compare(before, after, LIMITS)
+        assert finding.verdict == gate.UNCLEAR
+        assert "chance" in finding.reason
 
 
-def test_error_rates_have_to_differ_by_more_than_chance():
+def test_error_rates_must_differ_by_more_than_chance():
     rng = np.random.default_rng(17)
     length_S = rng.integers(10, 80, 60)
 
@@ -246,44 +247,44 @@ def test_error_rates_have_to_differ_by_more_than_chance():
         rates = (errors_S / length_S).tolist()
         return row(cell(task="speech"), Measurement("cer", value, rates, detail={"counts": counts}))
 
-    found = [gate.compare([heard(0.2)], [heard(0.2)], LIMITS)[0].verdict for _ in range(40)]
-    assert found.count(gate.UNCLEAR) > 20
-    assert found.count(gate.WORSE) + found.count(gate.BETTER) < 7
+    outcomes = [gate.compare([heard(0.2)], [heard(0.2)], LIMITS)[0].verdict for _ in range(40)]
+    assert outcomes.count(gate.UNCLEAR) > 20
+    assert outcomes.count(gate.WORSE) + outcomes.count(gate.BETTER) < 7
     assert [gate.compare([heard(0.2)], [heard(0.3)], LIMITS)[0].verdict for _ in range(10)] == [gate.WORSE] * 10
 
 
 def test_agreement_lost_is_worse_and_gained_is_better():
     agrees = row(cell(), status="ok", agreement={"verdict": "agree"})
     lost = row(cell(), status="disagree", agreement={"verdict": "disagree", "disagreements": ["grad_hidden: 3.0"]})
-    (found,) = gate.compare([agrees], [lost], LIMITS)
-    assert (found.verdict, found.quantity, found.reason) == (gate.WORSE, "agreement", "grad_hidden: 3.0")
+    (finding,) = gate.compare([agrees], [lost], LIMITS)
+    assert (finding.verdict, finding.quantity, finding.reason) == (gate.WORSE, "agreement", "grad_hidden: 3.0")
     assert outcome([lost], [agrees]) == gate.SAME_OR_BETTER
     assert gate.compare([lost], [agrees], LIMITS)[0].verdict == gate.BETTER
     assert not gate.compare([lost], [lost], LIMITS)
 
 
 @pytest.mark.parametrize("status", ["oom", "error", "timeout"])
-def test_what_fails_now_is_worse(status):
+def test_a_new_failure_is_worse(status):
     failed = row(cell(task="language_modelling"), status=status, message="what happened")
-    (found,) = gate.compare([perplexity(1.0)], [failed], LIMITS)[:1]
-    assert (found.verdict, found.reason) == (gate.WORSE, f"{status}: what happened")
+    (finding,) = gate.compare([perplexity(1.0)], [failed], LIMITS)[:1]
+    assert (finding.verdict, finding.reason) == (gate.WORSE, f"{status}: what happened")
     assert outcome([failed], [perplexity(1.0)]) == gate.SAME_OR_BETTER
     assert outcome([failed], [failed]) == gate.NOT_COMPARABLE
 
 
-def test_missing_cells_are_told_and_count_only_when_strict():
-    both, gone = perplexity(1.0), perplexity(1.0, seed=1)
-    found = gate.compare([both, gone], [both, perplexity(1.0, seed=2)], LIMITS)
-    assert sorted(each.verdict for each in found) == [gate.MISSING, gate.NEW, gate.SAME]
-    assert gate.verdict(found, strict=False) == gate.SAME_OR_BETTER
-    assert gate.verdict(found, strict=True) == gate.WORSE
-    assert outcome([gone], [both]) == gate.NOT_COMPARABLE
+def test_missing_cells_are_reported_and_count_only_when_strict():
+    kept, gone = perplexity(1.0), perplexity(1.0, seed=1)
+    findings = gate.compare([kept, gone], [kept, perplexity(1.0, seed=2)], LIMITS)
+    assert sorted(finding.verdict for finding in findings) == [gate.MISSING, gate.NEW, gate.SAME]
+    assert gate.verdict(findings, strict=False) == gate.SAME_OR_BETTER
+    assert gate.verdict(findings, strict=True) == gate.WORSE
+    assert outcome([gone], [kept]) == gate.NOT_COMPARABLE
 
 
 def test_a_quantity_that_is_no_longer_measured_is_missing():
     both = row(cell(task="language_modelling"), Measurement("perplexity", 1.0), Measurement("beam_recall", 1.0))
-    found = gate.compare([both], [perplexity(1.0)], LIMITS)
-    assert [(each.verdict, each.quantity) for each in found] == [
+    findings = gate.compare([both], [perplexity(1.0)], LIMITS)
+    assert [(finding.verdict, finding.quantity) for finding in findings] == [
         (gate.MISSING, "beam_recall"),
         (gate.SAME, "perplexity"),
     ]
@@ -293,16 +294,16 @@ def test_a_quantity_that_is_no_longer_measured_is_missing():
     ("field", "first", "second"),
     [("dataset_sha256", "a" * 64, "b" * 64), ("device", "cpu", "cuda"), ("precision", "float32", "bfloat16")],
 )
-def test_other_text_device_or_precision_is_not_comparable(field, first, second):
+def test_another_text_device_or_precision_is_not_comparable(field, first, second):
     shared = {"dataset": "pydoc"}
     pair = [perplexity(1.0, **{**shared, field: value}) for value in (first, second)]
-    found = gate.compare([pair[0]], [pair[1]], LIMITS)
-    assert found[0].verdict == gate.NOT_COMPARABLE
-    assert field in found[0].reason
-    assert gate.verdict(found, strict=False) == gate.NOT_COMPARABLE
+    findings = gate.compare([pair[0]], [pair[1]], LIMITS)
+    assert findings[0].verdict == gate.NOT_COMPARABLE
+    assert field in findings[0].reason
+    assert gate.verdict(findings, strict=False) == gate.NOT_COMPARABLE
 
 
-def test_suites_efforts_and_settings_of_later_make_no_other_cell():
+def test_suite_effort_and_new_settings_do_not_change_the_identity():
     full = {"rounds": 11, "budget": 2.0, "decode_rows": 128}
     before = row(cell(settings=full), Measurement("expanded_share", 0.5))
     named = dataclasses.replace(cell(settings={"rounds": 21}), suite="cpu")
@@ -320,29 +321,32 @@ def test_frameworks_are_compared_by_their_ratio():
         for _ in range(runs):
             rows += run(rng, FACTORS, **quiet)
             rows += run(rng, {"full_softmax": jax, "sohsm": 0.1 * jax}, framework="jax", **quiet)
-        for each in rows:  # absolute times have no pair to cancel a drift
-            own = each["measurements"][0]
-            own["samples"] = (own["value"] * np.exp(rng.normal(0, 0.01, 41))).tolist()
-        return rows
+        return [without_drift(one) for one in rows]
+
+    def without_drift(one):
+        """Replace the samples: the drift of absolute times is not cancelled by a pair."""
+        (own,) = one.measurements
+        samples = (own.value * np.exp(rng.normal(0, 0.01, 41))).tolist()
+        return dataclasses.replace(one, measurements=[dataclasses.replace(own, samples=samples)])
 
     moved = gate.between_frameworks(both(1.0), both(2.0, machine=3.0), "jax", "torch", LIMITS)
-    assert {each.verdict for each in moved} == {gate.WORSE}
-    assert {each.unit for each in moved} == {"x"}
-    assert len(moved) == 2  # huffman was measured in one of them alone
+    assert {finding.verdict for finding in moved} == {gate.WORSE}
+    assert {finding.unit for finding in moved} == {"x"}
+    assert len(moved) == 2  # huffman was measured in one framework only
     back = gate.between_frameworks(both(1.0), both(2.0), "torch", "jax", LIMITS)
-    assert {each.verdict for each in back} == {gate.BETTER}
+    assert {finding.verdict for finding in back} == {gate.BETTER}
     once = gate.between_frameworks(both(1.0, runs=2), both(2.0), "jax", "torch", LIMITS)
-    assert {each.verdict for each in once} == {gate.UNCLEAR}
-    assert all("3 runs a side" in each.reason for each in once)
+    assert {finding.verdict for finding in once} == {gate.UNCLEAR}
+    assert all("3 runs a side" in finding.reason for finding in once)
     rows = both(1.5)
     still = gate.between_frameworks(rows, rows, "jax", "torch", LIMITS)
-    assert {each.change for each in still} == {0.0}
-    assert [each.before for each in still] == pytest.approx([1.5] * 2, rel=0.2)
+    assert {finding.change for finding in still} == {0.0}
+    assert [finding.before for finding in still] == pytest.approx([1.5] * 2, rel=0.2)
     assert not gate.between_frameworks(rows, rows, "jax", "tensorflow", LIMITS)
 
 
-def test_processes_of_other_speed_are_no_change_between_frameworks():
-    """Each layer of each framework is timed in a process of its own, whose speed differs by a tenth from the next."""
+def test_speed_differences_between_processes_are_not_attributed_to_frameworks():
+    """Each layer of each framework is timed in its own process, and the speed of processes differs by a tenth."""
     rng = np.random.default_rng(19)
 
     def runs(number, jax):
@@ -354,20 +358,20 @@ def test_processes_of_other_speed_are_no_change_between_frameworks():
 
     def worse(number, jax):
         pairs = [(runs(number, 1.0), runs(number, jax)) for _ in range(25)]
-        found = [gate.between_frameworks(*pair, "jax", "torch", LIMITS)[0].verdict for pair in pairs]
-        return found.count(gate.WORSE)
+        outcomes = [gate.between_frameworks(*pair, "jax", "torch", LIMITS)[0].verdict for pair in pairs]
+        return outcomes.count(gate.WORSE)
 
     assert [worse(number, 1.0) for number in (1, 3, 5)] == [0, 0, 0]
     assert worse(3, 2.0) > 20
     assert worse(5, 1.3) > 8
 
 
-def test_perplexity_of_frameworks_too():
+def test_frameworks_are_compared_by_their_perplexity():
     def both(torch, jax):
         return [perplexity(torch, framework="torch"), perplexity(jax, framework="jax")]
 
-    (found,) = gate.between_frameworks(both(100.0, 100.0), both(100.0, 105.0), "jax", "torch", LIMITS)
-    assert (found.verdict, found.change) == (gate.WORSE, pytest.approx(0.05))
+    (finding,) = gate.between_frameworks(both(100.0, 100.0), both(100.0, 105.0), "jax", "torch", LIMITS)
+    assert (finding.verdict, finding.change) == (gate.WORSE, pytest.approx(0.05))
 
 
 rounds = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=25)
@@ -381,7 +385,7 @@ def paired_rows(baseline, own):
 
 @given(rounds, rounds, rounds, rounds)
 @settings(deadline=None, max_examples=60)
-def test_what_is_worse_one_way_is_better_the_other(baseline, own, later_baseline, later_own):
+def test_exchanging_the_sides_mirrors_the_verdict(baseline, own, later_baseline, later_own):
     before, after = paired_rows(baseline, own), paired_rows(later_baseline, later_own)
     (there,), (back,) = (gate.compare(*pair, LIMITS) for pair in ((before, after), (after, before)))
     assert back.verdict == MIRROR.get(there.verdict, there.verdict)
@@ -390,10 +394,10 @@ def test_what_is_worse_one_way_is_better_the_other(baseline, own, later_baseline
 
 @given(rounds, rounds, st.floats(1.0, 10.0))
 @settings(deadline=None, max_examples=60)
-def test_slower_is_never_better_and_never_less_bad(baseline, own, factor):
+def test_a_slowdown_is_never_better_and_a_larger_one_never_milder(baseline, own, factor):
     before = paired_rows(baseline, own)
-    slow = paired_rows(baseline, [factor * each for each in own])
-    slower = paired_rows(baseline, [2 * factor * each for each in own])
+    slow = paired_rows(baseline, [factor * time for time in own])
+    slower = paired_rows(baseline, [2 * factor * time for time in own])
     (one,), (two,) = (gate.compare(before, after, LIMITS) for after in (slow, slower))
     assert one.verdict != gate.BETTER
     assert one.change == pytest.approx(factor - 1, abs=1e-6)
@@ -407,12 +411,14 @@ def test_a_run_is_never_worse_than_itself(baseline, own):
     assert outcome(rows, rows) == gate.SAME_OR_BETTER
 
 
-# The real-time factor has no unit either, but is a time.
+# The real-time factor has no unit, but is a time.
 QUALITIES = sorted(name for name, (unit, _, _) in QUANTITIES.items() if unit == "1" and name != "rtf")
 
 
 @given(st.sampled_from(QUALITIES), st.floats(0.1, 100))
 @settings(deadline=None, max_examples=40)
-def test_quality_goes_by_the_quantity_s_own_direction(quantity, value):
-    (found,) = gate.compare([perplexity(value, quantity=quantity)], [perplexity(2 * value, quantity=quantity)], LIMITS)
-    assert found.verdict == (gate.WORSE if QUANTITIES[quantity][1] == "lower" else gate.BETTER)
+def test_quality_follows_the_direction_of_the_quantity(quantity, value):
+    (finding,) = gate.compare(
+        [perplexity(value, quantity=quantity)], [perplexity(2 * value, quantity=quantity)], LIMITS
+    )
+    assert finding.verdict == (gate.WORSE if QUANTITIES[quantity][1] == "lower" else gate.BETTER)

@@ -1,16 +1,17 @@
-"""What counts as the same measurement, and what becomes of several runs of it."""
+"""Which measurements count as the same, and how repeated runs are pooled."""
 
 import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pytest
 
 from tests.harness.compare.runs import cell, perplexity, row
 from vocabench.harness import registry
-from vocabench.harness.commands import publish
-from vocabench.harness.compare.matching import Run, agrees, identify, mixed, sample_scores
-from vocabench.harness.quantities import Measurement
+from vocabench.harness.commands.publishable import without_paths
+from vocabench.harness.compare.matching import Run, identify, mixed, sample_scores
+from vocabench.harness.run.rows import Measurement
 
 
 def pooled(*rows):
@@ -19,7 +20,11 @@ def pooled(*rows):
 
 
 def errors(*counts_S4):
-    """A row of the character error rate of utterances with these substitutions, deletions, insertions and lengths."""
+    """Return a row of a character error rate.
+
+    Args:
+        counts_S4: Substitutions, deletions, insertions and length of the reference of each utterance.
+    """
     counts = np.array(counts_S4)
     rate_S = counts[:, :3].sum(axis=1) / counts[:, 3]
     value = float(counts[:, :3].sum() / counts[:, 3].sum())
@@ -27,18 +32,18 @@ def errors(*counts_S4):
 
 
 @pytest.mark.parametrize(("values", "mean"), [((100.0, 100.0, 106.0), 102.0), ((0.1, 0.2, 0.3, 0.4), 0.25)])
-def test_a_figure_of_several_runs_is_their_mean_in_whatever_order(values, mean):
+def test_a_pooled_figure_is_the_mean_of_the_runs_in_any_order(values, mean):
     assert {pooled(*map(perplexity, order)).value for order in itertools.permutations(values)} == {mean}
 
 
-def test_a_figure_that_one_run_could_not_give_is_none():
-    for order in itertools.permutations((100.0, None, 106.0)):
+def test_a_pooled_figure_is_none_if_one_run_has_none():
+    for order in itertools.permutations((100.0, math.nan, 106.0)):
         assert pooled(*map(perplexity, order)).value is None
 
 
-def test_the_same_samples_again_are_no_more_samples():
+def test_repeated_samples_do_not_add_samples():
     runs = [np.array(samples) for samples in ([0.1, 0.5, 0.3], [0.2, 0.4, 0.3], [0.6, 0.3, 0.0])]
-    rows = [perplexity(float(each.mean()), samples=each.tolist(), quantity="rouge1_f1") for each in runs]
+    rows = [perplexity(float(run.mean()), samples=run.tolist(), quantity="rouge1_f1") for run in runs]
     for order in itertools.permutations(rows):
         entry = pooled(*order)
         assert entry.scores.values_S == pytest.approx([0.3, 0.4, 0.2])
@@ -47,9 +52,9 @@ def test_the_same_samples_again_are_no_more_samples():
     assert not len(pooled(*rows, fewer).scores.values_S)
 
 
-def test_errors_and_lengths_of_utterances_come_to_the_rate():
+def test_an_error_rate_is_the_sum_of_errors_over_the_sum_of_lengths():
     first, second = errors([1, 2, 0, 10], [0, 0, 4, 30]), errors([1, 0, 0, 10], [0, 6, 4, 30])
-    values_S, sizes_S = sample_scores(first["measurements"][0])
+    values_S, sizes_S = sample_scores(first.measurements[0])
     assert values_S.tolist() == [3, 4]
     assert sizes_S.tolist() == [10, 30]
     both = pooled(first, second)
@@ -58,21 +63,22 @@ def test_errors_and_lengths_of_utterances_come_to_the_rate():
     assert not len(pooled(first, errors([1, 2, 0, 10], [0, 0, 4, 31])).scores.values_S)
 
 
-def test_a_score_that_is_not_finite_pairs_with_none():
-    scores = sample_scores({"quantity": "rouge1_f1", "samples": [0.5, None]})
+def test_scores_that_are_not_finite_cannot_be_paired():
+    scores = sample_scores(Measurement("rouge1_f1", math.nan, [0.5, math.nan]))
     assert not scores.pair_with(scores)
-    assert not sample_scores({"quantity": "cer"}).pair_with(sample_scores({"quantity": "cer"}))
+    empty = sample_scores(Measurement("cer", math.nan))
+    assert not empty.pair_with(empty)
 
 
-@pytest.mark.parametrize("how", [{"status": "disagree"}, {"agreement": {"verdict": "disagree"}}])
-def test_what_disagreed_once_disagrees(how):
-    rows = row(cell()), row(cell(), **how), row(cell())
+@pytest.mark.parametrize("fields", [{"status": "disagree"}, {"agreement": {"verdict": "disagree"}}])
+def test_a_cell_that_disagrees_in_one_run_disagrees(fields):
+    rows = row(cell()), row(cell(), **fields), row(cell())
     for order in itertools.permutations(rows):
-        (found,) = Run.of(order).rows.values()
-        assert not agrees(found)
+        (pooled_row,) = Run.of(order).rows.values()
+        assert not pooled_row.agrees
 
 
-def test_a_text_is_known_by_its_sha256_wherever_it_lies():
+def test_a_text_is_identified_by_its_sha256_and_not_its_path():
     first, second = "a" * 64, "b" * 64
     here = cell(task="language_modelling", dataset="/home/me/own.txt", dataset_sha256=first)
     assert identify(here) == identify(dataclasses.replace(here, dataset="texts/other.txt"))
@@ -81,7 +87,7 @@ def test_a_text_is_known_by_its_sha256_wherever_it_lies():
     assert "dataset_sha256" in Run.of([perplexity(1.0, dataset="texts/own.txt", dataset_sha256=second)]).nearly(here)
 
 
-def test_where_output_goes_makes_no_other_cell():
+def test_the_destination_of_output_does_not_change_the_identity():
     def trained(**settings):
         return cell(task="language_modelling", settings=settings)
 
@@ -91,20 +97,19 @@ def test_where_output_goes_makes_no_other_cell():
     assert identify(named) != identify(trained(epochs=2))
 
 
-def test_a_published_row_is_of_the_same_cell():
+def test_a_published_row_has_the_same_identity():
     text = {"dataset": "/home/me/own.txt", "dataset_sha256": "a" * 64}
-    own = perplexity(1.0, settings={"layer_folder": "/tmp/layers"}, **text)
-    published = publish._without_place(own)
-    assert published["cell"]["dataset"] == "own.txt"
-    assert len(Run.of([own, published]).rows) == 1
+    local = perplexity(1.0, settings={"layer_folder": "/tmp/layers"}, **text)
+    published = without_paths(local)
+    assert published.cell.dataset == "own.txt"
+    assert len(Run.of([local, published]).rows) == 1
 
 
-def by_code(fingerprint, *measurements, **more):
-    found = row(cell(**more), *measurements or [Measurement("perplexity", 1.0)])
-    return found | {"provenance": found["provenance"] | {"code": {"fingerprint": fingerprint}}}
+def by_code(fingerprint, **more):
+    return row(cell(**more), Measurement("perplexity", 1.0), code={"fingerprint": fingerprint})
 
 
-def test_rows_of_other_code_or_definitions_are_mixed_where_their_cell_is_the_same():
+def test_rows_of_one_cell_with_different_code_or_definitions_are_mixed():
     assert not mixed([by_code("a"), by_code("a"), by_code("b", vocab=7)])
     assert not mixed([by_code("a"), perplexity(1.0)])
     assert mixed([by_code("a"), by_code("b")]).endswith("code a and b")

@@ -1,156 +1,51 @@
-"""Suites expand to cells, and what a command line may change in them."""
+"""Cells: JSON, keys and labels."""
 
+import dataclasses
 import json
 
 import pytest
 
-from vocabench.harness import registry
-from vocabench.harness.run.cells import Cell, Selection, Suite, check_by_hand
+from vocabench.harness.run.cells import Cell
 from vocabench.impls.errors import BadInput
 
-
-def cells(suite="cpu", tasks=("timing",), **selection):
-    return Suite.load(suite).cells(Selection(tasks=tasks, **selection))
+CELL = Cell(
+    "quick", "timing", "torch", "sohsm", 44_000, 64, 128, options={"projection": "none"}, settings={"rounds": 9}
+)
 
 
 def test_a_cell_survives_json_with_its_key():
-    for cell in cells("cpu", frameworks=["numpy"], precision=["float64"]):
-        again = Cell.from_json(json.loads(json.dumps(cell.to_json())))
-        assert again == cell
-        assert again.key == cell.key
+    again = Cell.from_json(json.loads(json.dumps(CELL.to_json())))
+    assert again == CELL
+    assert again.key == CELL.key
 
 
-def test_every_suite_loads_and_names_known_tasks():
-    for name in registry.suites():
-        suite = Suite.load(name)
-        assert suite.description
-        assert all(sweep["task"] in registry.tasks() for sweep in suite.sweeps)
-        assert suite.deadline_seconds > 0
+def test_the_key_depends_on_every_field():
+    changed = {"seed": 1, "dataset": "pydoc", "options": {}, "settings": {"rounds": 8}, "suite": "cpu"}
+    keys = {dataclasses.replace(CELL, **{name: value}).key for name, value in changed.items()}
+    assert len(keys | {CELL.key}) == len(changed) + 1
 
 
-def test_filters_narrow_and_vocabularies_are_taken_as_given():
-    found = cells("cpu", frameworks=["numpy"], precision=["float64"], methods=["sohsm"], vocab=[128_000, 500])
-    assert [(c.method, c.vocab, c.settings["rounds"]) for c in found] == [("sohsm", 500, 11), ("sohsm", 128_000, 6)]
-
-
-def test_a_size_is_measured_by_the_sweep_that_lists_it_and_a_new_one_by_the_first():
-    for vocab, rounds in ((44_000, [11]), (250_000, [6]), (77, [11])):
-        found = cells("cpu", frameworks=["numpy"], precision=["float64"], methods=["huffman"], vocab=[vocab])
-        assert [c.settings["rounds"] for c in found] == rounds
-    trained = cells("cpu", ["language_modelling"], frameworks=["torch"], dataset="pydoc-small", vocab=[77])
-    assert {c.vocab for c in trained} == {77}  # the first of the tasks that are chosen
-
-
-def test_a_method_is_measured_by_the_sweeps_that_take_it_and_a_new_one_by_all():
-    def found(sweeps, method):
-        suite = Suite("s", "", 60.0, tuple({"task": "agreement"} | sweep for sweep in sweeps))
-        return [cell.dim for cell in suite.cells(Selection(frameworks=["numpy"], methods=[method]))]
-
-    listing = [{"dim": 1, "methods": ["huffman"]}, {"dim": 2, "methods": ["nce"]}]
-    assert found(listing, "huffman") == [1]
-    assert found(listing, "nce") == [2]
-    assert found(listing, "sohsm") == [1, 2]
-    open_too = [*listing, {"dim": 3}]
-    assert found(open_too, "nce") == [2, 3]
-    assert found(open_too, "sohsm") == [3]
-    sizes = [{"dim": 1, "methods": ["huffman"], "vocab": [9]}, {"dim": 2, "methods": ["nce"], "vocab": [99]}]
-    assert found(sizes, "nce") == [1, 2]
-
-
-def test_options_go_to_the_methods_that_have_them():
-    by_method = {
-        c.method: c.options
-        for c in cells("cpu", frameworks=["numpy"], precision=["float64"], options={"projection": "none"})
-    }
-    assert by_method.pop("sohsm") == {"projection": "none"}
-    assert {"full_softmax", "fused_softmax", "huffman"} <= by_method.keys()
-    assert not any(by_method.values())
-
-
-def test_an_option_at_its_default_is_no_variant():
-    (cell,) = cells(
-        frameworks=["numpy"], precision=["float64"], methods=["sohsm"], vocab=[50], options={"projection": "relu"}
+def test_the_label_names_layer_data_and_conditions():
+    assert CELL.label == "timing torch sohsm[projection=none] V=44,000 float32 cpu"
+    assert dataclasses.replace(CELL, dataset="pydoc").label == (
+        "timing torch sohsm[projection=none] pydoc V=44,000 float32 cpu"
     )
-    assert cell.variant == ""
 
 
 @pytest.mark.parametrize(
-    ("selection", "message"),
+    ("changes", "message"),
     [
-        ({"vocab": [0]}, "vocabulary of 0"),
-        ({"vocab": [1]}, "vocabulary of 1"),
-        ({"vocab": [-5]}, "vocabulary of -5"),
-        ({"methods": ["sohms"]}, "did you mean 'sohsm'"),
-        ({"frameworks": ["tensorflo"]}, "did you mean 'tensorflow'"),
-        ({"tasks": ["timings"]}, "did you mean 'timing'"),
-        ({"precision": ["fp32"]}, "unknown precision 'fp32'"),
-        ({"device": "gpu"}, "unknown device 'gpu'"),
-        ({"seed": -1}, "seed -1: allowed"),
-        ({"vocab": [10**30]}, "vocabulary of 1000000"),
-        ({"tasks": ["speech"]}, "no cell left"),
-        ({"options": {"gamma": "zero"}, "methods": ["sohsm"], "frameworks": ["numpy"]}, "gamma='zero'"),
-        ({"settings": {"rounds": "2"}}, "setting rounds=2"),
-        ({"settings": {"rounds": "１２"}}, "rounds='１２'"),
-        ({"tasks": ["language_modelling"], "dataset": ""}, "needs --dataset"),
-        ({"settings": {"quantities": "layer_secs"}}, "did you mean 'layer_seconds'"),
+        ({"speed": 1}, "not a cell: unknown field 'speed'"),
+        ({"task": 3}, "not a cell: task=3: allowed: text"),
+        ({"vocab": 1.5}, "not a cell: vocab=1.5: allowed: a whole number from 0"),
+        ({"options": []}, r"not a cell: options=\(a list of 0\): allowed: an object"),
     ],
 )
-def test_bad_selections_are_refused(selection, message):
+def test_invalid_fields_are_refused(changes, message):
     with pytest.raises(BadInput, match=message):
-        cells("cpu", **selection)
+        Cell.from_json(CELL.to_json() | changes)
 
 
-def test_what_nothing_would_read_is_refused():
-    suite = Suite.load("gpu")
-    small = Selection(methods=["sohsm"], vocab=[77], settings={"epochs": "3"})
-    with pytest.raises(BadInput, match="unknown setting 'epochs'"):
-        check_by_hand(Suite.load("cpu"), small)  # whose sweep over a text has sizes of its own
-    with pytest.raises(BadInput, match="unknown setting 'epochs'"):
-        check_by_hand(suite, Selection(settings={"epochs": "2"}))
-    with pytest.raises(BadInput, match="--dataset pydoc: no data is read by timing"):
-        check_by_hand(suite, Selection(dataset="pydoc"))
-    with pytest.raises(BadInput, match="unknown option 'projections': did you mean 'projection'"):
-        check_by_hand(suite, Selection(options={"projections": "none"}))
-    check_by_hand(suite, Selection(methods=["binary_tree"], options={"tree": "random"}))
-    with pytest.raises(BadInput, match="unknown option 'tree'"):  # the suite has no layer with such
-        check_by_hand(suite, Selection(options={"tree": "random"}))
-    nothing = Selection(tasks=["speech"], settings={"epochs": "2"})
-    check_by_hand(suite, nothing)
-    with pytest.raises(BadInput, match="no cell left"):
-        suite.cells(nothing)
-
-
-@pytest.mark.parametrize(
-    ("top", "sweep", "message"),
-    [
-        ("", "vocabs = [3]", "did you mean 'vocab'"),
-        ("deadline = 5", "", "unknown key of mine.toml 'deadline': did you mean 'deadline_seconds'"),
-        ("deadline_seconds = 0", "", "deadline_seconds=0: allowed: a number above 0"),
-        ("description = 3", "", "description=3: allowed: text"),
-        ("description = [", "", "suite mine.toml: .*allowed: TOML in UTF-8"),
-        (f"deadline_seconds = {'9' * 5000}", "", "allowed: TOML in UTF-8"),
-        ("", "methods = []", r"sweep\[0\].methods=.*allowed: a list of one or more"),
-        ("", "methods = ['sohms']", "unknown method in mine.toml 'sohms': did you mean 'sohsm'"),
-        ("", "frameworks = ['touch']", "did you mean 'torch'"),
-        ("", "options = { projections = 'none' }", "did you mean 'projection'"),
-        ("", "vocab = [1]", r"sweep\[0\].vocab\[0\]=1: allowed: a whole number from 2"),
-        ("", "seeds = [-1]", r"sweep\[0\].seeds\[0\]=-1"),
-        ("", "dim = true", r"sweep\[0\].dim=True"),
-    ],
-)
-def test_suites_of_another_form_are_refused(tmp_path, monkeypatch, top, sweep, message):
-    path = tmp_path / "mine.toml"
-    described = "" if "description" in top else 'description = "x"'
-    path.write_text(f'{described}\n{top}\n[[sweep]]\ntask = "timing"\n{sweep}\n')
-    monkeypatch.setattr(registry, "suite_path", lambda name: path)
-    with pytest.raises(BadInput, match=message):
-        Suite.load("mine")
-
-
-def test_a_suite_holds_no_arrays(tmp_path, monkeypatch):
-    path = tmp_path / "mine.toml"
-    sweep = 'task = "timing"\nvocab = [9]\nmethods = ["class_hsm"]\noptions = { vectors = [[1.0]] }'
-    path.write_text(f'description = "x"\n[[sweep]]\n{sweep}\n')
-    monkeypatch.setattr(registry, "suite_path", lambda name: path)
-    with pytest.raises(BadInput, match=r"option vectors=array of shape \(1, 1\): allowed in a suite: the path"):
-        cells("mine", frameworks=["numpy"])
+def test_missing_fields_are_refused():
+    with pytest.raises(BadInput, match="not a cell: missing suite, task, framework"):
+        Cell.from_json({})

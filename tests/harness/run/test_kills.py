@@ -1,4 +1,4 @@
-"""Runs killed at random moments: nothing finished is lost or measured twice, and no worker stays."""
+"""Runs killed at random moments: finished cells are neither lost nor measured twice, and no worker remains."""
 
 import json
 import os
@@ -21,7 +21,7 @@ COMMAND += ["--precision", "float64", "-s", "training=false", *(f"-m{method}" fo
 
 
 class Runs:
-    """The same command again and again, each time in a process group of its own."""
+    """Repeated runs of one command, each in its own process group."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -38,28 +38,28 @@ class Runs:
             start_new_session=True,
         )
 
-    def left(self):
-        """The processes of these runs that are alive, the workers in sessions of their own among them."""
-        found = []
+    def processes(self):
+        """Return the live processes of these runs, including workers, which have their own sessions."""
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get("VOCABENCH_TEST_MARK") == self.mark:
-                    found.append(process)
-            except psutil.Error:  # gone, or of another user
+                    processes.append(process)
+            except psutil.Error:  # it has ended, or belongs to another user
                 continue
-        return found
+        return processes
 
 
 def results(path):
-    """What does not differ from one run to the next: cells, statuses and values."""
+    """Return what is the same in every run: cells, statuses and values."""
     return {
-        row["key"]: (row["cell"], row["status"], [(m["quantity"], m["value"]) for m in row["measurements"]])
+        row.key: (row.cell, row.status, [(m.quantity, m.value) for m in row.measurements])
         for row in results_files.rows(path)
     }
 
 
-def check_readable(path):
-    """Whole lines of a results file, one a cell; a last line may be cut."""
+def complete_lines(path):
+    """Return the complete lines of a results file, which must be of different cells."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     keys = [json.loads(line)["key"] for line in lines]
     assert len(keys) == len(set(keys)), "a finished cell was measured again"
@@ -68,7 +68,7 @@ def check_readable(path):
 
 @pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_lose_nothing(tmp_path, kills):
-    chance = random.Random(kills)
+    rng = random.Random(kills)
     runner = Runs(tmp_path)
     started = time.monotonic()
     assert runner.start("unkilled.jsonl").wait(120) == 0
@@ -81,25 +81,25 @@ def test_kills_at_random_moments_lose_nothing(tmp_path, kills):
     while done < kills:
         process = runner.start(path.name)
         try:
-            code = process.wait(chance.uniform(0.0, seconds))
+            code = process.wait(rng.uniform(0.0, seconds))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             done += 1
-            found = check_readable(path)
-            assert found[: len(lines)] == lines, "a finished row was lost"
-            lines = found
+            lines_now = complete_lines(path)
+            assert lines_now[: len(lines)] == lines, "a finished row was lost"
+            lines = lines_now
         else:
-            # It finished before it could be killed, as it does once few cells are left: the next ones begin anew.
+            # Once few cells are left, a run may finish before it is killed. The next runs start with a new file.
             assert code == 0
             assert results(path) == expected
             number += 1
             path, lines = tmp_path / f"{number}.jsonl", []
     assert runner.start(path.name).wait(120) == 0
     assert results(path) == expected
-    assert check_readable(path)[: len(lines)] == lines
+    assert complete_lines(path)[: len(lines)] == lines
 
     ends = time.monotonic() + 10
-    while (left := runner.left()) and time.monotonic() < ends:
+    while (remaining := runner.processes()) and time.monotonic() < ends:
         time.sleep(0.1)
-    assert not left, "a worker outlived its run"
+    assert not remaining, "a worker outlived its run"

@@ -1,4 +1,4 @@
-"""Cells in child processes: results, crashes and time-outs become rows, and a killed run goes on where it was."""
+"""Cells in child processes: results, crashes and timeouts become rows, and an interrupted run resumes."""
 
 import dataclasses
 import json
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from vocabench.harness import registry
 from vocabench.harness.import_root import IMPORT_ROOT
 from vocabench.harness.run import pool, provenance, results_files
-from vocabench.harness.run.cells import Cell, Selection, Suite
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.settings import Selection
 from vocabench.harness.run.store import Store, read
+from vocabench.harness.run.suites import Suite
 from vocabench.impls.errors import BadInput
 
 
@@ -34,21 +37,21 @@ def test_finished_cells_are_not_measured_again(tmp_path):
         (first,) = pool.run(cells[:1], store, deadline=120, progress=quiet)
     with Store(path) as store:
         (second,) = pool.run(cells, store, deadline=120, progress=quiet)
-    assert [r["key"] for r in read(path)] == [c.key for c in cells] == [first["key"], second["key"]]
-    assert first["status"] == "ok", first["message"]
-    assert first["agreement"]["verdict"] == "agree"
-    assert first["provenance"]["code"]["fingerprint"]
-    assert first["provenance"]["framework"]["numpy"]
-    assert first["provenance"]["framework"]["freed_memory"]
+    assert [r.key for r in read(path)] == [c.key for c in cells] == [first.key, second.key]
+    assert first.status == "ok", first.message
+    assert first.verdict == "agree"
+    assert first.provenance.code["fingerprint"]
+    assert first.provenance.framework["numpy"]
+    assert first.provenance.framework["freed_memory"]
 
 
-def test_a_checkout_where_the_user_stands_is_not_measured(tmp_path, monkeypatch):
+def test_a_checkout_in_the_current_folder_is_not_measured(tmp_path, monkeypatch):
     (tmp_path / "harness").mkdir()
     (tmp_path / "harness" / "__init__.py").write_text("raise SystemExit('another version')")
     monkeypatch.chdir(tmp_path)
     with Store(tmp_path / "rows.jsonl") as store:
         (row,) = pool.run(oracle_cells(["full_softmax"]), store, deadline=120, progress=quiet)
-    assert row["status"] == "ok", row["message"]
+    assert row.status == "ok", row.message
 
 
 def test_a_cell_past_its_deadline_is_a_row_and_the_next_cell_runs(tmp_path):
@@ -56,43 +59,43 @@ def test_a_cell_past_its_deadline_is_a_row_and_the_next_cell_runs(tmp_path):
     deadlines = iter([0.05, 120.0])
     with Store(tmp_path / "rows.jsonl") as store:
         rows = [row for cell in cells for row in pool.run([cell], store, deadline=next(deadlines), progress=quiet)]
-    assert [row["status"] for row in rows] == ["timeout", "ok"]
-    assert rows[0]["message"] == "no result within 0.05 s"
+    assert [row.status for row in rows] == ["timeout", "ok"]
+    assert rows[0].message == "no result within 0.05 s"
 
 
-# What a worker does in place of the cell's work, and the row that comes of it. `say` writes to the answers' pipe.
+# Code that a worker runs instead of the cell, and the status and message of the row. `say` writes to the answers' pipe.
 FAULTS = {
     "hangs": ("time.sleep(600)", "timeout", "no result within 1 s"),
-    "hangs and chatters": ("while True: progress('busy')", "timeout", "no result within 1 s"),
+    "hangs while reporting progress": ("while True: progress('busy')", "timeout", "no result within 1 s"),
     "closes the pipe and hangs": ("os.close(answers); time.sleep(600)", "timeout", "no result within 1 s"),
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "error", "the worker was killed by SIGSEGV"),
     "aborts": ("print('assertion failed', flush=True); os.abort()", "error", "killed by SIGABRT: assertion failed"),
     "exits": ("os._exit(3)", "error", "the worker was ended with exit code 3"),
-    "exits as if all were well": ("os._exit(0)", "error", "the worker was ended with exit code 0"),
-    "leaves": ("sys.exit('no more')", "error", "the worker was ended with exit code 1: no more"),
+    "exits with code 0": ("os._exit(0)", "error", "the worker was ended with exit code 0"),
+    "exits with a message": ("sys.exit('no more')", "error", "the worker was ended with exit code 1: no more"),
     "is killed by the kernel": ("os.kill(os.getpid(), signal.SIGKILL)", "oom", "killed by SIGKILL"),
-    "asks for too much": ("limit(); numpy.ones(1 << 40)", "oom", "MemoryError: Unable to allocate 8.00 TiB"),
-    "fills the memory": ("limit(); held = [bytearray(1 << 20) for _ in range(1 << 14)]", "oom", "MemoryError"),
-    "writes noise": ("say(b'\\x00\\xff\\n' * 9)", "error", r"what is no answer: b'\x00\xff'"),
-    "writes no object": ("say(b'3\\n')", "error", "what is no answer: b'3'"),
-    "writes another object": ("say(b'{}\\n')", "error", "what is no answer: b'{}'"),
-    "nests without end": ("say(b'[' * 100_000 + b'\\n')", "error", "what is no answer: b'[[["),
-    "writes without end": ("while True: say(b'x' * 4096)", "error", "what is no answer: b'xxx"),
-    "answers nothing": ("say(b'{\"result\": {}}\\n')", "error", "another form: no row: status=None"),
-    "answers words for numbers": (
+    "allocates too much": ("limit(); numpy.ones(1 << 40)", "oom", "MemoryError: Unable to allocate 8.00 TiB"),
+    "exhausts memory": ("limit(); held = [bytearray(1 << 20) for _ in range(1 << 14)]", "oom", "MemoryError"),
+    "writes random bytes": ("say(b'\\x00\\xff\\n' * 9)", "error", r"an invalid answer: b'\x00\xff'"),
+    "writes a number": ("say(b'3\\n')", "error", "an invalid answer: b'3'"),
+    "writes another object": ("say(b'{}\\n')", "error", "an invalid answer: b'{}'"),
+    "nests endlessly": ("say(b'[' * 100_000 + b'\\n')", "error", "an invalid answer: b'[[["),
+    "writes endlessly": ("while True: say(b'x' * 4096)", "error", "an invalid answer: b'xxx"),
+    "answers an empty object": ("say(b'{\"result\": {}}\\n')", "error", "invalid: not a row: status=None"),
+    "answers text instead of numbers": (
         'say(b\'{"result": {"status": "ok", "measurements": [{"quantity": "x", "value": "y"}]}}\\n\')',
         "error",
         "measurements[0].value='y': allowed: a finite number",
     ),
-    "dies in the middle of a line": ('say(b\'{"result": {"sta\'); os._exit(1)', "error", "ended with exit code 1"),
-    "stops in the middle of a line": ('say(b\'{"result": {"sta\'); time.sleep(600)', "timeout", "within 1 s"),
+    "dies within a line": ('say(b\'{"result": {"sta\'); os._exit(1)', "error", "ended with exit code 1"),
+    "hangs within a line": ('say(b\'{"result": {"sta\'); time.sleep(600)', "timeout", "within 1 s"),
     "breaks its process": ("sys.broken = True; raise RuntimeError('device lost')", "error", "device lost"),
     "works": ("assert not hasattr(sys, 'broken')", "ok", ""),
-    "raises what no text can hold": ("raise OSError('\\ud800')", "error", r"OSError: \ud800"),
+    "raises an unencodable message": ("raise OSError('\\ud800')", "error", r"OSError: \ud800"),
 }
 
 
-def test_a_fault_in_a_worker_is_its_row_and_the_next_cell_runs(tmp_path, monkeypatch):
+def test_a_fault_in_a_worker_becomes_a_row_and_the_next_cell_runs(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, resource, signal, sys, time, numpy\n"
         "import vocabench.harness.tasks.agreement as task\n"
@@ -116,12 +119,12 @@ def test_a_fault_in_a_worker_is_its_row_and_the_next_cell_runs(tmp_path, monkeyp
     with Store(path) as store:
         assert len(list(pool.run(hanging, store, deadline=1, progress=quiet))) == len(hanging)
         list(pool.run(cells.values(), store, deadline=120, progress=quiet))
-    rows = {row["key"]: row for row in results_files.rows(path)}
+    rows = {row.key: row for row in results_files.rows(path)}
     assert len(rows) == len(FAULTS)
     for name, (_, status, message) in FAULTS.items():
         row = rows[cells[name].key]
-        assert row["status"] == status, (name, row["message"])
-        assert message in row["message"], name
+        assert row.status == status, (name, row.message)
+        assert message in row.message, name
 
 
 def test_code_that_changes_before_a_cell_is_an_error_row(tmp_path, monkeypatch):
@@ -130,24 +133,24 @@ def test_code_that_changes_before_a_cell_is_an_error_row(tmp_path, monkeypatch):
     (cell,) = oracle_cells(["full_softmax"])
     with Store(tmp_path / "rows.jsonl") as store:
         (row,) = pool.run([cell], store, deadline=120, progress=quiet)
-    assert row["status"] == "error"
-    assert f"other code is here ({provenance.fingerprint()}) than the run began with (before)" in row["message"]
+    assert row.status == "error"
+    assert f"the code here ({provenance.fingerprint()}) differs from that of the run (before)" in row.message
 
 
 def test_code_that_changes_while_a_cell_is_measured_is_an_error_row(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
-        "from harness import provenance\nprovenance.fingerprint = lambda: 'changed'\n"
+        "from vocabench.harness.run import provenance\nprovenance.fingerprint = lambda: 'changed'\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (cell,) = oracle_cells(["full_softmax"])
     with Store(tmp_path / "rows.jsonl") as store:
         (row,) = pool.run([cell], store, deadline=120, progress=quiet)
-    assert row["status"] == "error"
-    assert row["measurements"] == []
-    assert "other code is here (changed)" in row["message"]
+    assert row.status == "error"
+    assert row.measurements == []
+    assert "the code here (changed) differs" in row.message
 
 
-def test_a_worker_that_died_while_nobody_asked_is_replaced(tmp_path):
+def test_a_worker_that_died_between_requests_is_replaced(tmp_path):
     cells = oracle_cells(["full_softmax", "huffman"])
     rows = []
     with Store(tmp_path / "rows.jsonl") as store:
@@ -155,13 +158,13 @@ def test_a_worker_that_died_while_nobody_asked_is_replaced(tmp_path):
             rows.append(row)
             for child in psutil.Process().children():
                 if "vocabench.harness.run.worker" not in child.cmdline():
-                    continue  # of another test, such as what multiprocessing keeps
+                    continue  # a process of another test, such as a fork server
                 child.kill()
                 os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert [row.status for row in rows] == ["ok", "ok"]
 
 
-def test_a_worker_whose_parent_is_gone_before_it_looks_ends_without_measuring():
+def test_a_worker_whose_parent_has_ended_does_not_measure():
     reading, writing = os.pipe()
     (cell,) = oracle_cells(["full_softmax"])
     command = [sys.executable, "-m", "vocabench.harness.run.worker", "--framework", "numpy", "--answers", str(writing)]
@@ -183,19 +186,19 @@ def test_an_exception_in_a_task_is_a_row(tmp_path):
     broken = [dataclasses.replace(cell, settings={}), dataclasses.replace(cell, method="no_such_method")]
     with Store(tmp_path / "rows.jsonl") as store:
         wrong, refused = pool.run(broken, store, deadline=120, progress=quiet)
-    assert wrong["status"] == "error"
-    assert "KeyError" in wrong["message"]
-    assert refused["status"] == "refused"
-    assert "unknown method" in refused["message"]
+    assert wrong.status == "error"
+    assert "KeyError" in wrong.message
+    assert refused.status == "refused"
+    assert "unknown method" in refused.message
 
 
-def test_a_device_that_is_not_there_is_refused():
+def test_a_missing_device_is_refused():
     with pytest.raises(BadInput, match=r"device 'cuda': numpy has none here: allowed: cpu"):
         pool.check_device(["numpy"], "cuda")
 
 
 @pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
-def test_a_framework_has_the_threads_it_was_given(framework, monkeypatch):
+def test_a_framework_uses_the_given_number_of_threads(framework, monkeypatch):
     for name in pool._THREADS:
         monkeypatch.setenv(name, "2")
     with pool.Worker(framework, threads=1) as worker:
@@ -203,8 +206,8 @@ def test_a_framework_has_the_threads_it_was_given(framework, monkeypatch):
     assert message["result"]["describe"]["cpu"]["threads"] == "1"
 
 
-def test_a_framework_that_is_done_helps_the_others(monkeypatch, tmp_path):
-    """Each cell once; who has none of its own left takes from the end of what another has."""
+def test_an_idle_process_takes_cells_of_other_frameworks(monkeypatch, tmp_path):
+    """Each cell is measured once; the idle process takes the last cells of the other framework."""
     slow = [Cell("check", "agreement", "slow", "full_softmax", vocab, 8, 8) for vocab in range(2, 8)]
     quick = Cell("check", "agreement", "quick", "full_softmax", 2, 8, 8)
     measured: dict[str, list[int]] = {}
@@ -215,38 +218,38 @@ def test_a_framework_that_is_done_helps_the_others(monkeypatch, tmp_path):
             first = first or cell.framework
             measured.setdefault(first, []).append(cell.vocab)
             time.sleep(0.2 if first == "slow" else 0.02)
-            yield {"key": cell.key}
+            yield SimpleNamespace(key=cell.key)
 
     monkeypatch.setattr(pool, "run", run)
     with Store(tmp_path / "rows.jsonl") as store:
         rows = list(pool.run_side_by_side([*slow, quick], store, deadline=1, progress=quiet))
-    assert sorted(row["key"] for row in rows) == sorted(cell.key for cell in [*slow, quick])
+    assert sorted(row.key for row in rows) == sorted(cell.key for cell in [*slow, quick])
     assert measured["quick"][:3] == [2, 7, 6]
     assert measured["slow"][0] == 2
     assert sorted(measured["quick"][1:] + measured["slow"]) == [cell.vocab for cell in slow]
 
 
-def test_where_one_framework_fails_the_others_begin_no_cell(monkeypatch, tmp_path):
-    """As where the disk is full."""
+def test_after_a_failure_other_frameworks_start_no_more_cells(monkeypatch, tmp_path):
+    """Such a failure is a full disk."""
     cells = [Cell("check", "agreement", "going", "full_softmax", vocab, 8, 8) for vocab in range(2, 8)]
     failing = Cell("check", "agreement", "failing", "full_softmax", 2, 8, 8)
-    begun = []
-    going, told, ended = (threading.Event() for _ in range(3))
+    measured_cells = []
+    started, released, ended = (threading.Event() for _ in range(3))
 
     def run(cells, store, *, deadline, progress):
         for cell in cells:
             if cell.framework == "failing":
-                going.wait(10)
+                started.wait(10)
                 raise BadInput("no space")
-            begun.append(cell)
-            going.set()
-            told.wait(10)
-            yield {"key": cell.key}
+            measured_cells.append(cell)
+            started.set()
+            released.wait(10)
+            yield SimpleNamespace(key=cell.key)
         ended.set()
 
     monkeypatch.setattr(pool, "run", run)
     with Store(tmp_path / "rows.jsonl") as store, pytest.raises(BadInput, match="no space"):
         list(pool.run_side_by_side([*cells, failing], store, deadline=1, progress=quiet))
-    told.set()
+    released.set()
     assert ended.wait(10)
-    assert len(begun) == 1
+    assert len(measured_cells) == 1

@@ -1,4 +1,4 @@
-"""Where a row comes from."""
+"""Provenance of rows."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ from vocabench.harness.run import provenance
 
 @pytest.mark.parametrize("source", ["harness/a.py", "harness/suites/a.toml", "impls/cpp/a.cpp", "impls/cpp/a.h"])
 def test_the_fingerprint_changes_with_every_kind_of_source(tmp_path: Path, source: str) -> None:
-    place = tmp_path / source
-    place.parent.mkdir(parents=True)
-    place.write_text("1")
+    path = tmp_path / source
+    path.parent.mkdir(parents=True)
+    path.write_text("1")
     before = provenance.fingerprint(tmp_path)
-    place.write_text("2")
+    path.write_text("2")
     assert provenance.fingerprint(tmp_path) != before
 
 
-def test_a_lock_of_an_editor_is_no_source(tmp_path: Path) -> None:
+def test_an_editors_lock_is_not_a_source(tmp_path: Path) -> None:
     (tmp_path / "harness").mkdir()
     (tmp_path / "harness" / "a.py").write_text("1")
     before = provenance.fingerprint(tmp_path)
@@ -25,11 +25,11 @@ def test_a_lock_of_an_editor_is_no_source(tmp_path: Path) -> None:
     assert provenance.fingerprint(tmp_path) == before
 
 
-def test_processors_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_with_the_same_name_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
     for family, model in (("25", "1"), ("26", "2")):
-        one = f"processor\t: 0\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\n\n"
-        (tmp_path / "cpuinfo").write_text(one * 2)
+        core = f"processor\t: 0\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\n\n"
+        (tmp_path / "cpuinfo").write_text(core * 2)
         monkeypatch.setattr(provenance, "_CPUINFO", tmp_path / "cpuinfo")
         provenance.machine.cache_clear()
         names.append(provenance.machine()["cpu"])
@@ -38,7 +38,7 @@ def test_processors_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("cpuinfo", [None, "Processor\t: ARMv8\n"])
-def test_a_processor_that_linux_does_not_name_goes_by_its_kind(
+def test_an_unnamed_processor_is_identified_by_its_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str | None
 ) -> None:
     if cpuinfo:

@@ -1,4 +1,4 @@
-"""Cells on a Ray cluster of two nodes of this machine: the same rows, and losses that cost one cell at most."""
+"""Cells on a Ray cluster of two nodes on this machine: the rows are the same, and a failure costs at most one cell."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def test_without_ray_the_install_line_is_printed(monkeypatch, capsys):
     assert "pip install 'vocabench[ray]'" in capsys.readouterr().err
 
 
-def test_what_only_a_cluster_reads_is_refused_without_one(capsys):
+def test_arguments_for_a_cluster_are_refused_without_one(capsys):
     assert cli.main(["run", "check", "--cores", "2"]) == 2
     assert "--executor ray" in capsys.readouterr().err
 
@@ -38,18 +38,18 @@ def cluster():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-        made.add_node(num_cpus=1)
-        made.wait_for_nodes()
-        yield made
-        made.shutdown()
+        two_nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        two_nodes.add_node(num_cpus=1)
+        two_nodes.wait_for_nodes()
+        yield two_nodes
+        two_nodes.shutdown()
 
 
 def workers_below(*pids):
-    """The processes that measure on the nodes whose raylets have these ids."""
+    """Return the worker processes on the nodes whose raylets have these process ids."""
 
     def measures(process):
-        with contextlib.suppress(psutil.NoSuchProcess):  # gone since, or not waited for yet
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, or has not been waited for
             return "vocabench.harness.run.worker" in process.cmdline()
         return False
 
@@ -61,12 +61,12 @@ def raylet(node):
 
 
 def wait_until(condition, seconds=30):
-    """What `condition` gives once it is true."""
+    """Return the value of `condition` once it is true."""
     ends = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < ends
         time.sleep(0.05)
-    return found
+    return value
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def wait_until(condition, seconds=30):
         ("cuda:1", "auto", None, "allowed: cpu, cuda"),
     ],
 )
-def test_arguments_that_can_never_do_are_refused(device, address, cores, message):
+def test_invalid_arguments_are_refused(device, address, cores, message):
     pytest.importorskip("ray", reason=f"Ray is not installed: {ray_pool.INSTALL}")
     with pytest.raises(BadInput, match=message):
         ray_pool.check(device, address, cores)
 
 
 @pytest.mark.parametrize(("gpus", "share"), [(0, 4), (1, 8)])
-def test_by_default_a_cell_has_a_node_or_its_share_of_a_node_with_gpus(gpus, share):
+def test_by_default_a_cell_gets_a_node_or_its_share_of_a_node_with_gpus(gpus, share):
     nodes = [{}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 4.0}]
     assert ray_pool._share(nodes, gpus) == share
 
@@ -96,28 +96,26 @@ def test_rows_are_those_of_the_local_pool_and_a_run_resumes(cluster, tmp_path):
     cells = oracle_cells(METHODS)
     lines = []
     with Store(tmp_path / "local.jsonl") as store:
-        local = {row["key"]: row for row in pool.run(cells, store, deadline=120, progress=quiet)}
+        local = {row.key: row for row in pool.run(cells, store, deadline=120, progress=quiet)}
     path = tmp_path / "ray.jsonl"
     with Store(path) as store:
-        options = {"deadline": 120, "progress": lambda *said: lines.append(said), "address": cluster.address}
+        options = {"deadline": 120, "progress": lambda *line: lines.append(line), "address": cluster.address}
         rows = [*ray_pool.run(cells[:1], store, **options), *ray_pool.run(cells, store, **options)]
         assert list(ray_pool.run(cells, store, **options)) == []
-    assert [row["key"] for row in read(path)] == [row["key"] for row in rows]
-    assert sorted(local) == sorted(row["key"] for row in rows)
+    assert [row.key for row in read(path)] == [row.key for row in rows]
+    assert sorted(local) == sorted(row.key for row in rows)
     for row in rows:
-        here = local[row["key"]]
-        assert row["status"] == "ok", row["message"]
-        assert {name: row[name] for name in ("cell", "agreement", "measurements")} == {
-            name: here[name] for name in ("cell", "agreement", "measurements")
-        }
-        assert row["provenance"]["code"] == here["provenance"]["code"]
-        assert row["provenance"]["machine"] == here["provenance"]["machine"]
-        assert row["provenance"]["framework"] == here["provenance"]["framework"]
+        here = local[row.key]
+        assert row.status == "ok", row.message
+        assert (row.cell, row.agreement, row.measurements) == (here.cell, here.agreement, here.measurements)
+        assert row.provenance.code == here.provenance.code
+        assert row.provenance.machine == here.provenance.machine
+        assert row.provenance.framework == here.provenance.framework
     for cell in cells:
         assert lines.count((cell, "")) == 1
 
 
-def test_a_cell_has_the_threads_of_its_cores(cluster, tmp_path):
+def test_a_cell_has_as_many_threads_as_cores(cluster, tmp_path):
     cells = oracle_cells(["full_softmax"])
     seen = []
 
@@ -128,33 +126,33 @@ def test_a_cell_has_the_threads_of_its_cores(cluster, tmp_path):
     nodes = cluster.list_all_nodes()
     with Store(tmp_path / "rows.jsonl") as store:
         run = ray_pool.run(cells, store, deadline=120, progress=look, address=cluster.address, cores=1)
-        assert [row["status"] for row in run] == ["ok"]
+        assert [row.status for row in run] == ["ok"]
     assert set(seen) == {"1"}
 
 
-def test_a_cell_that_no_node_has_room_for_is_refused(cluster, tmp_path):
+def test_a_cell_that_fits_on_no_node_is_refused(cluster, tmp_path):
     with Store(tmp_path / "rows.jsonl") as store:
         run = ray_pool.run(oracle_cells(METHODS), store, deadline=9, progress=quiet, address=cluster.address, cores=64)
         with pytest.raises(BadInput, match="no node of the cluster has the 64 cores and 0 GPUs"):
             list(run)
 
 
-def test_a_node_of_other_code_gives_an_error_row(cluster, tmp_path, monkeypatch):
+def test_a_node_with_other_code_gives_an_error_row(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "code_fingerprint", lambda: "ffffffffffff")
     with Store(tmp_path / "rows.jsonl") as store:
         run = ray_pool.run(oracle_cells(["full_softmax"]), store, deadline=120, progress=quiet, address=cluster.address)
         (row,) = run
-    assert row["status"] == "error"
-    assert "other code is here" in row["message"]
-    assert row["provenance"]["code"]["fingerprint"] != "ffffffffffff"
+    assert row.status == "error"
+    assert "the code here" in row.message
+    assert row.provenance.code["fingerprint"] != "ffffffffffff"
 
 
-def test_a_worker_killed_in_the_middle_is_a_row_and_the_others_go_on(cluster, tmp_path):
+def test_a_killed_worker_becomes_a_row_and_the_other_cells_are_measured(cluster, tmp_path):
     nodes = cluster.list_all_nodes()
     killed = []
 
     def kill_first(cell, text):
-        if not killed:  # a cell begins: its worker comes, and has not got far
+        if not killed:  # the cell has just started
             child, *_ = wait_until(lambda: workers_below(*map(raylet, nodes)))
             child.kill()
             killed.append(child.pid)
@@ -164,13 +162,13 @@ def test_a_worker_killed_in_the_middle_is_a_row_and_the_others_go_on(cluster, tm
             ray_pool.run(oracle_cells(METHODS), store, deadline=120, progress=kill_first, address=cluster.address)
         )
     assert killed
-    assert sorted(row["status"] for row in rows) == ["ok", "ok", "oom"]
-    (lost,) = [row for row in rows if row["status"] == "oom"]
-    assert "killed by SIGKILL" in lost["message"]
+    assert sorted(row.status for row in rows) == ["ok", "ok", "oom"]
+    (lost,) = [row for row in rows if row.status == "oom"]
+    assert "killed by SIGKILL" in lost.message
 
 
 def test_a_cell_lost_twice_is_an_error_row(cluster, tmp_path):
-    """Ray's own process around the worker dies, which the driver cannot tell from the loss of a node."""
+    """Killing Ray's process around the worker looks to the driver like the loss of a node."""
     nodes, killed = cluster.list_all_nodes(), []
 
     def kill_around(cell, text):
@@ -183,59 +181,62 @@ def test_a_cell_lost_twice_is_an_error_row(cluster, tmp_path):
     with Store(tmp_path / "rows.jsonl") as store:
         (row,) = ray_pool.run(cells, store, deadline=120, progress=kill_around, address=cluster.address)
     assert len(killed) == 2
-    assert row["status"] == "error"
-    assert "lost its node twice" in row["message"]
-    assert row["provenance"]["machine"] == {}
+    assert row.status == "error"
+    assert "lost its node twice" in row.message
+    assert row.provenance.machine == {}
 
 
 @pytest.fixture
-def heeds_sigint():
-    """What is started here heeds Ctrl-C, even where the tests themselves do not."""
-    # A shell without job control starts its background jobs with SIGINT ignored. The processes that such a job starts
-    # inherit that, and Python then installs no handler; but where their parent has a handler they have the default.
+def default_sigint():
+    """Make child processes react to Ctrl-C, even if the tests ignore it."""
+    # A shell without job control starts background jobs with SIGINT ignored, and their child processes inherit that.
+    # While the parent has a handler, its child processes have the default action instead.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_stopped_run_leaves_no_worker_and_resumes(cluster, in_empty_folder, heeds_sigint):
+def test_a_stopped_run_leaves_no_worker_and_resumes(cluster, in_empty_folder, default_sigint):
     command = [sys.executable, "-m", "vocabench", "run", "check", "-f", "numpy", "-s", "training=False"]
     on_cluster = [*command, "--executor", "ray", "--address", cluster.address]
     environment = {**os.environ, "PYTHONPATH": str(IMPORT_ROOT)}
     nodes = [raylet(node) for node in cluster.list_all_nodes()]
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
-        out = ["--out", f"{number}.jsonl"]  # each begins anew, with every method: it must not end before the signal
+        out = [
+            "--out",
+            f"{number}.jsonl",
+        ]  # a new file, so that the run does not end before the signal
         run = subprocess.Popen([*on_cluster, *out], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         wait_until(lambda: workers_below(*nodes))
         run.send_signal(number)
-        _, said = run.communicate(timeout=60)
-        assert run.returncode == code, said
+        _, output = run.communicate(timeout=60)
+        assert run.returncode == code, output
         wait_until(lambda: not workers_below(*nodes))
     done = subprocess.run([*command, *out], env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    keys = [row["key"] for row in read(in_empty_folder / out[1])]
+    keys = [row.key for row in read(in_empty_folder / out[1])]
     assert sorted(keys) == sorted(cell.key for cell in oracle_cells(registry.methods()))
 
 
 def test_cells_of_a_node_that_is_removed_are_measured_elsewhere(cluster, tmp_path):
-    """Last, for it takes a node away: once something is measured there, for which the cells must be many."""
+    """This test is the last because it removes a node, once a cell is being measured there."""
     *_, node = cluster.list_all_nodes()
     pid = raylet(node)
-    said = []
+    messages = []
 
-    def remove(cell, text):
+    def remove_node(cell, text):
         if psutil.pid_exists(pid) and workers_below(pid):
-            others = psutil.Process(pid).children(recursive=True)
+            children = psutil.Process(pid).children(recursive=True)
             cluster.remove_node(node, allow_graceful=False)
-            for process in others:  # a machine that is lost leaves none behind that could still answer
+            for process in children:  # no process of a lost machine can still answer
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-        said.append(text)
+        messages.append(text)
 
     cells = oracle_cells(registry.methods())
     with Store(tmp_path / "rows.jsonl") as store:
-        rows = list(ray_pool.run(cells, store, deadline=120, progress=remove, address=cluster.address))
+        rows = list(ray_pool.run(cells, store, deadline=120, progress=remove_node, address=cluster.address))
     assert not psutil.pid_exists(pid)
-    assert "lost its node, goes to another" in said
-    assert [row["status"] for row in rows] == ["ok"] * len(cells)
+    assert "lost its node, goes to another" in messages
+    assert [row.status for row in rows] == ["ok"] * len(cells)
     assert len(read(tmp_path / "rows.jsonl")) == len(cells)

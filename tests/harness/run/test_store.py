@@ -1,6 +1,7 @@
-"""The store keeps what is finished, whatever happens to the file."""
+"""The store keeps finished rows, whatever happens to the file."""
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -11,60 +12,69 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabench.harness.run import store
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement, Row
 from vocabench.impls.errors import BadInput
 
 BEGIN = b'{"schema": 1, '
 
 
-def row(key, **more):
-    return {"key": key, "cell": {"suite": "quick"}, "status": "ok", "measurements": [], "provenance": {}, **more}
+CELL = Cell("quick", "timing", "torch", "sohsm", 1000, 64, 128)
+
+
+def row(key, status="ok", **more):
+    return Row(key, CELL, status, **more)
 
 
 def test_rows_come_back_in_order(tmp_path):
     path = tmp_path / "deep" / "rows.jsonl"
-    with store.Store(path) as kept:
+    with store.Store(path) as rows:
         for key in "abc":
-            kept.append(row(key))
-        assert "b" in kept
-        assert "z" not in kept
-    assert [r["key"] for r in store.read(path)] == ["a", "b", "c"]
+            rows.append(row(key))
+        assert "b" in rows
+        assert "z" not in rows
+    assert [r.key for r in store.read(path)] == ["a", "b", "c"]
 
 
-def test_a_store_that_is_closed_takes_no_row(tmp_path):
-    with store.Store(tmp_path / "rows.jsonl") as kept:
-        kept.append(row("a"))
-    other = tmp_path / "other"  # it may well get the descriptor that the store had
+def test_a_closed_store_refuses_rows(tmp_path):
+    with store.Store(tmp_path / "rows.jsonl") as rows:
+        rows.append(row("a"))
+    other = tmp_path / "other"  # it may get the descriptor that the store had
     with other.open("w"), pytest.raises(ValueError, match="is closed"):
-        kept.append(row("b"))
+        rows.append(row("b"))
     assert other.read_text() == ""
-    assert [r["key"] for r in store.read(tmp_path / "rows.jsonl")] == ["a"]
+    assert [r.key for r in store.read(tmp_path / "rows.jsonl")] == ["a"]
 
 
 def test_infinity_becomes_null(tmp_path):
     path = tmp_path / "rows.jsonl"
-    with store.Store(path) as kept:
-        kept.append(row("a", measurements=[{"value": float("inf"), "samples": [float("nan"), 1.0]}]))
-    assert store.read(path)[0]["measurements"] == [{"value": None, "samples": [None, 1.0]}]
+    with store.Store(path) as rows:
+        rows.append(row("a", measurements=[Measurement("perplexity", math.inf, [math.nan, 1.0])]))
+    (fields,) = json.loads(path.read_text())["measurements"]
+    assert (fields["value"], fields["samples"]) == (None, [None, 1.0])
+    (measurement,) = store.read(path)[0].measurements
+    assert math.isnan(measurement.value)
+    assert measurement.finite_value is None
 
 
 @given(st.integers(1, 400))
 @settings(max_examples=60, deadline=None)
-def test_a_file_cut_anywhere_is_refused_by_readers_and_repaired_by_a_run(tmp_path_factory, cut):
+def test_a_truncated_file_is_refused_by_readers_and_repaired_by_a_run(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("cut") / "rows.jsonl"
-    with store.Store(path) as kept:
+    with store.Store(path) as rows:
         for key in ("a", "b", "c", "d"):
-            kept.append(row(key))
+            rows.append(row(key))
     whole = path.read_bytes()
     path.write_bytes(whole[: max(0, len(whole) - cut)])
     left = path.read_bytes()
     if left and not left.endswith(b"\n"):
         with pytest.raises(BadInput, match="cut in the middle"):
             store.read(path)
-    with store.Store(path) as kept:
-        finished = [key for key in ("a", "b", "c", "d") if key in kept]
+    with store.Store(path) as rows:
+        finished = [key for key in ("a", "b", "c", "d") if key in rows]
         assert len(finished) == left.count(b"\n")
-        kept.append(row("e"))
-    assert [r["key"] for r in store.read(path)] == [*finished, "e"]
+        rows.append(row("e"))
+    assert [r.key for r in store.read(path)] == [*finished, "e"]
 
 
 @pytest.mark.parametrize(
@@ -75,14 +85,14 @@ def test_a_file_cut_anywhere_is_refused_by_readers_and_repaired_by_a_run(tmp_pat
         ('{"schema": 99}', "line 2: schema version 99: allowed: 1"),
         ('{"schema": true}', "line 2: schema version True: allowed: 1"),
         ('{"schema": 1.0}', r"line 2: schema version 1\.0: allowed: 1"),
-        ('{"schema": 1, "key": "x"}', "line 2: no row: cell, status, measurements, provenance missing"),
+        ('{"schema": 1, "key": "x"}', "line 2: not a row: cell, status, measurements, provenance missing"),
         ("[" * 100_000, "line 2: not a JSON row"),
     ],
 )
 def test_damaged_lines_are_named(tmp_path, line, message):
     path = tmp_path / "rows.jsonl"
-    with store.Store(path) as kept:
-        kept.append(row("a"))
+    with store.Store(path) as rows:
+        rows.append(row("a"))
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(BadInput, match=message):
         store.read(path)
@@ -92,7 +102,7 @@ def test_damaged_lines_are_named(tmp_path, line, message):
 
 @given(st.lists(st.text(), max_size=5))
 @settings(max_examples=100, deadline=None)
-def test_any_text_is_rows_or_one_clear_line(tmp_path_factory, lines):
+def test_any_text_is_refused_with_one_line(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("fuzz") / "rows.jsonl"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
     with pytest.raises(BadInput, match="results file"):
@@ -104,11 +114,11 @@ def test_any_text_is_rows_or_one_clear_line(tmp_path_factory, lines):
     st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_file_of_something_else_stays_as_it_is(tmp_path_factory, content, after_a_row):
+def test_a_file_without_rows_stays_unchanged(tmp_path_factory, content, after_a_row):
     path = tmp_path_factory.mktemp("other") / "rows.jsonl"
     if after_a_row:
-        with store.Store(path) as kept:
-            kept.append(row("a"))
+        with store.Store(path) as rows:
+            rows.append(row("a"))
         content = path.read_bytes() + content
     path.write_bytes(content)
     with pytest.raises(BadInput, match="results file"):
@@ -117,20 +127,20 @@ def test_a_file_of_something_else_stays_as_it_is(tmp_path_factory, content, afte
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_half_a_row_is_moved_to_a_name_that_nothing_has(tmp_path):
+def test_an_incomplete_row_is_moved_to_an_unused_name(tmp_path):
     path = tmp_path / "rows.jsonl"
     (tmp_path / "rows.jsonl.partial").write_text("mine")
     path.write_bytes(BEGIN + b'"key": "a')
-    with store.Store(path) as kept:
-        assert kept.cut == tmp_path / "rows.jsonl.partial2"
+    with store.Store(path) as rows:
+        assert rows.cut == tmp_path / "rows.jsonl.partial2"
     assert (tmp_path / "rows.jsonl.partial2").read_bytes() == BEGIN + b'"key": "a'
     assert (tmp_path / "rows.jsonl.partial").read_text() == "mine"
     assert path.read_bytes() == b""
-    with store.Store(path) as kept:
-        assert kept.cut is None
+    with store.Store(path) as rows:
+        assert rows.cut is None
 
 
-def test_places_that_cannot_be_written(tmp_path):
+def test_paths_that_cannot_be_written_are_refused(tmp_path):
     with pytest.raises(BadInput, match="Is a directory"):
         store.Store(tmp_path)
     (tmp_path / "file").write_text("")
@@ -139,84 +149,84 @@ def test_places_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_one_line_and_takes_the_half_row_back(tmp_path, monkeypatch):
+def test_a_full_disk_is_one_error_line_and_leaves_no_incomplete_row(tmp_path, monkeypatch):
     path = tmp_path / "rows.jsonl"
-    with store.Store(path) as kept:
-        kept.append(row("a"))
+    with store.Store(path) as rows:
+        rows.append(row("a"))
         real_write = os.write
 
-        def half_then_full(file, data):
+        def write_part_then_fail(file, data):
             if len(data) > 40:
                 return real_write(file, data[:40])
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(os, "write", lambda f, d: half_then_full(f, d) if len(d) != 40 else real_write(f, d))
+        monkeypatch.setattr(os, "write", lambda f, d: write_part_then_fail(f, d) if len(d) != 40 else real_write(f, d))
         monkeypatch.setattr(os, "fsync", lambda f: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(BadInput, match="No space left on device: rows so far are kept"):
-            kept.append(row("b"))
+            rows.append(row("b"))
         monkeypatch.undo()
-        assert "b" not in kept
-        kept.append(row("c"))
-    assert [r["key"] for r in store.read(path)] == ["a", "c"]
+        assert "b" not in rows
+        rows.append(row("c"))
+    assert [r.key for r in store.read(path)] == ["a", "c"]
 
 
-def test_two_runs_do_not_write_one_file(tmp_path):
+def test_two_runs_cannot_write_the_same_file(tmp_path):
     path = tmp_path / "rows.jsonl"
     with store.Store(path), pytest.raises(BadInput, match="in use by another run"):
         store.Store(path)
 
 
-def append_for_ever(path):
-    with store.Store(path) as kept:
+def append_forever(path):
+    with store.Store(path) as rows:
         number = 0
         while True:
-            kept.append(row(f"{os.getpid()}-{number}", message="x" * 3000))
+            rows.append(row(f"{os.getpid()}-{number}", message="x" * 3000))
             number += 1
 
 
 def test_twenty_kills_lose_nothing(tmp_path):
     path = tmp_path / "rows.jsonl"
-    # Forked from a process of its own: this one may hold a framework whose threads do not survive a fork.
+    # The fork server is a new process: this one may have a framework loaded, whose threads do not survive a fork.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     path.touch()
-    seen: list[str] = []
+    earlier_keys: list[str] = []
     for number in range(20):
-        process = context.Process(target=append_for_ever, args=(path,))
+        process = context.Process(target=append_forever, args=(path,))
         size = path.stat().st_size
         process.start()
         while path.stat().st_size == size and process.is_alive():
             time.sleep(0.001)
-        time.sleep(0.001 * number)  # in the middle of one write or another
+        time.sleep(0.001 * number)  # during one of the writes
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         with store.Store(path):
             pass
-        keys = [r["key"] for r in store.read(path)]
-        assert keys[: len(seen)] == seen
-        seen = keys
+        keys = [r.key for r in store.read(path)]
+        assert keys[: len(earlier_keys)] == earlier_keys
+        earlier_keys = keys
     assert all(json.loads(line) for line in path.read_text().splitlines())
-    assert len(seen) == len(set(seen)) > 20
+    assert len(earlier_keys) == len(set(earlier_keys)) > 20
 
 
-def test_failed_cells_can_be_taken_again(tmp_path):
+def test_failed_cells_can_be_measured_again(tmp_path):
     path = tmp_path / "rows.jsonl"
-    with store.Store(path) as kept:
-        kept.append(row("a", status="timeout"))
-        kept.append(row("b"))
-    with store.Store(path) as kept:
-        assert "a" in kept
-    with store.Store(path, again=("timeout",)) as kept:
-        assert "a" not in kept
-        assert "b" in kept
-        kept.append(row("a"))
-    assert [r["status"] for r in store.latest(store.read(path))] == ["ok", "ok"]
+    with store.Store(path) as rows:
+        rows.append(row("a", status="timeout"))
+        rows.append(row("b"))
+    with store.Store(path) as rows:
+        assert "a" in rows
+    with store.Store(path, again=("timeout",)) as rows:
+        assert "a" not in rows
+        assert "b" in rows
+        rows.append(row("a"))
+    assert [r.status for r in store.latest(store.read(path))] == ["ok", "ok"]
 
 
-def test_a_file_that_is_refused_is_not_in_use_after_that(tmp_path):
+def test_a_refused_file_is_not_left_in_use(tmp_path):
     path = tmp_path / "rows.jsonl"
-    path.write_text("no row\n")
+    path.write_text("not a row\n")
     with pytest.raises(BadInput, match="line 1"):
         store.Store(path)
     path.write_text("")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from vocabench.harness.datasets.speech import recordings
-from vocabench.harness.datasets.speech.transcribed import Speech, Vocabulary
+from vocabench.harness.datasets.speech.speech_corpora import Speech
+from vocabench.harness.datasets.speech.vocabulary import Vocabulary
 from vocabench.harness.speech import features
 from vocabench.harness.speech.augment import SpecAugment
 from vocabench.harness.speech.features import Filterbank

@@ -9,7 +9,8 @@ import pytest
 
 from vocabench.harness import layers, registry
 from vocabench.harness.datasets.text import corpora
-from vocabench.harness.run.cells import Selection, Suite
+from vocabench.harness.run.settings import Selection
+from vocabench.harness.run.suites import Suite
 from vocabench.harness.tasks import language_modelling
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput

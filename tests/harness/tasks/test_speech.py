@@ -11,12 +11,14 @@ import pytest
 from tests import rows
 from tests.rows import by_quantity
 from vocabench.harness import cli, registry
-from vocabench.harness.datasets.speech import transcribed
+from vocabench.harness.datasets.speech import speech_corpora
 from vocabench.harness.metrics import error_rate
-from vocabench.harness.quantities import Measurement
+from vocabench.harness.report import excerpts
 from vocabench.harness.report import rows as records
 from vocabench.harness.report import table as tables
-from vocabench.harness.run.cells import Selection, Suite
+from vocabench.harness.run.rows import Measurement, storable
+from vocabench.harness.run.settings import Selection
+from vocabench.harness.run.suites import Suite
 from vocabench.harness.speech import features
 from vocabench.harness.tasks import speech
 from vocabench.harness.tasks.shared import error_rates, recognizers
@@ -100,32 +102,32 @@ def test_fifty_utterances_are_learned_by_heart(folder, learned):
         cell_of("torch", "huffman", folder, precision="float32", epochs=30, beam=2, utterances=50, split="train")
     )
     found = by_quantity(row)
-    assert found["cer"]["value"] < 0.05
-    assert len(found["cer"]["samples"]) == 50
-    assert 1.0 < found["perplexity"]["value"] < 1.2
+    assert found["cer"].value < 0.05
+    assert len(found["cer"].samples) == 50
+    assert 1.0 < found["perplexity"].value < 1.2
     # Others of these tones are heard too, if not as well: a model that heard nothing would be at 1.
-    assert found["cer"]["value"] < by_quantity(learned)["cer"]["value"] < 0.7
+    assert found["cer"].value < by_quantity(learned)["cer"].value < 0.7
 
 
 def test_a_row_holds_curve_steps_ids_and_transcripts(learned, folder):
     found = by_quantity(learned)
-    assert [point["step"] for point in found["perplexity"]["detail"]["curve"]][:2] == [5, 10]
-    assert len(found["step_seconds"]["samples"]) == 30 * 5 - 2  # of one shape: all but the first two
-    test = transcribed.load(folder).splits["test"]
+    assert [point["step"] for point in found["perplexity"].detail["curve"]][:2] == [5, 10]
+    assert len(found["step_seconds"].samples) == 30 * 5 - 2  # of one shape: all but the first two
+    test = speech_corpora.load(folder).splits["test"]
     cer = found["cer"]
-    assert cer["detail"]["ids"] == [utterance.id for utterance in test]
-    references, heard = [utterance.text for utterance in test], cer["detail"]["transcripts"]
+    assert cer.detail["ids"] == [utterance.id for utterance in test]
+    references, heard = [utterance.text for utterance in test], cer.detail["transcripts"]
     counts_U4 = error_rate.CharacterErrorRate().per_utterance(references, heard)
-    assert cer["detail"]["counts"] == counts_U4.tolist()
-    assert cer["low"] <= cer["value"] == error_rate.rate(counts_U4) <= cer["high"]
-    assert cer["samples"] == pytest.approx(counts_U4[:, :3].sum(axis=1) / counts_U4[:, 3])
-    assert "examples" not in cer["detail"]  # this speech is not ours to quote
+    assert cer.detail["counts"] == counts_U4.tolist()
+    assert cer.low <= cer.value == error_rate.rate(counts_U4) <= cer.high
+    assert cer.samples == pytest.approx(counts_U4[:, :3].sum(axis=1) / counts_U4[:, 3])
+    assert "examples" not in cer.detail  # this speech is not ours to quote
 
 
 def test_the_real_time_factor_is_told_by_length(learned, folder):
     found = by_quantity(learned)["rtf"]
-    parts = found["detail"]["by_length"]
-    test = transcribed.load(folder).splits["test"]
+    parts = found.detail["by_length"]
+    test = speech_corpora.load(folder).splits["test"]
     assert sum(part["utterances"] for part in parts) == len(test)
     assert sum(part["audio_seconds"] for part in parts) == pytest.approx(sum(each.seconds for each in test))
     assert sum(part["units_per_utterance"] * part["utterances"] for part in parts) == pytest.approx(
@@ -133,7 +135,7 @@ def test_the_real_time_factor_is_told_by_length(learned, folder):
     )
     assert [part["units_per_utterance"] for part in parts] == sorted(part["units_per_utterance"] for part in parts)
     seconds = sum(part["decode_seconds"] for part in parts)
-    assert found["value"] == pytest.approx(seconds / sum(part["audio_seconds"] for part in parts))
+    assert found.value == pytest.approx(seconds / sum(part["audio_seconds"] for part in parts))
 
 
 def test_parts_by_length_are_of_like_batches():
@@ -150,19 +152,16 @@ def test_parts_by_length_are_of_like_batches():
 def test_a_row_can_be_scored_again(learned):
     (again,) = speech.rescored(learned, lambda text: None)
     before = by_quantity(learned)["cer"]
-    again = json.loads(json.dumps(again.to_json()))
-    assert {key: before[key] for key in ("quantity", "value", "low", "high", "samples")} == {
-        key: again[key] for key in ("quantity", "value", "low", "high", "samples")
-    }
-    assert again["detail"].items() <= before["detail"].items()
-    row = copy.deepcopy(learned)
-    row["cell"]["dataset_sha256"] = "0" * 64
+    for name in ("quantity", "value", "low", "high", "samples"):
+        assert getattr(again, name) == getattr(before, name)
+    assert storable(again.detail).items() <= before.detail.items()
+    row = rows.with_cell(learned, dataset_sha256="0" * 64)
     with pytest.raises(BadInput, match="the same data throughout"):
         speech.rescored(row, lambda text: None)
 
 
 def test_rates_by_language_and_group_pool_their_own_errors(folder):
-    data = transcribed.load(folder)
+    data = speech_corpora.load(folder)
     utterances = data.splits["test"]
     heard = [each.text[1:] if each.language == "es" else each.text + "xy" for each in utterances]
     found = error_rates.score(data, utterances, heard)
@@ -183,9 +182,9 @@ def test_frameworks_end_at_the_same_perplexity(folder):
         "weight_decay": 0.001,
     }  # fmt: skip
     found = [by_quantity(row_of(cell_of(framework, "sohsm", folder, **settings))) for framework in FRAMEWORKS]
-    perplexities = [each["perplexity"]["value"] for each in found]
+    perplexities = [each["perplexity"].value for each in found]
     assert perplexities == pytest.approx([perplexities[0]] * len(found), rel=1e-6)
-    assert len({json.dumps(each["cer"]["detail"]["transcripts"]) for each in found}) == 1
+    assert len({json.dumps(each["cer"].detail["transcripts"]) for each in found}) == 1
 
 
 class Recording:
@@ -273,8 +272,8 @@ def test_a_bad_file_is_counted_and_never_met_in_training(monkeypatch, tmp_path):
     monkeypatch.setattr(speech.Training, "measurements", lambda self: [])
     monkeypatch.setattr(speech.Training, "transcripts", lambda self, progress: (["ad"], Measurement("rtf", 1.0)))
     found = by_quantity(row_of(cell_of(FRAMEWORKS[0], "full_softmax", str(tmp_path))))
-    assert found["cer"]["detail"]["skipped"] == {"corrupt": 1, "missing": 1}
-    assert found["cer"]["value"] == 0
+    assert found["cer"].detail["skipped"] == {"corrupt": 1, "missing": 1}
+    assert found["cer"].value == 0
 
 
 def test_phones_of_a_held_out_language_are_scored_by_phone(monkeypatch, folder):
@@ -289,14 +288,13 @@ def test_phones_of_a_held_out_language_are_scored_by_phone(monkeypatch, folder):
 
 
 def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, folder):
-    baseline = copy.deepcopy(learned)
-    baseline["cell"]["method"] = "full_softmax"
+    baseline = rows.with_cell(copy.deepcopy(learned), method="full_softmax")
     cer = by_quantity(baseline)["cer"]
-    cer["detail"]["counts"] = [[length, 0, 0, length] for *_, length in cer["detail"]["counts"]]
-    cer["detail"]["examples"] = [{"id": "x/1", "language": "es", "reference": "the reference", "ours": "what we heard"}]
+    cer.detail["counts"] = [[length, 0, 0, length] for *_, length in cer.detail["counts"]]
+    cer.detail["examples"] = [{"id": "x/1", "language": "es", "reference": "the reference", "ours": "what we heard"}]
     found = records.flatten([baseline, learned])
     (record,) = [r for r in found if r["method"] == "huffman" and r["quantity"] == "cer"]
-    ours_U4, theirs_U4 = (np.array(by_quantity(row)["cer"]["detail"]["counts"]) for row in (learned, baseline))
+    ours_U4, theirs_U4 = (np.array(by_quantity(row)["cer"].detail["counts"]) for row in (learned, baseline))
     expected = error_rate.compare(ours_U4, theirs_U4)
     assert record["difference"] == pytest.approx(expected.interval.value)
     assert record["difference_low"] == pytest.approx(expected.interval.low)
@@ -304,10 +302,10 @@ def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, f
     text = tables.render(found, "markdown")
     assert f"### Speech on {folder}, 6 characters" in text
     assert f"{100 * record['difference']:+.2f} (p 0.001)" in text
-    shown = tables.examples([baseline, learned], 3)
+    shown = excerpts.examples([baseline, learned], 3)
     assert "- utterance: x/1 (es)\n- reference: the reference\n- torch full_softmax: what we heard\n" in shown
     # Other utterances are no comparison.
-    cer["detail"]["counts"][0][3] += 1
+    cer.detail["counts"][0][3] += 1
     assert {r["difference"] for r in records.flatten([baseline, learned]) if r["method"] == "huffman"} == {None}
 
 

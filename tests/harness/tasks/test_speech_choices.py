@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.harness.datasets.recordings import folder_of, record
-from vocabench.harness.datasets.speech import transcribed
+from vocabench.harness.datasets.speech import speech_corpora
 from vocabench.harness.speech import languages
 from vocabench.impls.errors import BadInput
 
@@ -23,19 +23,19 @@ def spoken(tmp_path, **others):
 
 
 def test_the_vocabulary_is_counted_and_ranked(tmp_path):
-    vocabulary = transcribed.load(spoken(tmp_path), min_count=2, with_language=True).vocabulary
+    vocabulary = speech_corpora.load(spoken(tmp_path), min_count=2, with_language=True).vocabulary
     assert vocabulary.units == ("a", "<eos>", "<unk>", "<ba>", "<tt>", "<uz>")
     assert vocabulary.counts_V.tolist() == [4, 3, 2, 1, 1, 1]
 
 
 def test_sequences_there_and_back(tmp_path):
-    speech = transcribed.load(spoken(tmp_path), with_language=True)
+    speech = speech_corpora.load(spoken(tmp_path), with_language=True)
     first = speech.splits["train"][0]
     ids_L = speech.vocabulary.encode(first)
     assert [speech.vocabulary.units[each] for each in ids_L] == ["<ba>", "a", "a", "b", "<eos>"]
     assert speech.vocabulary.decode(ids_L) == speech.transcript(first) == "aab"
     assert speech.vocabulary.decode([*ids_L, *ids_L]) == "aab"
-    phones = transcribed.load(spoken(tmp_path), units="phones")
+    phones = speech_corpora.load(spoken(tmp_path), units="phones")
     assert phones.vocabulary.decode(phones.vocabulary.encode(phones.splits["train"][0])) == "a t\u0283"
     assert phones.skipped == {"no transcript": ["3.wav"]}
 
@@ -46,7 +46,7 @@ def test_languages_are_chosen_and_held_out(tmp_path):
 
     def chosen(**choices):
         return {
-            split: [each.language for each in its] for split, its in transcribed.load(folder, **choices).splits.items()
+            split: [each.language for each in its] for split, its in speech_corpora.load(folder, **choices).splits.items()
         }
 
     assert chosen() == {"train": ["ba", "tt", "uz"], "valid": ["ba"], "test": ["ba"]}
@@ -57,9 +57,9 @@ def test_languages_are_chosen_and_held_out(tmp_path):
 
 
 def test_another_corpus_by_the_vocabulary_of_the_first(tmp_path):
-    first = transcribed.load(spoken(tmp_path))
+    first = speech_corpora.load(spoken(tmp_path))
     other = folder_of(tmp_path / "other", [record("1.wav", "bca"), record("2.wav", "xyz")])
-    found = transcribed.load(other, vocabulary=first.vocabulary)
+    found = speech_corpora.load(other, vocabulary=first.vocabulary)
     assert [each.id for each in found.splits["train"]] == ["1.wav"]
     assert found.skipped == {"outside the vocabulary": ["2.wav"]}
     assert found.vocabulary is first.vocabulary
@@ -75,7 +75,7 @@ def test_another_corpus_by_the_vocabulary_of_the_first(tmp_path):
 )
 def test_settings_that_cannot_be(tmp_path, choices, message):
     with pytest.raises(BadInput, match=message):
-        transcribed.load(spoken(tmp_path), **choices)
+        speech_corpora.load(spoken(tmp_path), **choices)
 
 
 def test_the_papers_formula():

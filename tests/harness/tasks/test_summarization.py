@@ -12,10 +12,12 @@ import pytest
 from tests import rows
 from tests.rows import by_quantity
 from vocabench.harness import cli, registry
-from vocabench.harness.datasets.pairs import encoded
+from vocabench.harness.datasets.pairs import encoded_pairs
+from vocabench.harness.report import excerpts
 from vocabench.harness.report import rows as records
 from vocabench.harness.report import table as tables
-from vocabench.harness.run.cells import Selection, Suite
+from vocabench.harness.run.settings import Selection
+from vocabench.harness.run.suites import Suite
 from vocabench.harness.tasks import summarization
 from vocabench.harness.tasks.language_modelling import Training as LanguageModelTraining
 from vocabench.harness.tasks.shared import batching, rouge
@@ -83,14 +85,14 @@ def unigram_f1(summary, reference):
 def test_pairs_are_learned_by_heart_and_lead_is_not(learned, folder):
     found = by_quantity(learned)
     lead = by_quantity(row_of(cell_of("numpy", "lead", folder, split="train")))
-    assert found["rouge1_f1"]["value"] > 0.9
-    assert found["rouge1_f1"]["value"] > lead["rouge1_f1"]["value"] + 0.2
-    assert 1.0 < found["perplexity"]["value"] < 1.1
-    assert [point["step"] for point in found["perplexity"]["detail"]["curve"]][:2] == [5, 10]
+    assert found["rouge1_f1"].value > 0.9
+    assert found["rouge1_f1"].value > lead["rouge1_f1"].value + 0.2
+    assert 1.0 < found["perplexity"].value < 1.1
+    assert [point["step"] for point in found["perplexity"].detail["curve"]][:2] == [5, 10]
     # One shape: all steps but the first two are timed, and the one batch of 20 is decoded for each 20 pairs.
-    assert len(found["step_seconds"]["samples"]) == 60 * 5 - 2
-    assert len(found["decode_seconds"]["samples"]) == 5
-    assert found["decode_seconds"]["detail"]["shapes"] == [[20, 8]]
+    assert len(found["step_seconds"].samples) == 60 * 5 - 2
+    assert len(found["decode_seconds"].samples) == 5
+    assert found["decode_seconds"].detail["shapes"] == [[20, 8]]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -129,54 +131,53 @@ def test_the_memory_of_a_step_is_measured_once_for_each_shape(folder):
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs torch")
 def test_torch_learns_them_by_heart_as_well(folder):
     found = by_quantity(row_of(cell_of("torch", "huffman", folder, epochs=60, split="train", score_pairs=50)))
-    assert found["rouge1_f1"]["value"] > 0.9
-    assert len(found["rouge1_f1"]["samples"]) == 50
+    assert found["rouge1_f1"].value > 0.9
+    assert len(found["rouge1_f1"].samples) == 50
 
 
 def test_scores_are_those_of_the_summaries_decoded_for_the_split(folder):
     found = by_quantity(row_of(cell_of("numpy", "full_softmax", folder, epochs=20, split="test")))
-    pairs = encoded.load(folder, min_count=1).pairs.splits["test"]
-    summaries = found["rouge1_f1"]["detail"]["summaries"]
+    pairs = encoded_pairs.load(folder, min_count=1).pairs.splits["test"]
+    summaries = found["rouge1_f1"].detail["summaries"]
     assert len(summaries) == len(pairs) == 20
     assert any(summaries)
     expected = [unigram_f1(ours, references[0]) for ours, (_, references) in zip(summaries, pairs, strict=True)]
-    assert found["rouge1_f1"]["samples"] == pytest.approx(expected)
-    assert found["rouge1_f1"]["value"] == pytest.approx(np.mean(expected))
-    assert {measurement["detail"].get("split", "test") for measurement in found.values()} == {"test"}
-    assert found["rouge1_f1"]["low"] <= found["rouge1_f1"]["value"] <= found["rouge1_f1"]["high"]
-    assert "limit:none" in found["rouge1_f1"]["detail"]["signature"]
-    assert "examples" not in found["rouge1_f1"]["detail"]  # these pairs are not ours to quote
+    assert found["rouge1_f1"].samples == pytest.approx(expected)
+    assert found["rouge1_f1"].value == pytest.approx(np.mean(expected))
+    assert {measurement.detail.get("split", "test") for measurement in found.values()} == {"test"}
+    assert (found["rouge1_f1"].low or 1.0) <= found["rouge1_f1"].value <= (found["rouge1_f1"].high or 0.0)
+    assert "limit:none" in found["rouge1_f1"].detail["signature"]
+    assert "examples" not in found["rouge1_f1"].detail  # these pairs are not ours to quote
 
 
 @pytest.mark.parametrize("method", ["full_softmax", "lead"])
 def test_a_row_can_be_scored_again(method, learned, folder):
     row = learned if method == "full_softmax" else row_of(cell_of("numpy", "lead", folder))
-    again = [measurement.to_json() for measurement in summarization.rescored(row, lambda text: None)]
-    for before, after in zip(row["measurements"], again, strict=False):
-        assert [before[key] for key in ("quantity", "value", "low", "high", "samples")] == [
-            after[key] for key in ("quantity", "value", "low", "high", "samples")
-        ]
+    again = summarization.rescored(row, lambda text: None)
+    for before, after in zip(row.measurements, again, strict=False):
+        for name in ("quantity", "value", "low", "high", "samples"):
+            assert getattr(before, name) == getattr(after, name)
     assert len(again) == 3
-    row["cell"]["dataset_sha256"] = "0" * 64
+    row = rows.with_cell(row, dataset_sha256="0" * 64)
     with pytest.raises(BadInput, match="the same data throughout"):
         summarization.rescored(row, lambda text: None)
 
 
 def test_lead_takes_as_many_words_as_a_mean_training_summary(folder):
     row = row_of(cell_of("numpy", "lead", folder))
-    assert "summaries" not in row["measurements"][0]["detail"]  # the sources are not ours to hand on
-    pairs = encoded.load(folder, min_count=1).pairs.splits
+    assert "summaries" not in row.measurements[0].detail  # the sources are not ours to hand on
+    pairs = encoded_pairs.load(folder, min_count=1).pairs.splits
     words = round(np.mean([len(references[0].split()) for _, references in pairs["train"]]))
     expected = [unigram_f1(" ".join(source.split()[:words]), references[0]) for source, references in pairs["test"]]
-    assert row["measurements"][0]["samples"] == pytest.approx(expected)
+    assert row.measurements[0].samples == pytest.approx(expected)
 
 
 def test_summaries_of_a_fixed_length_are_scored_by_recall(folder):
     settings = {"epochs": 1, "fixed_length": True, "length": 6, "scoring": "recall75", "score_pairs": 8}
     found = by_quantity(row_of(cell_of("numpy", "full_softmax", folder, **settings)))
     assert {"rouge1_recall75", "rouge2_recall75", "rougeL_recall75"} < found.keys()
-    assert [len(summary.split()) for summary in found["rouge1_recall75"]["detail"]["summaries"]] == [6] * 8
-    assert "limit:75-bytes-of-both" in found["rouge1_recall75"]["detail"]["signature"]
+    assert [len(summary.split()) for summary in found["rouge1_recall75"].detail["summaries"]] == [6] * 8
+    assert "limit:75-bytes-of-both" in found["rouge1_recall75"].detail["signature"]
 
 
 def test_an_unknown_word_is_no_word():
@@ -189,9 +190,9 @@ def test_frameworks_end_at_the_same_perplexity(folder):
     settings = {"epochs": 2, "score_pairs": 4, "length": 3}
     cells = [cell_of(framework, "sohsm", folder, {"interval": "3"}, **settings) for framework in FRAMEWORKS]
     found = [by_quantity(row_of(cell)) for cell in cells]
-    perplexities = [each["perplexity"]["value"] for each in found]
+    perplexities = [each["perplexity"].value for each in found]
     assert perplexities == pytest.approx([perplexities[0]] * len(found), rel=1e-6)
-    assert len({json.dumps(each["rouge1_f1"]["detail"]["summaries"]) for each in found}) == 1
+    assert len({json.dumps(each["rouge1_f1"].detail["summaries"]) for each in found}) == 1
 
 
 def test_clusters_are_learned_from_the_training_summaries_and_then_held(folder, monkeypatch):
@@ -204,14 +205,14 @@ def test_clusters_are_learned_from_the_training_summaries_and_then_held(folder, 
     )
     settings = {"epochs": 1, "score_pairs": 4, "length": 3}
     cell = cell_of("numpy", "sohsm", folder, {"interval": "3"}, **settings)
-    told = by_quantity(row_of(cell))["perplexity"]["detail"]["bootstrap"]
+    told = by_quantity(row_of(cell))["perplexity"].detail["bootstrap"]
     (model,), (spec,) = models, specs
     assert spec.options["interval"] == 0
     np.testing.assert_array_equal(spec.structure["cluster"], model.cluster_V)
     assert (model.reorganizations[0]["changed_words"], len(model.reorganizations)) > (0, 1)
     assert told["options"] == {"cluster": "learned", "interval": 0}
     assert len(told["curve"]) == 2
-    data = encoded.load(folder, min_count=1)
+    data = encoded_pairs.load(folder, min_count=1)
     assert (model.corpus.splits["train"] == data.end).sum() == 100
     # Random clusters need no language model; one that is too short is said to be.
     row_of(cell_of("numpy", "sohsm", folder, {"interval": "0"}, **settings))
@@ -226,18 +227,18 @@ def test_clusters_are_learned_from_the_training_summaries_and_then_held(folder, 
 
 def test_trees_made_from_word_vectors_take_them_from_the_same_model(folder):
     cell = cell_of("numpy", "binary_tree", folder, {"tree": "adaptive"}, epochs=1, score_pairs=4, length=3)
-    assert by_quantity(row_of(cell))["perplexity"]["detail"]["bootstrap"]["options"] == {"tree": "random"}
+    assert by_quantity(row_of(cell))["perplexity"].detail["bootstrap"]["options"] == {"tree": "random"}
 
 
 def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, folder):
-    other, lead = copy.deepcopy(learned), row_of(cell_of("numpy", "lead", folder, split="train"))
-    other["cell"]["method"] = "huffman"
-    samples = by_quantity(other)["rougeL_f1"]["samples"]
+    other = rows.with_cell(copy.deepcopy(learned), method="huffman")
+    lead = row_of(cell_of("numpy", "lead", folder, split="train"))
+    samples = by_quantity(other)["rougeL_f1"].samples
     samples[:] = [score * (0.5 if number % 2 else 0.9) for number, score in enumerate(samples)]
-    learned["measurements"][0]["detail"]["examples"] = [{"text": "the source", "summaries": ["the title"], "ours": "x"}]
+    learned.measurements[0].detail["examples"] = [{"text": "the source", "summaries": ["the title"], "ours": "x"}]
     found = records.flatten([learned, other, lead])
     (record,) = [r for r in found if r["method"] == "huffman" and r["quantity"] == "rougeL_f1"]
-    scores = [by_quantity(row)["rougeL_f1"]["samples"] for row in (other, learned)]
+    scores = [by_quantity(row)["rougeL_f1"].samples for row in (other, learned)]
     assert record["difference"] == pytest.approx(np.mean(scores[0]) - np.mean(scores[1]))
     assert record["difference_low"] < record["difference"] < record["difference_high"] < 0
     assert record["p_value"] == pytest.approx(1 / 1001)
@@ -245,7 +246,7 @@ def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, f
     assert f"### Summarization on {folder}, train split, " in text
     (line,) = [line for line in text.splitlines() if line.startswith("| huffman")]
     assert f"{100 * record['difference']:+.2f} (p 0.001)" in line
-    shown = tables.examples([learned, other, lead], 3)
+    shown = excerpts.examples([learned, other, lead], 3)
     assert "- source: the source\n- reference: the title\n- numpy full_softmax: x\n" in shown
 
 
@@ -256,7 +257,7 @@ def write(path, *pairs):
 def test_pairs_become_ids(tmp_path):
     write(tmp_path / "train.jsonl", ("b a b c", "x y", "z"), ("a b <eos>", "x <eos> y y"), ("b", "y"))
     write(tmp_path / "valid.jsonl", ("c d", "y z", "y"))
-    data = encoded.load(str(tmp_path), max_source=3, max_summary=3)
+    data = encoded_pairs.load(str(tmp_path), max_source=3, max_summary=3)
     # Counted in what the cuts leave: "c" and the third "y" are beyond them; an <eos> of the text is none of ours.
     assert dict(zip(data.sources.words, data.sources.counts_V.tolist(), strict=True)) == {"b": 4, "a": 2, "<unk>": 1}
     assert dict(zip(data.summaries.words, data.counts_V.tolist(), strict=True)) == {
@@ -269,11 +270,11 @@ def test_pairs_become_ids(tmp_path):
     assert data.summaries.splits["valid"].joined(np.array([0])).tolist() == [ids["y"], ids["<unk>"], ids["<eos>"]]
     assert data.pairs.splits["valid"][0] == ("c d", ["y z", "y"])
     # Sizes are of summaries and of sources apart; the size found by counting gives the same words.
-    again = encoded.load(str(tmp_path), vocab=4, source_vocab=2, max_source=3, max_summary=3)
+    again = encoded_pairs.load(str(tmp_path), vocab=4, source_vocab=2, max_source=3, max_summary=3)
     assert again.summaries.words == data.summaries.words
     assert sorted(again.sources.words) == ["<unk>", "b"]
     with pytest.raises(BadInput, match="allowed: from 2 to 4, the words it has"):
-        encoded.load(str(tmp_path), vocab=5, max_summary=3)
+        encoded_pairs.load(str(tmp_path), vocab=5, max_summary=3)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])

@@ -6,7 +6,8 @@ from scipy import sparse
 
 from vocabench.harness import registry
 from vocabench.harness.metrics import word_vectors as metrics
-from vocabench.harness.run.cells import Selection, Suite
+from vocabench.harness.run.settings import Selection
+from vocabench.harness.run.suites import Suite
 from vocabench.harness.tasks import word_vectors
 from vocabench.harness.tasks.shared import bags, glove
 

@@ -1,0 +1,262 @@
+"""Suites: TOML files that list what to measure, expanded to cells."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from vocabench.harness import registry
+from vocabench.harness.run import schema
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.settings import Selection, check_vocab, method_options, task_settings
+from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.spec import DTYPES
+
+Sweep = Mapping[str, Any]  # one [[sweep]] of a suite's file, with the keys of `_SWEEP`
+Progress = Callable[[str], None]
+
+ORACLE = "numpy"  # also the framework in a cell that needs none, such as a unigram model's
+
+_SWEEP = {
+    "task": schema.text,
+    **dict.fromkeys(("frameworks", "methods"), schema.nonempty(schema.text)),
+    "vocab": schema.nonempty(schema.whole(2, 2**31 - 1)),
+    **dict.fromkeys(("dim", "tokens"), schema.whole(1, 2**31 - 1)),
+    "precision": schema.nonempty(schema.one_of(*DTYPES)),
+    "dataset": schema.text,
+    **dict.fromkeys(("options", "settings"), schema.all_of(schema.plain, schema.record({}))),
+    "seeds": schema.nonempty(schema.whole(0)),
+}
+_SUITE = {
+    "description": schema.text,
+    "sweep": schema.nonempty(schema.record({"task": schema.text}, _SWEEP)),
+}
+_OPTIONAL = {"deadline_seconds": schema.above_zero}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A TOML file below harness/suites.
+
+    Attributes:
+        deadline_seconds: Time limit of a cell.
+        sweeps: What to measure, each expanded to the product of its lists.
+    """
+
+    name: str
+    description: str
+    deadline_seconds: float
+    sweeps: tuple[Sweep, ...]
+
+    @classmethod
+    def load(cls, name: str) -> Suite:
+        path = registry.suite_path(name)
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"suite {path.name}: {error}: allowed: TOML in UTF-8") from error
+        _check_keys(f"key of {path.name}", content, _SUITE | _OPTIONAL)
+        if wrong := schema.record(_SUITE, _OPTIONAL)(content):
+            raise BadInput(f"suite {path.name}: {wrong.removeprefix('.')}")
+        for sweep in content["sweep"]:
+            _check_keys(f"key of a sweep in {path.name}", sweep, _SWEEP)
+            _check_names(path.name, sweep)
+        return cls(
+            name=name,
+            description=content["description"],
+            deadline_seconds=float(content.get("deadline_seconds", 600)),
+            sweeps=tuple(content["sweep"]),
+        )
+
+    def plan(self, selection: Selection) -> Plan:
+        """Choose the sweeps, sizes and methods to measure, without loading any data.
+
+        Raises:
+            BadInput: A name is unknown, or no chosen sweep reads a dataset, an option or a setting of `selection`.
+        """
+        selection.check()
+        sweeps = [sweep for sweep in self.sweeps if selection.tasks is None or sweep["task"] in selection.tasks]
+        candidates = [
+            PlannedSweep(
+                sweep,
+                _vocabularies(sweep, sweeps, selection.vocab),
+                _methods(sweep, sweeps, selection.methods),
+            )
+            for sweep in sweeps
+        ]
+        planned = tuple(part for part in candidates if part.vocabularies and part.methods != [])
+        if planned:  # else `Plan.cells` reports that nothing is left to run
+            methods = {method for part in planned for method in part.measured_methods}
+            selection.check_used({part.sweep["task"] for part in planned}, methods)
+        return Plan(self.name, selection, planned)
+
+    def cells(self, selection: Selection, progress: Progress = lambda line: None) -> list[Cell]:
+        """Return the cells of `plan(selection)`."""
+        return self.plan(selection).cells(progress)
+
+
+@dataclass(frozen=True)
+class PlannedSweep:
+    """A sweep with the part of a selection that it measures.
+
+    Attributes:
+        vocabularies: Sizes of the vocabulary; 0 stands for the size that the data has.
+        methods: Selected methods; None leaves the choice to the sweep.
+    """
+
+    sweep: Sweep
+    vocabularies: Sequence[int]
+    methods: Sequence[str] | None
+
+    @property
+    def measured_methods(self) -> Sequence[str]:
+        return self.methods or self.sweep.get("methods") or registry.methods()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sweeps of a suite that measure something under a selection."""
+
+    suite: str
+    selection: Selection
+    sweeps: tuple[PlannedSweep, ...]
+
+    def cells(self, progress: Progress = lambda line: None) -> list[Cell]:
+        """Return every cell, framework by framework. This loads the data that the cells name.
+
+        Raises:
+            BadInput: An option or setting is not allowed, data is missing, or nothing is left to run.
+        """
+        cells = itertools.chain.from_iterable(self._expand(part, progress) for part in self.sweeps)
+        unique = list({cell.key: cell for cell in cells}.values())
+        if not unique:
+            raise BadInput(
+                f"suite {self.suite!r} has no cell left under these filters: allowed: fewer or other filters"
+            )
+        order = [ORACLE, *registry.frameworks()]
+        return sorted(unique, key=lambda cell: order.index(cell.framework))
+
+    def _expand(self, part: PlannedSweep, progress: Progress) -> Iterator[Cell]:
+        sweep, selection = part.sweep, self.selection
+        task = registry.task(sweep["task"])
+        settings = task_settings(sweep["task"], sweep.get("settings", {}), selection.settings)
+        dataset = self._dataset(sweep, task)
+        for size in part.vocabularies:
+            vocab, sha256, fields = size, "", sweep
+            if dataset:
+                data = task.load(dataset, check_vocab(size) if size else None, settings, progress)
+                vocab, sha256 = len(data.counts_V), data.sha256
+                if hasattr(task, "fixed_by"):  # the data is a trained layer, which fixes the method and its options
+                    fields = {**sweep, **task.fixed_by(data)}
+                    _check_fixed(part.methods, selection.options, fields["methods"], dataset)
+            shared = {
+                "suite": self.suite,
+                "task": sweep["task"],
+                "vocab": vocab,
+                "dim": int(fields.get("dim", 256)),
+                "tokens": int(fields.get("tokens", 1280)),
+                "device": selection.device or "cpu",
+                "dataset": dataset,
+                "dataset_sha256": sha256,
+                "settings": settings,
+            }
+            methods = part.methods if part.methods is not None else fields.get("methods")
+            for extra in getattr(task, "EXTRA_METHODS", ()) if part.methods is None else ():
+                yield Cell(**shared, framework=ORACLE, method=extra)
+            yield from self._layer_cells(sweep, shared, methods, fields.get("options", {}))
+
+    def _dataset(self, sweep: Sweep, task: ModuleType) -> str:
+        """Return the dataset of a sweep; "" if its task reads none."""
+        if not hasattr(task, "load"):
+            return ""
+        selected = self.selection.dataset
+        dataset = sweep.get("dataset", "") if selected is None else selected
+        if not dataset:
+            raise BadInput(f"suite {self.suite!r} needs --dataset: allowed: what the task {sweep['task']} reads")
+        return dataset
+
+    def _layer_cells(
+        self, sweep: Sweep, shared: Mapping[str, Any], methods: Sequence[str] | None, options: Mapping[str, Any]
+    ) -> Iterator[Cell]:
+        """Yield a cell for every framework, method, precision and seed, with the `shared` fields."""
+        selection = self.selection
+        frameworks = selection.frameworks or sweep.get("frameworks") or _installed_frameworks()
+        seeds = [selection.seed] if selection.seed is not None else sweep.get("seeds", [0])
+        for framework in frameworks:
+            implemented = registry.methods(framework)
+            precisions = ["float64"] if framework == ORACLE else sweep.get("precision", ["float32"])
+            for method in implemented if methods is None else methods:
+                if method not in implemented:
+                    continue
+                differing = method_options(method, options, selection.options)
+                for precision, seed in itertools.product(selection.precision or precisions, seeds):
+                    yield Cell(
+                        **shared,
+                        framework=framework,
+                        method=method,
+                        precision=precision,
+                        seed=seed,
+                        options=differing,
+                    )
+
+
+def _installed_frameworks() -> list[str]:
+    return [name for name in registry.installed_frameworks() if name != ORACLE]
+
+
+def _vocabularies(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[int] | None) -> Sequence[int]:
+    """Return the selected sizes that one of `sweeps` measures.
+
+    A sweep that lists sizes takes its own. A size that no sweep lists goes to the first sweep that lists any. A sweep
+    that lists none, such as one over a text, takes all.
+    """
+    if selected is None or "vocab" not in sweep:
+        return selected or sweep.get("vocab", [0])
+    listing = [other for other in sweeps if "vocab" in other]
+    listed = {vocab for other in listing for vocab in other["vocab"]}
+    return [v for v in selected if v in sweep["vocab"] or (sweep is listing[0] and v not in listed)]
+
+
+def _methods(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the selected methods that one of `sweeps` measures; None if none are selected.
+
+    A sweep over sizes takes all. A sweep over a text that lists methods has options for these: it takes others only if
+    no other sweep of the task does.
+    """
+    if selected is None or "vocab" in sweep or "methods" not in sweep:
+        return selected
+    same_task = [other for other in sweeps if other["task"] == sweep["task"]]
+    taken = {method for method in selected if any(method in other.get("methods", [method]) for other in same_task)}
+    return [method for method in selected if method in sweep["methods"] or method not in taken]
+
+
+def _check_keys(kind: str, keys: Iterable[str], known: Iterable[str]) -> None:
+    for key in keys:
+        if key not in known:
+            raise unknown(kind, key, sorted(known))
+
+
+def _check_names(file: str, sweep: Sweep) -> None:
+    """Raise `BadInput` for a name in a suite that nothing would read, as on the command line."""
+    _check_keys(f"task in {file}", [sweep["task"]], registry.tasks())
+    _check_keys(f"framework in {file}", sweep.get("frameworks", ()), registry.frameworks())
+    _check_keys(f"method in {file}", sweep.get("methods", ()), registry.methods())
+    definitions = map(registry.definition, sweep.get("methods") or registry.methods())
+    options = {name for definition in definitions for name in definition.options}
+    _check_keys(f"option in {file}", sweep.get("options", ()), options)
+
+
+def _check_fixed(
+    selected: Sequence[str] | None, options: Mapping[str, str], methods: Sequence[str], dataset: str
+) -> None:
+    """Raise `BadInput` for a method or an option that contradicts a trained layer."""
+    for method in selected or ():
+        if method not in methods:
+            raise unknown(f"method of {dataset}", method, methods)
+    if options:
+        names = ", ".join(options)
+        raise BadInput(f"option {names} with --dataset {dataset}: allowed: none, the layer has its own")
