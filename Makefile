@@ -1,10 +1,16 @@
-# `make bench` and `make test` set up .venv by themselves, from the exact versions in constraints.txt.
+# `make bench` and `make test` set up .venv by themselves, with the exact versions in constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 DOCS_INSTALLED := .venv/.docs-installed
+TRITON_BIN := .venv-triton/bin
+TRITON_INSTALLED := .venv-triton/.installed
+PIP_OPTIONS := --quiet --disable-pip-version-check
+CPP_SOURCES := $(wildcard impls/cpp/*.h impls/cpp/*.cpp)
+ONE_THREAD := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1
+TRITON_TESTS := $(addprefix tests/impls/on_torch/,test_kernels.py test_tree_kernels.py test_kernel_sizes.py)
 
-.PHONY: bench report check test lint format docs asv clean
+.PHONY: bench report check test test-triton lint format docs asv clean
 
 bench: $(INSTALLED)
 	$(BIN)/vocabench run quick -t agreement -t timing -t language_modelling
@@ -16,16 +22,22 @@ check: $(INSTALLED)
 	$(BIN)/vocabench check
 
 test: lint
-	OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# The Triton kernels in Triton's interpreter, which needs other versions than the frameworks in .venv.
+test-triton: $(TRITON_INSTALLED)
+	$(ONE_THREAD) TRITON_INTERPRET=1 $(TRITON_BIN)/python -m pytest -n 2 $(ARGS) $(TRITON_TESTS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
 	$(BIN)/pyright --level error
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_SOURCES)
 
 docs: $(DOCS_INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -34,16 +46,25 @@ asv: $(INSTALLED)
 	$(BIN)/asv machine --yes
 	$(BIN)/asv run HEAD^!
 
+# `--clear` removes what an interrupted installation left: pip would take half-installed packages for complete ones.
 $(INSTALLED): constraints.txt pyproject.toml
-# An installation that was cut short leaves packages with half of their files, which pip would take for whole.
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[all,dev]"
+	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt --no-build-isolation -e ".[all,dev]"
 	touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[docs]"
+	$(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt --no-build-isolation -e ".[docs]"
+	touch $@
+
+$(TRITON_INSTALLED): constraints-triton.txt constraints.txt pyproject.toml
+	$(PYTHON) -m venv --clear .venv-triton
+	grep -v '^numpy==' constraints.txt > .venv-triton/constraints.txt
+	$(TRITON_BIN)/python -m pip install $(PIP_OPTIONS) -c .venv-triton/constraints.txt -c constraints-triton.txt \
+		setuptools wheel
+	$(TRITON_BIN)/python -m pip install $(PIP_OPTIONS) -c .venv-triton/constraints.txt -c constraints-triton.txt \
+		--no-build-isolation -e ".[torch]" triton hypothesis pytest pytest-xdist
 	touch $@
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-triton build *.egg-info

@@ -1,4 +1,4 @@
-"""Fixtures that several tests share."""
+"""Settings of all tests, and fixtures that several of them share."""
 
 import gc
 import os
@@ -10,32 +10,43 @@ from pathlib import Path
 
 import pytest
 
+from tests.session_checks import SkippedTests, WorkerMemory
 from vocabench.harness.run import provenance
 from vocabench.impls.errors import Unsupported
 
 _FOLDER = pytest.StashKey[str]()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """What JAX compiles in one test is there for the others, in every worker of this run; so are the C++ kernels, and
-    the datasets that one makes, in a cache that is the tests' own, and empty as they begin.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--expected-skips",
+        type=Path,
+        metavar="FILE",
+        help="fail if a test is skipped for a reason that FILE does not list (see tests/session_checks.py)",
+    )
 
-    JAX's programs are compiled without LLVM's optimizations, and loops by XLA's older and quicker generator of code:
-    the same operations in the same fusions, but for wrappers around single ones, in a third of the time that it would
-    take otherwise. Nor is a program split into parts for several threads, which takes longer than to compile it.
-    `vocabench check` and the check before each timing compare what users run.
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set up caches that the workers of this run share: JAX's compiled programs, C++ kernels and built datasets.
+
+    JAX compiles with LLVM's optimizations off and with XLA's older and quicker code generator. Both execute the same
+    operations in the same fusions, in a third of the compile time. A program is not split for parallel compilation,
+    which takes longer than compiling it in one piece. `vocabench check` and the check before each timing compile as
+    users do.
     """
     os.environ.setdefault(
         "XLA_FLAGS",
         "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters=true "
         "--xla_cpu_parallel_codegen_split_count=1",
     )
-    # Nor is anything compiled by torch.compile, but where tests/impls/methods/test_peers.py asks for it.
+    # Only tests/impls/methods/test_peers.py compiles with torch.compile.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    # Tracing makes many objects that live on, which would be looked through again and again for garbage.
+    # Tracing creates many long-lived objects, which frequent collections would scan again and again.
     gc.set_threshold(50_000, 20, 20)
-    if hasattr(config, "workerinput"):  # a worker of pytest-xdist has them from the process that began it
+    config.pluginmanager.register(WorkerMemory(), "worker-memory")
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the caches of the process that started it
         return
+    config.pluginmanager.register(SkippedTests(config.getoption("--expected-skips")), "skipped-tests")
     config.stash[_FOLDER] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
     os.environ["VOCABENCH_CACHE"] = os.path.join(folder, "cache")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -53,16 +64,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_collections() -> None:
-    """What is there before a module's tests, the frameworks above all, is no longer looked through for garbage, which
-    takes half a second each time that a task asks for it."""
+    """Exclude existing objects, most of them the frameworks' own, from garbage collections during a module.
+
+    Scanning them takes half a second whenever a task collects garbage.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def quick_tracing() -> None:
-    """Nor do TensorFlow's graphs go through its optimizer, or its errors through what shortens their tracebacks: most
-    graphs are traced for one test and run once. Workers do as users do here too."""
+    """Disable TensorFlow's graph optimizer and the filtering of its tracebacks.
+
+    Most graphs are traced for one test and executed once. Worker processes are not affected.
+    """
     tf = sys.modules.get("tensorflow")
     if tf is not None:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
@@ -70,14 +85,14 @@ def quick_tracing() -> None:
 
 
 @pytest.fixture(autouse=True)
-def code_as_it_is() -> None:
-    """An edit while the tests run is another code for the test that it falls into, and not for all that follow."""
+def fresh_code_fingerprint() -> None:
+    """Compute the fingerprint of the code for each test, so that an edit during the run affects only one test."""
     provenance.code_fingerprint.cache_clear()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
-    """A method that cannot run on this machine has no test here, and the reason is told."""
+    """Skip a test whose method does not support this machine, with the method's reason."""
     try:
         return (yield)
     except Unsupported as error:
@@ -86,13 +101,13 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 
 @pytest.fixture
 def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder is empty and temporary: where runs are kept by default."""
+    """Make an empty temporary folder the current one, where runs are stored by default."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache of datasets is empty and temporary."""
+    """Return an empty temporary folder that is used as the cache of datasets and kernels."""
     monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"

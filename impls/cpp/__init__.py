@@ -1,7 +1,7 @@
-"""Kernels of ours in C++ for CPUs: compiled for the processor at hand, where there is a compiler.
+"""C++ kernels for CPUs, compiled for the present processor if there is a compiler.
 
-It takes 8 to 14 seconds on two CPUs. What is compiled is kept for later processes by all that decides what the compiler
-makes of the sources, so that no other processor and no other version finds it.
+Compiling takes 8 to 14 seconds on two CPUs. The result is cached for later processes under a key of everything that
+determines the compiler's output, so that another processor or version does not use it.
 """
 
 from __future__ import annotations
@@ -20,32 +20,37 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vocabench.impls.cpp import kept
+from vocabench.impls.cpp import library_cache
 from vocabench.impls.forms import CPU, Form
 
 CPP = Form("cpp", "C++ kernels", devices=(CPU,))
+
 _HERE = Path(__file__).parent
-# Which every interface is in front of.
-_SOURCES = (
+_SOURCES = (  # linked into the library of each interface
     *("cluster_losses", "cluster_products", "cluster_search", "fused_softmax", "matrix_products"),
     *("tree_paths", "tree_search", "upper_level", "weight_gradient"),
 )
-_COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-c")
-_SECONDS = 120
-_WIDEST = 16  # numbers that registers hold at once, at most
-_TIMES, _DEPTH = 160, 192  # that a number of a product is multiplied, and numbers of a sum, for the unit for matrices
-_FUSED_DIM, _FUSED_NUMBERS = 256, 3 * 2**14  # of vectors, and of a block of them, for fused softmax by that unit
-_ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18  # Linux's call for leave to use the registers of that unit
-_FEW_WORDS, _LARGE = 1024, 2**25  # whose gradient the kernels make fastest, of so many multiply-adds at least
-_PROJECTED = 128  # rows at most that the kernels project faster than frameworks' products do
+_COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-fvisibility=hidden", "-c")
+_TIMEOUT_SECONDS = 120
+
+_WIDEST_VECTOR = 16  # most float32 elements of a register
+# The matrix unit is worth its preparation if each element is used in so many multiplications, and sums are this deep.
+_LEAST_USES, _LEAST_DEPTH = 160, 192
+# Fused softmax uses the matrix unit for vectors at least this wide, in blocks with at least so many elements.
+_UNIT_DIM, _UNIT_BLOCK = 256, 3 * 2**14
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18  # Linux's request for permission to use AMX registers
+# The gradient with respect to at most so many words is fastest by the kernels, from so many multiply-adds on.
+_FEW_WORDS, _LARGE_PRODUCT = 1024, 2**25
+_FEW_ROWS = 128  # most rows for which the kernels project faster than the products of the frameworks
 
 
 class Paths(NamedTuple):
-    """Tokens' paths from the root of a binary tree to their targets' leaves, as arrays of a framework's, int32.
+    """Paths of tokens from the root of a binary tree to their targets' leaves, as int32 arrays of a framework.
 
     Attributes:
-        index_NL, sign_NL: The nodes on each path, and where it turns: 1 left, -1 right, 0 beyond its end.
-        place_N: Where its leaf stands among all, from left to right.
+        index_NL: Nodes on each path.
+        sign_NL: Turns of each path: 1 left, -1 right, 0 beyond its end.
+        place_N: Position of the target's leaf among all leaves, from left to right.
     """
 
     index_NL: Any
@@ -54,61 +59,73 @@ class Paths(NamedTuple):
 
 
 def compiler() -> str | None:
-    """The C++ compiler that is taken, `CXX` or else g++; None where it is not there, or the processor is none that the
-    kernels are for: x86 with AVX2, under Linux."""
+    """Return the path of the C++ compiler, `CXX` or else g++.
+
+    None if it is not installed, or if the kernels do not support the machine: they need Linux on x86 with AVX2.
+    """
     return shutil.which(os.environ.get("CXX", "g++")) if _has("avx2") else None
 
 
 def version() -> str:
-    """Of the compiler, as rows keep it as provenance; "none" without one."""
-    found = compiler()
-    if found is None:
+    """Return the name and version of the compiler for the provenance of rows; "none" without a compiler."""
+    path = compiler()
+    if path is None:
         return "none"
     try:
-        return f"{Path(found).name} {_run(found, '-dumpfullversion', '-dumpversion').strip()}"
+        return f"{Path(path).name} {_run(path, '-dumpfullversion', '-dumpversion').strip()}"
     except (OSError, subprocess.SubprocessError):
-        return Path(found).name
+        return Path(path).name
 
 
 def formulation(form: Form | None) -> str:
-    """Describe a layer's form for its row, with the unit that the kernels multiply large matrices by."""
+    """Describe a layer's form for its row, including the unit on which the kernels multiply large matrices."""
     if form is None:
         return ""
     return f"{form.label}, large products by AMX" if form == CPP and multiplies_fastest() else form.label
 
 
 def with_fused_softmax(forms: tuple[Form, ...], dim: int) -> tuple[Form, ...]:
-    """A layer's forms, the fastest first, with the kernel of fused softmax where it takes vectors (dim,): the first."""
-    return forms if dim % _WIDEST else (CPP, *forms)
+    """Put the kernel of fused softmax in front of a layer's forms if it supports vectors (dim,)."""
+    return forms if dim % _WIDEST_VECTOR else (CPP, *forms)
 
 
 def projects_fastest(rows: int | None) -> bool:
-    """Whether to decode so many rows, None for any number, the kernel is fastest for a layer's upper level too."""
-    return rows is not None and rows <= _PROJECTED
+    """Return whether the kernel is also fastest for the upper level when decoding `rows` rows, None for any number."""
+    return rows is not None and rows <= _FEW_ROWS
 
 
 @cache
 def multiplies_fastest() -> bool:
-    """Whether the kernels multiply large float32 matrices faster than any framework's products: where the processor has
-    a unit for matrices of bfloat16 (Intel's AMX), the compiler knows it, and the system lets this process use it."""
-    found = compiler()
-    if found is None or not _has("amx_tile", "amx_bf16", "avx512f"):
+    """Return whether the kernels multiply large float32 matrices faster than the frameworks do.
+
+    This is so if the processor has a matrix unit for bfloat16 (Intel AMX), the compiler supports it, and the system
+    allows this process to use it.
+    """
+    path = compiler()
+    if path is None or not _has("amx_tile", "amx_bf16", "avx512f"):
         return False
     try:
-        known = "__AMX_BF16__" in _run(found, *_COMPILE[:-1], "-dM", "-E", "-x", "c++", os.devnull)
+        supported = "__AMX_BF16__" in _run(path, *_COMPILE[:-1], "-dM", "-E", "-x", "c++", os.devnull)
     except (OSError, subprocess.SubprocessError):
         return False
-    return known and ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK_FOR, _TILES) == 0
+    return supported and ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0
 
 
 def differentiates_fastest(tokens: int, words: int, dim: int) -> bool:
-    """Whether the kernels make the gradient of a product of vectors (tokens, dim) with words, by these, faster than
-    frameworks do that copy a factor for it: of few words, on AMD's processors with AVX-512, by a fifth."""
-    return words <= _FEW_WORDS and tokens * words * dim >= _LARGE and _is_amds_avx512()
+    """Return whether the kernels are fastest for the gradient of dot products with respect to the words.
+
+    The frameworks copy a factor first. For few words on AMD processors with AVX-512, the kernels are faster by a fifth.
+
+    Args:
+        tokens: Number of hidden vectors (tokens, dim).
+        words: Number of words (words, dim).
+        dim: Width of the vectors.
+    """
+    return words <= _FEW_WORDS and tokens * words * dim >= _LARGE_PRODUCT and _is_amds_avx512()
 
 
 def formulation_of_products(words: int) -> str:
-    """How a row tells of a layer what kernels make of its products with so many words, if they make no more of it."""
+    """Describe for a row how kernels compute products with `words` words, in layers without other use of kernels."""
     if multiplies_fastest():
         return formulation(CPP)
     return f"gradients of large products by {CPP.label}" if words <= _FEW_WORDS and _is_amds_avx512() else ""
@@ -121,15 +138,24 @@ def _is_amds_avx512() -> bool:
 
 
 def is_worth_splitting(rows: int, depth: int, columns: int) -> bool:
-    """Whether they do for a product of (rows, depth) with (columns, depth): of others they spend too long on splitting
-    its factors, or on writing what they are made into."""
-    return rows * columns >= _TIMES * (rows + columns) and depth >= _DEPTH
+    """Return whether the matrix unit is fastest for a product of (rows, depth) with (columns, depth).
+
+    Smaller products spend too much time on splitting the factors or on writing the parts.
+    """
+    return rows * columns >= _LEAST_USES * (rows + columns) and depth >= _LEAST_DEPTH
 
 
 def fuses_by_unit(tokens: int, most: int, dim: int) -> bool:
-    """Whether fused softmax of vectors (dim,), of at most so many at a time, is fastest by the unit for matrices: its
-    time for a word is the same for few vectors, where the others' is less."""
-    return multiplies_fastest() and dim >= _FUSED_DIM and min(tokens, most) * dim >= _FUSED_NUMBERS
+    """Return whether fused softmax is fastest on the matrix unit.
+
+    With the unit, the time per word does not shrink with the number of tokens, as it does with the vector units.
+
+    Args:
+        tokens: Number of hidden vectors (tokens, dim).
+        most: Most vectors in a block.
+        dim: Width of the vectors.
+    """
+    return multiplies_fastest() and dim >= _UNIT_DIM and min(tokens, most) * dim >= _UNIT_BLOCK
 
 
 @cache
@@ -140,42 +166,42 @@ def library(
     load: Callable[[str], Any] = ctypes.CDLL,
     against: str = "",
 ) -> Any:
-    """The kernels behind an interface, a source next to this file; None where there is no compiler, or with a warning
-    where it fails.
+    """Return the kernels with an interface; None without a compiler, or, with a warning, if it fails.
 
     Args:
-        interface: The name of the source.
-        flags, links: What compiling and linking take further.
-        load: What makes of a file that which is returned.
-        against: The version of what else is compiled in, by its headers.
+        interface: Name of a source in this folder, without its suffix.
+        flags: Further flags for compiling.
+        links: Further flags for linking.
+        load: Function that loads the library from its path and makes the returned value.
+        against: Version of the headers of other software that are compiled in.
     """
-    found = compiler()
-    if found is None:
+    path = compiler()
+    if path is None:
         return None
     try:
-        texts = (path.read_text(encoding="utf-8") for path in sorted(_HERE.glob("*.[ch]*")))
-        made_of = found, _run(found, "--version"), *_COMPILE, *flags, *links, against, *_processor(), *texts
-        with kept.compiled(interface, made_of, partial(_compile, found, interface, flags, links)) as path:
-            return load(path)
+        texts = (source.read_text(encoding="utf-8") for source in sorted(_HERE.glob("*.[ch]*")))
+        inputs = path, _run(path, "--version"), *_COMPILE, *flags, *links, against, *_processor(), *texts
+        with library_cache.compiled(interface, inputs, partial(_compile, path, interface, flags, links)) as compiled:
+            return load(compiled)
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
-        warnings.warn(f"no {CPP}, layers take their framework's products: {found}: {said}", stacklevel=2)
+        reason = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
+        warnings.warn(f"no {CPP}, layers take their framework's products: {path}: {reason}", stacklevel=2)
         return None
 
 
-def _compile(found: str, interface: str, flags: Sequence[str], links: Sequence[str], folder: Path) -> None:
+def _compile(path: str, interface: str, flags: Sequence[str], links: Sequence[str], folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        objects = {f"{scratch}/{name}.o": _HERE / f"{name}.cpp" for name in (*_SOURCES, interface)}
-        with ThreadPoolExecutor() as several:
-            for _ in several.map(lambda o: _run(found, *_COMPILE, *flags, str(objects[o]), "-o", o), objects):
+        sources = {f"{scratch}/{name}.o": _HERE / f"{name}.cpp" for name in (*_SOURCES, interface)}
+        with ThreadPoolExecutor() as executor:
+            for _ in executor.map(lambda o: _run(path, *_COMPILE, *flags, str(sources[o]), "-o", o), sources):
                 pass
-        # Without OpenMP's library: where that of a framework is taken, its threads are shared.
-        _run(found, "-shared", "-pthread", *objects, *links, "-o", f"{folder}/{kept.LIBRARY}")
+        # OpenMP's library is not linked: the runtime that a framework has loaded is used, with its threads.
+        _run(path, "-shared", "-pthread", *sources, *links, "-o", f"{folder}/{library_cache.LIBRARY}")
 
 
 @cache
 def _has(*features: str) -> bool:
-    """Whether the processor is x86, under Linux, and has them."""
+    """Return whether this is an x86 processor under Linux with these features."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     return any(set(features) <= set(line.split()) for line in _processor() if line.startswith("flags"))
@@ -183,11 +209,11 @@ def _has(*features: str) -> bool:
 
 @cache
 def _processor() -> tuple[str, ...]:
-    """What `-march=native` goes by, as Linux tells it of the first CPU."""
+    """Return the lines that Linux reports about the first CPU and that `-march=native` depends on."""
     first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
     return tuple(line for line in first if line.startswith(("vendor_id", "cpu family", "model\t", "stepping", "flags")))
 
 
 def _run(*command: str) -> str:
-    run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+    run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
     return run.stdout

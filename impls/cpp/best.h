@@ -1,4 +1,4 @@
-// The likeliest words that a search has met.
+// The best k words of a search.
 
 #pragma once
 
@@ -9,21 +9,22 @@
 
 #include "likeliest.h"
 
-namespace {
+namespace vocabench {
 
 struct Word {
     float value;
     int64_t id;
+    // Whether this word comes before `other`: higher values first, equal values by id.
     bool operator<(const Word &other) const { return value > other.value || (value == other.value && id < other.id); }
 };
 
-// The k best of those that were put in, best first.
+// The k best words among those added, best first.
 class Best {
   public:
-    explicit Best(int64_t k) : k_(k) { words_.reserve(std::min(k, FEW)); }
-    // The lowest value that may still get in; another of that value by its number.
+    explicit Best(int64_t k) : k_(k) { words_.reserve(std::min(k, RESERVED)); }
+    // Lowest value that a new word may have. A word of exactly this value also needs a lower id.
     float least() const { return full() ? words_.back().value : -std::numeric_limits<float>::infinity(); }
-    // Those of another are put in, which has none then.
+    // Moves the words of `other` into this list.
     void take(Best &other) {
         for (const Word &word : other.words_) put(word);
         other.words_.clear();
@@ -39,22 +40,23 @@ class Best {
     const std::vector<Word> &words() const { return words_; }
 
   private:
-    static constexpr int64_t FEW = 64;  // words for which there is room from the start
+    static constexpr int64_t RESERVED = 64;  // words to reserve memory for at the start
     int64_t k_;
     std::vector<Word> words_;
 };
 
-// What was found, of a vector that is no numbers too, of which words may be too few.
+// Writes the result of a search. A vector that contains NaN may have fewer than k words; its result is marked as
+// unknown.
 template <class Id>
-void write(const Best &best, float share, const Likeliest<Id> &likeliest) {
+static void write(const Best &best, float share, const Likeliest<Id> &likeliest) {
     const bool known = best.full();
     *likeliest.share = known ? share : 0;
-    for (int64_t place = 0; place < likeliest.k; ++place) {
-        const Word unknown{std::numeric_limits<float>::quiet_NaN(), place};
-        const Word word = known ? best.words()[place] : unknown;
-        likeliest.values[place] = word.value;
-        likeliest.ids[place] = word.id;
+    for (int64_t rank = 0; rank < likeliest.k; ++rank) {
+        const Word unknown{std::numeric_limits<float>::quiet_NaN(), rank};
+        const Word word = known ? best.words()[rank] : unknown;
+        likeliest.values[rank] = word.value;
+        likeliest.ids[rank] = word.id;
     }
 }
 
-}  // namespace
+}  // namespace vocabench

@@ -1,4 +1,4 @@
-// Losses of words among those of their clusters, and the gradients of these. All arrays are float32 and dense.
+// Losses of words within their clusters, and their gradients. All arrays are float32 and dense.
 
 #pragma once
 
@@ -6,14 +6,20 @@
 
 #include "cluster_products.h"
 
-// losses (N,): of N tokens -log P of the word in `slot` (N,) among those of its cluster; vectors, row, words and bias as
-// of `cluster_scores`. Where they are asked for, and neither is null, excess (N, slots), the gradients of the losses by
-// the scores, which are P, less 1 for the word itself and 0 beyond a cluster's size; and dvectors (R, dim), those by the
-// vectors, each of which is one token's at most. What is no token's is left as it is.
+namespace vocabench {
+
+// Computes losses (N,): -log P of the word in `slot` (N,) within its cluster, for N tokens. vectors, row, words and
+// bias are those of `cluster_scores`.
+//
+// Unless null (both or neither), also computes excess (N, slots), the gradients with respect to the scores: P, minus 1
+// for the word itself, and 0 beyond the size of a cluster; and dvectors (R, dim), the gradients with respect to the
+// vectors. A vector must belong to at most one token. Entries that belong to no token are left unchanged.
 void cluster_losses(int threads, const float *vectors, const int64_t *row, const int32_t *slot, const float *words,
                     const Clusters &clusters, const float *bias, float *losses, float *excess, float *dvectors);
 
-// dwords (F, dim) and dbias (F,) or null, the gradients by the words of the sum of losses, each times its weight (N,).
-// What is no cluster's is left as it is.
+// Computes dwords (F, dim) and dbias (F,), or null: gradients of the sum of losses, each times its weight (N,), with
+// respect to the words. Entries that belong to no cluster are left unchanged.
 void cluster_gradients(int threads, const float *vectors, const int64_t *row, const Clusters &clusters,
                        const float *excess, const float *weight, float *dwords, float *dbias);
+
+}  // namespace vocabench

@@ -1,4 +1,4 @@
-// The likeliest words of a two-level layer, exactly, without all of its words. All arrays are dense.
+// Exact search for the likeliest words of a two-level layer, without scoring all words. All arrays are dense.
 
 #pragma once
 
@@ -7,15 +7,17 @@
 #include "cluster_products.h"
 #include "likeliest.h"
 
-// What is searched: N vectors (N, dim), and of each log P(cluster) (N, C).
+namespace vocabench {
+
+// The queries: N vectors (N, dim), and log P(cluster) for each, (N, C).
 struct Searched {
     int64_t count;
     const float *vectors;
     const float *log_cluster;
 };
 
-// What words are searched for. words (F, dim), bias (F,) or null, ids_of (C, slots): as of `cluster_scores`; of
-// `clusters` no `end` is read.
+// The words to search: words (F, dim), bias (F,) or null, ids_of (C, slots), as for `cluster_scores`. `clusters.end` is
+// not read.
 //
 // Id: int32_t or int64_t.
 template <class Id>
@@ -27,4 +29,6 @@ struct ClusteredWords {
 
 template <class Id>
 void likeliest_words(int threads, const Searched &searched, const ClusteredWords<Id> &words,
-                     const Likeliest<Id> &found);
+                     const Likeliest<Id> &likeliest);
+
+}  // namespace vocabench

@@ -1,6 +1,4 @@
-// `cluster_products.h`, `cluster_losses.h`, `two_levels.h`, `fused_softmax.h`, `tree_paths.h`, `tree_search.h`,
-// `matrix_products.h` and `weight_gradient.h` for callers that have pointers and numbers. Each says how a call went, as
-// `attempt` has it.
+// The kernels as C functions of pointers and integers. Each returns one of the status codes below.
 
 #include <exception>
 #include <new>
@@ -15,11 +13,13 @@
 #include "two_levels.h"
 #include "weight_gradient.h"
 
+namespace vocabench {
+
 namespace {
 
 constexpr int DONE = 1, REFUSED = 0, NO_MEMORY = -1, FAILED = -2;
 
-// What `call` returns false for is refused.
+// Runs a kernel and returns its status. A kernel refuses its arguments by returning false.
 template <class Call>
 int attempt(Call call) {
     try {
@@ -37,14 +37,14 @@ int attempt(Call call) {
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 int scores_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
                        const int64_t *size, const int32_t *end, int64_t count, int64_t dim, int64_t slots,
                        const float *bias, float *scores) {
-    return attempt([&] {
-        cluster_scores(threads, vectors, row, words, {count, start, size, end, dim, slots}, bias, scores);
-    });
+    return attempt(
+        [&] { cluster_scores(threads, vectors, row, words, {count, start, size, end, dim, slots}, bias, scores); });
 }
 
 int losses_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
@@ -82,7 +82,8 @@ int likeliest_of_hidden_pointers(int threads, const float *hidden, const float *
                                  int64_t *ids, float *share) {
     return attempt([&] {
         const Projection projection{kept, share_of_projected, least};
-        const UpperLevel level{dim, count, cluster_projection, word_projection, projection, cluster_weight, cluster_bias};
+        const UpperLevel level{dim,        count,          cluster_projection, word_projection,
+                               projection, cluster_weight, cluster_bias};
         const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};
         likeliest_of_hidden<int64_t>(threads, level, hidden, rows, clustered, {k, values, ids, share});
     });
@@ -134,9 +135,8 @@ int path_losses_of_pointers(int threads, const float *vectors, const int32_t *in
 int path_gradients_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,
                                const int32_t *place, const float *dscores, int64_t count, int64_t dim, int64_t depth,
                                int64_t nodes, float *dnodes) {
-    return attempt([&] {
-        path_gradients(threads, {count, dim, depth, vectors, index, sign, place}, dscores, nodes, dnodes);
-    });
+    return attempt(
+        [&] { path_gradients(threads, {count, dim, depth, vectors, index, sign, place}, dscores, nodes, dnodes); });
 }
 
 int weight_gradient_of_pointers(int threads, const float *dscores, const float *vectors, int64_t tokens, int64_t count,
@@ -144,3 +144,6 @@ int weight_gradient_of_pointers(int threads, const float *dscores, const float *
     return attempt([&] { weight_gradient(threads, dscores, vectors, tokens, count, dim, dwords); });
 }
 }  // extern "C"
+#pragma GCC visibility pop
+
+}  // namespace vocabench

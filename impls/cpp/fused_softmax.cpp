@@ -1,8 +1,9 @@
 // See `fused_softmax.h`.
 //
-// By blocks of tokens, of whose exponentials the gradients are made: so each logit is made once, three products in
-// place of the four of a block of words, which does not know its sums yet. Within a block by tiles of words, whose
-// vectors and gradients stay in the cache next to a core; exponentials are relative to a token's highest logit there.
+// The tokens are processed in blocks whose exponentials are kept for the gradients. Each logit is computed once, and
+// three matrix products are needed. With blocks of words, whose sums are not known in time, four would be needed.
+// Within a block the words are processed in tiles whose vectors and gradients stay in the L2 cache. Exponentials are
+// relative to the highest logit of a token within the tile.
 
 #include "fused_softmax.h"
 
@@ -14,9 +15,11 @@
 #include "threads.h"
 #include "tiles.h"
 
+namespace vocabench {
+
 namespace {
 
-constexpr int64_t WORDS = 64;  // of a tile
+constexpr int64_t WORDS = 64;  // words per tile
 
 struct Softmax {
     int64_t vocab, dim;
@@ -29,9 +32,9 @@ struct Softmax {
     Dense<float> dwords_of(int64_t tile) const { return {dwords + tile * WORDS * dim, dim}; }
 };
 
-// Products by the vector units.
+// Products on the vector units.
 struct ByVectors {
-    static constexpr int64_t MOST = 512;  // tokens whose logits of a tile stay in the cache next to a core
+    static constexpr int64_t MOST = 512;  // tokens whose logits for a tile stay in the L2 cache
 
     struct Tokens {
         Strips vectors;  // (tokens, dim)
@@ -44,10 +47,10 @@ struct ByVectors {
         }
     };
 
-    // What a thread has of its own.
-    class Own {
+    // Working memory of a thread.
+    class Memory {
       public:
-        Own(int64_t most, int64_t, int64_t dim) : words_(WORDS, dim), dvectors_(most, dim) {}
+        Memory(int64_t most, int64_t, int64_t dim) : words_(WORDS, dim), dvectors_(most, dim) {}
 
         void clear() { dvectors_.clear(); }
         void score(Dense<const float> words, int64_t size, const Tokens &tokens, Dense<float> scores) {
@@ -57,17 +60,17 @@ struct ByVectors {
         void differentiate(Dense<const float> dlogits, Dense<const float> words, int64_t size, const Tokens &tokens,
                            int64_t count, Dense<float> dwords) {
             words_.copy(words, size);
-            by_strips(words.dim / LANES, [&](int64_t v, auto some) {
-                strip_sums<some(), TO>(dlogits.first, dlogits.dim, 1, size, count, tokens.vectors.at<some()>(v), 0,
-                                       Dense<float>{dwords.first + v * LANES, dwords.dim});
-                strip_sums<some(), To::ADD>(dlogits.first, 1, dlogits.dim, count, size, words_.at<some()>(v), 0,
-                                            dvectors_.at<some()>(v));
+            by_strips(words.dim / LANES, [&](int64_t v, auto vectors) {
+                strip_sums<vectors(), TO>(dlogits.first, dlogits.dim, 1, size, count, tokens.vectors.at<vectors()>(v),
+                                          0, Dense<float>{dwords.first + v * LANES, dwords.dim});
+                strip_sums<vectors(), To::ADD>(dlogits.first, 1, dlogits.dim, count, size, words_.at<vectors()>(v), 0,
+                                               dvectors_.at<vectors()>(v));
             });
         }
         void add_to(Dense<float> dvectors, int64_t count) {
-            dvectors_.each([&](Dense<float> strip, int64_t first, int64_t numbers) {
+            dvectors_.each([&](Dense<float> strip, int64_t first, int64_t columns) {
                 for (int64_t token = 0; token < count; ++token)
-                    for (int64_t d = 0; d < numbers; ++d) dvectors[token][first + d] += strip[token][d];
+                    for (int64_t d = 0; d < columns; ++d) dvectors[token][first + d] += strip[token][d];
             });
         }
 
@@ -76,44 +79,49 @@ struct ByVectors {
     };
 };
 
-// Products by a unit for matrices.
+// Products on the matrix unit.
 struct ByUnit {
-    static constexpr int64_t MOST = 256;  // tokens whose parts stay in the cache next to a core
+    static constexpr int64_t MOST = 256;  // tokens whose parts stay in the L2 cache
 
     struct Tokens {
-        Parts vectors, across;  // as columns of sums over numbers, and over tokens
+        Parts vectors, across;  // right factors for sums over dimensions, and over tokens
         Tokens(int64_t, int64_t places, int64_t dim) : vectors(places, dim), across(dim, places) {}
 
         void read(Dense<const float> from, int64_t count) {
-            vectors.read(Factor::of(from.first, count, from.dim, false), Of::RIGHT);
-            across.read(Factor::of(from.first, count, from.dim, true), Of::RIGHT);
+            vectors.read(Factor::of(from.first, count, from.dim, false), Side::RIGHT);
+            across.read(Factor::of(from.first, count, from.dim, true), Side::RIGHT);
         }
     };
 
-    class Own {
+    class Memory {
       public:
-        Own(int64_t, int64_t places, int64_t dim)
-            : places_(places), dim_(dim), words_(WORDS, dim), across_(dim, WORDS), dlogits_(WORDS, places),
-              dlogits_across_(places, WORDS), dvectors_(new float[places * dim]) {}
+        Memory(int64_t, int64_t places, int64_t dim)
+            : places_(places),
+              dim_(dim),
+              words_(WORDS, dim),
+              across_(dim, WORDS),
+              dlogits_(WORDS, places),
+              dlogits_across_(places, WORDS),
+              dvectors_(new float[places * dim]) {}
 
         void clear() { std::fill_n(dvectors_.get(), places_ * dim_, 0.0f); }
         void score(Dense<const float> words, int64_t size, const Tokens &tokens, Dense<float> scores) {
             const Unit unit;
-            words_.read(Factor::of(words.first, size, dim_, false), Of::LEFT);
+            words_.read(Factor::of(words.first, size, dim_, false), Side::LEFT);
             multiply_all(words_, size, tokens.vectors, places_, false, scores.first, scores.dim);
         }
         template <To TO>
         void differentiate(Dense<const float> dlogits, Dense<const float> words, int64_t size, const Tokens &tokens,
                            int64_t, Dense<float> dwords) {
             const Unit unit;
-            dlogits_.read(Factor::of(dlogits.first, size, places_, false), Of::LEFT);
+            dlogits_.read(Factor::of(dlogits.first, size, places_, false), Side::LEFT);
             multiply_all(dlogits_, size, tokens.across, dim_, TO == To::ADD, dwords.first, dwords.dim);
-            dlogits_across_.read(Factor::of(dlogits.first, size, places_, true), Of::LEFT);
-            across_.read(Factor::of(words.first, size, dim_, true), Of::RIGHT);
+            dlogits_across_.read(Factor::of(dlogits.first, size, places_, true), Side::LEFT);
+            across_.read(Factor::of(words.first, size, dim_, true), Side::RIGHT);
             multiply_all(dlogits_across_, places_, across_, dim_, true, dvectors_.get(), dim_);
         }
         void add_to(Dense<float> dvectors, int64_t count) {
-            for (int64_t number = 0; number < count * dim_; ++number) dvectors.first[number] += dvectors_[number];
+            for (int64_t index = 0; index < count * dim_; ++index) dvectors.first[index] += dvectors_[index];
         }
 
       private:
@@ -123,44 +131,48 @@ struct ByUnit {
     };
 };
 
-// Some tokens and what is known of them: with zeros for those that there is room for.
+// A block of tokens and their values, with zeros for tokens that would fit but are not there.
 template <class Kind>
 struct Block {
-    int64_t tokens = 0, places;             // places: in whole vectors
-    typename Kind::Tokens own;
+    int64_t tokens = 0, places;  // places: tokens that fit, a multiple of LANES
+    typename Kind::Tokens factors;
     std::unique_ptr<float[]> exponentials;  // (tiles, WORDS, places)
-    std::vector<float> highest;             // (tiles, places) logits, then what exponentials are times to be P
-    std::vector<float> sum;                 // (tiles, places) of exponentials
+    std::vector<float> highest;             // (tiles, places) logits, then factors from exponentials to P
+    std::vector<float> sum;                 // (tiles, places) sums of exponentials
     std::vector<float> share;               // (places,)
 
     Block(int64_t most, const Softmax &softmax)
-        : places((most + LANES - 1) / LANES * LANES), own(most, places, softmax.dim),
-          exponentials(new float[softmax.tiles() * WORDS * places]), highest(softmax.tiles() * places),
-          sum(softmax.tiles() * places), share(places) {}
+        : places((most + LANES - 1) / LANES * LANES),
+          factors(most, places, softmax.dim),
+          exponentials(new float[softmax.tiles() * WORDS * places]),
+          highest(softmax.tiles() * places),
+          sum(softmax.tiles() * places),
+          share(places) {}
 
     void read(Dense<const float> from, const float *shares, int64_t count) {
         tokens = count;
-        own.read(from, tokens);
+        factors.read(from, tokens);
         std::fill(std::copy_n(shares, tokens, share.begin()), share.end(), 0.0f);
     }
-    Dense<float> of_tile(int64_t tile) { return {exponentials.get() + tile * WORDS * places, places}; }
+    Dense<float> tile_exponentials(int64_t tile) { return {exponentials.get() + tile * WORDS * places, places}; }
 };
 
-// What one thread has of its own.
+// State of a thread.
 template <class Kind>
 struct Thread {
-    typename Kind::Own own;
+    typename Kind::Memory memory;
     std::vector<float> dlogits;  // (WORDS, places)
     Thread(const Block<Kind> &block, int64_t most, int64_t dim)
-        : own(most, block.places, dim), dlogits(WORDS * block.places) {}
+        : memory(most, block.places, dim), dlogits(WORDS * block.places) {}
 };
 
+// Computes the exponentials of a tile, their sums, and the highest logits.
 template <class Kind>
 void score(const Softmax &softmax, int64_t tile, Block<Kind> &block, Thread<Kind> &thread) {
     const int64_t size = softmax.size(tile);
-    const Dense<float> scores = block.of_tile(tile);
+    const Dense<float> scores = block.tile_exponentials(tile);
     const float *bias = softmax.bias + tile * WORDS;
-    thread.own.score(softmax.words_of(tile), size, block.own, scores);
+    thread.memory.score(softmax.words_of(tile), size, block.factors, scores);
     for (int64_t token = 0; token < block.places; token += LANES) {
         const Vector highest = add_biases({scores.first + token, scores.dim}, size, bias);
         Vector sum = {};
@@ -174,14 +186,14 @@ void score(const Softmax &softmax, int64_t tile, Block<Kind> &block, Thread<Kind
     }
 }
 
-// log-sum-exp of some tokens, one a lane, into log_sum.
+// Writes the log-sum-exp of LANES tokens to log_sum.
 template <class Kind>
-void normalise(int64_t tiles, int64_t token, Block<Kind> &block, float *log_sum) {
+void normalize(int64_t tiles, int64_t token, Block<Kind> &block, float *log_sum) {
     const auto highest_of = [&](int64_t tile) { return &block.highest[tile * block.places + token]; };
     Vector highest = load(highest_of(0));
     for (int64_t tile = 1; tile < tiles; ++tile) {
-        const Vector of_tile = load(highest_of(tile));
-        highest = of_tile > highest ? of_tile : highest;
+        const Vector tile_highest = load(highest_of(tile));
+        highest = tile_highest > highest ? tile_highest : highest;
     }
     double sums[LANES] = {};
     for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -198,11 +210,12 @@ void normalise(int64_t tiles, int64_t token, Block<Kind> &block, float *log_sum)
     for (int64_t tile = 0; tile < tiles; ++tile) store(highest_of(tile), load(highest_of(tile)) * scale);
 }
 
-// What a tile adds to the gradients. Of the first tokens of all, its own words' are set.
+// Adds the contribution of a tile to the gradients. The first block of tokens sets the gradients of the words instead.
 template <To TO, class Kind>
-void differentiate(const Softmax &softmax, int64_t tile, const int64_t *target, Block<Kind> &block, Thread<Kind> &thread) {
+void differentiate(const Softmax &softmax, int64_t tile, const int64_t *target, Block<Kind> &block,
+                   Thread<Kind> &thread) {
     const int64_t size = softmax.size(tile), places = block.places;
-    const Dense<float> dlogits{thread.dlogits.data(), places}, exponentials = block.of_tile(tile);
+    const Dense<float> dlogits{thread.dlogits.data(), places}, exponentials = block.tile_exponentials(tile);
     for (int64_t token = 0; token < places; token += LANES) {
         const Vector scale = load(&block.highest[tile * places + token]) * load(&block.share[token]);
         for (int64_t w = 0; w < size; ++w) store(dlogits[w] + token, load(exponentials[w] + token) * scale);
@@ -217,18 +230,19 @@ void differentiate(const Softmax &softmax, int64_t tile, const int64_t *target, 
         float &dbias = softmax.dbias[tile * WORDS + w];
         dbias = TO == To::ADD ? dbias + sum(sums) : sum(sums);
     }
-    thread.own.template differentiate<TO>({dlogits.first, dlogits.dim}, softmax.words_of(tile), size, block.own,
-                                          block.tokens, softmax.dwords_of(tile));
+    thread.memory.template differentiate<TO>({dlogits.first, dlogits.dim}, softmax.words_of(tile), size, block.factors,
+                                             block.tokens, softmax.dwords_of(tile));
 }
 
 template <class Kind>
-double loss_and_gradients(int threads, const Examples &examples, const Softmax &softmax, int64_t most, float *dvectors) {
+double loss_and_gradients(int threads, const Examples &examples, const Softmax &softmax, int64_t most,
+                          float *dvectors) {
     const int64_t count = examples.count, dim = examples.dim;
     most = std::min(most, Kind::MOST);
     const int64_t tiles = softmax.tiles(), blocks = (count + most - 1) / most, width = (count + blocks - 1) / blocks;
     Block<Kind> block(width, softmax);
-    std::vector<Thread<Kind>> of_threads;
-    for (int thread = 0; thread < threads; ++thread) of_threads.emplace_back(block, width, dim);
+    std::vector<Thread<Kind>> thread_states;
+    for (int thread = 0; thread < threads; ++thread) thread_states.emplace_back(block, width, dim);
     double total = 0;
     for (int64_t start = 0; start < count; start += width) {
         const Dense<const float> vectors{examples.vectors + start * dim, dim};
@@ -236,32 +250,31 @@ double loss_and_gradients(int threads, const Examples &examples, const Softmax &
         block.read(vectors, examples.share + start, std::min(width, count - start));
         std::atomic<int64_t> next{0};
         share_work(threads, threads, [&](int64_t thread) {
-            for (int64_t tile; (tile = next++) < tiles;) score(softmax, tile, block, of_threads[thread]);
+            for (int64_t tile; (tile = next++) < tiles;) score(softmax, tile, block, thread_states[thread]);
         });
 
         std::vector<float> log_sum(block.places);
-        share_work(threads, block.places / LANES, [&](int64_t group) {
-            normalise(tiles, group * LANES, block, &log_sum[group * LANES]);
-        });
+        share_work(threads, block.places / LANES,
+                   [&](int64_t group) { normalize(tiles, group * LANES, block, &log_sum[group * LANES]); });
         for (int64_t token = 0; token < block.tokens; ++token) {
-            float own;
-            dots(vectors.from(token), 1, Dense<const float>{softmax.words + target[token] * dim, dim}, 1, &own, 1);
-            total += block.share[token] * (log_sum[token] - own - softmax.bias[target[token]]);
+            float score;
+            dots(vectors.from(token), 1, Dense<const float>{softmax.words + target[token] * dim, dim}, 1, &score, 1);
+            total += block.share[token] * (log_sum[token] - score - softmax.bias[target[token]]);
         }
 
-        // Each thread the same tiles in every run, so that sums are the same to the last bit.
+        // Each thread has the same tiles in each run, so that sums are reproducible to the last bit.
         share_work(threads, threads, [&](int64_t thread) {
-            of_threads[thread].own.clear();
+            thread_states[thread].memory.clear();
             for (int64_t tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; ++tile) {
                 if (start == 0)
-                    differentiate<To::SET>(softmax, tile, target, block, of_threads[thread]);
+                    differentiate<To::SET>(softmax, tile, target, block, thread_states[thread]);
                 else
-                    differentiate<To::ADD>(softmax, tile, target, block, of_threads[thread]);
+                    differentiate<To::ADD>(softmax, tile, target, block, thread_states[thread]);
             }
         });
-        const Dense<float> found{dvectors + start * dim, dim};
-        std::fill_n(found.first, block.tokens * dim, 0.0f);
-        for (Thread<Kind> &thread : of_threads) thread.own.add_to(found, block.tokens);
+        const Dense<float> block_dvectors{dvectors + start * dim, dim};
+        std::fill_n(block_dvectors.first, block.tokens * dim, 0.0f);
+        for (Thread<Kind> &thread : thread_states) thread.memory.add_to(block_dvectors, block.tokens);
     }
     return total;
 }
@@ -284,3 +297,5 @@ bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t
     *total = loss(threads, examples, softmax, most, dvectors);
     return true;
 }
+
+}  // namespace vocabench

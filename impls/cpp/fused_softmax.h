@@ -1,10 +1,12 @@
-// The loss of full softmax and its gradients, whose logits never exist whole. All arrays are float32 and dense.
+// The loss of full softmax and its gradients, without the whole array of logits. All arrays are float32 and dense.
 
 #pragma once
 
 #include <cstdint>
 
-// N vectors (N, dim); the word that each should lead to, and what each loss counts for, (N,).
+namespace vocabench {
+
+// N hidden vectors (N, dim), their target words (N,), and the weight `share` of each loss (N,).
 struct Examples {
     int64_t count, dim;
     const float *vectors;
@@ -12,12 +14,14 @@ struct Examples {
     const float *share;
 };
 
-// total: the sum of the negative log-likelihoods in nats, each times its share; and its gradients by the vectors
-// (N, dim), the words (V, dim) and their bias (V,). dim: a multiple of the numbers of a register, 16 at most.
+// Computes total, the sum of the negative log-likelihoods in nats, each times its share, and its gradients with respect
+// to the vectors (N, dim), the words (V, dim) and the biases (V,). dim must be a multiple of 16.
 //
-// False, and nothing of these, where a target is none of the words.
+// Returns false and computes nothing if a target is not a word.
 //
-// most: examples whose numbers for all words are in memory at a time.
-// by_unit: whether products are made by a unit for matrices, as `matrix_unit.h` has it.
+// most: examples whose values for all words are in memory at a time.
+// by_unit: whether to use the matrix unit, as in `matrix_unit.h`.
 bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, bool by_unit, const float *words,
                    const float *bias, float *total, float *dvectors, float *dwords, float *dbias);
+
+}  // namespace vocabench

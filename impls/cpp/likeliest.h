@@ -1,12 +1,14 @@
-// Where a search writes what it has found.
+// Output arrays of a search for the likeliest words.
 
 #pragma once
 
 #include <cstdint>
 
-// values, ids (N, k): log P(word) and number of the k likeliest words of each vector, best first, equals by number.
-// share (N,): of the clusters, or the nodes of a tree, that were looked at for them. Where what is given is no numbers,
-// share is 0, values are no numbers and ids the first ones.
+namespace vocabench {
+
+// values, ids (N, k): log P(word) and id of the k likeliest words for each vector, best first, equal values by id.
+// share (N,): fraction of the clusters, or of the nodes of a tree, that the search computed. For a vector with NaN,
+// share is 0, the values are NaN and the ids are the first k.
 //
 // Id: int32_t or int64_t.
 template <class Id>
@@ -18,3 +20,5 @@ struct Likeliest {
 
     Likeliest from(int64_t vector) const { return {k, values + vector * k, ids + vector * k, share + vector}; }
 };
+
+}  // namespace vocabench

@@ -1,4 +1,4 @@
-// Logarithms of the probabilities with which a way down a tree turns left or right.
+// Log-probabilities of turning left or right at the node of a tree.
 
 #pragma once
 
@@ -6,10 +6,11 @@
 
 #include "tiles.h"
 
-namespace {
+namespace vocabench {
 
-// log(1 + u), for 0 <= u <= 1, to a rounding or two: of half as much where that is nearer to 1, by a polynomial.
-Vector log_above_one(Vector u) {
+// log(1 + u) for 0 <= u <= 1, accurate to one or two roundings. Arguments nearer to 1 are halved first; the rest is a
+// polynomial.
+static Vector log_above_one(Vector u) {
     const auto halved = u > Vector{} + 0.41421356f;
     u = halved ? u * 0.5f - 0.5f : u;
     Vector sum = u * 7.0376836292e-2f - 1.1514610310e-1f;
@@ -25,21 +26,21 @@ Vector log_above_one(Vector u) {
     return halved ? log + 0.693147181f : log;
 }
 
-// log sigma(score) and log sigma(-score), of one number or of a vector's.
+// log sigma(score) and log sigma(-score), for one score or one per lane.
 template <class Number>
 struct Turns {
     Number left, right;
 };
 
-Turns<Vector> log_turns(const Vector &score) {
+static Turns<Vector> log_turns(const Vector &score) {
     const Vector zero = {};
-    const Vector both = log_above_one(exp(score < zero ? score : -score));  // of what they have in common
-    return {(score < zero ? score : zero) - both, (score < zero ? zero : -score) - both};
+    const Vector common = log_above_one(exp(score < zero ? score : -score));
+    return {(score < zero ? score : zero) - common, (score < zero ? zero : -score) - common};
 }
 
-Turns<float> log_turns(float score) {
-    const float both = std::log1p(std::exp(-std::abs(score)));
-    return {std::min(score, 0.0f) - both, std::min(-score, 0.0f) - both};
+static Turns<float> log_turns(float score) {
+    const float common = std::log1p(std::exp(-std::abs(score)));
+    return {std::min(score, 0.0f) - common, std::min(-score, 0.0f) - common};
 }
 
-}  // namespace
+}  // namespace vocabench

@@ -1,4 +1,4 @@
-// Scores to log-probabilities.
+// Conversion of scores to log-probabilities.
 
 #pragma once
 
@@ -6,10 +6,10 @@
 
 #include "tiles.h"
 
-namespace {
+namespace vocabench {
 
-// log softmax of `size` scores, in place, and `added` on top.
-void log_softmax(float *scores, int64_t size, float added) {
+// Replaces `size` scores by their log softmax plus `added`.
+static void log_softmax(float *scores, int64_t size, float added) {
     float highest = scores[0];
     for (int64_t s = 1; s < size; ++s) highest = std::max(highest, scores[s]);
     Vector sums = {};
@@ -21,4 +21,4 @@ void log_softmax(float *scores, int64_t size, float added) {
     for (s = 0; s < size; ++s) scores[s] += shift;
 }
 
-}  // namespace
+}  // namespace vocabench

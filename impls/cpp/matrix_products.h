@@ -1,24 +1,31 @@
-// Products of float32 matrices, for a processor that has a unit for them. See `matrix_unit.h`.
+// Products of float32 matrices on processors with a matrix unit. See `matrix_unit.h`.
 
 #pragma once
 
 #include <cstdint>
 
-// Rows of numbers, of which products are made, each of one factor with each of the other: `count` rows of `depth`.
+namespace vocabench {
+
+// One factor of a product: `count` rows of `depth` elements, each of which is multiplied with each row of the other
+// factor.
 struct Factor {
     const float *first;
     int64_t count, depth;
-    int64_t by_row, by_number;  // how far apart they are: one of both 1
+    int64_t row_stride, element_stride;  // one of both is 1
 
-    // Of a dense matrix the rows, or the columns.
+    // The rows or the columns of a dense matrix.
     static Factor of(const float *first, int64_t rows, int64_t columns, bool by_columns) {
         return by_columns ? Factor{first, columns, rows, 1, columns} : Factor{first, rows, columns, columns, 1};
     }
-    Factor rows(int64_t start, int64_t some) const { return {first + start * by_row, some, depth, by_row, by_number}; }
-    Factor numbers(int64_t start, int64_t some) const {
-        return {first + start * by_number, count, some, by_row, by_number};
+    Factor rows(int64_t start, int64_t size) const {
+        return {first + start * row_stride, size, depth, row_stride, element_stride};
+    }
+    Factor elements(int64_t start, int64_t size) const {
+        return {first + start * element_stride, count, size, row_stride, element_stride};
     }
 };
 
-// out (left.count, right.count), the products of rows of the left, each with all of the right, of as many numbers.
+// out (left.count, right.count): dot products of each row of the left with each row of the right, of equal depth.
 void matrix_product(int threads, const Factor &left, const Factor &right, float *out);
+
+}  // namespace vocabench

@@ -1,15 +1,15 @@
-// Products of a vector with a few others, wherever these lie.
+// Dot products of one vector with a few others at arbitrary addresses.
 
 #pragma once
 
 #include "tiles.h"
 
-namespace {
+namespace vocabench {
 
-// scores (S,): the others are read side by side, so that memory is waited for once.
+// scores (S,): the S others are read side by side, so that their cache misses overlap.
 template <int S>
-void products_with(const float *vector, const float *const *others, int64_t dim, float *scores) {
-    Vector sums[S][2] = {};  // two of each, for one would be waited for
+static void products_with(const float *vector, const float *const *others, int64_t dim, float *scores) {
+    Vector sums[S][2] = {};  // two accumulators each, because one would be bound by latency
     int64_t d = 0;
     for (; d + 2 * LANES <= dim; d += 2 * LANES)
         for (int half = 0; half < 2; ++half)
@@ -21,4 +21,4 @@ void products_with(const float *vector, const float *const *others, int64_t dim,
     }
 }
 
-}  // namespace
+}  // namespace vocabench

@@ -1,5 +1,5 @@
-// `cluster_products.h`, `cluster_losses.h` and `cluster_search.h` for words in a slab (clusters, slots, dim), as frameworks with shapes that
-// stand still have them, and whole numbers of 32 bits.
+// `cluster_products.h`, `cluster_losses.h` and `cluster_search.h` for words in a slab (clusters, slots, dim) and int32
+// indices, which is the layout of frameworks with static shapes.
 
 #pragma once
 
@@ -9,10 +9,12 @@
 #include "cluster_losses.h"
 #include "cluster_search.h"
 
+namespace vocabench {
+
 // Words by cluster and slot.
 struct Slab {
     const float *words;
-    const int32_t *ids;  // (clusters, slots) of the words; negative in empty slots, which come last
+    const int32_t *ids;  // (clusters, slots) word ids; negative in empty slots, which come last
     int64_t clusters, slots, dim;
 
     int64_t size(int64_t cluster) const {
@@ -24,9 +26,9 @@ struct Slab {
 // Tokens, sorted by cluster, and their vectors.
 struct Tokens {
     const float *vectors;
-    const int32_t *row;  // (count,) the vector of each
+    const int32_t *row;  // (count,) row of each token in `vectors`
     int64_t count;
-    const int32_t *end;  // (clusters,) one past each cluster's last; tokens beyond the last one's are no cluster's
+    const int32_t *end;  // (clusters,) one past the last token of each cluster; tokens beyond belong to no cluster
 };
 
 class SlabKernels {
@@ -39,15 +41,15 @@ class SlabKernels {
         }
     }
 
-    // scores (count, slots), 0 of tokens that are no cluster's. bias (clusters, slots) or null.
+    // scores (count, slots), 0 for tokens without a cluster. bias (clusters, slots) or null.
     void scores(const Tokens &tokens, const float *bias, float *scores) const {
         const std::vector<int64_t> row = rows(tokens);
         cluster_scores(threads_, tokens.vectors, row.data(), slab_.words, clusters(tokens.end), bias, scores);
         std::fill(scores + clustered(tokens) * slab_.slots, scores + tokens.count * slab_.slots, 0.0f);
     }
 
-    // As `cluster_losses`: losses (count,), and if they are asked for excess (count, slots) and dvectors (count, dim), all
-    // 0 of tokens that are no cluster's.
+    // `cluster_losses`: losses (count,) and, unless null, excess (count, slots) and dvectors (count, dim). All are 0
+    // for tokens without a cluster.
     void losses(const Tokens &tokens, const int32_t *slot, const float *bias, float *losses, float *excess,
                 float *dvectors) const {
         const std::vector<int64_t> row = rows(tokens);
@@ -61,7 +63,7 @@ class SlabKernels {
             std::fill_n(dvectors + row[token] * slab_.dim, slab_.dim, 0.0f);
     }
 
-    // dslab and dbias (clusters, slots) or null, 0 of slots that hold no word.
+    // dslab, and dbias (clusters, slots) or null. Both are 0 in empty slots.
     void gradients(const Tokens &tokens, const float *excess, const float *weight, float *dslab, float *dbias) const {
         const std::vector<int64_t> row = rows(tokens);
         for (int64_t cluster = 0; cluster < slab_.clusters; ++cluster) {
@@ -72,7 +74,7 @@ class SlabKernels {
         cluster_gradients(threads_, tokens.vectors, row.data(), clusters(tokens.end), excess, weight, dslab, dbias);
     }
 
-    // As the search takes them. bias (clusters, slots) or null.
+    // The words as `likeliest_words` takes them. bias (clusters, slots) or null.
     ClusteredWords<int32_t> words(const float *bias) const { return {slab_.words, bias, slab_.ids, clusters(nullptr)}; }
 
   private:
@@ -86,3 +88,5 @@ class SlabKernels {
     Slab slab_;
     std::vector<int64_t> start_, size_;
 };
+
+}  // namespace vocabench

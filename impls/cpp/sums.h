@@ -1,10 +1,10 @@
-// Sums of vectors, each by its weight, in tiles that stay in registers.
+// Weighted sums of vectors, computed in register tiles.
 
 #pragma once
 
 #include "tiles.h"
 
-namespace {
+namespace vocabench {
 
 #ifdef __AVX512F__
 constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
@@ -12,8 +12,8 @@ constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
 constexpr int SUM_ROWS = 6, SUM_VECTORS = 2;
 #endif
 
-// place: of whole vectors' bytes.
-void store_past_caches(float *place, const Vector &vector) {
+// Stores a vector without a place in any cache. `place` must be aligned to a vector.
+static void store_past_caches(float *place, const Vector &vector) {
 #if __has_builtin(__builtin_nontemporal_store)
     __builtin_nontemporal_store(vector, reinterpret_cast<Vector *>(place));
 #elif defined(__AVX512F__)
@@ -23,13 +23,16 @@ void store_past_caches(float *place, const Vector &vector) {
 #endif
 }
 
-// What becomes of sums: out =, out +=, or out = in memory without a place in any cache.
+// What happens with a sum: out = sum, out += sum, or out = sum written past the caches.
 enum class To { SET, ADD, MEMORY };
 
-// V vectors' worth of numbers from d on, of each of R out, become weights (R, count) of those of `count` rows.
-// AHEAD: weights, an out's one after the other, come from memory, and those of the next R out are fetched meanwhile.
+// Computes V vectors of elements, starting at element d, of each of R outputs: the sums of `count` rows with weights
+// (R, count).
+//
+// AHEAD: the weights of an output are contiguous and come from memory; those of the next R outputs are prefetched.
 template <int R, int V, To TO, bool AHEAD = false, class Out, class Rows>
-void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t count, Rows rows, int64_t d, Out out) {
+static void sum_tile(const float *weights, int64_t out_stride, int64_t row_stride, int64_t count, Rows rows, int64_t d,
+                     Out out) {
     Vector sums[R][V] = {};
     if constexpr (TO == To::ADD)
         for (int r = 0; r < R; ++r)
@@ -38,12 +41,12 @@ void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t coun
         const float *row = rows[k] + d;
         if constexpr (AHEAD)
             if (k % LINE == 0)
-                for (int r = 0; r < R; ++r) __builtin_prefetch(weights + (R + r) * by_out + k);
-        Vector read[V];
-        for (int v = 0; v < V; ++v) read[v] = load(row + v * LANES);
+                for (int r = 0; r < R; ++r) __builtin_prefetch(weights + (R + r) * out_stride + k);
+        Vector parts[V];
+        for (int v = 0; v < V; ++v) parts[v] = load(row + v * LANES);
         for (int r = 0; r < R; ++r) {
-            const float weight = weights[r * by_out + k * by_row];
-            for (int v = 0; v < V; ++v) sums[r][v] += weight * read[v];
+            const float weight = weights[r * out_stride + k * row_stride];
+            for (int v = 0; v < V; ++v) sums[r][v] += weight * parts[v];
         }
     }
     for (int r = 0; r < R; ++r)
@@ -56,58 +59,59 @@ void sum_tile(const float *weights, int64_t by_out, int64_t by_row, int64_t coun
         }
 }
 
-// V vectors' worth of numbers from d on, of `outs` out, become weights (outs, count) of those of `count` rows.
-// weights: that of out o and row k is at `o * by_out + k * by_row`.
+// Computes V vectors of elements, starting at element d, of each of `outs` outputs: the sums of `count` rows with
+// weights (outs, count). The weight of output o and row k is at `o * out_stride + k * row_stride`.
 template <int V, To TO, bool AHEAD = false, class Out, class Rows>
-void strip_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows, int64_t d,
-                Out out) {
-    by_halves<SUM_ROWS>(outs, [&](int64_t o, auto some_outs) {
-        sum_tile<some_outs(), V, TO, AHEAD>(weights + o * by_out, by_out, by_row, count, rows, d, out.from(o));
+static void strip_sums(const float *weights, int64_t out_stride, int64_t row_stride, int64_t outs, int64_t count,
+                       Rows rows, int64_t d, Out out) {
+    by_halves<SUM_ROWS>(outs, [&](int64_t o, auto out_count) {
+        sum_tile<out_count(), V, TO, AHEAD>(weights + o * out_stride, out_stride, row_stride, count, rows, d,
+                                            out.from(o));
     });
 }
 
-// work(first, constant) for strips of so many vectors' worth of numbers.
+// Splits `vectors` vectors of elements into strips and calls work(first, size) with a constant size.
 template <class Work>
-void by_strips(int64_t vectors, Work work) {
+static void by_strips(int64_t vectors, Work work) {
     by_pieces<SUM_VECTORS>(vectors, work);
 }
 
-// The numbers from d on, which are too few for a vector.
+// Computes the elements from d on, which are fewer than a vector.
 template <To TO, class Out, class Rows>
-void rest_of_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows,
-                  int64_t d, Out out) {
+static void rest_of_sums(const float *weights, int64_t out_stride, int64_t row_stride, int64_t outs, int64_t count,
+                         Rows rows, int64_t d, Out out) {
     for (int64_t o = 0; o < outs; ++o)
         for (int64_t rest = d; rest < rows.dim; ++rest) {
             float total = TO == To::ADD ? out[o][rest] : 0;
-            for (int64_t k = 0; k < count; ++k) total += weights[o * by_out + k * by_row] * rows[k][rest];
+            for (int64_t k = 0; k < count; ++k) total += weights[o * out_stride + k * row_stride] * rows[k][rest];
             out[o][rest] = total;
         }
 }
 
-// As `strip_sums`, of all numbers: strip by strip, which stays in the nearest cache while all out go by. `next` (ahead,
-// dim) are rows that are wanted after these, and fetched in the meantime.
+// `strip_sums` for all elements, strip by strip: a strip of the rows stays in the L1 cache for all outputs. The rows
+// `next` (ahead, dim) are used after this call and are prefetched.
 template <To TO, class Out, class Rows>
-void weighted_sums(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count, Rows rows,
-                   Out out, Rows next, int64_t ahead) {
-    by_strips(rows.dim / LANES, [&](int64_t v, auto some) {
+static void weighted_sums(const float *weights, int64_t out_stride, int64_t row_stride, int64_t outs, int64_t count,
+                          Rows rows, Out out, Rows next, int64_t ahead) {
+    by_strips(rows.dim / LANES, [&](int64_t v, auto size) {
         for (int64_t k = 0; k < ahead; ++k)
-            for (int place = 0; place < some() * LANES; place += LINE) __builtin_prefetch(next[k] + v * LANES + place);
-        strip_sums<some(), TO>(weights, by_out, by_row, outs, count, rows, v * LANES, out);
+            for (int place = 0; place < size() * LANES; place += LINE) __builtin_prefetch(next[k] + v * LANES + place);
+        strip_sums<size(), TO>(weights, out_stride, row_stride, outs, count, rows, v * LANES, out);
     });
-    rest_of_sums<TO>(weights, by_out, by_row, outs, count, rows, rows.dim / LANES * LANES, out);
+    rest_of_sums<TO>(weights, out_stride, row_stride, outs, count, rows, rows.dim / LANES * LANES, out);
 }
 
-// As `strip_sums`, of all numbers: out by out, as memory takes them; strip by strip, it takes twice as long.
+// `strip_sums` for all elements, output by output, which is the order of memory. Strip by strip it takes twice as long.
 template <To TO, class Out, class Rows>
-void weighted_sums_in_order(const float *weights, int64_t by_out, int64_t by_row, int64_t outs, int64_t count,
-                            Rows rows, Out out) {
-    by_halves<SUM_ROWS>(outs, [&](int64_t o, auto some_outs) {
-        by_strips(rows.dim / LANES, [&](int64_t v, auto some) {
-            const float *own = weights + o * by_out;
-            sum_tile<some_outs(), some(), TO>(own, by_out, by_row, count, rows, v * LANES, out.from(o));
+static void weighted_sums_in_order(const float *weights, int64_t out_stride, int64_t row_stride, int64_t outs,
+                                   int64_t count, Rows rows, Out out) {
+    by_halves<SUM_ROWS>(outs, [&](int64_t o, auto out_count) {
+        by_strips(rows.dim / LANES, [&](int64_t v, auto size) {
+            const float *first = weights + o * out_stride;
+            sum_tile<out_count(), size(), TO>(first, out_stride, row_stride, count, rows, v * LANES, out.from(o));
         });
     });
-    rest_of_sums<TO>(weights, by_out, by_row, outs, count, rows, rows.dim / LANES * LANES, out);
+    rest_of_sums<TO>(weights, out_stride, row_stride, outs, count, rows, rows.dim / LANES * LANES, out);
 }
 
-}  // namespace
+}  // namespace vocabench

@@ -1,9 +1,9 @@
-// How threads share work: those of OpenMP, where a framework has loaded it, or ours, which sleep when there is none.
+// Threads that share work: those of OpenMP if a framework has loaded it, or else helpers that sleep between calls.
 //
-// To make a thread takes longer than to find the likeliest words of a vector, and so may waking one. Linux likes to wake a
-// thread on the CPU of the one that wakes it, or on its last one, even if another is idle, and leaves two on one CPU for
-// milliseconds, in which a call is over. So a helper that would wake where the caller is is sent away first, and the caller
-// sleeps for none unless it has waited long.
+// Starting a thread takes longer than finding the likeliest words of a vector, and so may waking one. Linux tends to
+// wake a thread on the CPU of its waker or on its own last CPU, even if another one is idle, and leaves two threads on
+// one CPU for milliseconds, which is longer than a call. Therefore a helper that would wake on the caller's CPU is
+// moved away first, and the caller spins before it sleeps.
 
 #pragma once
 
@@ -14,32 +14,37 @@
 #include <exception>
 
 #ifdef THREADS_OF_OPENMP
-// What GCC makes of `#pragma omp parallel`. Called by its name, any compiler shares the threads of the OpenMP that the
-// framework has loaded, where each would want its own.
-extern "C" void GOMP_parallel(void (*work)(void *), void *own, unsigned threads, unsigned flags);
+// What GCC compiles `#pragma omp parallel` into. Calling it by name lets any compiler share the threads of the OpenMP
+// runtime that the framework has loaded. With the pragma, each compiler would link its own runtime.
+extern "C" void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned flags);
 #else
-#include <deque>
 #include <linux/futex.h>
-#include <new>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <thread>
 #include <unistd.h>
 
-// A number that threads sleep for.
+#include <deque>
+#include <new>
+#include <thread>
+#endif
+
+namespace vocabench {
+
+#ifndef THREADS_OF_OPENMP
+// A number whose changes threads can sleep for.
 class Awaited {
   public:
     std::atomic<uint32_t> number{0};
 
-    // Returns once the number is another than `seen`, or for no reason.
+    // Returns once the number differs from `seen`, or spuriously.
     void sleep(uint32_t seen) {
         ++sleeping_;
         syscall(SYS_futex, &number, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
         --sleeping_;
     }
 
-    // To be called when the number has changed.
+    // Wakes up to `most` sleepers. To be called after the number has changed.
     void wake(int most) {
         if (sleeping_) syscall(SYS_futex, &number, FUTEX_WAKE_PRIVATE, most, nullptr, nullptr, 0);
     }
@@ -48,62 +53,63 @@ class Awaited {
     std::atomic<int> sleeping_{0};
 };
 
-// Threads that help whoever calls, one caller at a time.
+// Threads that help one caller at a time.
 class Helpers {
   public:
     using Work = void (*)(void *) noexcept;
 
-    // Those of this library. They stay until the process ends.
+    // The helpers of this library. They exist until the process ends.
     static Helpers &ours() {
-        static Helpers *const helpers = made();
+        static Helpers *const helpers = create();
         return *helpers;
     }
 
-    // work(own) by the caller and by as many helpers at most as come before the caller is through with it. Where they
-    // help another, or the system has none, the caller does it alone.
-    void help(uint32_t helpers, Work work, void *own) {
-        if (busy_.exchange(true, std::memory_order_acquire)) return work(own);
+    // Runs work(data) in the caller and in up to `helpers` helpers, as many as arrive before the caller has finished.
+    // If the helpers are busy with another caller, or the system has no threads, the caller works alone.
+    void help(uint32_t helpers, Work work, void *data) {
+        if (busy_.exchange(true, std::memory_order_acquire)) return work(data);
         hire(helpers);
         send_away();
-        work_ = work, own_ = own;
+        work_ = work, data_ = data;
         places_.number = helpers * PLACE;
         ++turn_.number;
         turn_.wake(helpers);
-        work(own);
+        work(data);
         for (uint32_t left = places_.number &= AT_WORK; left; left = places_.number)
-            if (!awake([&] { return places_.number != left; })) places_.sleep(left);
+            if (!spin_until([&] { return places_.number != left; })) places_.sleep(left);
         busy_.store(false, std::memory_order_release);
     }
 
   private:
     struct Helper {
-        explicit Helper(Helpers &whose) {
-            std::thread started([this, &whose, turn = whose.turn_.number.load()] { whose.serve(*this, turn); });
+        explicit Helper(Helpers &pool) {
+            std::thread started([this, &pool, turn = pool.turn_.number.load()] { pool.serve(*this, turn); });
             thread = started.native_handle();
             started.detach();
         }
         pthread_t thread;
-        std::atomic<int> cpu{-1};  // where it was when it last had nothing to do
+        std::atomic<int> cpu{-1};  // CPU on which it last became idle
     };
 
-    static constexpr std::chrono::microseconds AWAKE{100};
-    // Of the number of places: those at work, and what a helper adds that may still come.
+    static constexpr std::chrono::microseconds SPIN{100};
+    // `places_` counts helpers at work in its low bits, and places for helpers that may still arrive in its high bits.
     static constexpr uint32_t AT_WORK = 0xffff, PLACE = AT_WORK + 1;
 
-    // Whether `come` is true before some time is over, which is often shorter than to sleep and be woken.
-    template <class Come>
-    static bool awake(Come come) {
-        const auto until = std::chrono::steady_clock::now() + AWAKE;
-        while (!come()) {
+    // Waits for the condition for a short time, which is often quicker than sleeping and being woken. Returns whether
+    // it came true.
+    template <class Condition>
+    static bool spin_until(Condition condition) {
+        const auto until = std::chrono::steady_clock::now() + SPIN;
+        while (!condition()) {
             if (std::chrono::steady_clock::now() >= until) return false;
             __builtin_ia32_pause();
         }
         return true;
     }
 
-    static Helpers *made() {
+    static Helpers *create() {
         static Helpers *const helpers = new Helpers;
-        // A child of fork() has none of its parent's threads, whatever these are at.
+        // A child of fork() has none of its parent's threads, whatever their state.
         pthread_atfork(nullptr, nullptr, [] { new (helpers) Helpers; });
         return helpers;
     }
@@ -111,11 +117,11 @@ class Helpers {
     void hire(uint32_t helpers) {
         try {
             while (hired_.size() < helpers) hired_.emplace_back(*this);
-        } catch (const std::exception &) {  // no thread, or no memory, for another
+        } catch (const std::exception &) {  // no more threads or memory: the present helpers must do
         }
     }
 
-    // Helpers that are on the caller's CPU go to others, if it may use any.
+    // Moves helpers from the caller's CPU to the other allowed CPUs, if there are any.
     void send_away() {
         const int here = sched_getcpu();
         cpu_set_t others;
@@ -135,12 +141,12 @@ class Helpers {
     void serve(Helper &helper, uint32_t seen) {
         while (true) {
             helper.cpu = sched_getcpu();
-            if (!awake([&] { return turn_.number != seen; })) turn_.sleep(seen);
+            if (!spin_until([&] { return turn_.number != seen; })) turn_.sleep(seen);
             seen = turn_.number;
             uint32_t places = places_.number;
             while (places >= PLACE)
                 if (places_.number.compare_exchange_weak(places, places - PLACE + 1)) {
-                    work_(own_);
+                    work_(data_);
                     if (!(--places_.number & AT_WORK)) places_.wake(1);
                     break;
                 }
@@ -148,43 +154,41 @@ class Helpers {
     }
 
     std::atomic<bool> busy_{false};
-    Awaited turn_, places_;  // calls so far; places for helpers in this one
-    std::deque<Helper> hired_;  // which stay where they are
+    Awaited turn_, places_;     // number of calls; places for helpers in the present call
+    std::deque<Helper> hired_;  // a deque, because helpers must not move
     Work work_ = nullptr;
-    void *own_ = nullptr;
+    void *data_ = nullptr;
 };
 #endif
 
-namespace {
-
-// work(number) for each number below `count`, by so many threads. What the first of them throws the caller does, when all
-// have stopped.
+// Calls work(number) for each number below `count` in up to `threads` threads. The first exception that `work` throws
+// is rethrown in the caller when all threads have stopped.
 template <class Work>
-void share_work(int threads, int64_t count, Work work) {
+static void share_work(int threads, int64_t count, Work work) {
     std::atomic<int64_t> next{0};
     std::atomic<bool> failed{false};
     std::exception_ptr thrown;
-    auto some = [&]() noexcept {
+    auto take_numbers = [&]() noexcept {
         try {
             for (int64_t number; (number = next++) < count;) work(number);
         } catch (...) {
-            next = count;  // no other is begun
+            next = count;  // starts no other number
             if (!failed.exchange(true)) thrown = std::current_exception();
         }
-        __builtin_ia32_sfence();  // what went past the caches is there before the threads meet
+        __builtin_ia32_sfence();  // makes non-temporal stores visible before the threads join
     };
     const int64_t helpers = std::min<int64_t>(threads, count) - 1;
     if (helpers <= 0) {
-        some();
+        take_numbers();
     } else {
-        const auto call = [](void *own) noexcept { (*static_cast<decltype(some) *>(own))(); };
+        const auto call = [](void *data) noexcept { (*static_cast<decltype(take_numbers) *>(data))(); };
 #ifdef THREADS_OF_OPENMP
-        GOMP_parallel(call, &some, threads, 0);
+        GOMP_parallel(call, &take_numbers, threads, 0);
 #else
-        Helpers::ours().help(helpers, call, &some);
+        Helpers::ours().help(helpers, call, &take_numbers);
 #endif
     }
     if (failed) std::rethrow_exception(thrown);
 }
 
-}  // namespace
+}  // namespace vocabench

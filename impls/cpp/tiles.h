@@ -1,4 +1,7 @@
-// Products of vectors with the words of a cluster, each read where it lies, in tiles of sums that stay in registers.
+// SIMD vectors, and dot products of vectors with words, computed in register tiles.
+//
+// Functions in the headers of the kernels are static. Each source has a copy of its own, which the compiler can inline
+// and specialize even if it is large.
 
 #pragma once
 
@@ -12,29 +15,29 @@
 
 #include "cluster_products.h"
 
-namespace {
+namespace vocabench {
 
-#ifdef __AVX512F__  // 32 registers: the sums of a tile, and what a step reads
+#ifdef __AVX512F__  // 32 registers hold the sums of a tile and the operands of one step
 constexpr int LANES = 16, DOT_TOKENS = 4, DOT_WORDS = 6;
 #else  // 16 registers
 constexpr int LANES = 8, DOT_TOKENS = 3, DOT_WORDS = 4;
 #endif
-// Whose vectors stay in the cache next to a core while a cluster's words go by; side by side they are whole strips.
+// Tokens whose vectors stay in the L2 cache while the words of a cluster are read. Side by side they fill whole strips.
 constexpr int64_t TOKENS = LANES == 16 ? 64 : 48;
 
-constexpr int LINE = 16;  // numbers that a cache fetches together
+constexpr int LINE = 16;  // floats per cache line
 
 using Vector = float __attribute__((vector_size(4 * LANES)));
 
-// From and to memory that may lie anyhow.
-Vector load(const float *place) {
+// Unaligned load and store.
+static Vector load(const float *place) {
     Vector vector;
     std::memcpy(&vector, place, sizeof vector);
     return vector;
 }
-void store(float *place, const Vector &vector) { std::memcpy(place, &vector, sizeof vector); }
+static void store(float *place, const Vector &vector) { std::memcpy(place, &vector, sizeof vector); }
 
-float sum(const Vector &vector) {
+static float sum(const Vector &vector) {
     if constexpr (LANES == 16) {
         using Half = float __attribute__((vector_size(32)));
         Half low, high;
@@ -43,20 +46,21 @@ float sum(const Vector &vector) {
         low += high;
         return ((low[0] + low[4]) + (low[1] + low[5])) + ((low[2] + low[6]) + (low[3] + low[7]));
     } else {
-        return ((vector[0] + vector[4]) + (vector[1] + vector[5])) + ((vector[2] + vector[6]) + (vector[3] + vector[7]));
+        return ((vector[0] + vector[4]) + (vector[1] + vector[5])) +
+               ((vector[2] + vector[6]) + (vector[3] + vector[7]));
     }
 }
 
-// Sums of the numbers of four vectors, in a quarter of the steps that one by one they would take.
-void store_sums(const Vector &a, const Vector &b, const Vector &c, const Vector &d, float *sums) {
+// Store the sums of four vectors, in a quarter of the instructions that four separate sums take.
+static void store_sums(const Vector &a, const Vector &b, const Vector &c, const Vector &d, float *sums) {
 #ifdef __AVX512F__
-    const auto two = [](__m512 x, __m512 y) { return _mm512_unpacklo_ps(x, y) + _mm512_unpackhi_ps(x, y); };
-    const __m512d ab = (__m512d)two((__m512)a, (__m512)b), cd = (__m512d)two((__m512)c, (__m512)d);
+    const auto add_pairs = [](__m512 x, __m512 y) { return _mm512_unpacklo_ps(x, y) + _mm512_unpackhi_ps(x, y); };
+    const __m512d ab = (__m512d)add_pairs((__m512)a, (__m512)b), cd = (__m512d)add_pairs((__m512)c, (__m512)d);
     const __m512 four = (__m512)_mm512_unpacklo_pd(ab, cd) + (__m512)_mm512_unpackhi_pd(ab, cd);
     const __m256 half = _mm512_castps512_ps256(four) + (__m256)_mm512_extractf64x4_pd((__m512d)four, 1);
 #else
-    const auto two = [](__m256 x, __m256 y) { return _mm256_unpacklo_ps(x, y) + _mm256_unpackhi_ps(x, y); };
-    const __m256d ab = (__m256d)two((__m256)a, (__m256)b), cd = (__m256d)two((__m256)c, (__m256)d);
+    const auto add_pairs = [](__m256 x, __m256 y) { return _mm256_unpacklo_ps(x, y) + _mm256_unpackhi_ps(x, y); };
+    const __m256d ab = (__m256d)add_pairs((__m256)a, (__m256)b), cd = (__m256d)add_pairs((__m256)c, (__m256)d);
     const __m256 half = (__m256)_mm256_unpacklo_pd(ab, cd) + (__m256)_mm256_unpackhi_pd(ab, cd);
 #endif
     _mm_storeu_ps(sums, _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
@@ -64,11 +68,11 @@ void store_sums(const Vector &a, const Vector &b, const Vector &c, const Vector 
 
 using Integers = int32_t __attribute__((vector_size(4 * LANES)));
 
-// e to the x, for x <= 0, to a rounding or two: 2 to the nearest whole number of x / log 2, by a polynomial for the rest.
-Vector exp(Vector x) {
-    const Vector lowest = Vector{} - 87.0f;  // below it float32 has no normal numbers
+// e^x for x <= 0, accurate to one or two roundings: 2 to the nearest integer of x / log 2, times a polynomial.
+static Vector exp(Vector x) {
+    const Vector lowest = Vector{} - 87.0f;  // results below are denormal
     x = x < lowest ? lowest : x;
-    const float magic = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
     const Vector shifted = x * 1.44269504f + magic, whole = shifted - magic;
     const Vector rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
     Vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -80,37 +84,37 @@ Vector exp(Vector x) {
     return (Vector)((Integers)sum + ((Integers)shifted << 23));
 }
 
-// Of the lanes in which one is at least the other, a bit each.
-unsigned where_at_least(const Vector &one, const Vector &other) {
+// Bit mask of the lanes in which `left` is at least `right`.
+static unsigned where_at_least(const Vector &left, const Vector &right) {
 #ifdef __AVX512F__
-    return _mm512_cmp_ps_mask((__m512)one, (__m512)other, _CMP_GE_OQ);
+    return _mm512_cmp_ps_mask((__m512)left, (__m512)right, _CMP_GE_OQ);
 #else
-    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)one, (__m256)other, _CMP_GE_OQ));
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)left, (__m256)right, _CMP_GE_OQ));
 #endif
 }
 
-// Vectors one after the other.
+// Rows of `dim` elements, stored one after the other.
 template <class Number>
 struct Dense {
     Number *first;
     int64_t dim;
-    Number *operator[](int64_t number) const { return first + number * dim; }
-    Dense from(int64_t number) const { return {first + number * dim, dim}; }
+    Number *operator[](int64_t row) const { return first + row * dim; }
+    Dense from(int64_t row) const { return {first + row * dim, dim}; }
 };
 
-// Vectors in an order of their own.
+// Rows of `dim` elements, selected by index.
 template <class Number>
 struct Picked {
     Number *first;
     int64_t dim;
-    const int64_t *place;
-    Number *operator[](int64_t number) const { return first + place[number] * dim; }
-    Picked from(int64_t number) const { return {first, dim, place + number}; }
+    const int64_t *index;
+    Number *operator[](int64_t row) const { return first + index[row] * dim; }
+    Picked from(int64_t row) const { return {first, dim, index + row}; }
 };
 
-// work(constant) with the constant of 1 to MOST that `number` is.
+// Call work(constant) with `number`, which is between 1 and MOST, as a compile-time constant.
 template <int MOST, class Work>
-void with_constant(int64_t number, Work work) {
+static void with_constant(int64_t number, Work work) {
     if (number == MOST) {
         work(std::integral_constant<int, MOST>{});
     } else if constexpr (MOST > 1) {
@@ -118,88 +122,93 @@ void with_constant(int64_t number, Work work) {
     }
 }
 
-// work(first, constant) for pieces of at most MOST of `count`.
-template <int MOST, class Work>
-void by_pieces(int64_t count, Work work) {
-    for (int64_t first = 0; first < count; first += MOST)
-        with_constant<MOST>(std::min<int64_t>(MOST, count - first), [&](auto piece) { work(first, piece); });
-}
-
-// The same for pieces of MOST, then of half as many, and so on: half the programs to compile.
-template <int MOST, class Work>
-void by_halves(int64_t count, Work work, int64_t first = 0) {
-    for (; first + MOST <= count; first += MOST) work(first, std::integral_constant<int, MOST>{});
-    if constexpr (MOST > 1) by_halves<MOST / 2>(count, work, first);
-}
-
-// The same for pieces of MOST, and of one where fewer are left.
-template <int MOST, class Work>
-void by_pieces_or_singly(int64_t count, Work work) {
-    int64_t first = 0;
-    for (; first + MOST <= count; first += MOST) work(first, std::integral_constant<int, MOST>{});
-    for (; first < count; ++first) work(first, std::integral_constant<int, 1>{});
-}
-
-// work(constant) with the constant that `is` is.
+// Call work(constant) with `flag` as a compile-time constant.
 template <class Work>
-void with_constant(bool is, Work work) {
-    if (is)
+static void with_constant(bool flag, Work work) {
+    if (flag)
         work(std::true_type{});
     else
         work(std::false_type{});
 }
 
-// The next S words are fetched in the meantime, from `ahead` on a line of each for `every` that are multiplied.
+// Split `count` into pieces of MOST and a smaller last one, and call work(first, size) with a constant size.
+template <int MOST, class Work>
+static void by_pieces(int64_t count, Work work) {
+    for (int64_t first = 0; first < count; first += MOST)
+        with_constant<MOST>(std::min<int64_t>(MOST, count - first), [&](auto size) { work(first, size); });
+}
+
+// The same with pieces of MOST, then MOST / 2, and so on, which instantiates fewer sizes.
+template <int MOST, class Work>
+static void by_halves(int64_t count, Work work, int64_t first = 0) {
+    for (; first + MOST <= count; first += MOST) work(first, std::integral_constant<int, MOST>{});
+    if constexpr (MOST > 1) by_halves<MOST / 2>(count, work, first);
+}
+
+// The same with pieces of MOST, then of 1.
+template <int MOST, class Work>
+static void by_pieces_or_singly(int64_t count, Work work) {
+    int64_t first = 0;
+    for (; first + MOST <= count; first += MOST) work(first, std::integral_constant<int, MOST>{});
+    for (; first < count; ++first) work(first, std::integral_constant<int, 1>{});
+}
+
+// Dot products of T vectors with S words. Meanwhile one cache line of each of the next S words is prefetched per
+// `period` lines that are multiplied, starting at element `ahead`.
 template <int T, int S, class Vectors>
-void dot_tile(Vectors vectors, Dense<const float> words, int64_t ahead, int64_t every, float *scores, int64_t slots) {
-    const float *own[T], *word[S], *next[S];
-    for (int t = 0; t < T; ++t) own[t] = vectors[t];
+static void dot_tile(Vectors vectors, Dense<const float> words, int64_t ahead, int64_t period, float *scores,
+                     int64_t slots) {
+    const float *vector[T], *word[S], *next[S];
+    for (int t = 0; t < T; ++t) vector[t] = vectors[t];
     for (int s = 0; s < S; ++s) word[s] = words[s], next[s] = words[S + s];
     constexpr int COUNT = T * S;
     Vector sums[COUNT] = {};
-    int64_t d = 0, wanted = 0;
+    int64_t d = 0, next_prefetch = 0;
     for (; d + LANES <= words.dim; d += LANES) {
-        if (d == wanted) {
+        if (d == next_prefetch) {
             for (int s = 0; s < S; ++s) __builtin_prefetch(next[s] + ahead);
-            ahead += LINE, wanted += every * LINE;
+            ahead += LINE, next_prefetch += period * LINE;
         }
-        Vector read[S];
-        for (int s = 0; s < S; ++s) read[s] = load(word[s] + d);
+        Vector word_part[S];
+        for (int s = 0; s < S; ++s) word_part[s] = load(word[s] + d);
         for (int t = 0; t < T; ++t) {
-            const Vector vector = load(own[t] + d);
-            for (int s = 0; s < S; ++s) sums[t * S + s] += vector * read[s];
+            const Vector vector_part = load(vector[t] + d);
+            for (int s = 0; s < S; ++s) sums[t * S + s] += vector_part * word_part[s];
         }
     }
-    float total[(COUNT + 3) / 4 * 4];
-    for (int some = 0; some < COUNT; some += 4) {
-        const auto sum = [&](int number) { return sums[std::min(some + number, COUNT - 1)]; };
-        store_sums(sum(0), sum(1), sum(2), sum(3), total + some);
+    float totals[(COUNT + 3) / 4 * 4];
+    for (int first = 0; first < COUNT; first += 4) {
+        const auto sum = [&](int offset) { return sums[std::min(first + offset, COUNT - 1)]; };
+        store_sums(sum(0), sum(1), sum(2), sum(3), totals + first);
     }
     for (int t = 0; t < T; ++t)
         for (int s = 0; s < S; ++s) {
-            float &score = scores[t * slots + s] = total[t * S + s];
-            for (int64_t rest = d; rest < words.dim; ++rest) score += own[t][rest] * word[s][rest];
+            float &score = scores[t * slots + s] = totals[t * S + s];
+            for (int64_t rest = d; rest < words.dim; ++rest) score += vector[t][rest] * word[s][rest];
         }
 }
 
-// scores (tokens, size), `slots` apart, of vectors with words. Each tile of tokens fetches its share of the next words:
-// all at once, they would keep it waiting for memory, and the others would wait for no more.
+// scores (tokens, size), with rows `slots` apart: dot products of vectors with words. Each tile of tokens prefetches
+// its share of the next words. If the first tile prefetched them all, it would stall on memory and the others would not
+// overlap with any transfer.
 template <class Vectors>
-void dots(Vectors vectors, int64_t tokens, Dense<const float> words, int64_t size, float *scores, int64_t slots) {
+static void dots(Vectors vectors, int64_t tokens, Dense<const float> words, int64_t size, float *scores,
+                 int64_t slots) {
     const int64_t tiles = (tokens + DOT_TOKENS - 1) / DOT_TOKENS, lines = (words.dim / LINE + tiles - 1) / tiles;
-    by_pieces_or_singly<DOT_WORDS>(size, [&](int64_t s, auto some_words) {
-        by_pieces<DOT_TOKENS>(tokens, [&](int64_t t, auto some_tokens) {
-            dot_tile<some_tokens(), some_words()>(vectors.from(t), words.from(s), t / DOT_TOKENS * lines * LINE, tiles,
+    by_pieces_or_singly<DOT_WORDS>(size, [&](int64_t s, auto word_count) {
+        by_pieces<DOT_TOKENS>(tokens, [&](int64_t t, auto token_count) {
+            dot_tile<token_count(), word_count()>(vectors.from(t), words.from(s), t / DOT_TOKENS * lines * LINE, tiles,
                                                   scores + t * slots + s, slots);
         });
     });
 }
 
+// A block of tokens or words of one cluster.
 struct Piece {
-    int64_t cluster, first, count;  // tokens or rows of words
+    int64_t cluster, first, count;
 };
 
-std::vector<Piece> pieces_of_tokens(const Clusters &clusters) {
+static std::vector<Piece> pieces_of_tokens(const Clusters &clusters) {
     std::vector<Piece> pieces;
     for (int64_t cluster = 0, first = 0; cluster < clusters.count; ++cluster)
         for (; first < clusters.end[cluster]; first += pieces.back().count)
@@ -207,4 +216,4 @@ std::vector<Piece> pieces_of_tokens(const Clusters &clusters) {
     return pieces;
 }
 
-}  // namespace
+}  // namespace vocabench

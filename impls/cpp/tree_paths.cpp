@@ -1,7 +1,7 @@
 // See `tree_paths.h`.
 //
-// Sorted by their leaves, paths share nodes with their neighbours: a node is read while it is in a near cache, and the
-// examples whose paths lead through it are next to each other, so that its gradient is one sum of neighbours.
+// The paths are sorted by their leaves, so that neighbours share nodes. A node is then read while it is in a near
+// cache, and its gradient is a sum over consecutive examples.
 
 #include "tree_paths.h"
 
@@ -13,13 +13,16 @@
 #include "sums.h"
 #include "threads.h"
 
+namespace vocabench {
+
 namespace {
 
-constexpr int AT_ONCE = 4;        // nodes that are read together
-constexpr int64_t EXAMPLES = 16;  // whose paths are one piece of work
-constexpr int64_t ROWS = 64;      // of a gradient that are made zero as one piece of work
+constexpr int AT_ONCE = 4;        // nodes read together
+constexpr int64_t EXAMPLES = 16;  // examples per piece of work
+constexpr int64_t ROWS = 64;      // rows of a gradient that one piece of work sets to zero
 
-// Examples from the leftmost leaf to the rightmost, and then those whose paths are empty, which would part the others.
+// Returns the examples from the leftmost leaf to the rightmost. Examples with empty paths come last, because they would
+// separate neighbours.
 std::vector<int64_t> sorted(const Paths &paths) {
     std::vector<int64_t> order(paths.count);
     std::iota(order.begin(), order.end(), 0);
@@ -27,11 +30,11 @@ std::vector<int64_t> sorted(const Paths &paths) {
         return paths.sign[example * paths.depth] ? paths.place[example] : std::numeric_limits<int32_t>::max();
     };
     std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t one, int64_t other) { return place(one) < place(other); });
+                     [&](int64_t left, int64_t right) { return place(left) < place(right); });
     return order;
 }
 
-// dvector += weights (S,) times nodes, or = those.
+// Adds the sum of S weighted nodes to dvector, or sets it if `first`.
 template <int S>
 void add_nodes(const float *weights, const float *const *nodes, int64_t dim, bool first, float *dvector) {
     int64_t d = 0;
@@ -47,30 +50,113 @@ void add_nodes(const float *weights, const float *const *nodes, int64_t dim, boo
     }
 }
 
-// Sorted examples that share a node, and at which step of their paths.
+// A range of sorted examples that share a node, and the step of their paths at which it is.
 struct Shared {
     int32_t node;
     int64_t step, first, count;
 };
 
 std::vector<Shared> shared_nodes(const Paths &paths, const std::vector<int64_t> &order) {
-    std::vector<Shared> found;
-    std::vector<size_t> open;  // those of the path before, from the root
+    std::vector<Shared> ranges;
+    std::vector<size_t> open;  // ranges of the previous path, from the root
     for (int64_t example = 0; example < paths.count; ++example) {
         const int32_t *index = paths.index + order[example] * paths.depth;
         const int32_t *sign = paths.sign + order[example] * paths.depth;
         const int64_t length = std::find(sign, sign + paths.depth, 0) - sign;
         const int64_t shared = std::min<int64_t>(length, open.size());
         int64_t step = 0;
-        for (; step < shared && found[open[step]].node == index[step]; ++step) ++found[open[step]].count;
+        for (; step < shared && ranges[open[step]].node == index[step]; ++step) ++ranges[open[step]].count;
         open.resize(step);
         for (; step < length; ++step) {
-            open.push_back(found.size());
-            found.push_back({index[step], step, example, 1});
+            open.push_back(ranges.size());
+            ranges.push_back({index[step], step, example, 1});
         }
     }
-    return found;
+    return ranges;
 }
+
+// The gradients with respect to the nodes, which threads compute piece by piece.
+class NodeGradients {
+  public:
+    NodeGradients(const Paths &paths, const float *dscores, int64_t nodes, float *dnodes)
+        : dim_(paths.dim),
+          depth_(paths.depth),
+          count_(paths.count),
+          nodes_(nodes),
+          dnodes_(dnodes),
+          aligned_((reinterpret_cast<uintptr_t>(dnodes) | dim_ * sizeof(float)) % sizeof(Vector) == 0),
+          order_(sorted(paths)),
+          shared_(shared_nodes(paths, order_)),
+          weights_(count_ * depth_),
+          is_on_path_(nodes, 0),
+          vectors_{paths.vectors, dim_, order_.data()} {
+        for (int64_t rank = 0; rank < count_; ++rank)
+            std::copy_n(dscores + order_[rank] * depth_, depth_, weights_.data() + rank * depth_);
+        for (const Shared &range : shared_) is_on_path_[range.node] = 1;
+    }
+
+    int64_t pieces() const { return strips() + 1 + (nodes_ + ROWS - 1) / ROWS; }
+
+    void compute(int64_t piece) const {
+        const int64_t first = piece * SUM_VECTORS, whole = dim_ / LANES;
+        if (piece < strips())
+            with_constant<SUM_VECTORS>(std::min<int64_t>(SUM_VECTORS, whole - first),
+                                       [&](auto size) { sum_strip<size()>(first * LANES); });
+        else if (piece == strips())
+            sum_rest();
+        else
+            set_zeros(piece - strips() - 1);
+    }
+
+  private:
+    int64_t strips() const { return (dim_ / LANES + SUM_VECTORS - 1) / SUM_VECTORS; }
+    const float *weights_of(const Shared &range) const { return weights_.data() + range.first * depth_ + range.step; }
+
+    // Sums V vectors of elements from d on, for all nodes. The elements are copied first, to stay in a near cache.
+    template <int V>
+    void sum_strip(int64_t d) const {
+        constexpr int64_t WIDTH = V * LANES;
+        std::vector<float> strip(count_ * WIDTH);
+        for (int64_t rank = 0; rank < count_; ++rank)
+            std::copy_n(vectors_[rank] + d, WIDTH, strip.data() + rank * WIDTH);
+        with_constant(aligned_, [&](auto is_aligned) {
+            constexpr To TO = is_aligned() ? To::MEMORY : To::SET;
+            for (const Shared &range : shared_) {
+                const Dense<const float> rows{strip.data() + range.first * WIDTH, WIDTH};
+                const Dense<float> out{dnodes_ + range.node * dim_ + d, dim_};
+                sum_tile<1, V, TO>(weights_of(range), 0, depth_, range.count, rows, 0, out);
+            }
+        });
+    }
+
+    // Sums the elements beyond the last whole vector.
+    void sum_rest() const {
+        for (const Shared &range : shared_)
+            rest_of_sums<To::SET>(weights_of(range), 0, depth_, 1, range.count, vectors_.from(range.first),
+                                  dim_ / LANES * LANES, Dense<float>{dnodes_ + range.node * dim_, dim_});
+    }
+
+    // Sets the rows of nodes that are on no path to zero.
+    void set_zeros(int64_t piece) const {
+        for (int64_t node = piece * ROWS; node < std::min((piece + 1) * ROWS, nodes_); ++node) {
+            if (is_on_path_[node]) continue;
+            float *row = dnodes_ + node * dim_;
+            if (aligned_)
+                for (int64_t d = 0; d < dim_; d += LANES) store_past_caches(row + d, Vector{});
+            else
+                std::fill_n(row, dim_, 0.0f);
+        }
+    }
+
+    int64_t dim_, depth_, count_, nodes_;
+    float *dnodes_;
+    bool aligned_;
+    std::vector<int64_t> order_;
+    std::vector<Shared> shared_;
+    std::vector<float> weights_;  // (count, depth) of sorted examples
+    std::vector<char> is_on_path_;
+    Picked<const float> vectors_;
+};
 
 }  // namespace
 
@@ -78,27 +164,27 @@ void path_losses(int threads, const Paths &paths, const float *nodes, float *los
     const std::vector<int64_t> order = sorted(paths);
     const int64_t dim = paths.dim, depth = paths.depth;
     share_work(threads, (paths.count + EXAMPLES - 1) / EXAMPLES, [&](int64_t piece) {
-        for (int64_t number = piece * EXAMPLES; number < std::min((piece + 1) * EXAMPLES, paths.count); ++number) {
-            const int64_t example = order[number];
+        for (int64_t rank = piece * EXAMPLES; rank < std::min((piece + 1) * EXAMPLES, paths.count); ++rank) {
+            const int64_t example = order[rank];
             const int32_t *index = paths.index + example * depth, *sign = paths.sign + example * depth;
             const float *vector = paths.vectors + example * dim;
-            float *own = dscores + example * depth, *dvector = dvectors + example * dim;
+            float *path_dscores = dscores + example * depth, *dvector = dvectors + example * dim;
             const int64_t length = std::find(sign, sign + depth, 0) - sign;
             float loss = 0;
-            by_pieces<AT_ONCE>(length, [&](int64_t step, auto some) {
+            by_pieces<AT_ONCE>(length, [&](int64_t step, auto size) {
                 const float *on_path[AT_ONCE];
                 float scores[AT_ONCE];
-                for (int s = 0; s < some(); ++s) on_path[s] = nodes + index[step + s] * dim;
-                products_with<some()>(vector, on_path, dim, scores);
-                for (int s = 0; s < some(); ++s) {
+                for (int s = 0; s < size(); ++s) on_path[s] = nodes + index[step + s] * dim;
+                products_with<size()>(vector, on_path, dim, scores);
+                for (int s = 0; s < size(); ++s) {
                     const float turn = sign[step + s] * scores[s], small = std::exp(-std::abs(turn));
                     loss += std::max(-turn, 0.0f) + std::log1p(small);
-                    // d/dx of -log sigma(s x) is -s sigma(-s x).
-                    own[step + s] = -sign[step + s] * (turn < 0 ? 1 : small) / (1 + small);
+                    // The derivative of -log sigma(s x) is -s sigma(-s x).
+                    path_dscores[step + s] = -sign[step + s] * (turn < 0 ? 1 : small) / (1 + small);
                 }
-                add_nodes<some()>(own + step, on_path, dim, step == 0, dvector);
+                add_nodes<size()>(path_dscores + step, on_path, dim, step == 0, dvector);
             });
-            std::fill(own + length, own + depth, 0.0f);
+            std::fill(path_dscores + length, path_dscores + depth, 0.0f);
             if (!length) std::fill_n(dvector, dim, 0.0f);
             losses[example] = loss;
         }
@@ -106,58 +192,8 @@ void path_losses(int threads, const Paths &paths, const float *nodes, float *los
 }
 
 void path_gradients(int threads, const Paths &paths, const float *dscores, int64_t nodes, float *dnodes) {
-    const std::vector<int64_t> order = sorted(paths);
-    const std::vector<Shared> shared = shared_nodes(paths, order);
-    const int64_t dim = paths.dim, depth = paths.depth;
-    std::vector<float> weights(paths.count * depth);
-    for (int64_t example = 0; example < paths.count; ++example)
-        std::copy_n(dscores + order[example] * depth, depth, weights.data() + example * depth);
-    std::vector<char> is_on_path(nodes, 0);
-    for (const Shared &each : shared) is_on_path[each.node] = 1;
-    const bool aligned = (reinterpret_cast<uintptr_t>(dnodes) | dim * sizeof(float)) % sizeof(Vector) == 0;
-
-    const Picked<const float> vectors{paths.vectors, dim, order.data()};
-    const auto weights_of = [&](const Shared &each) { return weights.data() + each.first * depth + each.step; };
-    // The sums of all nodes, of some vectors' worth of numbers from d on, of which a copy stays in a near cache.
-    const auto strip_of_sums = [&](int64_t d, auto some) {
-        constexpr int64_t WIDTH = some() * LANES;
-        std::vector<float> strip(paths.count * WIDTH);
-        for (int64_t example = 0; example < paths.count; ++example)
-            std::copy_n(vectors[example] + d, WIDTH, strip.data() + example * WIDTH);
-        with_constant(aligned, [&](auto is_aligned) {
-            constexpr To TO = is_aligned() ? To::MEMORY : To::SET;
-            for (const Shared &each : shared) {
-                const Dense<const float> own{strip.data() + each.first * WIDTH, WIDTH};
-                const Dense<float> out{dnodes + each.node * dim + d, dim};
-                sum_tile<1, some(), TO>(weights_of(each), 0, depth, each.count, own, 0, out);
-            }
-        });
-    };
-    const auto rest = [&] {
-        for (const Shared &each : shared)
-            rest_of_sums<To::SET>(weights_of(each), 0, depth, 1, each.count, vectors.from(each.first),
-                                  dim / LANES * LANES, Dense<float>{dnodes + each.node * dim, dim});
-    };
-    const auto zeros = [&](int64_t piece) {
-        const auto zero = [&](int64_t node) {
-            float *row = dnodes + node * dim;
-            if (aligned)
-                for (int64_t d = 0; d < dim; d += LANES) store_past_caches(row + d, Vector{});
-            else
-                std::fill_n(row, dim, 0.0f);
-        };
-        for (int64_t node = piece * ROWS; node < std::min((piece + 1) * ROWS, nodes); ++node)
-            if (!is_on_path[node]) zero(node);
-    };
-    const int64_t whole = dim / LANES, strips = (whole + SUM_VECTORS - 1) / SUM_VECTORS;
-    share_work(threads, strips + 1 + (nodes + ROWS - 1) / ROWS, [&](int64_t number) {
-        const int64_t first = number * SUM_VECTORS;
-        if (number < strips)
-            with_constant<SUM_VECTORS>(std::min<int64_t>(SUM_VECTORS, whole - first),
-                                       [&](auto some) { strip_of_sums(first * LANES, some); });
-        else if (number == strips)
-            rest();
-        else
-            zeros(number - strips - 1);
-    });
+    const NodeGradients gradients(paths, dscores, nodes, dnodes);
+    share_work(threads, gradients.pieces(), [&](int64_t piece) { gradients.compute(piece); });
 }
+
+}  // namespace vocabench

@@ -1,8 +1,8 @@
 // See `tree_search.h`.
 //
-// No leaf is likelier than the way to any node above it. So the likeliest way is followed first, then the likeliest of
-// those that are left, until none is as likely as the k-th best leaf found: but for those read along with others, no
-// search can look at fewer nodes. Where these would be many, all nodes are taken in the order of memory instead.
+// No leaf is likelier than the path to a node above it. Therefore a best-first search follows the likeliest open path,
+// until none is as likely as the k-th best leaf. Apart from nodes that are read together, no search can visit fewer
+// nodes. If these would be many, all nodes are processed in the order of memory instead.
 
 #include "tree_search.h"
 
@@ -13,30 +13,32 @@
 #include "threads.h"
 #include "tiles.h"
 
+namespace vocabench {
+
 namespace {
 
-constexpr int AT_ONCE = 4;  // nodes that are read together, so that memory is waited for once
-// Nodes that a search may look at: as many are a small part of a large tree, or enough for as many leaves in most trees
-// that have learned something.
+constexpr int AT_ONCE = 4;  // nodes read together, so that their cache misses overlap
+// A best-first search may visit FEW nodes, or 1 / OF_ALL of them, or OF_LEAF per leaf up to 1 / AT_MOST_OF_ALL of them.
+// This is a small part of a large tree, or enough to find that many leaves in most trained trees.
 constexpr int64_t FEW = 256, OF_ALL = 64, OF_LEAF = 16, AT_MOST_OF_ALL = 8;
-constexpr int64_t NODES = 512;        // whose products are one piece of work
-constexpr int64_t SCORES = 16 << 20;  // that are kept at most
+constexpr int64_t NODES = 512;        // nodes whose scores are one piece of work
+constexpr int64_t SCORES = 16 << 20;  // most scores in memory
 
-// A way from the root.
+// A path from the root.
 struct Way {
-    float value;
-    int64_t node;  // where it has come to, numbered as `children` are
+    float value;   // log-probability
+    int64_t node;  // the last node, numbered as in `children`
     bool operator<(const Way &other) const { return value < other.value; }
 };
 
-// go(left, right): the ways on from each of `count`, AT_ONCE at most.
+// Calls go(left, right) with the continuations of up to AT_ONCE ways.
 template <class Id, class Go>
 void descend(const Tree<Id> &tree, const float *vector, const Way *ways, int64_t count, Go go) {
     const float *nodes[AT_ONCE];
     float scores[AT_ONCE];
     const auto inner = [&](int64_t way) { return ways[way].node - tree.count - 1; };
     for (int64_t way = 0; way < count; ++way) nodes[way] = tree.nodes + inner(way) * tree.dim;
-    with_constant<AT_ONCE>(count, [&](auto some) { products_with<some()>(vector, nodes, tree.dim, scores); });
+    with_constant<AT_ONCE>(count, [&](auto size) { products_with<size()>(vector, nodes, tree.dim, scores); });
     for (int64_t way = 0; way < count; ++way) {
         const Turns<float> turns = log_turns(scores[way]);
         const Id *children = tree.children + 2 * inner(way);
@@ -44,11 +46,13 @@ void descend(const Tree<Id> &tree, const float *vector, const Way *ways, int64_t
     }
 }
 
-// Whether the k best leaves of a vector were found among `most` nodes.
+// Searches for the k best leaves of a vector. Returns false if that takes more than about `most` nodes.
 template <class Id>
-bool search(const Tree<Id> &tree, const float *vector, int64_t most, Best &best, int64_t &looked_at) {
+bool search(const Tree<Id> &tree, const float *vector, int64_t most, Best &best, int64_t &visited) {
     std::vector<Way> open{{0, 2 * tree.count}}, next;  // a heap
-    const auto reaches = [&] { return !open.empty() && open.front().value >= best.least(); };  // equals by number
+    const auto reaches = [&] {
+        return !open.empty() && open.front().value >= best.least();
+    };  // of equal values the lower id wins
     const auto meet = [&](const Way &way) {
         if (!(way.value >= best.least())) return;
         if (way.node <= tree.count) return best.put({way.value, way.node});
@@ -58,14 +62,14 @@ bool search(const Tree<Id> &tree, const float *vector, int64_t most, Best &best,
         std::push_heap(open.begin(), open.end());
     };
     while (reaches()) {
-        if (looked_at >= most) return false;
+        if (visited >= most) return false;
         next.clear();
         while (next.size() < AT_ONCE && reaches()) {
             std::pop_heap(open.begin(), open.end());
             next.push_back(open.back());
             open.pop_back();
         }
-        looked_at += next.size();
+        visited += next.size();
         descend(tree, vector, next.data(), next.size(), [&](const Way &left, const Way &right) {
             meet(left);
             meet(right);
@@ -74,13 +78,13 @@ bool search(const Tree<Id> &tree, const float *vector, int64_t most, Best &best,
     return true;
 }
 
-// meet(leaf, value) of all leaves.
+// Calls meet(leaf, value) for all leaves. turns_of(node) is called for all nodes, parents first.
 //
-// Number: what a way is worth, of one vector or of a lane each. turns_of(node): asked of all, from the root down.
+// Number: float for one vector, or Vector for one vector per lane.
 template <class Number, class Id, class TurnsOf, class Meet>
 void meet_all(const Tree<Id> &tree, TurnsOf turns_of, Meet meet) {
     const int64_t leaves = tree.count + 1;
-    std::vector<Number> way(tree.count, Number{});  // to each node
+    std::vector<Number> way(tree.count, Number{});            // log-probability of the path to each node
     for (int64_t node = tree.count - 1; node >= 0; --node) {  // parents first
         const Number here = way[node];
         const Turns<Number> turns = turns_of(node);
@@ -95,17 +99,17 @@ void meet_all(const Tree<Id> &tree, TurnsOf turns_of, Meet meet) {
     }
 }
 
-// The best leaves of a vector, from its products with all nodes.
+// Finds the best leaves of a vector from its scores with all nodes.
 template <class Id>
 void best_of_all(const Tree<Id> &tree, const float *scores, Best &best) {
     float left[LANES], right[LANES];
-    int64_t first = tree.count;  // of those that are in `left` and `right`
+    int64_t first = tree.count;  // first of the nodes whose turns are in `left` and `right`
     const auto turns_of = [&](int64_t node) {
         if (node < first) {
             first = std::max<int64_t>(node + 1 - LANES, 0);
-            float some[LANES] = {};
-            std::copy(scores + first, scores + node + 1, some);
-            const Turns<Vector> turns = log_turns(load(some));
+            float padded[LANES] = {};
+            std::copy(scores + first, scores + node + 1, padded);
+            const Turns<Vector> turns = log_turns(load(padded));
             store(left, turns.left);
             store(right, turns.right);
         }
@@ -119,22 +123,22 @@ void best_of_all(const Tree<Id> &tree, const float *scores, Best &best) {
     });
 }
 
-// The same of up to LANES vectors, whose scores with a node are side by side, and `places` from those with the next.
+// The same for up to LANES vectors. The scores of a node are side by side, `places` from those of the next node.
 template <class Id>
 void best_of_all(const Tree<Id> &tree, const float *scores, int64_t places, std::vector<Best> &best) {
-    Vector least = Vector{} + std::numeric_limits<float>::infinity();  // of lanes without a vector
+    Vector least = Vector{} + std::numeric_limits<float>::infinity();  // stays so in lanes without a vector
     for (size_t lane = 0; lane < best.size(); ++lane) least[lane] = best[lane].least();
     const auto turns_of = [&](int64_t node) { return log_turns(load(scores + node * places)); };
     meet_all<Vector>(tree, turns_of, [&](int64_t leaf, const Vector &value) {
-        for (unsigned wanted = where_at_least(value, least); wanted; wanted &= wanted - 1) {
-            const int lane = __builtin_ctz(wanted);
+        for (unsigned mask = where_at_least(value, least); mask; mask &= mask - 1) {
+            const int lane = __builtin_ctz(mask);
             best[lane].put({value[lane], leaf});
             least[lane] = best[lane].least();
         }
     });
 }
 
-// The likeliest leaves of some vectors, by looking at all nodes.
+// Finds the likeliest leaves of vectors by computing all nodes.
 template <class Id>
 void take_all(int threads, const Tree<Id> &tree, Picked<const float> vectors, int64_t count,
               const Likeliest<Id> &likeliest) {
@@ -152,14 +156,14 @@ void take_all(int threads, const Tree<Id> &tree, Picked<const float> vectors, in
     });
     const int64_t together = are_laid ? LANES : 1;
     share_work(threads, (count + together - 1) / together, [&](int64_t group) {
-        const int64_t first = group * together, some = std::min(together, count - first);
-        std::vector<Best> best(some, Best(likeliest.k));
+        const int64_t first = group * together, size = std::min(together, count - first);
+        std::vector<Best> best(size, Best(likeliest.k));
         if (are_laid)
             best_of_all(tree, scores.get() + first, places, best);
         else
             best_of_all(tree, scores.get() + first * places, best[0]);
-        for (int64_t vector = 0; vector < some; ++vector)
-            write(best[vector], 1, likeliest.from(vectors.place[first + vector]));
+        for (int64_t vector = 0; vector < size; ++vector)
+            write(best[vector], 1, likeliest.from(vectors.index[first + vector]));
     });
 }
 
@@ -173,17 +177,17 @@ void likeliest_leaves(int threads, const Tree<Id> &tree, const float *vectors, i
     std::vector<char> is_open(rows, 0);
     share_work(threads, rows, [&](int64_t row) {
         Best best(likeliest.k);
-        int64_t looked_at = 0;
-        is_open[row] = !search(tree, vectors + row * tree.dim, most, best, looked_at);
-        write(best, static_cast<float>(looked_at) / tree.count, likeliest.from(row));
+        int64_t visited = 0;
+        is_open[row] = !search(tree, vectors + row * tree.dim, most, best, visited);
+        write(best, static_cast<float>(visited) / tree.count, likeliest.from(row));
     });
     std::vector<int64_t> open;
     for (int64_t row = 0; row < rows; ++row)
         if (is_open[row]) open.push_back(row);
     const int64_t together = std::max<int64_t>(1, std::min(TOKENS, SCORES / tree.count));
     for (int64_t first = 0, count = open.size(); first < count; first += together) {
-        const Picked<const float> some{vectors, tree.dim, open.data() + first};
-        take_all(threads, tree, some, std::min(together, count - first), likeliest);
+        const Picked<const float> batch{vectors, tree.dim, open.data() + first};
+        take_all(threads, tree, batch, std::min(together, count - first), likeliest);
     }
 }
 
@@ -192,7 +196,7 @@ void leaves_of_beam(int threads, const Tree<Id> &tree, const float *vectors, int
                     const Likeliest<Id> &likeliest) {
     share_work(threads, rows, [&](int64_t row) {
         std::vector<Way> kept{{0, 2 * tree.count}}, inner, left, right;
-        int64_t looked_at = 0;
+        int64_t visited = 0;
         const auto is_leaf = [&](const Way &way) { return way.node <= tree.count; };
         const auto add = [](std::vector<Way> &ways, const Way &way) {
             if (way.value >= std::numeric_limits<float>::lowest()) ways.push_back(way);
@@ -202,22 +206,23 @@ void leaves_of_beam(int threads, const Tree<Id> &tree, const float *vectors, int
             inner.assign(first_inner, kept.end());
             kept.erase(first_inner, kept.end());
             left.clear(), right.clear();
-            looked_at += inner.size();
+            visited += inner.size();
             for (size_t first = 0; first < inner.size(); first += AT_ONCE) {
                 const int64_t count = std::min<int64_t>(AT_ONCE, inner.size() - first);
-                descend(tree, vectors + row * tree.dim, &inner[first], count, [&](const Way &one, const Way &other) {
-                    add(left, one);
-                    add(right, other);
-                });
+                descend(tree, vectors + row * tree.dim, &inner[first], count,
+                        [&](const Way &to_left, const Way &to_right) {
+                            add(left, to_left);
+                            add(right, to_right);
+                        });
             }
             kept.insert(kept.end(), left.begin(), left.end());
             kept.insert(kept.end(), right.begin(), right.end());
-            std::stable_sort(kept.begin(), kept.end(), [](const Way &one, const Way &other) { return other < one; });
+            std::stable_sort(kept.begin(), kept.end(), [](const Way &a, const Way &b) { return b < a; });
             if (static_cast<int64_t>(kept.size()) > width) kept.resize(width);
         }
         Best best(likeliest.k);
         for (const Way &way : kept) best.put({way.value, way.node});
-        write(best, static_cast<float>(looked_at) / tree.count, likeliest.from(row));
+        write(best, static_cast<float>(visited) / tree.count, likeliest.from(row));
     });
 }
 
@@ -225,3 +230,5 @@ template void likeliest_leaves(int, const Tree<int32_t> &, const float *, int64_
 template void likeliest_leaves(int, const Tree<int64_t> &, const float *, int64_t, const Likeliest<int64_t> &);
 template void leaves_of_beam(int, const Tree<int32_t> &, const float *, int64_t, int64_t, const Likeliest<int32_t> &);
 template void leaves_of_beam(int, const Tree<int64_t> &, const float *, int64_t, int64_t, const Likeliest<int64_t> &);
+
+}  // namespace vocabench

@@ -1,4 +1,4 @@
-// The likeliest leaves of a binary tree, with and without all of its nodes. All arrays are dense.
+// The likeliest leaves of a binary tree, exactly or by beam search. All arrays are dense.
 
 #pragma once
 
@@ -6,9 +6,11 @@
 
 #include "likeliest.h"
 
+namespace vocabench {
+
 // A full binary tree. nodes (count, dim): vectors of inner nodes, children before their parents, the root last.
-// children (count, 2): left and right; a leaf is its number, below count + 1, inner node j is count + 1 + j. A way from
-// the root turns left at a node with probability sigma(node . vector).
+// children (count, 2): left and right. Leaves have numbers below count + 1, and inner node j has number count + 1 + j.
+// A path turns left at a node with probability sigma(node . vector).
 //
 // Id: int32_t or int64_t.
 template <class Id>
@@ -18,13 +20,15 @@ struct Tree {
     const Id *children;
 };
 
-// Of vectors (rows, dim), exactly.
+// Finds the likeliest leaves for vectors (rows, dim), exactly.
 template <class Id>
 void likeliest_leaves(int threads, const Tree<Id> &tree, const float *vectors, int64_t rows,
                       const Likeliest<Id> &likeliest);
 
-// Of vectors (rows, dim) those leaves that are reached by following the `width` likeliest ways, level by level; the
-// share is that of the nodes on these.
+// Finds the likeliest leaves among those that a beam search reaches, which follows the `width` likeliest paths level by
+// level. The share is that of the nodes on these paths.
 template <class Id>
 void leaves_of_beam(int threads, const Tree<Id> &tree, const float *vectors, int64_t rows, int64_t width,
                     const Likeliest<Id> &likeliest);
+
+}  // namespace vocabench

@@ -1,4 +1,4 @@
-"""The C++ kernels, compiled in other ways than for the processor at hand; Pallas kernels as tests look at them."""
+"""Fixtures for kernels: C++ compiled in other ways, JAX without TF32, and printed Pallas kernels."""
 
 import functools
 import itertools
@@ -14,20 +14,20 @@ from vocabench.impls import cpp
 
 @functools.cache
 def _compiled(compiler: str, processor: str) -> Any:
-    """PyTorch's kernels; None where they cannot be compiled."""
+    """Return the kernels for PyTorch, or None if they cannot be compiled."""
     from vocabench.impls.on_torch.ops import cpp_kernels
 
     assert "-march=native" in cpp._COMPILE
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", compiler)
         patch.setattr(cpp, "_COMPILE", tuple(flag.replace("native", processor) for flag in cpp._COMPILE))
-        patch.setattr(cpp, "library", cpp.library.__wrapped__)  # nothing takes the place of those of this process
+        patch.setattr(cpp, "library", cpp.library.__wrapped__)  # keeps the cached library of this process
         return cpp_kernels._library()
 
 
 @pytest.fixture(params=itertools.product(("g++", "clang++"), ("native", "haswell")), ids="-".join)
 def compiled_otherwise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By either compiler, for the processor at hand, and for any with AVX2 and 16 registers."""
+    """Compile with GCC or Clang, for the present processor or for one with AVX2 and 16 registers."""
     compiler, processor = request.param
     if shutil.which(compiler) is None:
         pytest.skip(f"needs {compiler}")
@@ -38,7 +38,7 @@ def compiled_otherwise(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def no_tf32() -> Iterator[None]:
-    """Which JAX takes on a GPU by itself."""
+    """Disable TF32, which is JAX's default on GPUs."""
     from vocabench.impls.on_jax import adapter
 
     with adapter.precision("float32"):
@@ -47,7 +47,7 @@ def no_tf32() -> Iterator[None]:
 
 @pytest.fixture
 def kernels_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Printed, as Triton is given them."""
+    """Print Pallas kernels as they are passed to Triton."""
     from jax.experimental import pallas
 
     monkeypatch.setattr(pallas, "pallas_call", partial(pallas.pallas_call, debug=True))

@@ -1,4 +1,4 @@
-"""The C++ kernels: every framework's agree, by every compiler, and what cannot be compiled is done without."""
+"""The C++ kernels: they agree in each framework, and layers work without them where they cannot be compiled."""
 
 import dataclasses
 import os
@@ -14,22 +14,23 @@ from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.run import worker
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 
 if cpp.compiler() is None:
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
 
 
-def _of_torch(layer, hidden_ND, targets_N):
+def _torch_loss(layer, hidden_ND, targets_N):
     import torch
 
     layer(torch.from_numpy(hidden_ND).requires_grad_(), torch.from_numpy(targets_N))
 
 
-def _of_tensorflow(layer, hidden_ND, targets_N):
+def _tensorflow_loss(layer, hidden_ND, targets_N):
     layer(hidden_ND, targets_N)
 
 
-def _of_jax(layer, hidden_ND, targets_N):
+def _jax_loss(layer, hidden_ND, targets_N):
     import jax
 
     structure = layer.structure()
@@ -39,10 +40,11 @@ def _of_jax(layer, hidden_ND, targets_N):
     jax.block_until_ready(jax.grad(layer.loss)(params, structure, hidden_ND, targets_N))
 
 
-LOSSES = {"torch": _of_torch, "tensorflow": _of_tensorflow, "jax": _of_jax}
+FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
+LOSSES = {"torch": _torch_loss, "tensorflow": _tensorflow_loss, "jax": _jax_loss}
 
 
-@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dim", [48, 19])
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
 def test_layers_agree_with_their_definition(framework, method, dim):
@@ -50,85 +52,86 @@ def test_layers_agree_with_their_definition(framework, method, dim):
     if method == "sohsm":
         spec = layers.spec(method, counts=spec.counts, dim=dim, seed=2, bias=True)
     assert layers.forms(framework, spec)[0] == CPP
-    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP))
-    assert layer.formulation().startswith(CPP)
-    found = agreement.check_layer(layer, batch(spec.counts, tokens=160, dim=dim, seed=2), k=12)
-    assert [str(check) for check in found if not check.agrees] == []
-    assert found
+    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP.id))
+    assert layer.formulation().startswith(CPP.label)
+    checks = agreement.check_layer(layer, batch(spec.counts, tokens=160, dim=dim, seed=2), k=12)
+    assert [str(check) for check in checks if not check.agrees] == []
+    assert checks
 
 
-@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
-def test_a_target_that_is_no_word_is_refused_by_fused_softmax(framework):
-    """Next to the layer, which the contract keeps from such targets: in a model of one's own."""
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_fused_softmax_refuses_a_target_that_is_not_a_word(framework):
+    """The contract refuses such targets, but the native layer in a user's model may get them."""
     adapter = registry.adapter(framework)
-    spec = dataclasses.replace(layers.spec("fused_softmax", counts=zipf_counts(90), dim=16), form=CPP)
+    spec = dataclasses.replace(layers.spec("fused_softmax", counts=zipf_counts(90), dim=16), form=CPP.id)
     layer, inputs = adapter.native(spec), batch(spec.counts, tokens=4, dim=16, seed=2)
     for outside in (90, -1):
         targets_N = np.array([1, outside, 2, 3])
-        with pytest.raises(Exception, match="a target is none of the") as refused:
+        with pytest.raises(Exception, match="a target is none of the") as error:
             LOSSES[framework](layer, inputs.hidden_ND.astype(np.float32), targets_N)
-        assert not isinstance(refused.value, AssertionError)
+        assert not isinstance(error.value, AssertionError)
 
 
-def test_fused_softmax_is_first_where_vectors_are_whole():
-    assert cpp.with_fused_softmax(("a", "b"), 48) == (CPP, "a", "b")
-    assert cpp.with_fused_softmax(("a", "b"), 40) == ("a", "b")
+def test_fused_softmax_comes_first_if_it_supports_the_width():
+    forms = Form("a", "a"), Form("b", "b")
+    assert cpp.with_fused_softmax(forms, 48) == (CPP, *forms)
+    assert cpp.with_fused_softmax(forms, 40) == forms
 
 
-def test_few_rows_are_projected_by_the_kernel():
+def test_the_kernel_projects_few_rows():
     assert cpp.projects_fastest(1)
     assert cpp.projects_fastest(128)
     assert not cpp.projects_fastest(129)
     assert not cpp.projects_fastest(None)
 
 
-def _topk_of_torch(layer, hidden_ND, k):
+def _torch_topk(layer, hidden_ND, k):
     import torch
 
-    return [found.numpy() for found in layer.native.topk(torch.from_numpy(hidden_ND), k)]
+    return [array.numpy() for array in layer.native.topk(torch.from_numpy(hidden_ND), k)]
 
 
-def _topk_of_tensorflow(layer, hidden_ND, k):
+def _tensorflow_topk(layer, hidden_ND, k):
     return layer.native.topk(hidden_ND, k)
 
 
-def _topk_of_jax(layer, hidden_ND, k):
+def _jax_topk(layer, hidden_ND, k):
     return layer.native.topk(layer._params, layer._structure, hidden_ND, k)
 
 
-TOPK = {"torch": _topk_of_torch, "tensorflow": _topk_of_tensorflow, "jax": _topk_of_jax}
+TOPK = {"torch": _torch_topk, "tensorflow": _tensorflow_topk, "jax": _jax_topk}
 
 
-@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("rows", [1, 60])
 @pytest.mark.parametrize("projection", ["none", "residual"])
-def test_rows_that_are_no_numbers_get_words_too_and_leave_the_others_theirs(framework, rows, projection):
-    """Next to the layer, which the contract keeps from such rows: in a model of one's own."""
+def test_a_row_with_nan_gets_valid_ids_and_does_not_affect_other_rows(framework, rows, projection):
+    """The contract refuses such rows, but the native layer in a user's model may get them."""
     spec = layers.spec("sohsm", counts=zipf_counts(9000), dim=16, seed=2, projection=projection, bias=True)
-    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP))
+    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP.id))
     hidden_ND = batch(spec.counts, tokens=rows, dim=16, seed=2).hidden_ND.astype(np.float32)
-    expected_NK, ids_NK = (np.array(found) for found in TOPK[framework](layer, hidden_ND, 7))
+    expected_NK, ids_NK = (np.array(array) for array in TOPK[framework](layer, hidden_ND, 7))
     hidden_ND = hidden_ND.copy()
     hidden_ND[-1, 3] = np.nan
-    values_NK, found_NK = (np.array(found) for found in TOPK[framework](layer, hidden_ND, 7))
+    values_NK, nan_ids_NK = (np.array(array) for array in TOPK[framework](layer, hidden_ND, 7))
     assert np.isnan(values_NK[-1]).all()
-    assert ((found_NK[-1] >= 0) & (found_NK[-1] < 9000)).all()
-    np.testing.assert_array_equal(found_NK[:-1], ids_NK[:-1])
+    assert ((nan_ids_NK[-1] >= 0) & (nan_ids_NK[-1] < 9000)).all()
+    np.testing.assert_array_equal(nan_ids_NK[:-1], ids_NK[:-1])
     np.testing.assert_allclose(values_NK[:-1], expected_NK[:-1], rtol=1e-6)
 
 
-MANY = 2**46  # clusters of no numbers, more than a process has addresses for
+MANY = 2**46  # clusters of width 0, whose states exceed the address space
 
 
 def _search_torch():
     import torch
 
     from vocabench.impls.on_torch.ops import cpp_kernels
-    from vocabench.impls.on_torch.two_level.word_rows import WordRows
+    from vocabench.impls.on_torch.two_level.words import WordRows
 
-    one, none = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
-    rows = WordRows(none, none.expand(MANY), slots=1, in_slab=False)
-    return cpp_kernels.likeliest(one, one, one, None, none[None], rows, 1)
+    one, zero = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
+    rows = WordRows(zero, zero.expand(MANY), slots=1, in_slab=False)
+    return cpp_kernels.likeliest(one, one, one, None, zero[None], rows, 1)
 
 
 def _search_tensorflow():
@@ -153,22 +156,22 @@ def _search_jax():
 SEARCHES = {"torch": _search_torch, "tensorflow": _search_tensorflow, "jax": _search_jax}
 
 
-@pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
-def test_a_kernel_without_memory_is_an_oom_row_and_the_process_goes_on(framework):
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_kernel_without_memory_gives_an_oom_row_and_the_process_continues(framework):
     assert layers.forms(framework, layers.spec("sohsm", counts=zipf_counts(90), dim=16))[0] == CPP
-    with pytest.raises(Exception, match=r"no memory for the C\+\+ kernels") as failed:
+    with pytest.raises(Exception, match=r"no memory for the C\+\+ kernels") as error:
         SEARCHES[framework]()
-    assert worker._status_of(failed.value) == "oom"
+    assert worker._status_of(error.value) == "oom"
 
 
-def test_the_version_of_the_compiler_is_told(monkeypatch):
+def test_the_version_names_the_compiler(monkeypatch):
     assert cpp.version().split()[0] == str(cpp.compiler()).rpartition("/")[2]
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert cpp.version() == "none"
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "message"),
     [
         (
             subprocess.CalledProcessError(1, ["g++"], stderr="kernels.cpp:3: error: no such thing\nmore"),
@@ -178,20 +181,22 @@ def test_the_version_of_the_compiler_is_told(monkeypatch):
         (OSError("cannot be run"), "cannot be run"),
     ],
 )
-def test_what_cannot_be_compiled_is_told_and_done_without(monkeypatch, failure, said):
+def test_a_failed_compilation_is_a_warning(monkeypatch, failure, message):
     def run(*command):
         raise failure
 
     monkeypatch.setattr(cpp, "_run", run)
-    flags = ("-DNOT_ASKED_FOR_BEFORE", said)
-    with pytest.warns(UserWarning, match=rf"no C\+\+ kernels, layers take their framework's products: .*{said}"):
+    flags = ("-DNOT_USED_BEFORE", message)
+    with pytest.warns(UserWarning, match=rf"no C\+\+ kernels, layers take their framework's products: .*{message}"):
         assert cpp.library("for_ctypes", flags) is None
-    assert cpp.library("for_ctypes", flags) is None  # told once only
+    assert cpp.library("for_ctypes", flags) is None  # warns only once
 
 
 SHARING = """
 #include <thread>
 #include "threads.h"
+
+using namespace vocabench;
 
 int main() {
     std::atomic<int> wrong{0};
@@ -204,10 +209,10 @@ int main() {
             if (turn % 1000 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // helpers fall asleep
         }
     };
-    std::thread one(call, 1), other(call, 2);
+    std::thread first(call, 1), second(call, 2);
     call(3);
-    one.join();
-    other.join();
+    first.join();
+    second.join();
     return wrong > 0;
 }
 """
@@ -218,7 +223,9 @@ APART = """
 #include <thread>
 #include "threads.h"
 
-void go_to(int cpu) {
+using namespace vocabench;
+
+void move_to(int cpu) {
     cpu_set_t only;
     CPU_ZERO(&only);
     CPU_SET(cpu, &only);
@@ -231,18 +238,18 @@ int main() {
     int together = 0;
     for (int turn = 0; turn < 40; ++turn) {
         int cpu[2];
-        std::atomic<int> come{0};
+        std::atomic<int> arrived{0};
         share_work(2, 2, [&](int64_t piece) {
             cpu[piece] = sched_getcpu();
-            ++come;
-            while (come < 2) std::this_thread::yield();
+            ++arrived;
+            while (arrived < 2) std::this_thread::yield();
         });
         together += cpu[0] == cpu[1];
         std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the helper falls asleep
-        go_to(cpu[0] == sched_getcpu() ? cpu[1] : cpu[0]);          // where it was
+        move_to(cpu[0] == sched_getcpu() ? cpu[1] : cpu[0]);          // the helper's CPU
         pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed);
     }
-    return together > 10;  // the system may move the caller meanwhile
+    return together > 10;  // the system may move the caller in between
 }
 """
 
@@ -252,26 +259,28 @@ THROWING = """
 #include <thread>
 #include "threads.h"
 
-// Of two pieces, when both threads have begun, the caller's fails, or the other's.
-bool comes_to_the_caller(bool from_caller) {
+using namespace vocabench;
+
+// Once both threads have begun, the caller's piece throws, or the helper's.
+bool reaches_the_caller(bool from_caller) {
     const auto caller = std::this_thread::get_id();
     std::atomic<int> begun{0};
-    std::atomic<bool> other_is_done{false};
+    std::atomic<bool> other_has_finished{false};
     try {
         share_work(2, 2, [&](int64_t) {
             ++begun;
             while (begun < 2) std::this_thread::yield();
             if ((std::this_thread::get_id() == caller) == from_caller) throw std::bad_alloc();
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
-            other_is_done = true;
+            other_has_finished = true;
         });
     } catch (const std::bad_alloc &) {
-        return other_is_done;
+        return other_has_finished;
     }
     return false;
 }
 
-bool begins_no_others() {
+bool starts_no_other_piece() {
     std::atomic<int> begun{0};
     try {
         share_work(2, 1 << 30, [&](int64_t) {
@@ -286,7 +295,7 @@ bool begins_no_others() {
 
 int main() {
     for (int turn = 0; turn < 20; ++turn)
-        if (!comes_to_the_caller(true) || !comes_to_the_caller(false) || !begins_no_others()) return 1;
+        if (!reaches_the_caller(true) || !reaches_the_caller(false) || !starts_no_other_piece()) return 1;
     return 0;
 }
 """
@@ -296,20 +305,22 @@ FORKED = """
 #include <thread>
 #include "threads.h"
 
-// Comes to an end if there are two threads.
+using namespace vocabench;
+
+// Returns only if two threads take part.
 void meet() {
-    std::atomic<int> come{0};
+    std::atomic<int> arrived{0};
     share_work(2, 2, [&](int64_t) {
-        ++come;
-        while (come < 2) std::this_thread::yield();
+        ++arrived;
+        while (arrived < 2) std::this_thread::yield();
     });
 }
 
 int main() {
     meet();
-    std::atomic<bool> over{false};
-    std::thread other([&] {
-        while (!over) share_work(2, 2, [](int64_t) { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
+    std::atomic<bool> stop{false};
+    std::thread caller([&] {
+        while (!stop) share_work(2, 2, [](int64_t) { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
     });
     int status = 0;
     for (int turn = 0; turn < 20 && !status; ++turn) {
@@ -322,29 +333,31 @@ int main() {
         }
         waitpid(child, &status, 0);
     }
-    over = true;
-    other.join();
+    stop = true;
+    caller.join();
     meet();
     return status != 0;
 }
 """
 
-ROOM = """
+SCRATCH = """
 #include <thread>
-#include "own_room.h"
+#include "scratch.h"
+
+using namespace vocabench;
 
 struct Use {};
 struct Other {};
 
 template <class Any>
-float *room(size_t size) { return own_room<Use>(size); }
+float *from_template(size_t size) { return scratch<Use>(size); }
 
 int main() {
-    float *kept = own_room<Use>(10);
-    bool right = room<int>(4) == kept && room<char>(10) == kept && own_room<Other>(10) != kept;
-    std::thread([&] { right = right && room<int>(10) != kept; }).join();
-    room<int>(1000)[999] = 1;
-    return !(right && room<char>(1000)[999] == 1);
+    float *kept = scratch<Use>(10);
+    bool right = from_template<int>(4) == kept && from_template<char>(10) == kept && scratch<Other>(10) != kept;
+    std::thread([&] { right = right && from_template<int>(10) != kept; }).join();
+    from_template<int>(1000)[999] = 1;
+    return !(right && from_template<char>(1000)[999] == 1);
 }
 """
 
@@ -354,12 +367,12 @@ OPENMP = ("-DTHREADS_OF_OPENMP", "-fopenmp")
 @pytest.mark.parametrize(
     ("program", "flags"),
     [
-        pytest.param(SHARING, (), id="each_piece_is_done_once_whoever_calls"),
+        pytest.param(SHARING, (), id="each_piece_runs_once_for_concurrent_callers"),
         pytest.param(APART, (), id="a_helper_leaves_the_cpu_of_the_caller"),
-        pytest.param(THROWING, (), id="what_is_thrown_comes_to_the_caller_when_all_have_stopped"),
-        pytest.param(THROWING, OPENMP, id="what_is_thrown_by_openmps_threads_too"),
-        pytest.param(FORKED, (), id="a_child_has_helpers_of_its_own"),
-        pytest.param(ROOM, (), id="a_thread_has_one_room_for_a_use"),
+        pytest.param(THROWING, (), id="an_exception_reaches_the_caller_when_all_have_stopped"),
+        pytest.param(THROWING, OPENMP, id="an_exception_in_openmp_threads"),
+        pytest.param(FORKED, (), id="a_forked_child_has_its_own_helpers"),
+        pytest.param(SCRATCH, (), id="a_thread_has_one_scratch_buffer_per_use"),
     ],
 )
 def test_threads(program, flags, tmp_path):
@@ -370,15 +383,17 @@ def test_threads(program, flags, tmp_path):
     subprocess.run(tmp_path / "program", check=True, timeout=120)
 
 
-def test_a_use_of_room_that_is_a_functions_own_is_none(tmp_path):
-    """Two functions that named it would have a room each."""
-    (tmp_path / "program.cpp").write_text('#include "own_room.h"\nint main() { return !own_room<struct Use>(1); }')
-    with pytest.raises(subprocess.CalledProcessError) as failed:
+def test_a_use_that_is_local_to_a_function_does_not_compile(tmp_path):
+    """Two functions that declare it would have different buffers."""
+    (tmp_path / "program.cpp").write_text(
+        '#include "scratch.h"\nint main() { return !vocabench::scratch<struct Use>(1); }'
+    )
+    with pytest.raises(subprocess.CalledProcessError) as error:
         _compile(tmp_path)
-    assert "incomplete type" in failed.value.stderr
+    assert "incomplete type" in error.value.stderr
 
 
 def _compile(folder, *flags):
-    here = f"-I{Path(cpp.__file__).parent}"
-    command = str(cpp.compiler()), "-std=gnu++17", here, *flags, "program.cpp", "-o", "program"
+    include = f"-I{Path(cpp.__file__).parent}"
+    command = str(cpp.compiler()), "-std=gnu++17", include, *flags, "program.cpp", "-o", "program"
     subprocess.run(command, cwd=folder, check=True, timeout=120, capture_output=True, text=True)
