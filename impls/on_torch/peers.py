@@ -1,4 +1,4 @@
-"""What the losses share that are another package's kernels for CUDA devices."""
+"""The base of losses that are CUDA kernels of another package."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from vocabench.impls.spec import LayerSpec
 
 
 class KernelSoftmax(SummedSoftmax):
-    """Full softmax whose summed loss is a kernel of another package; all else is full softmax's.
+    """Full softmax whose summed loss is a kernel of another package.
 
-    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    Parameters: `weight` (V, D), `bias` (V,), as in full softmax.
 
     Attributes:
-        package: The name that the package is imported by.
-        install: What pip installs it by.
-        dtypes: What the kernel computes in.
+        package: Import name of the package.
+        install: Argument of `pip install` for it.
+        dtypes: Precisions that the kernel supports.
 
     Raises:
-        Unsupported: The package is not installed, the dtype is not one of its kernel's, or, when the loss is computed,
-            the device is not CUDA's.
+        Unsupported: The package is not installed or the kernel does not support the dtype; when the loss is computed,
+            also if the device is not a CUDA device.
     """
 
     package: ClassVar[str]
@@ -45,7 +45,7 @@ class KernelSoftmax(SummedSoftmax):
 
     @abstractmethod
     def kernel(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
-        """`total`, on a device that has the kernel."""
+        """Return `total`, on a device that has the kernel."""
 
     def total(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
         if not runs_on(hidden_ND):
@@ -57,5 +57,5 @@ class KernelSoftmax(SummedSoftmax):
 
 
 def runs_on(tensor: Tensor) -> bool:
-    """Whether the kernels run where this tensor is."""
+    """Return whether the kernels run on the tensor's device."""
     return tensor.is_cuda

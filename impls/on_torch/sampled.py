@@ -1,4 +1,4 @@
-"""What the losses over sampled words share in PyTorch. See `impls/on_numpy/sampled.py` for the definition."""
+"""The base of losses over sampled words in PyTorch. See `impls/on_numpy/sampled.py` for the definition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vocabench.impls.spec import LayerSpec
 
 
 class _Rows(torch.autograd.Function):
-    """Some rows of a parameter, repeated or not, with a gradient that sums by row before it is rounded."""
+    """Rows of a parameter, possibly repeated, whose gradient is summed for each row before it is rounded."""
 
     @staticmethod
     def forward(ctx, parameter, ids_R, row_sparse: bool) -> Tensor:  # type: ignore[override]
@@ -38,11 +38,12 @@ class _Rows(torch.autograd.Function):
 
 
 class SampledLayer(FullSoftmax):
-    """Full softmax's parameters, trained on the target and the sampled words: `layer(hidden_ND, targets_N,
-    sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
+    """Full softmax, trained on the target and the sampled words: `layer(hidden_ND, targets_N, sampled_ids=ids_S)`.
 
-    Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned. Buffers: `correction` (V,),
-    what is taken off each word's score.
+    Batches with a correction of their own pass it as `correction=correction_V`.
+
+    Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) if it is learned. Buffers: `correction` (V,),
+    which is subtracted from each word's score.
     """
 
     correction: Tensor
@@ -57,7 +58,7 @@ class SampledLayer(FullSoftmax):
 
     @abstractmethod
     def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
-        """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
+        """Return the (N,) losses from the corrected scores of targets and sampled words; removed words have -inf."""
 
     def losses(  # type: ignore[override]
         self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None

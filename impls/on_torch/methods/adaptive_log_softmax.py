@@ -25,7 +25,7 @@ class AdaptiveLogSoftmax(OutputLayer):
         cutoffs = spec.structure["cutoffs"].tolist()[:-1]
         dtype = TORCH_DTYPES[spec.dtype]
         self.inner = nn.AdaptiveLogSoftmaxWithLoss(spec.dim, spec.vocab, cutoffs, div_value=1.0, dtype=dtype)
-        # The tails by hand: PyTorch divides a small width away to nothing, where ours is 1.
+        # PyTorch would round the width of a narrow tail down to 0; ours is at least 1.
         shapes = spec.parameter_shapes()
         for tail in range(len(cutoffs)):
             parts = (shapes[f"tail{tail}_{kind}"] for kind in ("projection", "weight"))
@@ -35,7 +35,7 @@ class AdaptiveLogSoftmax(OutputLayer):
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cast_ND = hidden_ND.to(self.inner.head.weight.dtype)
-        with torch.autocast(hidden_ND.device.type, enabled=False):  # under which PyTorch's module mixes its dtypes
+        with torch.autocast(hidden_ND.device.type, enabled=False):  # it would mix dtypes in PyTorch's module
             return -at_least_float32(self.inner(cast_ND, self.rank[targets_N]).output)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
@@ -55,9 +55,9 @@ class AdaptiveLogSoftmax(OutputLayer):
 def _canonical(name: str) -> str:
     if name == "inner.head.weight":
         return "head_weight"
-    found = re.fullmatch(r"inner\.tail\.(\d+)\.([01])\.weight", name)
-    assert found is not None
-    return f"tail{found[1]}_{('projection', 'weight')[int(found[2])]}"
+    match = re.fullmatch(r"inner\.tail\.(\d+)\.([01])\.weight", name)
+    assert match is not None
+    return f"tail{match[1]}_{('projection', 'weight')[int(match[2])]}"
 
 
 LAYER = AdaptiveLogSoftmax

@@ -19,16 +19,18 @@ from vocabench.impls.structures.cutoffs import Bands
 
 
 class _LinearNll(torch.autograd.Function):
-    """(N,) cross-entropy of products (N, S). The backward pass makes its gradient in the place of the scores, where
-    `F.cross_entropy` keeps a second array of their size and makes a third."""
+    """(N,) cross-entropy of the products h W^T (N, S).
+
+    The backward pass overwrites the scores with their gradient, whereas `F.cross_entropy` keeps a second array of their
+    size and allocates a third.
+    """
 
     @staticmethod
     def forward(ctx, hidden_ND, weight_SD, place_N) -> Tensor:  # type: ignore[override]
         cast_ND = hidden_ND.to(weight_SD.dtype)
         scores_NS = at_least_float32(products.linear(cast_ND, weight_SD, kernels=True))
-        scores_NS -= scores_NS.amax(
-            dim=1, keepdim=True
-        )  # or the logarithm's rounding would show where scores are large
+        # Without the shift, the rounding of the logarithm would matter where scores are large.
+        scores_NS -= scores_NS.amax(dim=1, keepdim=True)
         log_sum_N = scores_NS.exp().sum(dim=1).log_()
         target_N = scores_NS.gather(1, place_N[:, None])[:, 0]
         ctx.save_for_backward(cast_ND, weight_SD, place_N, scores_NS, log_sum_N)
@@ -48,12 +50,11 @@ class _LinearNll(torch.autograd.Function):
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """log P(w | h) = log softmax(H h)[w or its tail i] + log softmax(W_i P_i h)[w] where w lies in tail i (Grave et
-    al. 2017).
+    """log P(w | h) = log softmax(H h)[w or its tail i] + log softmax(W_i P_i h)[w] for w in tail i (Grave et al. 2017).
 
     Parameters: `head_weight` (head + tails, D), and for each tail `tail{i}_projection` (D / 4^(i + 1), D) and
     `tail{i}_weight` (words, D / 4^(i + 1)), words by id within the head and each tail. Buffers: `band` (V,) of each
-    word, 0 the head and i + 1 tail i; `place` (V,) of each word in its band; `words{b}` the ids of band b.
+    word: 0 for the head and i + 1 for tail i; `place` (V,) of each word in its band; `words{b}`, the ids of band b.
     """
 
     band: Tensor
@@ -72,8 +73,8 @@ class AdaptiveSoftmax(OutputLayer):
             self.register_buffer(f"words{number}", torch.from_numpy(words), persistent=False)
 
     def formulation(self) -> str:
-        known = cpp_kernels.runs_on(self.head_weight) and cpp_kernels.known(self.head_weight.dtype)
-        return cpp.formulation_of_products(len(self.head_weight)) if known else ""
+        has_kernels = cpp_kernels.runs_on(self.head_weight) and cpp_kernels.known(self.head_weight.dtype)
+        return cpp.formulation_of_products(len(self.head_weight)) if has_kernels else ""
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         band_N, place_N = self.band[targets_N], self.place[targets_N]
@@ -82,10 +83,10 @@ class AdaptiveSoftmax(OutputLayer):
         if not self.tails:
             return nll_N
         sorted_N, order_N = torch.sort(band_N, stable=True)
-        every = torch.arange(self.tails + 1, device=band_N.device)
-        ends = torch.searchsorted(sorted_N, every, right=True).tolist()
+        bands = torch.arange(self.tails + 1, device=band_N.device)
+        ends = torch.searchsorted(sorted_N, bands, right=True).tolist()
         for tail, (start, end) in enumerate(pairwise(ends)):
-            # A tail that no token meets is computed too: its gradient is zero, which an optimizer tells from none.
+            # A tail without tokens is computed too: optimizers treat a zero gradient differently from a missing one.
             rows_R = order_N[start:end]
             projected = self._projected(hidden_ND.index_select(0, rows_R), tail)
             nll_N = nll_N.index_add(0, rows_R, _nll(projected, getattr(self, f"tail{tail}_weight"), place_N[rows_R]))
@@ -100,13 +101,16 @@ class AdaptiveSoftmax(OutputLayer):
 
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words, and (N,) the share of the words scored: a tail is expanded
-        for the rows in which it is as likely as the k-th best word so far, as none of its words is likelier."""
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of the words scored.
+
+        No word of a tail is likelier than the tail, so a tail is expanded for the rows in which it is at least as
+        likely as the k-th best word so far.
+        """
         return self._expanded(hidden_ND, k, lambda head, tail, least_N: head[:, self.head + tail] >= least_N)
 
     @torch.no_grad()
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
+        """Return values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
         if width >= self.tails:
             return self.search(hidden_ND, k)[:2]
 
@@ -116,10 +120,16 @@ class AdaptiveSoftmax(OutputLayer):
         return self._expanded(hidden_ND, k, followed)[:2]
 
     def _expanded(
-        self, hidden_ND: Tensor, k: int, wanted: Callable[[Tensor, int, Tensor], Tensor]
+        self, hidden_ND: Tensor, k: int, needed: Callable[[Tensor, int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the best words of the head and of the tails that are wanted in a row, and (N,) the
-        share of the words scored. `wanted` sees the head's log-probabilities and the k-th best so far (N,)."""
+        """Return values and ids (N, K) of the best words of the head and the needed tails, and the share scored (N,).
+
+        Args:
+            hidden_ND: Hidden vectors.
+            k: From 1 to V.
+            needed: Maps the head's log-probabilities, the number of a tail and the k-th best so far (N,) to the rows
+                (N,) that need the tail.
+        """
         head = self._head_log_probs(hidden_ND)
         values, place = exact_topk(head[:, : self.head], min(k, self.head))
         missing = k - values.shape[1]
@@ -127,7 +137,7 @@ class AdaptiveSoftmax(OutputLayer):
         ids_NK = F.pad(self._words(0)[place], (0, missing), value=self.spec.vocab)
         scored_N = torch.full((len(hidden_ND),), float(self.head), device=hidden_ND.device)
         for tail in range(self.tails):
-            rows_R = wanted(head, tail, values_NK[:, -1]).nonzero()[:, 0]
+            rows_R = needed(head, tail, values_NK[:, -1]).nonzero()[:, 0]
             if not len(rows_R):
                 continue
             words_S = self._words(tail + 1)
@@ -141,7 +151,7 @@ class AdaptiveSoftmax(OutputLayer):
 
     @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words: a word of the head or a tail by the first number, one of the tail's words by the second."""
+        """Return (N,) words: the first uniform draws a word of the head or a tail, the second a word of the tail."""
         head = self._head_log_probs(hidden_ND)
         entry_N = draw(head.exp(), uniforms_NU[:, 0])
         word_N = self._words(0)[entry_N.clamp(max=self.head - 1)]
@@ -152,21 +162,21 @@ class AdaptiveSoftmax(OutputLayer):
         return word_N
 
     def _head_log_probs(self, hidden_ND: Tensor) -> Tensor:
-        """(N, head + tails) log P of the head's words and of each tail."""
+        """Return (N, head + tails) log P of the head's words and of each tail."""
         return F.log_softmax(at_least_float32(products.linear(hidden_ND, self.head_weight)), dim=1)
 
     def _projected(self, hidden_RD: Tensor, tail: int) -> Tensor:
         return products.linear(hidden_RD, getattr(self, f"tail{tail}_projection"), kernels=True)
 
     def _joint(self, hidden_RD: Tensor, log_tail_R: Tensor, tail: int) -> Tensor:
-        """(R, S) log P(tail, w | h) of the tail's words."""
+        """Return (R, S) log P(tail, w | h) of the tail's words."""
         scores_RS = products.linear(self._projected(hidden_RD, tail), getattr(self, f"tail{tail}_weight"))
         return F.log_softmax(at_least_float32(scores_RS), dim=1) + log_tail_R[:, None]
 
     def _words(self, band: int) -> Tensor:
         return getattr(self, f"words{band}")
 
-    # Words by id inside, by falling count outside.
+    # Words are stored by id within each band, and by falling count in the canonical form.
     def to_canonical(self, tensors: Tensors) -> Tensors:
         return {name: self._moved(name, value, back=True) for name, value in tensors.items()}
 

@@ -6,21 +6,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import class_hsm
 from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
 from vocabench.impls.on_torch.ops import products
 from vocabench.impls.on_torch.two_level import cluster_softmax
-from vocabench.impls.on_torch.two_level.expand import followed
+from vocabench.impls.on_torch.two_level.decoding import followed
 from vocabench.impls.on_torch.two_level.levels import Level
 from vocabench.impls.spec import LayerSpec
 
 
 class ClassHierarchicalSoftmax(OutputLayer):
-    """log P(w | h) = log P(c | h) + log P(w | c, h), with log P(s | h) + log P(c | s, h) in place of the first where
-    there are three levels.
+    """log P(w | h) = log P(c | h) + log P(w | c, h). With three levels, log P(c | h) = log P(s | h) + log P(c | s, h).
 
-    Parameters: of the highest level, classes or superclasses, `top_weight` (C, D) and `top_bias` (C,); of those below
-    in `levels` what `Level` has.
+    Parameters: `top_weight` (C, D) and `top_bias` (C,) of the highest level, classes or superclasses; those of `Level`
+    for each lower level, in `levels`.
     """
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -31,14 +31,16 @@ class ClassHierarchicalSoftmax(OutputLayer):
         top = spec.parameter_shapes()[f"{self._top}_weight"]
         self.top_weight = nn.Parameter(torch.zeros(top, dtype=dtype))
         self.top_bias = nn.Parameter(torch.zeros(top[0], dtype=dtype))
-        self.levels = nn.ModuleList(Level(each, spec.dim, dtype, spec.form) for each in class_hsm.shelves(spec))
+        self.levels = nn.ModuleList(
+            Level(shelves, spec.dim, dtype, self._requested) for shelves in class_hsm.shelves(spec)
+        )
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         return cluster_softmax.forms(0, spec.dim, TORCH_DTYPES[spec.dtype])
 
     @property
-    def form(self) -> str:
+    def form(self) -> Form:
         return self._below[-1].form
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
@@ -54,12 +56,12 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of classes expanded."""
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of classes expanded."""
         return self._below[-1].search(hidden_ND, self._joint(hidden_ND, len(self.levels) - 1), k)
 
     @torch.no_grad()
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words, following the `width` likeliest of each level above."""
+        """Return values and ids (N, K) of the k likeliest words within the `width` likeliest groups of each level."""
         log_NC = self._joint(hidden_ND, 0)
         for level in self._below[:-1]:
             log_NC = followed(log_NC, width)[:, level.group] + level.log_within(hidden_ND)
@@ -67,7 +69,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words: one number for each level."""
+        """Return (N,) words, drawn with one uniform for each level."""
         chosen_N = draw(self._joint(hidden_ND, 0).exp_(), uniforms_NU[:, 0])
         for number, level in enumerate(self._below, start=1):
             chosen_N = level.sample(hidden_ND, chosen_N, uniforms_NU[:, number])
@@ -81,7 +83,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return products.linear(hidden_ND, self.top_weight, self.top_bias)
 
     def _joint(self, hidden_ND: Tensor, depth: int) -> Tensor:
-        """(N, M) log P of each member of a level, its whole way from the top included."""
+        """Return (N, M) log P of each member of the level at this depth, jointly with its ancestors."""
         log_NM = F.log_softmax(at_least_float32(self._top_logits(hidden_ND)), dim=1)
         for level in self._below[:depth]:
             log_NM = log_NM[:, level.group] + level.log_within(hidden_ND)
@@ -89,22 +91,22 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     def formulation(self) -> str:
         words = self._below[-1]
-        return f"{self.form} on {len(words.shelves)} slabs of classes of about one size"
+        return f"{self.form.label} on {len(words.shelves)} slabs of classes of about one size"
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        found = {f"{self._top}_{kind}": tensors[f"top_{kind}"] for kind in ("weight", "bias")}
+        canonical = {f"{self._top}_{kind}": tensors[f"top_{kind}"] for kind in ("weight", "bias")}
         for number, (name, level) in enumerate(zip(self._names, self._below, strict=True)):
             prefix = f"levels.{number}."
-            own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            found[f"{name}_weight"], found[f"{name}_bias"] = level.to_canonical(own)
-        return found
+            of_level = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+            canonical[f"{name}_weight"], canonical[f"{name}_bias"] = level.to_canonical(of_level)
+        return canonical
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        found = {f"top_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        parameters = {f"top_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
         for number, (name, level) in enumerate(zip(self._names, self._below, strict=True)):
-            inside = level.from_canonical(tensors[f"{name}_weight"], tensors[f"{name}_bias"])
-            found |= {f"levels.{number}.{key}": value for key, value in inside.items()}
-        return found
+            of_level = level.from_canonical(tensors[f"{name}_weight"], tensors[f"{name}_bias"])
+            parameters |= {f"levels.{number}.{key}": value for key, value in of_level.items()}
+        return parameters
 
 
 LAYER = ClassHierarchicalSoftmax

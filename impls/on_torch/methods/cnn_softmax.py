@@ -14,20 +14,20 @@ from vocabench.impls.on_torch.ops import products
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.windows import WIDEST, windows
 
-_MAX = 2  # what `torch.embedding_bag` calls the largest
+_MAX = 2  # the code of mode "max" in `torch.embedding_bag`
 
 
 class CnnSoftmax(OutputLayer):
-    """log P(w | h) = log softmax(h (f P^T / sqrt 4F + r M^T / sqrt R)^T + b)[w], with f the pooled filters over the
-    characters of every word.
+    """log P(w | h) = log softmax(h (f P^T / sqrt 4F + r M^T / sqrt R)^T + b)[w], where f (V, 4 F) are the pooled
+    filters over each word's characters.
 
     Parameters: `char_embedding` (A, E), `conv{k}_weight` (F, k, E) and `conv{k}_bias` (F,) for k = 1..4,
-    `char_projection` (D, 4 F), `correction_weight` (V, R) and `correction_projection` (D, R) where there is a
-    correction, `bias` (V,).
+    `char_projection` (D, 4 F), `bias` (V,), and with a correction `correction_weight` (V, R) and
+    `correction_projection` (D, R).
 
-    Every call makes the scores (U, X) of the U different windows that the words have, of which each word takes the
-    highest a filter: (V, X) features. Where X + R is below D the hidden vectors are projected to that, else the words'
-    vectors (V, D) are made. Held are these, the scores' gradient and (V, X) ids.
+    Each call computes the scores (U, X) of the words' U distinct windows. The features (V, X) of a word are the highest
+    score of each filter. If X + R is below D, the hidden vectors are projected to that width; otherwise the word
+    vectors (V, D) are computed. These, the gradient of the scores and (V, X) ids are kept in memory.
     """
 
     windows: Tensor
@@ -48,15 +48,15 @@ class CnnSoftmax(OutputLayer):
         self._corrects = "correction_weight" in spec.parameter_shapes()
 
     def _features(self) -> Tensor:
-        """(V, X)"""
+        """Return the (V, X) features."""
         biases = [at_least_float32(self.get_parameter(f"conv{k}_bias")) for k in WIDTHS]
-        # A bias is the same at every place: it can wait until one is chosen.
+        # The bias is the same for all windows, so it is added after the maximum.
         return F.relu(_Highest.apply(self._scores(), self.ids, self.starts) + torch.cat(biases))
 
     def _scores(self) -> Tensor:
-        """(U, X) of each window and filter, in float32 at least, as gradients are summed.
+        """Return the (U, X) scores of each window and filter, at least in float32, since gradients are summed.
 
-        All widths are one product: filters short of the widest are filled up.
+        One product computes the filters of all widths: narrow filters are padded with zeros.
         """
         dtype = self.get_parameter("bias").dtype
         weights = [F.pad(self._scaled(f"conv{k}_weight"), (0, 0, before(k), WIDEST - k - before(k))) for k in WIDTHS]
@@ -66,7 +66,7 @@ class CnnSoftmax(OutputLayer):
         return at_least_float32(products.linear(windows_UY, weight_XY))
 
     def _scaled(self, name: str) -> Tensor:
-        """A matrix over the square root of how many terms its products have, in float32 at least."""
+        """Return a matrix divided by the square root of the number of terms of its products, at least in float32."""
         weight = at_least_float32(self.get_parameter(name))
         return weight / weight[0].numel() ** 0.5
 
@@ -78,7 +78,7 @@ class CnnSoftmax(OutputLayer):
             features_VY = torch.cat([features_VY, self.get_parameter("correction_weight")], dim=1)
             projection_DY = torch.cat([projection_DY, self._scaled("correction_projection")], dim=1)
         projection_DY = projection_DY.to(dtype)
-        # Whichever is narrower meets the vocabulary.
+        # The narrower of the two is multiplied with the whole vocabulary.
         if features_VY.shape[1] < self.spec.dim:
             return at_least_float32(products.linear(products.product(hidden_ND, projection_DY), features_VY, bias_V))
         return at_least_float32(products.linear(hidden_ND, products.linear(features_VY, projection_DY), bias_V))
@@ -91,9 +91,9 @@ class CnnSoftmax(OutputLayer):
 
 
 class _Highest(torch.autograd.Function):
-    """(V, X) the highest of each word's scores; the gradient goes to the first that is as high.
+    """(V, X) highest scores of each word; the gradient goes to the first of equal ones.
 
-    `F.embedding_bag` without its gradient, which takes longer.
+    This is `F.embedding_bag` with a faster backward pass.
     """
 
     @staticmethod

@@ -26,20 +26,20 @@ def _total(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tens
 
 
 class CompiledCrossEntropy(SummedSoftmax):
-    """`F.cross_entropy(F.linear(...))`, compiled with torch.compile's own settings.
+    """`F.cross_entropy(F.linear(...))`, compiled with torch.compile's default settings.
 
-    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    Parameters: `weight` (V, D), `bias` (V,), as in full softmax.
 
     Raises:
-        Unsupported: There is nothing here to compile with.
+        Unsupported: torch.compile lacks what it needs to compile.
     """
 
     def __init__(self, spec: LayerSpec) -> None:
         _check_compiler(spec.method)
         super().__init__(spec)
-        # PyTorch limits how often a code object is recompiled: no layer shall use up what another has left.
-        own = FunctionType(_total.__code__.replace(), _total.__globals__)
-        self._compiled = torch.compile(own, fullgraph=True)  # as a whole or not at all
+        # PyTorch limits how often a code object is recompiled, so each layer compiles a copy.
+        copy = FunctionType(_total.__code__.replace(), _total.__globals__)
+        self._compiled = torch.compile(copy, fullgraph=True)
 
     def total(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
         return self._compiled(hidden_ND, self.weight, self.bias, targets_N, ignore_index)
@@ -49,15 +49,15 @@ class CompiledCrossEntropy(SummedSoftmax):
 
 
 def _check_compiler(method: str) -> None:
-    """torch.compile writes C++ that includes Python's headers: on a GPU, too, for what calls the kernels."""
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as PyTorch looks for it
+    """Check for a compiler and headers: torch.compile writes C++ that includes Python's headers, even for a GPU."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # PyTorch's choice
     headers = Path(sysconfig.get_path("include"))
-    for missing, found in (
+    for requirement, is_there in (
         (f"a C++ compiler ({compiler})", shutil.which(compiler)),
         (f"Python's headers ({headers / 'Python.h'})", (headers / "Python.h").is_file()),
     ):
-        if not found:
-            raise Unsupported(f"{method} needs {missing}, not found here: allowed: where torch.compile can compile")
+        if not is_there:
+            raise Unsupported(f"{method} needs {requirement}, not found here: allowed: where torch.compile can compile")
 
 
 LAYER = CompiledCrossEntropy

@@ -10,30 +10,30 @@ from torch.nn import functional as F
 
 from vocabench.impls.on_torch.peers import KernelSoftmax
 
-_COLUMNS = 16  # added for the bias: rows stay whole multiples of 32 bytes
+_COLUMNS = 16  # appended for the bias, so that rows remain multiples of 32 bytes
 
 
 class CutCrossEntropy(KernelSoftmax):
-    """`cut_cross_entropy.linear_cross_entropy`, whose logits stay in the chip's own memory.
+    """`cut_cross_entropy.linear_cross_entropy`, whose logits stay in on-chip memory.
 
-    Releases that know no bias (25.1) get it as one more column of the weights, which meets a 1.
+    For releases without a bias (25.1), the bias becomes one more column of the weights, multiplied with 1.
 
-    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    Parameters: `weight` (V, D), `bias` (V,), as in full softmax.
     """
 
     package = "cut_cross_entropy"
     install = '"cut-cross-entropy @ git+https://github.com/apple/ml-cross-entropy.git"'
-    dtypes = ("bfloat16",)  # that its backward pass takes
+    dtypes = ("bfloat16",)  # required by its backward pass
 
     def kernel(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
         from cut_cross_entropy import linear_cross_entropy  # type: ignore[import-not-found]
 
-        how = {"ignore_index": ignore_index, "reduction": "sum", "impl": self.spec.options["impl"]}
+        settings = {"ignore_index": ignore_index, "reduction": "sum", "impl": self.spec.options["impl"]}
         if "bias" in inspect.signature(linear_cross_entropy).parameters:
-            return linear_cross_entropy(hidden_ND, self.weight, targets_N, bias=self.bias, **how)
+            return linear_cross_entropy(hidden_ND, self.weight, targets_N, bias=self.bias, **settings)
         weight_VE = F.pad(torch.cat([self.weight, self.bias[:, None]], dim=1), (0, _COLUMNS - 1))
         hidden_NE = F.pad(F.pad(hidden_ND, (0, 1), value=1.0), (0, _COLUMNS - 1))
-        return linear_cross_entropy(hidden_NE, weight_VE, targets_N, **how)
+        return linear_cross_entropy(hidden_NE, weight_VE, targets_N, **settings)
 
 
 LAYER = CutCrossEntropy

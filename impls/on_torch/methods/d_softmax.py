@@ -1,5 +1,4 @@
-"""Differentiated softmax in PyTorch: products side by side in one array, the fused cross-entropy. See
-`impls/on_numpy/methods/d_softmax.py`."""
+"""Differentiated softmax in PyTorch. See `impls/on_numpy/methods/d_softmax.py` for the definition."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ from vocabench.impls.structures import bands
 
 
 class _BandLogits(torch.autograd.Function):
-    """(N, V) logits band after band, each product written where it belongs.
+    """(N, V) logits, band after band; each product is written to its columns.
 
-    Concatenating the bands would copy all logits once more: a tenth to a fifth of a training step.
+    Concatenating the bands would copy all logits, which takes a tenth to a fifth of a training step.
     """
 
     @staticmethod
@@ -44,18 +43,18 @@ class _BandLogits(torch.autograd.Function):
 
 
 def _product_dtype(parameter: Tensor) -> torch.dtype:
-    """The parameter's, or autocast's, which does not reach products that are written into a given array."""
+    """Return the dtype of products: autocast does not apply to products that are written to a given array."""
     device = parameter.device.type
     casts = torch.is_autocast_enabled(device) and parameter.dtype != torch.float64
     return torch.get_autocast_dtype(device) if casts else parameter.dtype
 
 
 class DifferentiatedSoftmax(OutputLayer):
-    """log P(w | h) = h_b.W_w + bias_w - logsumexp over the words of all bands, with w in band b and h_b its slice of h
+    """log P(w | h) = h_b.W_w + bias_w - logsumexp over the words of all bands, for w in band b with the slice h_b of h
     (Chen, Grangier, Auli 2016).
 
-    Parameters: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band as the logits are. Buffers: `word`
-    (V,) of each column of the logits, `place` (V,) the column of each word.
+    Parameters: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band like the logits. Buffers: `word`
+    (V,) of each column of the logits; `place` (V,), the column of each word.
     """
 
     bias: Tensor
@@ -74,11 +73,11 @@ class DifferentiatedSoftmax(OutputLayer):
         return [self.get_parameter(f"band{band}_{kind}") for band in range(self.bands)]
 
     def _inputs(self, hidden_ND: Tensor) -> list[Tensor]:
-        """(N, E) of each band: what its words are scored from."""
+        """Return the (N, E) inputs of each band."""
         return list(hidden_ND.split([weight.shape[1] for weight in self._of_bands("weight")], dim=1))
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
-        """(N, V) band after band."""
+        """Return the (N, V) logits, band after band."""
         pairs = zip(self._inputs(hidden_ND.to(self.bias.dtype)), self._of_bands("weight"), strict=True)
         factors = (factor.to(_product_dtype(self.bias)) for factor in (self.bias, *itertools.chain(*pairs)))
         return at_least_float32(_BandLogits.apply(*factors))  # type: ignore[arg-type]

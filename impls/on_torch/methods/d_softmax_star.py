@@ -9,9 +9,9 @@ from vocabench.impls.on_torch.ops import products
 
 
 class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):
-    """As `DifferentiatedSoftmax`, with P_b h in place of a slice h_b.
+    """`DifferentiatedSoftmax` with projections P_b h instead of slices h_b.
 
-    Parameters: those, and `band{b}_projection` (E_b, D).
+    Parameters: those of `DifferentiatedSoftmax`, and `band{b}_projection` (E_b, D).
     """
 
     def _inputs(self, hidden_ND: Tensor) -> list[Tensor]:

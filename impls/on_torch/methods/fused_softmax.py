@@ -1,4 +1,4 @@
-"""Full softmax whose (N, V) logits never exist whole, in PyTorch. See `impls/on_numpy/methods/fused_softmax.py`."""
+"""Full softmax without an (N, V) array of logits in PyTorch. See `impls/on_numpy/methods/fused_softmax.py`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from torch.autograd.function import once_differentiable
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_torch.layer import TORCH_DTYPES, at_least_float32, counted, draw
 from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_torch.ops import cpp_kernels, products
 from vocabench.impls.on_torch.ops.topk import exact_topk
 from vocabench.impls.on_torch.triton import availability
+from vocabench.impls.on_torch.triton.availability import KERNELS
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import blocks
 
-_BY_KERNELS = f", {availability.KERNELS}"
+# A GPU prefers the largest blocks.
+_BY_KERNELS = tuple(blocks.by_kernels(form, KERNELS) for form in reversed(blocks.GPU_FORMS))
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
-def _blocks(tokens: int, vocab: int, form: str) -> Iterator[slice]:
-    """The ranges of the vocabulary that these are."""
+def _blocks(tokens: int, vocab: int, form: Form) -> Iterator[slice]:
+    """Return the range of word ids of each block."""
     width = blocks.width(tokens, vocab, form)
     return (slice(start, min(start + width, vocab)) for start in range(0, vocab, width))
 
@@ -34,18 +37,18 @@ def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, block: slice) 
 
 
 def _log_sum(logits_NB: Tensor) -> Tensor:
-    """(N,) log-sum-exp of a block, which it overwrites."""
+    """Return the (N,) log-sum-exp of a block of logits, which is overwritten."""
     highest_N1 = logits_NB.amax(dim=1, keepdim=True)
     return logits_NB.sub_(highest_N1).exp_().sum(dim=1).log_().add_(highest_N1[:, 0])
 
 
 def _add_block(log_sum_N: Tensor, logits_NB: Tensor) -> Tensor:
-    """The log-sum-exp so far with a block's, which it overwrites."""
+    """Return the log-sum-exp over all blocks so far and this one, whose logits are overwritten."""
     return torch.logaddexp(log_sum_N, _log_sum(logits_NB))
 
 
 class _Plain:
-    """What is done with a block's logits, in PyTorch's own operations; `softmax_kernels` has the same functions."""
+    """The operations on a block's logits in plain PyTorch; `softmax_kernels` has the same functions."""
 
     @staticmethod
     def add_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, target_N: Tensor) -> None:
@@ -64,24 +67,24 @@ class _Plain:
         return dlogits_NB.mul_(dnll_N[:, None])
 
 
-def _steps(form: str) -> Any:
-    if not form.endswith(_BY_KERNELS):
+def _steps(form: Form) -> Any:
+    if form not in _BY_KERNELS:
         return _Plain
-    from vocabench.impls.on_torch.triton import softmax_kernels  # imports Triton, which not every installation has
+    from vocabench.impls.on_torch.triton import softmax_kernels  # imports Triton, which may not be installed
 
     return softmax_kernels
 
 
 class _FusedNll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, form: str) -> Tensor:  # type: ignore[override]
+    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, form: Form) -> Tensor:  # type: ignore[override]
         cast_ND, steps = hidden_ND.to(weight_VD.dtype), _steps(form)
         target_N = at_least_float32(cast_ND.new_zeros(len(cast_ND)))
         log_sum_N = torch.full_like(target_N, -torch.inf)
         for block in _blocks(len(hidden_ND), len(weight_VD), form):
             logits_NB = products.linear(cast_ND, weight_VD[block], bias_V[block])
             steps.add_block(logits_NB, targets_N, block.start, log_sum_N, target_N)
-            del logits_NB  # before the next is made, so that one is in memory at a time
+            del logits_NB  # so that only one block is in memory at a time
         ctx.save_for_backward(cast_ND, weight_VD, bias_V, targets_N, log_sum_N)
         ctx.hidden_dtype, ctx.form = hidden_ND.dtype, form
         return log_sum_N - target_N
@@ -104,22 +107,20 @@ class _FusedNll(torch.autograd.Function):
         return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None
 
 
-def _by_tokens(form: str) -> bool:
-    return form in blocks.BY_TOKENS
-
-
 def _place(targets_N: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
-    """(N,) whether the target is among `width` words from `first` on, and (N, 1) its column, 0 where it is not."""
+    """Return whether each target (N,) is one of the `width` words from `first` on, and its column (N, 1), or else 0."""
     place_N = targets_N - first
     inside_N = (place_N >= 0) & (place_N < width)
     return inside_N, place_N.masked_fill(~inside_N, 0)[:, None]
 
 
 def _differentiated(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, form: str
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, form: Form
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """The sum of the losses, each times its share, and its gradients by the first three arguments: block by block of
-    tokens, from the exponentials of the block's logits."""
+    """Return the sum of the losses, each times its share, and its gradients with respect to the first three arguments.
+
+    Blocks of tokens are processed one after another; the gradients come from the exponentials of a block's logits.
+    """
     if form == CPP:
         most = blocks.most_tokens(len(weight_VD), form)
         return cpp_kernels.fused_softmax(hidden_ND, weight_VD, bias_V, targets_N, share_N, most)
@@ -140,17 +141,17 @@ def _differentiated(
         first = start == 0
         products.add_weight_gradient(dweight_VD, exp_BV, hidden_BD * scale_B1, first=first)
         dbias_V.addmv_(exp_BV.T, scale_B1[:, 0], beta=float(not first))
-        del logits_BV, exp_BV  # before the next is made, so that one is in memory at a time
+        del logits_BV, exp_BV  # so that only one block is in memory at a time
     dweight_VD.index_add_(0, targets_N, hidden_ND * share_N[:, None], alpha=-1)
     dbias_V.index_add_(0, targets_N, share_N, alpha=-1)
     return total, (dhidden_ND, dweight_VD, dbias_V)
 
 
 class _ByTokens(torch.autograd.Function):
-    """`_differentiated`, whose gradients are kept from the forward pass."""
+    """`_differentiated`, with the gradients kept from the forward pass."""
 
     @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, share_N, form: str) -> Tensor:  # type: ignore[override]
+    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, share_N, form: Form) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, share_N)
         ctx.form = form
         total, ctx.gradients = _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form)
@@ -159,8 +160,8 @@ class _ByTokens(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dtotal):  # type: ignore[override]
-        gradients, ctx.gradients = ctx.gradients, None  # what nobody else holds need not be copied
-        if gradients is None:  # in a second pass through the same graph
+        gradients, ctx.gradients = ctx.gradients, None  # autograd need not copy gradients without other references
+        if gradients is None:  # a second backward pass through the same graph
             hidden_ND, weight_VD, bias_V, targets_N, share_N = ctx.saved_tensors
             gradients = _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, ctx.form)[1]
         if dtotal != 1:
@@ -170,38 +171,41 @@ class _ByTokens(torch.autograd.Function):
 
 
 class FusedSoftmax(FullSoftmax):
-    """Full softmax by blocks: of tokens, whose gradients are made with their losses, or of words, whose logits are made
-    once forward and once backward.
+    """Full softmax by blocks of tokens, whose gradients are computed with their losses, or by blocks of words, whose
+    logits are computed in the forward and again in the backward pass.
 
-    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    Parameters: `weight` (V, D), `bias` (V,), as in full softmax.
     """
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         dtype = TORCH_DTYPES[spec.dtype]
-        kernels = (form + _BY_KERNELS for form in blocks.GPU_FORMS if availability.known(spec.dim, dtype))
-        # Blocks of tokens add up the gradient by words in its own dtype.
-        by_tokens = () if dtype == torch.bfloat16 else blocks.TOKEN_FORMS
-        own = (*by_tokens, *blocks.FORMS)
-        return (*(cpp.with_fused_softmax(own, spec.dim) if cpp_kernels.known(dtype) else own), *kernels)
+        kernels = _BY_KERNELS if availability.known(spec.dim, dtype) else ()
+        # Blocks of tokens sum the gradient with respect to the words in the words' own dtype.
+        by_tokens = (blocks.TOKEN_FORM,) if blocks.TOKEN_FORM.supports(spec.dtype, spec.dim) else ()
+        operations = (*by_tokens, *blocks.WORD_FORMS)
+        if cpp_kernels.known(dtype):
+            operations = cpp.with_fused_softmax(operations, spec.dim)
+        return (*kernels, *operations)
 
     @property
-    def form(self) -> str:
-        forms = self._forms
-        if self.weight.is_cuda:
-            forms = [form for form in forms if not _by_tokens(form)]
-        elif not cpp_kernels.runs_on(self.weight):  # as after `layer.double()`
-            forms = [form for form in forms if form != CPP]
-        return availability.form_of(self.spec.form, forms, self.weight)
+    def form(self) -> Form:
+        form = super().form
+        assert form is not None
+        return form
 
     def reduced(
         self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, *, mean: bool, **extra: Tensor
     ) -> Tensor:
-        learns = torch.is_grad_enabled() and hidden_ND.requires_grad and self.weight.requires_grad
-        if not _by_tokens(self.form) or not learns or torch.is_autocast_enabled(hidden_ND.device.type):
+        differentiates = torch.is_grad_enabled() and hidden_ND.requires_grad and self.weight.requires_grad
+        if (
+            not blocks.are_of_tokens(self.form)
+            or not differentiates
+            or torch.is_autocast_enabled(hidden_ND.device.type)
+        ):
             return super().reduced(hidden_ND, targets_N, padding_N, mean=mean, **extra)
-        kind = self.weight.dtype
-        cast_ND, share_N = hidden_ND.to(kind), (~padding_N).to(kind) / counted(padding_N, mean=mean)
+        dtype = self.weight.dtype
+        cast_ND, share_N = hidden_ND.to(dtype), (~padding_N).to(dtype) / counted(padding_N, mean=mean)
         return _ByTokens.apply(cast_ND, self.weight, self.bias, targets_N, share_N, self.form)  # type: ignore[return-value]
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
@@ -218,7 +222,7 @@ class FusedSoftmax(FullSoftmax):
         for block in _blocks(len(cast_ND), len(self.weight), self.form):
             logits_NB = _logits(cast_ND, self.weight, self.bias, block)
             values, ids = exact_topk(logits_NB, min(k, logits_NB.shape[1]))
-            # Lower ids come first on either side, so a stable order keeps them first among equals.
+            # Among equal values, lower ids come first on either side, and a stable sort keeps them first.
             values_NK, order_NK = torch.cat([values_NK, values], dim=1).sort(dim=1, descending=True, stable=True)
             ids_NK = torch.cat([ids_NK, ids + block.start], dim=1).gather(1, order_NK[:, :k])
             values_NK = values_NK[:, :k]
@@ -227,7 +231,7 @@ class FusedSoftmax(FullSoftmax):
 
     @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
+        """Return (N,) words: draw a block by its share of the sum, then a word of it, whose logits are recomputed."""
         if self._fits_in_one(hidden_ND):
             return super().sample(hidden_ND, uniforms_NU)
         cast_ND, uniforms_N = hidden_ND.to(self.weight.dtype), uniforms_NU[:, 0]
@@ -245,7 +249,7 @@ class FusedSoftmax(FullSoftmax):
         return word_N
 
     def _fits_in_one(self, hidden_ND: Tensor) -> bool:
-        """Whether one block holds all logits, so that to go by blocks would only cost."""
+        """Return whether one block holds all logits, so that blocks would have no benefit."""
         return blocks.width(len(hidden_ND), len(self.weight), self.form) == len(self.weight)
 
 

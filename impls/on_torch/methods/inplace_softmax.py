@@ -1,4 +1,4 @@
-"""Full softmax that keeps the exponentials alone, in PyTorch. See `impls/on_numpy/methods/inplace_softmax.py`."""
+"""Full softmax that keeps only the exponentials, in PyTorch. See `impls/on_numpy/methods/inplace_softmax.py`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ class _InplaceNll(torch.autograd.Function):
 
 
 class InplaceSoftmax(FullSoftmax):
-    """Full softmax whose exponentials overwrite the logits and are kept for the gradient; in half precision, and under
-    autocast, full softmax as it is.
+    """Full softmax whose exponentials overwrite the logits and are kept for the gradient.
 
-    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    In half precision and under autocast it is the same as full softmax.
+
+    Parameters: `weight` (V, D), `bias` (V,), as in full softmax.
     """
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:

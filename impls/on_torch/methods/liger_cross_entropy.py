@@ -8,9 +8,9 @@ from vocabench.impls.on_torch.peers import KernelSoftmax
 
 
 class LigerCrossEntropy(KernelSoftmax):
-    """`liger_kernel.transformers.LigerFusedLinearCrossEntropyLoss`, by chunks of the batch.
+    """`liger_kernel.transformers.LigerFusedLinearCrossEntropyLoss`, which processes the batch in chunks.
 
-    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    Parameters: `weight` (V, D), `bias` (V,), as in full softmax.
     """
 
     package = "liger_kernel"

@@ -12,9 +12,9 @@ from vocabench.impls.spec import LayerSpec
 
 
 class LinearCrossEntropy(SummedSoftmax):
-    """`torch.nn.functional.linear_cross_entropy`, by chunks of the batch.
+    """`torch.nn.functional.linear_cross_entropy`, which processes the batch in chunks.
 
-    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    Parameters: `weight` (V, D), `bias` (V,), as in full softmax.
 
     Raises:
         Unsupported: This PyTorch does not have it.

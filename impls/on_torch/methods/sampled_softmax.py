@@ -9,7 +9,7 @@ from vocabench.impls.on_torch.sampled import SampledLayer
 
 
 class SampledSoftmax(SampledLayer):
-    """Cross-entropy over the target and the sampled words, each score less the logarithm of its expected count."""
+    """Cross-entropy over the target and the sampled words, with the log expected count subtracted from each score."""
 
     def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
         return torch.cat([target_N[:, None], sampled_NS], dim=1).logsumexp(dim=1) - target_N

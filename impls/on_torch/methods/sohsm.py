@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import sohsm
 from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
 from vocabench.impls.on_torch.ops import cpp_kernels, products
-from vocabench.impls.on_torch.two_level import cluster_softmax, expand
-from vocabench.impls.on_torch.two_level.word_rows import WordRows
-from vocabench.impls.on_torch.two_level.words_by_cluster import WordsByCluster
+from vocabench.impls.on_torch.two_level import cluster_softmax, decoding
+from vocabench.impls.on_torch.two_level.words import WordRows, WordsByCluster
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import clusters
 from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
@@ -27,15 +27,14 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     """log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w] (Shen et al.
     2017).
 
-    Parameters: `cluster_projection`, `word_projection` (D, D), as `projection` has them; `cluster_weight` (C, D);
-    `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over, or (V, D), words by cluster
-    end to end, where the form asked for is one of `cluster_softmax.END_TO_END`; with `bias` also `cluster_bias` (C,) and
-    `word_bias` (C, S) or (V,). Buffers: `cluster`, `slot` (V,) of each word, `word` (C, S) of each slot; and made from
-    those, `size` (C,) words of each cluster.
+    Parameters: `cluster_projection` and `word_projection` (D, D), unless `projection` is "none"; `cluster_weight`
+    (C, D); `word_weight` (C, S, D), words by cluster and slot with zeros in empty slots, or (V, D), words by cluster
+    end to end if the requested form is one of `cluster_softmax.END_TO_END`; with `bias` also `cluster_bias` (C,) and
+    `word_bias` (C, S) or (V,). Buffers: `cluster` and `slot` (V,) of each word; `word` (C, S) of each slot; and,
+    derived from these, `size` (C,), the number of words of each cluster.
 
-    In training call `observe(hidden_ND, targets_N)` at each batch, and every so often
-    `reorganize(rng, optimizer.state)`, which gives each word a new cluster and moves its vector, its bias and their
-    optimizer state along.
+    Training calls `training_loss` for each batch, or `observe` with the batch's cluster log-probabilities, and
+    `reorganize` now and then: it gives each word a new cluster and moves the word's vector, bias and optimizer state.
     """
 
     cluster: Tensor
@@ -51,7 +50,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.limits = sohsm.limits(spec.counts, spec.options)
         self.width = clusters.slab_width(self.limits.words)
         self._last_rows: WordRows | None = None
-        self._in_slab = spec.form not in cluster_softmax.END_TO_END
+        self._in_slab = self._requested not in cluster_softmax.END_TO_END
         for name, shape in spec.parameter_shapes().items():
             size = self._shape(shape) if name in self._BY_ROW else shape
             self.register_parameter(name, nn.Parameter(torch.zeros(size, dtype=dtype)))
@@ -61,36 +60,38 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.register_buffer("size", torch.empty(self.limits.clusters, dtype=torch.int64), persistent=False)
         self.register_load_state_dict_post_hook(_after_loading)
         self._weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
-        self._statistics_VC: Tensor | None = None  # made at the first `observe`: a fixed layer needs none
+        self._statistics_VC: Tensor | None = None  # created by the first `observe`; a fixed layer needs none
         self._place(spec.structure["cluster"])
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         slots = clusters.slab_width(sohsm.limits(spec.counts, spec.options).words)
         return cluster_softmax.forms(slots, spec.dim, TORCH_DTYPES[spec.dtype])
 
     @property
-    def form(self) -> str:
-        return cluster_softmax.form_of(self.spec.form, self._forms, self.word_weight)
+    def form(self) -> Form:
+        return self._requested or cluster_softmax.preferred(self._forms, self.word_weight)
+
+    @property
+    def reorganizes(self) -> bool:
+        return int(str(self.spec.options["interval"])) > 0
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
 
     def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
-        """(N,) of the target's cluster, and (N,) of the target given its cluster (equations 5 and 6)."""
+        """Return the (N,) negative log-likelihoods of clusters, and of targets given their cluster (equations 5, 6)."""
         cluster_N, slot_N = self._places(targets_N)
         cluster_nll_N = nll_of_products(*self._cluster_factors(hidden_ND), cluster_N, kernels=self.form == CPP)
         return cluster_nll_N, self._in_cluster_nll(hidden_ND, cluster_N, slot_N)
 
-    def training_loss(self, hidden_ND: Tensor, targets_N: Tensor, host_targets_N: NDArray[np.integer]) -> Tensor:
-        """The mean loss, and `observe` on the way: the log-probabilities of the clusters serve both.
-
-        Args:
-            hidden_ND: (N, D).
-            targets_N: (N,) on the device.
-            host_targets_N: The same on the host, so that nothing waits for the device.
-        """
+    def training_loss(
+        self, hidden_ND: Tensor, targets_N: Tensor, host_targets_N: NDArray[np.integer], **extra: Tensor
+    ) -> Tensor:
+        """Return the mean loss, after `observe`: both use the same log-probabilities of clusters."""
+        if not self.reorganizes:
+            return super().training_loss(hidden_ND, targets_N, host_targets_N, **extra)
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         self.observe(log_cluster_NC, host_targets_N)
         cluster_N, slot_N = self._places(targets_N)
@@ -102,58 +103,53 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _in_cluster_nll(self, hidden_ND: Tensor, cluster_N: Tensor, slot_N: Tensor) -> Tensor:
         target = cluster_N, slot_N, self._rows
-        word_hidden_ND = self._project(hidden_ND, "word_projection")
+        (word_hidden_ND,) = self._projected(hidden_ND, "word_projection")
         return cluster_softmax.in_cluster_nll(word_hidden_ND, self.word_weight, self._word_bias, *target, self.form)
 
     def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
-        """(N, C) log P(c | h)."""
+        """Return (N, C) log P(c | h)."""
         logits_NC = products.linear(*self._cluster_factors(hidden_ND), kernels=self.form == CPP)
         return F.log_softmax(at_least_float32(logits_NC), dim=1)
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
-        word_hidden_ND, rows = self._project(hidden_ND, "word_projection"), self._rows
+        (word_hidden_ND,), rows = self._projected(hidden_ND, "word_projection"), self._rows
         scores_NF = at_least_float32(products.linear(word_hidden_ND, rows.flat(self.word_weight)))
         if self._word_bias is not None:
             scores_NF = scores_NF + rows.flat(self._word_bias)
         scores_NCS = rows.by_slot(scores_NF).masked_fill(rows.empty_CS, -torch.inf)
         log_sum_NC = torch.logsumexp(scores_NCS, dim=2)
-        # An empty cluster's sum is -inf and no word reads it.
+        # The sum of an empty cluster is -inf, and no word reads it.
         joint_NCS = scores_NCS + (log_cluster_NC - log_sum_NC)[:, :, None]
         return joint_NCS.flatten(1)[:, self.cluster * self.width + self.slot]
 
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of clusters expanded."""
         words = self._words
-        if words.form == CPP and cpp.projects_fastest(len(hidden_ND)):
-            upper = [getattr(self, name, None) for name in sohsm.UPPER_LEVEL]
-            projected = sohsm.projected(str(self.spec.options["projection"]))
-            lower = words.vectors, words.bias, words.word_CS, words.rows
-            return cpp_kernels.likeliest_of_hidden(hidden_ND.to(words.vectors.dtype), projected, upper, *lower, k)
-        return expand.search(*self._levels(hidden_ND), words, k)
+        if words.form != CPP or not cpp.projects_fastest(len(hidden_ND)):
+            word_hidden_ND, log_cluster_NC = self._levels(hidden_ND)
+            return decoding.search(word_hidden_ND, log_cluster_NC, words, k)
+        upper = [getattr(self, name, None) for name in sohsm.UPPER_LEVEL]
+        projected = sohsm.projected(str(self.spec.options["projection"]))
+        lower = words.vectors, words.bias, words.word_CS, words.rows
+        return cpp_kernels.likeliest_of_hidden(hidden_ND.to(words.vectors.dtype), projected, upper, *lower, k)
 
     @torch.no_grad()
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
-        return expand.likeliest_of_clusters(*self._levels(hidden_ND), self._words, k, width)
+        """Return values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
+        return decoding.beam(*self._levels(hidden_ND), self._words, k, width)
 
     @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words: a cluster by the first number, one of its words by the second."""
+        """Return (N,) words: the first uniform draws a cluster, the second one of its words."""
         word_hidden_ND, log_cluster_NC = self._levels(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
-        words = self._words
-        batch = cluster_softmax.ByCluster.of(cluster_N, torch.zeros_like(cluster_N), words.rows, words.form)
-        joint_NS = words.joint(word_hidden_ND, log_cluster_NC, batch.order_N, batch)
-        slot_N = draw(joint_NS.softmax(dim=1), uniforms_NU[batch.order_N, 1])
-        word_N = torch.empty_like(cluster_N)
-        word_N[batch.order_N] = self.word[batch.cluster_N, slot_N]
-        return word_N
+        return decoding.sample(word_hidden_ND, cluster_N, self._words, uniforms_NU[:, 1])
 
     @property
     def _rows(self) -> WordRows:
-        if self._last_rows is None or self._last_rows.size_C is not self.size:  # as when the layer has been moved
+        if self._last_rows is None or self._last_rows.size_C is not self.size:  # also after the layer has moved
             self._last_rows = WordRows.of(self.size, self.width, in_slab=self._in_slab)
         return self._last_rows
 
@@ -163,37 +159,41 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return WordsByCluster(self.word_weight, self._word_bias, self.word, self._rows, form)
 
     def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, D) what words are multiplied with, and (N, C) log P(c | h)."""
-        word_hidden_ND = self._project(hidden_ND, "word_projection").to(self.word_weight.dtype)
-        return word_hidden_ND, self.cluster_log_probs(hidden_ND)
+        """Return the (N, D) factors of the products with words, and (N, C) log P(c | h)."""
+        cluster_hidden_ND, word_hidden_ND = self._projected(hidden_ND, "cluster_projection", "word_projection")
+        bias_C = getattr(self, "cluster_bias", None)
+        logits_NC = products.linear(cluster_hidden_ND, self.cluster_weight, bias_C, kernels=self.form == CPP)
+        return word_hidden_ND.to(self.word_weight.dtype), F.log_softmax(at_least_float32(logits_NC), dim=1)
 
-    def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
-        weight_DD = getattr(self, name, None)
-        if weight_DD is None:
-            return hidden_ND
-        projected_ND = products.linear(hidden_ND, weight_DD, kernels=self.form == CPP)
-        if self.spec.options["projection"] == "linear":
-            return projected_ND
-        rectified_ND = F.relu(projected_ND)
-        if self.spec.options["projection"] == "relu":
-            return rectified_ND
-        return torch.add(hidden_ND, rectified_ND, alpha=sohsm.RECTIFIED)
+    def _projected(self, hidden_ND: Tensor, *names: str) -> list[Tensor]:
+        """Return the hidden vectors as each of the named projections maps them."""
+        kind, projected = self.spec.options["projection"], []
+        for name in names:
+            weight_DD = getattr(self, name, None)
+            mapped_ND = hidden_ND
+            if weight_DD is not None:
+                mapped_ND = products.linear(hidden_ND, weight_DD, kernels=self.form == CPP)
+                mapped_ND = mapped_ND if kind == "linear" else F.relu(mapped_ND)
+                if kind not in ("linear", "relu"):
+                    mapped_ND = torch.add(hidden_ND, mapped_ND, alpha=sohsm.RECTIFIED)
+            projected.append(mapped_ND)
+        return projected
 
     def _cluster_factors(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The hidden vectors, the weight and the bias that the logits of clusters are made of."""
-        projected_ND = self._project(hidden_ND, "cluster_projection")
+        """Return the hidden vectors, the weight and the bias that the logits of clusters are computed from."""
+        (projected_ND,) = self._projected(hidden_ND, "cluster_projection")
         return projected_ND, self.cluster_weight, getattr(self, "cluster_bias", None)
 
     @property
     def _word_bias(self) -> Tensor | None:
         return getattr(self, "word_bias", None)
 
-    # Words by cluster inside, in vocabulary order outside.
+    # Stored by cluster here, and in vocabulary order in the canonical form.
     _BY_ROW = frozenset({"word_weight", "word_bias"})
 
     @property
     def _row_V(self) -> Tensor:
-        """Of each word."""
+        """Row of each word."""
         return self._rows.start_C[self.cluster] + self.slot
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
@@ -209,7 +209,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return by_row
 
     def _shape(self, shape: Sequence[int]) -> Sequence[int]:
-        """By row, of (V, ...) by word."""
+        """Return the shape by row of an array (V, ...) by word."""
         return (self.limits.clusters, self.width, *shape[1:]) if self._in_slab else shape
 
     def _place(self, cluster_V: NDArray[np.int64]) -> None:
@@ -225,11 +225,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     @torch.no_grad()
     def observe(self, log_cluster_NC: Tensor, targets_N: NDArray[np.integer]) -> None:
-        """Move the statistics (equation 9) by one batch.
+        """Update the statistics (equation 9) with one batch.
 
         Args:
-            log_cluster_NC: What `cluster_log_probs` gave for the batch's hidden vectors.
-            targets_N: The targets, on the host: which rows move depends on them alone.
+            log_cluster_NC: The result of `cluster_log_probs` for the batch's hidden vectors.
+            targets_N: The targets on the host. They alone determine which rows change.
         """
         if self._statistics_VC is None:
             dtype = getattr(torch, statistics_dtype(self.spec.vocab, self.limits.clusters).name)
@@ -251,10 +251,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def reorganize(
         self, rng: np.random.Generator, *slots: dict[str, Tensor]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """New clusters by algorithm 1 from the statistics; returns the cluster of each word (V,) before and after.
+        """Organize the words into new clusters by algorithm 1, from the statistics.
 
-        Word vectors and biases move with their words, and so does what `slots` hold for them: dictionaries of the
-        optimizer's state by parameter name, changed in place.
+        Word vectors and biases move with their words, and so does their state in `slots`.
         """
         before_V = self.cluster.cpu().numpy().copy()
         if self._statistics_VC is None:
@@ -264,8 +263,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         before, old_row_V = self._rows, self._row_V
         self._place(after_V)
         row_V = self._row_V
-        own = {name: value.detach() for name, value in self.named_parameters()}
-        for arrays in (own, *slots):
+        parameters = {name: value.detach() for name, value in self.named_parameters()}
+        for arrays in (parameters, *slots):
             for name in self._BY_ROW & arrays.keys():
                 by_row = before.flat(arrays[name])
                 by_word_V = by_row[old_row_V]

@@ -1,7 +1,7 @@
-"""A conformer encoder in PyTorch. See `impls/models/recognizer.py` for the formulas.
+"""A conformer encoder in PyTorch.
 
-Shape letters: B utterances, F frames of features, M mels, S frames after the convolutions, H heads, E = D / H, P = 2 S
-offsets between frames.
+See `impls/models/recognizer.py` for the formulas. Shape letters: B utterances, F frames of features, M mels, S frames
+after the convolutions, H heads, E = D / H, P = 2 S offsets between frames.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vocabench.impls.on_torch.models._transformer import Attention, FeedForward
 
 
 class Sinusoids(nn.Module):
-    """Of whole numbers, from a table that grows to the longest range asked for."""
+    """Sinusoids of integers, from a table that grows to the longest requested range."""
 
     table: Tensor
 
@@ -25,21 +25,21 @@ class Sinusoids(nn.Module):
         self.register_buffer("table", torch.empty(0, dim), persistent=False)
 
     def around(self, size: int) -> Tensor:
-        """(P, D) of size - 1 down to -size."""
-        held = len(self.table) // 2
-        if size > held:
-            held = max(size, 2 * held)
-            positions = np.arange(held - 1, -held - 1, -1)
+        """Return the (P, D) sinusoids of size - 1 down to -size."""
+        half = len(self.table) // 2
+        if size > half:
+            half = max(size, 2 * half)
+            positions = np.arange(half - 1, -half - 1, -1)
             self.table = torch.from_numpy(sinusoids(positions, self.table.shape[1])).to(self.table)
-        return self.table[held - size : held + size]
+        return self.table[half - size : half + size]
 
     def between(self, start: int, end: int) -> Tensor:
-        """(T, D) of start up to end - 1, from 0."""
+        """Return the (T, D) sinusoids of start up to end - 1, for start >= 0."""
         return self.around(end)[: end - start].flip(0)
 
 
 class Front(nn.Module):
-    """(B, S, D) of features (B, F, M)."""
+    """Two strided convolutions from features (B, F, M) to frames (B, S, D)."""
 
     def __init__(self, config: RecognizerConfig) -> None:
         super().__init__()
@@ -69,9 +69,9 @@ class RelativeAttention(Attention):
 
 
 def by_frame(scores_BHSP: Tensor) -> Tensor:
-    """(B, H, S, S) the score of frame i with the offset i - j, from those with all offsets S - 1 down to -S.
+    """Return the (B, H, S, S) scores of frames i with offsets i - j, from the scores with all offsets S - 1 down to -S.
 
-    Row i begins i places further left than the row before: as a view, whose rows are one element shorter.
+    Each row begins one place further left than the previous one. This is a view whose rows are one element shorter.
     """
     size = scores_BHSP.shape[2]
     return scores_BHSP.flatten(2)[..., size - 1 : -1].unflatten(2, (size, 2 * size - 1))[..., :size]

@@ -1,5 +1,4 @@
-"""The LSTM of `impls/models/lstm.py` as PyTorch's, which is cuDNN's on an accelerator, and over sequences with
-padding."""
+"""The LSTM of `impls/models/lstm.py` as PyTorch's LSTM, which is cuDNN's on a GPU, also for padded sequences."""
 
 from __future__ import annotations
 
@@ -9,19 +8,20 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 State = tuple[Tensor, Tensor]  # h and c, (1, B, H) each
 
-_FAR = 1e4  # the sigmoid of it, whatever else is added, is 1 in every precision; of its negative, 0
+_FAR = 1e4  # saturates a sigmoid in every precision, to 1, or to 0 if negative
 
 
 def build(inputs: int, hidden: int, dtype: torch.dtype) -> nn.LSTM:
-    """Batch-major, with one trainable bias."""
+    """Return a batch-major LSTM with one trainable bias."""
     lstm = nn.LSTM(inputs, hidden, batch_first=True, dtype=dtype)
-    # torch's LSTM has two biases that are only ever added: one stays zero, or Adagrad would move their sum twice.
+    # PyTorch's LSTM has two biases that are always added. One stays zero; otherwise Adagrad would update their sum
+    # twice.
     nn.init.zeros_(lstm.get_parameter("bias_hh_l0")).requires_grad_(False)
     return lstm
 
 
 def names(prefix: str, module: str) -> dict[str, str]:
-    """The canonical names of the parameters, to those of `module`."""
+    """Return the mapping from canonical parameter names to those of `module`."""
     return {
         f"{prefix}_input_weight": f"{module}.weight_ih_l0",
         f"{prefix}_hidden_weight": f"{module}.weight_hh_l0",
@@ -30,26 +30,28 @@ def names(prefix: str, module: str) -> dict[str, str]:
 
 
 def over_padded(lstm: nn.LSTM, inputs_BSE: Tensor, lengths_B: Tensor) -> tuple[Tensor, State]:
-    """From zero state over sequences that end before their padding.
+    """Run the LSTM from zero state over sequences followed by padding.
 
-    On a CPU, oneDNN's LSTM over all places is faster than PyTorch's own over packed sequences.
+    On a CPU, oneDNN's LSTM over all positions is faster than PyTorch's own over packed sequences.
 
     Args:
-        lstm: One of `build`.
-        inputs_BSE: Any finite vectors at padding; no gradient reaches them.
-        lengths_B: From 1; on the host.
+        lstm: An LSTM from `build`.
+        inputs_BSE: Inputs with any finite vectors at padding, which have no gradient.
+        lengths_B: Lengths of the sequences, at least 1, on the host.
 
     Returns:
-        Outputs (B, S, H), finite at padding, and the state after each sequence's last place.
+        Outputs (B, S, H), finite at padding, and the state after the last position of each sequence.
     """
     return (packed if inputs_BSE.is_cuda else held)(lstm, inputs_BSE, lengths_B)
 
 
 def packed(lstm: nn.LSTM, inputs_BSE: Tensor, lengths_B: Tensor) -> tuple[Tensor, State]:
-    """`over_padded` without computing at padding. Sequences are sorted here, on the host: PyTorch would wait for the
-    device to put them back."""
+    """Do the same as `over_padded`, without computing at padding.
+
+    Sequences are sorted here, on the host, since PyTorch would synchronize to restore their order.
+    """
     order_B = lengths_B.argsort(descending=True)
-    order, place = (at.to(inputs_BSE.device, non_blocking=True) for at in (order_B, order_B.argsort()))
+    order, place = (index.to(inputs_BSE.device, non_blocking=True) for index in (order_B, order_B.argsort()))
     sequences = pack_padded_sequence(inputs_BSE.index_select(0, order), lengths_B[order_B], batch_first=True)
     outputs, (h_1BH, c_1BH) = lstm(sequences)
     outputs_BSH, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs_BSE.shape[1])
@@ -57,8 +59,10 @@ def packed(lstm: nn.LSTM, inputs_BSE: Tensor, lengths_B: Tensor) -> tuple[Tensor
 
 
 def held(lstm: nn.LSTM, inputs_BSE: Tensor, lengths_B: Tensor) -> tuple[Tensor, State]:
-    """`over_padded` with one more input, 1 at padding, that shuts the input gate and opens the forget gate: the last
-    place's c stays as it is, exactly, and so does its gradient."""
+    """Do the same as `over_padded`, with one more input that is 1 at padding.
+
+    It closes the input gate and opens the forget gate, so that c and its gradient stay exactly as they are.
+    """
     batch, steps, _ = inputs_BSE.shape
     padding_BS1 = (torch.arange(steps) >= lengths_B[:, None])[:, :, None].to(inputs_BSE)
     gates_4H1 = inputs_BSE.new_tensor([-_FAR, _FAR, 0, 0]).repeat_interleave(lstm.hidden_size)[:, None]

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.on_torch import adapter
+from vocabench.impls.on_torch.device import Switched, extra_on, ids_on
 from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer
 from vocabench.impls.on_torch.models import _network
+from vocabench.impls.on_torch.native import blank
 from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
@@ -28,18 +29,18 @@ class Network(_network.Network):
         self.output = output
 
     def forward(self, bags_NJ: Tensor) -> Tensor:
-        """(N, D) mean vectors."""
+        """Return the (N, D) mean vector of each bag."""
         real_NJ = bags_NJ >= 0
         ends_N = real_NJ.sum(dim=1).cumsum(dim=0)
         begins_N = F.pad(ends_N[:-1], (1, 0))
         return F.embedding_bag(bags_NJ[real_NJ], self.input, begins_N, mode="mean")
 
 
-class TorchBagModel(adapter.Switched, BagModel):
+class TorchBagModel(Switched, BagModel):
     def __init__(self, spec: LayerSpec, config: BagModelConfig, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device = device
-        self.network = Network(config.inputs, adapter.blank(spec), TORCH_DTYPES[spec.dtype]).to(device)
+        self.network = Network(config.inputs, blank(spec), TORCH_DTYPES[spec.dtype]).to(device)
         self._load(self.initial_parameters())
 
     def parameters(self) -> Arrays:
@@ -50,10 +51,10 @@ class TorchBagModel(adapter.Switched, BagModel):
         self.optimizer = optimizers.build(self.config.optimizer, self.network.parameters())
 
     def _ids(self, ids: NDArray) -> Tensor:
-        return adapter.ids_on(self.device, ids)
+        return ids_on(self.device, ids)
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
-        extra = adapter.extra_on(self.device, self.next_extra())
+        extra = extra_on(self.device, self.next_extra())
         loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N), **extra)
         optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.parameters())
         return loss.detach()

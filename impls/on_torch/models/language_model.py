@@ -1,4 +1,4 @@
-"""The LSTM language model of SOHSM section 4.2 in PyTorch; on an accelerator the LSTM is cuDNN's."""
+"""The LSTM language model of the SOHSM paper (section 4.2) in PyTorch; on a GPU the LSTM is cuDNN's."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_torch import adapter
+from vocabench.impls.on_torch.device import Switched, extra_on, ids_on, synchronize, to_numpy
 from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors
-from vocabench.impls.on_torch.methods.sohsm import SelfOrganizedHierarchicalSoftmax
 from vocabench.impls.on_torch.models import _lstm, _network
+from vocabench.impls.on_torch.native import blank
 from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.on_torch.training.row_sparse import RowSparse
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class Network(_network.Network):
-    """Embedding and LSTM below any output layer."""
+    """An embedding and an LSTM below any output layer."""
 
     NAMES: ClassVar = {"embedding": "embedding.weight", **_lstm.names("lstm", "lstm")}
 
@@ -31,19 +31,18 @@ class Network(_network.Network):
         self.output = output
 
     def forward(self, inputs_BT: Tensor, state: _lstm.State | None) -> tuple[Tensor, _lstm.State]:
-        """(B*T, D) hidden vectors, batch-major, and the final state."""
+        """Return (B*T, D) hidden vectors, batch-major, and the final state."""
         outputs_BTD, final = self.lstm(self.embedding(inputs_BT), state)
         return outputs_BTD.flatten(0, 1), final
 
 
-class TorchLanguageModel(adapter.Switched, LanguageModel):
+class TorchLanguageModel(Switched, LanguageModel):
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device = device
-        output = adapter.blank(spec)
+        output = blank(spec)
         output.row_sparse = config.optimizer.row_sparse
         self.network = Network(spec.vocab, config, output, TORCH_DTYPES[spec.dtype]).to(device)
-        self.organizes = isinstance(output, SelfOrganizedHierarchicalSoftmax) and int(spec.options["interval"]) > 0  # type: ignore[call-overload]
         self.reorganizations = 0
         self._load(self.initial_parameters())
 
@@ -63,21 +62,17 @@ class TorchLanguageModel(adapter.Switched, LanguageModel):
         self.decode_state: _lstm.State | None = None
 
     def _ids(self, ids_BT: NDArray) -> Tensor:
-        return adapter.ids_on(self.device, ids_BT)
+        return ids_on(self.device, ids_BT)
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Tensor:
         output, inputs, targets_N = self.network.output, self._ids(inputs_BT), self._ids(targets_BT).flatten()
-        extra = adapter.extra_on(self.device, self.next_extra(inputs_BT.ravel()))
+        extra = extra_on(self.device, self.next_extra(inputs_BT.ravel()))
         if isinstance(self.optimizer, RowSparse):
             self.optimizer.make_up(self.network.get_parameter("embedding.weight"), inputs)
             self.optimizer.make_up_for(output, targets_N, **extra)
         hidden_ND, state = self.network(inputs, self.train_state if carry else None)
         self.train_state = (state[0].detach(), state[1].detach())
-        if self.organizes:
-            assert isinstance(output, SelfOrganizedHierarchicalSoftmax)
-            loss = output.training_loss(hidden_ND, targets_N, targets_BT.ravel())
-        else:
-            loss = output(hidden_ND, targets_N, **extra)
+        loss = output.training_loss(hidden_ND, targets_N, targets_BT.ravel(), **extra)
         optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.trained().values())
         return loss.detach()
 
@@ -86,16 +81,13 @@ class TorchLanguageModel(adapter.Switched, LanguageModel):
         self._catch_up()
         hidden_ND, self.eval_state = self.network(self._ids(inputs_BT), self.eval_state if carry else None)
         targets_N = self._ids(targets_BT).flatten()
-        output = self.network.output
-        if isinstance(output, SelfOrganizedHierarchicalSoftmax):
-            cluster_nll_N, word_nll_N = (part.double().sum() for part in output.nll_parts(hidden_ND, targets_N))
-            return {"nll": float(cluster_nll_N + word_nll_N), "cluster_nll": float(cluster_nll_N)}
-        return {"nll": float(output.nll(hidden_ND, targets_N).double().sum())}
+        parts = [float(part_N.double().sum()) for part_N in self.network.output.nll_parts(hidden_ND, targets_N)]
+        return {"nll": sum(parts)} | ({"cluster_nll": parts[0]} if len(parts) > 1 else {})
 
     @torch.no_grad()
     def hidden(self, inputs_BT: NDArray) -> NDArray:
         self._catch_up()
-        return adapter.to_numpy(self.network(self._ids(inputs_BT), None)[0])
+        return to_numpy(self.network(self._ids(inputs_BT), None)[0])
 
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         self._catch_up()
@@ -112,11 +104,11 @@ class TorchLanguageModel(adapter.Switched, LanguageModel):
         _, (h_LBH, c_LBH) = self.network(self._ids(inputs_BT), state)
         self.decode_state = h_LBH, c_LBH
         values, ids = self.network.output.topk(h_LBH[-1], k)  # the LSTM's output is its hidden state
-        return adapter.to_numpy(values), adapter.to_numpy(ids)
+        return to_numpy(values), to_numpy(ids)
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         output = self.network.output
-        if not isinstance(output, SelfOrganizedHierarchicalSoftmax):
+        if not output.reorganizes:
             return None
         self._catch_up()
         self.reorganizations += 1
@@ -124,7 +116,7 @@ class TorchLanguageModel(adapter.Switched, LanguageModel):
         return output.reorganize(rng, *self._optimizer_slots())
 
     def _optimizer_slots(self) -> list[Tensors]:
-        """The optimizer's arrays of each kind, by the output layer's parameter names."""
+        """Return the optimizer's arrays of each kind, by parameter name of the output layer."""
         slots: dict[str, Tensors] = {}
         for name, parameter in self.network.output.named_parameters():
             for kind, value in self.optimizer.state.get(parameter, {}).items():
@@ -133,7 +125,7 @@ class TorchLanguageModel(adapter.Switched, LanguageModel):
         return list(slots.values())
 
     def synchronize(self) -> None:
-        adapter.synchronize(self.device)
+        synchronize(self.device)
 
 
 NETWORK = TorchLanguageModel

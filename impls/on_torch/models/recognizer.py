@@ -1,6 +1,7 @@
-"""The speech recognizer in PyTorch. See `impls/models/recognizer.py` for the formulas,
-`impls/on_numpy/models/recognizer.py`
-for their definition."""
+"""The speech recognizer in PyTorch.
+
+See `impls/models/recognizer.py` for the formulas and `impls/on_numpy/models/recognizer.py` for the definition.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +15,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig, frames_after
-from vocabench.impls.on_torch import adapter
+from vocabench.impls.on_torch.device import Switched, extra_on, ids_on, synchronize, to_numpy
 from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from vocabench.impls.on_torch.models import _network
 from vocabench.impls.on_torch.models._conformer import EncoderBlock, Front, Sinusoids
 from vocabench.impls.on_torch.models._transformer import Decoder, KeysValues
+from vocabench.impls.on_torch.native import blank
 from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class Network(_network.Network):
-    """Encoder and decoder below any output layer."""
+    """An encoder and a decoder below any output layer."""
 
     def __init__(self, config: RecognizerConfig, output: OutputLayer, dtype: torch.dtype) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ class Network(_network.Network):
         return {canonical(name): name for name in self.trained() if not name.startswith("output.")}
 
     def encode(self, features_BFM: Tensor, real_BS: Tensor) -> Tensor:
-        """(B, S, D)"""
+        """Return the (B, S, D) frames of the encoder."""
         x_BSD = self.front(features_BFM)
         offsets_PD = self.sinusoids.around(x_BSD.shape[1])
         for block in self.encoder:
@@ -59,31 +61,31 @@ class Network(_network.Network):
 
     def decode(
         self,
-        read_RT: Tensor,
+        units_RT: Tensor,
         memory: Sequence[KeysValues],
         real_BS: Tensor,
         past: Sequence[KeysValues] | None = None,
     ) -> tuple[Tensor, list[KeysValues]]:
-        """(R, T, D) hidden vectors after each of the units read, and what to hand back as `past` with the next."""
+        """Return (R, T, D) hidden vectors after each of the units, and the `past` to pass with the next unit."""
         start = past[0][0].shape[2] if past else 0
-        positions_TD = self.sinusoids.between(start, start + read_RT.shape[1])
-        x_RTD = F.embedding(read_RT, self.embedding) * self.embedding.shape[1] ** 0.5 + positions_TD
+        positions_TD = self.sinusoids.between(start, start + units_RT.shape[1])
+        x_RTD = F.embedding(units_RT, self.embedding) * self.embedding.shape[1] ** 0.5 + positions_TD
         return self.decoder(x_RTD, memory, real_BS[:, None, None, :], past)
 
 
 class Decoding(NamedTuple):
-    """What was listened to and the units read since."""
+    """The state of a decode: the encoder's frames and the units so far."""
 
     memory: list[KeysValues]
     real_BS: Tensor
     past: list[KeysValues]
 
 
-class TorchRecognizer(adapter.Switched, Recognizer):
+class TorchRecognizer(Switched, Recognizer):
     def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]
-        self.network = Network(config, adapter.blank(spec), self.dtype).to(device)
+        self.network = Network(config, blank(spec), self.dtype).to(device)
         self._load(self.initial_parameters())
 
     def parameters(self) -> Arrays:
@@ -97,17 +99,17 @@ class TorchRecognizer(adapter.Switched, Recognizer):
         self.decoding: Decoding | None = None
 
     def _ids(self, ids: NDArray) -> Tensor:
-        return adapter.ids_on(self.device, ids)
+        return ids_on(self.device, ids)
 
     def _encode(self, features_BFM: NDArray, frames_B: NDArray) -> tuple[Tensor, Tensor]:
-        """(B, S, D), and (B, S) which of the frames are real."""
+        """Return the (B, S, D) frames, and a mask (B, S) of frames that are not padding."""
         real_BS = np.arange(int(frames_after(features_BFM.shape[1]))) < frames_after(frames_B)[:, None]
         real = torch.from_numpy(real_BS).to(self.device, non_blocking=True)
         features = torch.from_numpy(np.ascontiguousarray(features_BFM)).to(self.device, self.dtype, non_blocking=True)
         return self.network.encode(features, real), real
 
     def _hidden(self, frames_BSD: Tensor, real_BS: Tensor, targets_BT: NDArray) -> tuple[Tensor, Tensor]:
-        """(N, D) what the output layer reads at each of the targets' units, and (N,) those."""
+        """Return the (N, D) hidden vectors of the output layer for the targets' units, and (N,) these units."""
         memory = self.network.decoder.memory(frames_BSD)
         hidden_BTD, _ = self.network.decode(self._ids(self.inputs_of(targets_BT)), memory, real_BS)
         place_N = np.flatnonzero(targets_BT >= 0)
@@ -116,7 +118,7 @@ class TorchRecognizer(adapter.Switched, Recognizer):
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Tensor:
         frames_BSD, real_BS = self._encode(features_BFM, frames_B)
         hidden_ND, targets_N = self._hidden(frames_BSD, real_BS, targets_BT)
-        extra, weight = adapter.extra_on(self.device, self.next_extra_for(targets_BT)), self.config.ctc_weight
+        extra, weight = extra_on(self.device, self.next_extra_for(targets_BT)), self.config.ctc_weight
         loss = self._unit_loss(hidden_ND, targets_N, extra)
         if weight:
             ctc_nll = self._ctc_nll(frames_BSD, frames_B, targets_BT)
@@ -127,7 +129,7 @@ class TorchRecognizer(adapter.Switched, Recognizer):
         return loss.detach()
 
     def _unit_loss(self, hidden_ND: Tensor, targets_N: Tensor, extra: Tensors) -> Tensor:
-        """The mean over the units, smoothed."""
+        """Return the mean loss over the units, with label smoothing."""
         smoothing = self.config.smoothing
         if not smoothing:
             return self.network.output(hidden_ND, targets_N, **extra)
@@ -135,16 +137,18 @@ class TorchRecognizer(adapter.Switched, Recognizer):
         if self.spec.definition.train_only_loss:
             loss = self.network.output(hidden_ND, targets_N, **extra)
         else:
-            loss = F.nll_loss(log_probs_NV, targets_N)  # the layer's own, from what smoothing has made anyway
+            loss = F.nll_loss(
+                log_probs_NV, targets_N
+            )  # equals the layer's loss, from the log-probabilities that smoothing needs anyway
         return (1 - smoothing) * loss - smoothing * log_probs_NV.mean()
 
     def _ctc_nll(self, frames_BSD: Tensor, frames_B: NDArray, targets_BT: NDArray) -> Tensor:
-        """Summed over the utterances that have frames enough."""
+        """Return the CTC loss, summed over the utterances with enough frames."""
         log_probs_BSU = F.log_softmax(at_least_float32(self.network.ctc(frames_BSD)), dim=2)
         return F.ctc_loss(
             log_probs_BSU.transpose(0, 1),
             self._ids(np.maximum(targets_BT, 0)),
-            torch.from_numpy(frames_after(frames_B)),  # lengths are read on the host
+            torch.from_numpy(frames_after(frames_B)),  # PyTorch reads lengths on the host
             torch.from_numpy((targets_BT >= 0).sum(axis=1) - 1),
             blank=self.spec.vocab,
             reduction="sum",
@@ -172,16 +176,16 @@ class TorchRecognizer(adapter.Switched, Recognizer):
         return self._next_units(ids_R[:, None], past, k)
 
     @torch.no_grad()
-    def _next_units(self, read_RT: NDArray, past: list[KeysValues], k: int) -> tuple[NDArray, NDArray]:
+    def _next_units(self, units_RT: NDArray, past: list[KeysValues], k: int) -> tuple[NDArray, NDArray]:
         assert self.decoding is not None
         memory, real_BS, _ = self.decoding
-        hidden_RTD, past = self.network.decode(self._ids(read_RT), memory, real_BS, past)
+        hidden_RTD, past = self.network.decode(self._ids(units_RT), memory, real_BS, past)
         self.decoding = Decoding(memory, real_BS, past)
         values, ids = self.network.output.topk(hidden_RTD[:, -1], k)
-        return adapter.to_numpy(values), adapter.to_numpy(ids)
+        return to_numpy(values), to_numpy(ids)
 
     def synchronize(self) -> None:
-        adapter.synchronize(self.device)
+        synchronize(self.device)
 
 
 NETWORK = TorchRecognizer

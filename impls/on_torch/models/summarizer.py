@@ -10,22 +10,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
-from vocabench.impls.on_torch import adapter
+from vocabench.impls.on_torch.device import Switched, extra_on, ids_on, synchronize, to_numpy
 from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, at_least_float32
 from vocabench.impls.on_torch.models import _lstm, _network
+from vocabench.impls.on_torch.native import blank
 from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class Memory(NamedTuple):
-    """What the attention reads of the sources."""
+    """The encoded sources, which the attention reads."""
 
     states_BSH: Tensor  # e_s
     padding_BS: Tensor
 
 
 class Network(_network.Network):
-    """Two embeddings, two LSTMs and the attention below any output layer."""
+    """Two embeddings, two LSTMs and an attention below any output layer."""
 
     NAMES: ClassVar = {
         "source_embedding": "source_embedding.weight",
@@ -48,18 +49,18 @@ class Network(_network.Network):
         self.output = output
 
     def encode(self, sources_BS: Tensor, lengths_B: Tensor) -> tuple[Memory, _lstm.State]:
-        """The memory, and the state after each source's last word; `lengths_B` is on the host."""
+        """Return the memory and the state after each source's last word; `lengths_B` is on the host."""
         vectors_BSE = self.source_embedding(sources_BS.clamp(min=0))
         states_BSH, final = _lstm.over_padded(self.encoder, vectors_BSE, lengths_B)
         return Memory(states_BSH, sources_BS < 0), final
 
     def decode(self, inputs_BT: Tensor, state: _lstm.State) -> tuple[Tensor, _lstm.State]:
-        """s_t (B, T, H), and the state after the last step."""
+        """Return s_t (B, T, H) and the state after the last step."""
         return self.decoder(self.target_embedding(inputs_BT), state)
 
     def attend(self, states_BTH: Tensor, memory: Memory, places_N: Tensor | None = None) -> Tensor:
-        """h_t (N, H) at some of the B T places, batch-major; at all of them where left out."""
-        # W_a meets the decoder's states: there are fewer of them than of the encoder's.
+        """Return h_t (N, H) at the given of the B T batch-major places, or at all of them."""
+        # W_a is applied to the decoder's states, which are fewer than the encoder's.
         queries_BTH = states_BTH @ self.attention.weight
         scores_BTS = at_least_float32(queries_BTH @ memory.states_BSH.mT)
         weight_BTS = scores_BTS.masked_fill(memory.padding_BS[:, None], -torch.inf).softmax(dim=2)
@@ -70,11 +71,11 @@ class Network(_network.Network):
         return self.combine(combined_NX).tanh()
 
 
-class TorchSummarizer(adapter.Switched, Summarizer):
+class TorchSummarizer(Switched, Summarizer):
     def __init__(self, spec: LayerSpec, config: SummarizerConfig, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device = device
-        self.network = Network(config, adapter.blank(spec), TORCH_DTYPES[spec.dtype]).to(device)
+        self.network = Network(config, blank(spec), TORCH_DTYPES[spec.dtype]).to(device)
         self._load(self.initial_parameters())
 
     def parameters(self) -> Arrays:
@@ -86,13 +87,13 @@ class TorchSummarizer(adapter.Switched, Summarizer):
         self.decoding: tuple[Memory, _lstm.State] | None = None
 
     def _ids(self, ids: NDArray) -> Tensor:
-        return adapter.ids_on(self.device, ids)
+        return ids_on(self.device, ids)
 
     def _encode(self, sources_BS: NDArray) -> tuple[Memory, _lstm.State]:
         return self.network.encode(self._ids(sources_BS), torch.from_numpy((sources_BS >= 0).sum(axis=1)))
 
     def _forward(self, sources_BS: NDArray, targets_BT: NDArray) -> tuple[Tensor, Tensor]:
-        """(N, H) hidden vectors and (N,) words of the targets' real places, which are found on the host."""
+        """Return (N, H) hidden vectors and (N,) words of the targets that are not padding, determined on the host."""
         places_N = np.flatnonzero(targets_BT >= 0)
         memory, final = self._encode(sources_BS)
         states_BTH, _ = self.network.decode(self._ids(self.inputs_of(targets_BT)), final)
@@ -100,7 +101,7 @@ class TorchSummarizer(adapter.Switched, Summarizer):
         return hidden_NH, self._ids(targets_BT.ravel()[places_N])
 
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Tensor:
-        extra = adapter.extra_on(self.device, self.next_extra_for(targets_BT))
+        extra = extra_on(self.device, self.next_extra_for(targets_BT))
         loss = self.network.output(*self._forward(sources_BS, targets_BT), **extra)
         optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.trained().values())
         return loss.detach()
@@ -123,13 +124,13 @@ class TorchSummarizer(adapter.Switched, Summarizer):
     def _next_words(self, memory: Memory, state: _lstm.State, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
         states_R1H, state = self.network.decode(self._ids(ids_R[:, None]), state)
         self.decoding = memory, state
-        # A source's rows are to its memory what the steps of a summary are.
+        # The attention treats a source's rows like steps of one summary, so that its memory is not copied.
         states_BWH = states_R1H.unflatten(0, (len(memory.padding_BS), -1)).squeeze(2)
         values, ids = self.network.output.topk(self.network.attend(states_BWH, memory), k)
-        return adapter.to_numpy(values), adapter.to_numpy(ids)
+        return to_numpy(values), to_numpy(ids)
 
     def synchronize(self) -> None:
-        adapter.synchronize(self.device)
+        synchronize(self.device)
 
 
 NETWORK = TorchSummarizer

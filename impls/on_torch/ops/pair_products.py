@@ -1,4 +1,4 @@
-"""Products of pairs of a hidden vector and a word or node, so few of all pairs that no product of matrices pays."""
+"""Products of (hidden vector, word or node) pairs, for so few of all pairs that no matrix product pays off."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from torch import Tensor
 
 from vocabench.impls.on_torch.layer import at_least_float32
 
-_AT_ONCE = 4096  # pairs whose vectors are gathered at a time, by default: they stay in cache
+_AT_ONCE = 4096  # pairs whose vectors are gathered at a time by default; they stay in cache
 
 
 def are_read_in_place(weight_VD: Tensor) -> bool:
-    """Whether each product can be made from where both vectors lie, on a CPU; else copies of them are made."""
+    """Return whether products read both vectors in place, as on a CPU, instead of gathering copies."""
     return weight_VD.device.type == "cpu" and weight_VD.dtype in (torch.float32, torch.float64)
 
 
 def products(hidden_ND: Tensor, weight_VD: Tensor, row_P: Tensor, place_P: Tensor, at_once: int = 0) -> Tensor:
-    """(P,) h . w in float32 at least, of which no gradient is asked.
+    """Return the (P,) products h . w, at least in float32 and without gradients.
 
     Args:
-        hidden_ND, weight_VD: Of one dtype.
-        row_P: Rising.
-        place_P: Of the word or node.
-        at_once: Pairs whose vectors are gathered at a time; 0 for none where they can be read in place.
+        hidden_ND: Hidden vectors.
+        weight_VD: Vectors of words or nodes, in the same dtype.
+        row_P: The hidden vector of each pair, in rising order.
+        place_P: The word or node of each pair.
+        at_once: Number of pairs whose vectors are gathered at a time; 0 to read them in place where that is possible.
     """
-    # A sparse matrix has no more values than places, and a beam in a small tree may hold the same pair many times.
+    # A sparse matrix cannot hold duplicates, but a beam in a small tree may contain the same pair many times.
     if at_once == 0 and are_read_in_place(weight_VD) and len(row_P) <= len(hidden_ND) * len(weight_VD):
         return _in_place(hidden_ND, weight_VD, row_P, place_P)
     products_P = at_least_float32(weight_VD[:0]).new_empty(len(row_P))
@@ -38,17 +39,17 @@ def products(hidden_ND: Tensor, weight_VD: Tensor, row_P: Tensor, place_P: Tenso
 
 
 def _in_place(hidden_ND: Tensor, weight_VD: Tensor, row_P: Tensor, place_P: Tensor) -> Tensor:
-    """As the values of a sparse (N, V) matrix: five to ten times as fast as from copies of the vectors."""
+    """Compute the values of a sparse (N, V) matrix, five to ten times as fast as from copies of the vectors."""
     _warn_once()
     begins_N = torch.searchsorted(row_P.contiguous(), torch.arange(len(hidden_ND) + 1, device=row_P.device))
     zeros_P, size = hidden_ND.new_zeros(len(row_P)), (len(hidden_ND), len(weight_VD))
-    wanted_NV = torch.sparse_csr_tensor(begins_N, place_P, zeros_P, size, check_invariants=False)
-    return torch.sparse.sampled_addmm(wanted_NV, hidden_ND, weight_VD.T).values()
+    pattern_NV = torch.sparse_csr_tensor(begins_N, place_P, zeros_P, size, check_invariants=False)
+    return torch.sparse.sampled_addmm(pattern_NV, hidden_ND, weight_VD.T).values()
 
 
 @cache
 def _warn_once() -> None:
-    """PyTorch says once a process that sparse matrices are new to it: here, where nobody reads it."""
+    """Trigger and hide PyTorch's warning that sparse matrices are in beta, which it shows once for each process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_csr_tensor([0, 0], [], torch.zeros(0), (1, 1))

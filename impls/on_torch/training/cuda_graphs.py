@@ -1,5 +1,7 @@
-"""Training steps and decoding as CUDA graphs: all kernels of a step are launched at once, as users of PyTorch do where
-launching them one by one would take longer than running them."""
+"""Training steps and decoding as CUDA graphs, which launch all kernels of a step at once.
+
+Users of PyTorch capture graphs where launching kernels one by one would take longer than running them.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,15 @@ import torch
 
 @cache
 def _side(device: torch.device) -> torch.cuda.Stream:
-    """One for all graphs of a device, since libraries take their workspaces once a stream."""
+    """Return the stream of all graphs of a device; libraries allocate a workspace for each stream."""
     return torch.cuda.Stream(device)
 
 
 def captured(step: Callable[[], object], device: torch.device) -> Callable[[], object] | None:
-    """What repeats the kernels of `step` with the inputs and outputs that it has now; None where the device is none of
-    CUDA's, where `step` waits for it, so that what it launches may depend on numbers, or where there is no room for the
-    memory that a graph keeps for itself.
+    """Return a function that replays the kernels of `step` with its current inputs and outputs.
 
-    Call it after `step` has run once, which compiles and sets up what it needs.
+    Returns None if the device is not a CUDA device, if `step` synchronizes, so that its kernels may depend on values,
+    or if there is not enough memory for a graph. Call it after `step` has run once, which compiles its kernels.
     """
     if device.type != "cuda":
         return None
@@ -29,8 +30,10 @@ def captured(step: Callable[[], object], device: torch.device) -> Callable[[], o
     side.wait_stream(torch.cuda.current_stream(device))
     try:
         with torch.cuda.stream(side), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Synchronization debug mode")  # that it may miss some
-            step()  # which gives libraries their workspaces
+            warnings.filterwarnings(
+                "ignore", "Synchronization debug mode"
+            )  # it says that some synchronizations may be missed
+            step()  # lets libraries allocate their workspaces
             torch.cuda.set_sync_debug_mode("error")
             step()
     except torch.OutOfMemoryError:
@@ -38,7 +41,7 @@ def captured(step: Callable[[], object], device: torch.device) -> Callable[[], o
     except RuntimeError as error:
         if "synchroniz" not in str(error):
             raise
-        return None  # it waits
+        return None
     finally:
         torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream(device).wait_stream(side)

@@ -1,4 +1,4 @@
-"""PyTorch's own optimizers, set so that they mean what `impls/optimizers.py` says."""
+"""PyTorch's optimizers with the settings of `impls/optimizers.py`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from vocabench.impls.optimizers import Optimizer, check_rate
 
 
 def build(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | RowSparse:
-    """Adagrad, Adam or SGD, over rows where the settings say so."""
+    """Return Adagrad, Adam or SGD; over rows alone if the settings say so."""
     parameters = list(parameters)
     dense = _dense(settings, parameters)
     return RowSparse(settings, parameters, dense) if settings.row_sparse else dense
 
 
 def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """PyTorch's own; the fused kernels read and write each array once."""
+    """Return PyTorch's optimizer, fused if possible: fused kernels read and write each array once."""
     rate, decay = settings.learning_rate, settings.weight_decay
     fused = all(p.dtype in (torch.float32, torch.float64, torch.bfloat16) for p in parameters)
     if settings.name == "adagrad":
         if parameters and all(availability.known(1, p.dtype) and p.is_cuda and p.is_contiguous() for p in parameters):
-            from vocabench.impls.on_torch.triton import (
-                adagrad_kernel,  # imports Triton, which not every installation has
-            )
+            from vocabench.impls.on_torch.triton import adagrad_kernel  # imports Triton, which may not be installed
 
             return adagrad_kernel.Adagrad(
                 parameters,
@@ -50,20 +48,23 @@ def _dense(settings: Optimizer, parameters: list[nn.Parameter]) -> torch.optim.O
     if settings.name == "adam":
         betas = (settings.beta1, settings.beta2)
         return torch.optim.Adam(parameters, lr=rate, betas=betas, eps=settings.epsilon, weight_decay=decay, fused=fused)
-    # On a CPU that kernel leaves half precision as it is (https://github.com/pytorch/pytorch/issues/191763).
+    # On a CPU the fused kernel does not update half precision (https://github.com/pytorch/pytorch/issues/191763).
     fused = fused and not any(p.device.type == "cpu" and p.dtype == torch.bfloat16 for p in parameters)
     return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, fused=fused, foreach=None if fused else True)
 
 
 def is_capturable(stepper: torch.optim.Optimizer | RowSparse) -> bool:
-    """Whether a step of it may be part of a CUDA graph, which none of PyTorch's own is built for here."""
+    """Return whether a CUDA graph can contain its step. PyTorch's optimizers are not built for that here."""
     return getattr(stepper, "capturable", False)
 
 
 @torch.no_grad()
 def finish_gradients(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Zeros for a parameter that no token met, which PyTorch would leave as it is, without weight decay too; then all
-    gradients times min(1, clip_norm / (norm + 1e-6)), without waiting for the device."""
+    """Set missing gradients to zero and clip all gradients, without synchronization.
+
+    PyTorch would skip a parameter without a gradient, including its weight decay. Clipping multiplies the gradients
+    with min(1, clip_norm / (norm + 1e-6)).
+    """
     parameters = list(parameters)
     for parameter in parameters:
         if parameter.grad is None:
@@ -74,7 +75,7 @@ def finish_gradients(settings: Optimizer, parameters: Iterable[nn.Parameter]) ->
     for parameter in parameters:
         assert parameter.grad is not None
         if parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.coalesce()  # rows that meet must be summed before they are squared
+            parameter.grad = parameter.grad.coalesce()  # duplicate rows must be summed before they are squared
             values.append(parameter.grad.values())
         else:
             values.append(parameter.grad)
@@ -89,12 +90,19 @@ def descend(
     parameters: Iterable[nn.Parameter],
     rate: float | None = None,
 ) -> None:
-    """One step along the loss's gradient, at the settings' learning rate or at another, which is refused as `BadInput`
-    where the optimizer goes by rows."""
+    """Take one step along the gradient of the loss.
+
+    Args:
+        loss: The loss, with its graph.
+        settings: The optimizer's settings.
+        optimizer: The optimizer.
+        parameters: Its parameters.
+        rate: A learning rate for this step instead of the settings' one; row-sparse optimizers refuse it.
+    """
     check_rate(rate, by_rows=isinstance(optimizer, RowSparse))
     loss.backward()
     finish_gradients(settings, parameters)
     for group in optimizer.param_groups if rate is not None else ():
         group["lr"] = rate
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)  # gradients are as large as the parameters: gone between steps
+    optimizer.zero_grad(set_to_none=True)  # gradients are as large as the parameters, so they are freed between steps

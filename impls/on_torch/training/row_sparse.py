@@ -1,9 +1,9 @@
-"""The optimizers over the rows alone that a gradient reaches, with the same result as a step over all of them.
+"""The optimizers over only those rows that a gradient reaches, with the same result as steps over all rows.
 
-A dense step reads and writes every row of a (V, D) parameter and of its slots, for a batch that touches a few
-thousand. Here a row is updated when a sparse gradient reaches it. The steps it missed, whose gradient was zero, change
-nothing with Adagrad or plain SGD without weight decay. With weight decay, or Adam, they do: `make_up` replays them for
-the rows that the next forward pass reads, so that the arithmetic is that of the dense step, done later.
+A dense step reads and writes every row of a (V, D) parameter and its slots, although a batch reaches only a few
+thousand rows. Here a row is updated when a sparse gradient reaches it. The steps that it missed had a zero gradient.
+They change nothing with Adagrad or SGD without weight decay. With weight decay or Adam they do: `make_up` replays them
+for the rows that the next forward pass reads, so that the arithmetic is the same as that of dense steps.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from vocabench.impls.on_torch.layer import OutputLayer, at_least_float32
 from vocabench.impls.optimizers import Optimizer
 
-# The slots' names in PyTorch's own optimizers, whose state this one shares.
+# The names of the slots in PyTorch's optimizers, whose state this one shares.
 _SLOTS = {"adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq"), "sgd": ()}
 
 
 class RowSparse:
-    """Sparse gradients by row, all others by `dense`.
+    """An optimizer that updates only the rows of sparse gradients, and leaves dense gradients to `dense`.
 
     Attributes:
-        state: The slots of every parameter, as in `torch.optim.Optimizer.state`.
+        state: Slots of each parameter, as in `torch.optim.Optimizer.state`.
     """
 
     def __init__(self, settings: Optimizer, parameters: Iterable[nn.Parameter], dense: torch.optim.Optimizer) -> None:
         self.settings, self.parameters, self.dense = settings, list(parameters), dense
         self.state = dense.state
         self.steps = 0
-        self._seen: dict[nn.Parameter, Tensor] = {}  # (V,) the last step that each row has taken part in
+        self._seen: dict[nn.Parameter, Tensor] = {}  # (V,) last step that updated each row
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.dense.zero_grad(set_to_none)
@@ -49,7 +49,7 @@ class RowSparse:
 
     @torch.no_grad()
     def make_up(self, parameter: nn.Parameter, rows: Tensor) -> None:
-        """Bring rows, in any shape and repeated or not, to the present step: before a forward pass reads them."""
+        """Bring rows up to the current step before a forward pass reads them; any shape, possibly repeated."""
         if self.settings.idle_without_gradient:
             return
         if parameter not in self._seen:
@@ -62,19 +62,18 @@ class RowSparse:
             step_U = step_U + 1
 
     def make_up_for(self, layer: OutputLayer, targets_N: Tensor, **extra: Tensor) -> None:
-        """`make_up` for what the layer's loss reads."""
+        """Call `make_up` for all rows that the layer's loss reads."""
         if not self.settings.idle_without_gradient:
             for name, rows in layer.rows_read(targets_N, **extra).items():
                 self.make_up(layer.get_parameter(name), rows)
 
     def catch_up(self) -> None:
-        """Bring every row to the present step: before parameters are read whole, or rows are moved."""
+        """Bring all rows up to the current step before whole parameters are read or rows are moved."""
         for parameter in self._seen:
             self.make_up(parameter, torch.arange(len(parameter), device=parameter.device))
 
     def _update(self, parameter: nn.Parameter, rows_U: Tensor, grad: Tensor | None, step_U: Tensor) -> None:
-        """One step of some rows; `step_U` is the number of it. Half precision is computed in float32, as the fused
-        kernels do."""
+        """Update rows by one step, whose number is `step_U`, in float32 for half precision, as fused kernels do."""
         settings, state = self.settings, self.state[parameter]
         value = at_least_float32(parameter[rows_U])
         decay = settings.weight_decay * value

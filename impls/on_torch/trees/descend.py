@@ -1,8 +1,8 @@
-"""Decoding of a binary tree without the whole vocabulary: exact top-k, beam, sample.
+"""Decoding of a binary tree without the whole vocabulary: exact top-k, beam and sample.
 
-For top-k, a prefix of a word's path is at least as likely as the word. The nodes nearest the root give, in one dense
-product, the words that hang there and a bound for each subtree; the k-th best of those words is a threshold, and all
-subtrees that reach it are descended level by level, for all rows at once, leaving out every prefix that falls below.
+A prefix of a word's path is at least as likely as the word. For top-k, one dense product scores the nodes nearest the
+root. It gives the words directly below them, whose k-th best is a threshold, and a bound for each subtree. All subtrees
+that reach the threshold are descended level by level, for all rows at once, without the prefixes that fall below it.
 """
 
 from __future__ import annotations
@@ -19,32 +19,35 @@ NEAR_NODES = 512
 
 
 class TooMany(Exception):
-    """Scoring the whole vocabulary is cheaper than the nodes that this search would have to visit."""
+    """Scoring the whole vocabulary is cheaper than visiting all nodes that this search needs."""
 
 
 def search(
     hidden_ND: Tensor, node_weight: Tensor, children: Tensor, first: int, words_A: Tensor, subtrees_B: Tensor,
     turns_2MF: Tensor, k: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Values and ids (N, K) of the k likeliest words, and (N,) the share of the inner nodes scored.
+    """Return values and ids (N, K) of the k likeliest words, and the (N,) share of inner nodes scored.
 
     Args:
-        hidden_ND: In the dtype of the weights.
+        hidden_ND: Hidden vectors in the dtype of the weights.
         node_weight: (V-1, D) inner nodes in order of creation.
-        children: (V-1, 2): a word is its id, inner node j is V + j.
-        first, words_A, subtrees_B, turns_2MF: As in `vocabench.impls.structures.huffman.NearRoot`.
+        children: (V-1, 2) children of each inner node: a word is its id, inner node j is V + j.
+        first: First of the nodes nearest the root, as in `vocabench.impls.structures.huffman.NearRoot`.
+        words_A: Words directly below these nodes.
+        subtrees_B: Roots of the subtrees below these nodes.
+        turns_2MF: The turns from the root to these words and subtrees.
         k: From 1 to V.
 
     Raises:
-        TooMany: The distribution is so flat that most of the tree would be visited.
+        TooMany: The distribution is so near to uniform that most of the tree would be visited.
     """
     rows, nodes = len(hidden_ND), len(node_weight)
     vocab = nodes + 1
     scores_NM = at_least_float32(products.linear(hidden_ND, node_weight[first:]))
     left_NM = F.logsigmoid(scores_NM)
     prefix_NF = products.product(torch.cat([left_NM, left_NM - scores_NM], dim=1), turns_2MF.to(left_NM.dtype))
-    found_NA, bound_NB = prefix_NF[:, : len(words_A)], prefix_NF[:, len(words_A) :]
-    values_NK, ids_NK = best(found_NA, min(k, len(words_A)), lambda rows_R, column_RM: words_A[column_RM])
+    word_NA, bound_NB = prefix_NF[:, : len(words_A)], prefix_NF[:, len(words_A) :]
+    values_NK, ids_NK = best(word_NA, min(k, len(words_A)), lambda rows_R, column_RM: words_A[column_RM])
     if len(subtrees_B) == 0:
         return values_NK, ids_NK, torch.ones(rows, device=hidden_ND.device)
     if len(words_A) < k:
@@ -54,30 +57,31 @@ def search(
     row_P, tree_P = (bound_NB >= threshold_N[:, None]).nonzero(as_tuple=True)
     value_P, node_P = bound_NB[row_P, tree_P], subtrees_B[tree_P]
     visited_N = torch.bincount(row_P, minlength=rows) + (nodes - first)
-    found = [(torch.arange(rows, device=row_P.device).repeat_interleave(k), values_NK.flatten(), ids_NK.flatten())]
+    row_NK = torch.arange(rows, device=row_P.device).repeat_interleave(k)
+    words = [(row_NK, values_NK.flatten(), ids_NK.flatten())]  # rows, values and ids found so far
     while len(row_P):
         if len(row_P) > rows * vocab / 16 + 64:
             raise TooMany
         score_P = pair_products.products(hidden_ND, node_weight, row_P, node_P)
         left_P = F.logsigmoid(score_P)
-        # Both children of a node side by side: rows stay in order.
+        # The two children of a node are adjacent, so that rows stay in order.
         value_Q = (value_P + torch.stack([left_P, left_P - score_P])).T.flatten()
         row_Q, child_Q = row_P.repeat_interleave(2), children[node_P].flatten()
         reaching = value_Q >= threshold_N[row_Q]
         is_word = child_Q < vocab
         kept = (reaching & is_word).nonzero()[:, 0]
-        found.append((row_Q[kept], value_Q[kept], child_Q[kept]))
+        words.append((row_Q[kept], value_Q[kept], child_Q[kept]))
         deeper = (reaching & ~is_word).nonzero()[:, 0]
         row_P, value_P, node_P = row_Q[deeper], value_Q[deeper], child_Q[deeper] - vocab
         visited_N += torch.bincount(row_P, minlength=rows)
-    if len(found) > 1:
-        row_P, value_P, word_P = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if len(words) > 1:
+        row_P, value_P, word_P = (torch.cat(parts) for parts in zip(*words, strict=True))
         values_NK, ids_NK = best_of_pairs(row_P, value_P, word_P, rows, k)
     return values_NK, ids_NK, visited_N / nodes
 
 
 def beam(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-    """Values and ids (N, K) of k likely words: at each level the `width` likeliest prefixes and words are kept."""
+    """Return values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level."""
     rows, vocab = len(hidden_ND), len(node_weight) + 1
     row_N1 = torch.arange(rows, device=hidden_ND.device)[:, None]
     value_NW = at_least_float32(hidden_ND.new_zeros(rows, 1))
@@ -88,20 +92,20 @@ def beam(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width
         score_NW = pair_products.products(hidden_ND, node_weight, row_P, at_NW.flatten()).view(rows, -1)
         left_NW = F.logsigmoid(score_NW).masked_fill_(~inner_NW, -torch.inf)
         stay_NW = value_NW.masked_fill(inner_NW, -torch.inf)
-        every_NX = torch.cat([stay_NW, value_NW + left_NW, value_NW + (left_NW - score_NW)], dim=1)
-        value_NW, place_NW = torch.topk(every_NX, min(width, every_NX.shape[1]), dim=1)
+        value_NX = torch.cat([stay_NW, value_NW + left_NW, value_NW + (left_NW - score_NW)], dim=1)
+        value_NW, place_NW = torch.topk(value_NX, min(width, value_NX.shape[1]), dim=1)
         node_NW = torch.cat([node_NW, children[at_NW, 0], children[at_NW, 1]], dim=1).gather(1, place_NW)
     return best(value_NW, k, lambda rows_R, column_RM: node_NW[rows_R].gather(1, column_RM))
 
 
 def sample(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, uniforms_NL: Tensor) -> Tensor:
-    """(N,) words: from the root down, left where the uniform number lies below sigma(r.h)."""
-    vocab, every_N = len(node_weight) + 1, torch.arange(len(hidden_ND), device=hidden_ND.device)
-    node_N = torch.full_like(every_N, 2 * vocab - 2)
+    """Return (N,) words: from the root down, turn left if the uniform is below sigma(r.h)."""
+    vocab, row_N = len(node_weight) + 1, torch.arange(len(hidden_ND), device=hidden_ND.device)
+    node_N = torch.full_like(row_N, 2 * vocab - 2)
     for uniform_N in uniforms_NL.unbind(dim=1):
         inner_N = node_N >= vocab
         at_N = (node_N - vocab).clamp_(min=0)
-        score_N = pair_products.products(hidden_ND, node_weight, every_N, at_N)
+        score_N = pair_products.products(hidden_ND, node_weight, row_N, at_N)
         right_N = (uniform_N >= torch.sigmoid(score_N)).to(torch.int64)
         node_N = torch.where(inner_N, children[at_N, right_N], node_N)
     return node_N

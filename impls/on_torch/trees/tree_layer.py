@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.forms import CPU, GPU, Form
 from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
 from vocabench.impls.on_torch.ops import cpp_kernels, pair_products, products
 from vocabench.impls.on_torch.ops.topk import best_columns
@@ -18,32 +19,36 @@ from vocabench.impls.on_torch.triton.availability import KERNELS
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import huffman, trees
 
-# The inner nodes visited most, which most paths share, are scored for all tokens by one dense product; 128 of
-# Huffman's hold half of the expected path, and measured fastest among 64 to 1024 on two CPU cores at 10k and 44k words.
+# The inner nodes visited most, which most paths share, are scored for all tokens by one dense product. 128 nodes of a
+# Huffman tree cover half of the expected path and are the fastest choice among 64 to 1024 on two CPU cores.
 _SHARED_NODES = 128
-# The rest of the paths are (token, node) pairs. On a CPU their vectors are read in place, or so many at a time are
-# gathered: those of a few stay in a processor's cache, a GPU wants them all. Kernels of our own never make them: on a
-# CPU, where there is a compiler, those of `path_losses.py`, which take no shared nodes apart, on a GPU those of
-# `tree_kernels.py`.
-IN_PLACE = "pairs of a token and a node read in place"
-_GATHERED = {f"{pairs:,} pairs of a token and a node at a time": pairs for pairs in (512, 2**16)}
-_FORMS = {IN_PLACE: 0} | _GATHERED
+# The rest of the paths are (token, node) pairs. Their vectors are read in place on a CPU, or a number of them is
+# gathered at a time: few stay in a processor's cache, while a GPU needs many. The kernels do not form pairs: those of
+# `path_losses.py` on a CPU, which treat all nodes alike, and those of `tree_kernels.py` on a GPU.
+IN_PLACE = Form(
+    "in_place", "pairs of a token and a node read in place", devices=(CPU,), dtypes=("float32", "tf32", "float64")
+)
 
 
-# Leaves of all rows: up to so many, a GPU scores them all in the time that it takes to launch anything finer.
-_AT_ONCE_ON_GPU = 2**27
+def _gathered(pairs: int, *devices: str) -> Form:
+    return Form(f"pairs_{pairs}", f"{pairs:,} pairs of a token and a node at a time", devices=devices, size=pairs)
+
+
+_FEW_PAIRS, _MANY_PAIRS = _gathered(512, CPU), _gathered(2**16, CPU, GPU)
+
+_AT_ONCE_ON_GPU = 2**27  # leaves of all rows that a GPU scores in the time it takes to launch anything finer
 
 
 class _PathNll(torch.autograd.Function):
     """Sum over each token's path of -log sigma(sign x r.h), with the gradient written out.
 
-    A gather of every path's vectors would copy each near-root vector once a token and let their gradients collide;
-    here the shared nodes are a dense product, and the remaining pairs are summed by token and by node.
+    Gathering the vectors of every path would copy the vectors near the root for each token, and their gradients would
+    collide. Here the shared nodes are a dense product, and the remaining pairs are summed by token and by node.
     """
 
     @staticmethod
-    def forward(ctx, hidden_ND, node_weight, index_NL, sign_NL, shared: int, form: str, row_sparse: bool) -> Tensor:  # type: ignore[override]
-        first = len(node_weight) - shared  # parents come after their children, and the most visited are the last
+    def forward(ctx, hidden_ND, node_weight, index_NL, sign_NL, shared: int, form: Form, row_sparse: bool) -> Tensor:  # type: ignore[override]
+        first = len(node_weight) - shared  # the root is last, and so are the most visited nodes
         hidden_ND_cast = hidden_ND.to(node_weight.dtype)
         on_path_NL, near_NL = sign_NL != 0, index_NL >= first
         near_scores_NH = products.linear(hidden_ND_cast, node_weight[first:])
@@ -52,7 +57,7 @@ class _PathNll(torch.autograd.Function):
 
         token_P, step_P = (on_path_NL & ~near_NL).nonzero(as_tuple=True)
         node_P = index_NL[token_P, step_P]
-        scores_NL[token_P, step_P] = pair_products.products(hidden_ND_cast, node_weight, token_P, node_P, _FORMS[form])
+        scores_NL[token_P, step_P] = pair_products.products(hidden_ND_cast, node_weight, token_P, node_P, form.size)
 
         sign_NL = sign_NL.to(scores_NL.dtype)
         turns_NL = sign_NL * scores_NL
@@ -82,9 +87,8 @@ class _PathNll(torch.autograd.Function):
 
         if len(node_P):
             dscores_P = dscores_NL[token_P, step_P].to(node_weight.dtype)
-            # Pairs come in order of tokens; by node they are sorted, so that no two writes meet.
-            every = torch.arange(len(hidden_ND), device=token_P.device)
-            begins_N = torch.searchsorted(token_P, every)
+            # Pairs are in the order of tokens. Sorting them by node avoids concurrent writes.
+            begins_N = torch.searchsorted(token_P, torch.arange(len(hidden_ND), device=token_P.device))
             dhidden_ND += _weighted_sums(node_weight, node_P, begins_N, dscores_P)
             by_node_P = torch.argsort(node_P)
             nodes_U, counts_U = torch.unique_consecutive(node_P[by_node_P], return_counts=True)
@@ -95,8 +99,9 @@ class _PathNll(torch.autograd.Function):
 
 
 class _LeafLogProbs(torch.autograd.Function):
-    """(leaves, N) log-probabilities from the scores of the inner nodes (M, N), level by level; nodes are rows, so that
-    a level is read and written in whole rows. The gradient goes back up the levels: what the leaves below a child get.
+    """(leaves, N) log-probabilities from the scores of the inner nodes (M, N), level by level.
+
+    Nodes are rows, so that whole rows are read and written. The backward pass sums gradients up the levels.
     """
 
     @staticmethod
@@ -118,15 +123,15 @@ class _LeafLogProbs(torch.autograd.Function):
         below = torch.cat([dleaf, torch.empty_like(scores_MN)])
         dscores_MN = torch.empty_like(scores_MN)
         for nodes, left, right in reversed(ctx.levels):
-            of_left, of_right = below[left], below[right]
-            below[len(dleaf) + nodes] = of_both = of_left + of_right
-            # of_left sigma(-x) - of_right sigma(x)
-            dscores_MN[nodes] = torch.addcmul(of_left, of_both, torch.sigmoid(scores_MN[nodes]), value=-1)
+            dleft, dright = below[left], below[right]
+            below[len(dleaf) + nodes] = dboth = dleft + dright
+            # dleft sigma(-x) - dright sigma(x)
+            dscores_MN[nodes] = torch.addcmul(dleft, dboth, torch.sigmoid(scores_MN[nodes]), value=-1)
         return dscores_MN, None
 
 
 def _dense(node_weight: Tensor, nodes_U: Tensor, dnode_UD: Tensor, dnear_HD: Tensor) -> Tensor:
-    """The gradient of all nodes from that of the nodes reached and of those nearest the root."""
+    """Return the gradient of all nodes from those of the nodes reached and the nodes nearest the root."""
     dnode = torch.zeros_like(node_weight)
     dnode[nodes_U] = dnode_UD
     dnode[len(dnode) - len(dnear_HD) :] = dnear_HD
@@ -140,7 +145,7 @@ def _sparse(node_weight: Tensor, nodes_U: Tensor, dnode_UD: Tensor, dnear_HD: Te
 
 
 def _weighted_sums(rows_RD: Tensor, picked_P: Tensor, begins_B: Tensor, weight_P: Tensor) -> Tensor:
-    """(B, D): for each bag of consecutive picks, the weighted sum of the rows picked, without a (P, D) array."""
+    """Return (B, D) weighted sums of the rows picked by each bag of consecutive picks, without a (P, D) array."""
     return F.embedding_bag(picked_P, rows_RD, begins_B, mode="sum", per_sample_weights=weight_P)
 
 
@@ -151,11 +156,12 @@ def _shared(nodes: int) -> int:
 class TreeSoftmax(OutputLayer):
     """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
 
-    Parameters: `node_weight` (nodes, D), where the method has biases (nodes, D + 1) with the biases in the last column,
-    which meets a 1 that every hidden vector gets. Buffers: `index`, `sign` (leaves, L) of each leaf's path;
-    `leaf_word` (leaves,) and `leaf` (V, M) of each word, -1 beyond its last one; `level{i}` (3, nodes) of depth i: the
-    nodes, their left and their right children. For the kernels also `length`, `place` (leaves,): how long each path is,
-    and where the leaf stands among the others from left to right; and `leaf_at` (leaves,), the leaf at each place.
+    Parameters: `node_weight` (nodes, D), or (nodes, D + 1) with biases in the last column, which is multiplied with a 1
+    appended to each hidden vector. Buffers: `index` and `sign` (leaves, L) of each leaf's path; `leaf_word` (leaves,),
+    the word of each leaf; `leaf` (V, M), the leaves of each word, -1 beyond the last one; `level{i}` (3, nodes) of
+    depth i: the nodes, their left and their right children. For the kernels also `length` and `place` (leaves,), the
+    length of each path and the position of the leaf from left to right, and `leaf_at` (leaves,), the leaf at each
+    position.
     """
 
     index: Tensor
@@ -178,7 +184,7 @@ class TreeSoftmax(OutputLayer):
         self.node_weight = nn.Parameter(torch.empty(shape, dtype=TORCH_DTYPES[spec.dtype]))
         leaf_word = trees.words_of_leaves(spec.structure, spec.vocab)
         leaf_VM = trees.leaves_of_words(leaf_word)
-        self._single = leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
+        self._single = leaf_VM.shape[1] == 1  # a word is a leaf with the same id
         near = huffman.near_root(children, descend.NEAR_NODES)
         self.first_near = near.first
         for name in ("index", "sign"):
@@ -204,20 +210,20 @@ class TreeSoftmax(OutputLayer):
                 self.register_buffer(name, torch.from_numpy(array.astype(np.int32)), persistent=False)
 
     @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[str, ...]:
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         width, dtype = spec.dim + int("node_bias" in spec.parameter_shapes()), TORCH_DTYPES[spec.dtype]
-        in_place = pair_products.are_read_in_place(torch.empty(0, dtype=dtype))
-        own = _FORMS if in_place else _GATHERED
         return (
-            *([CPP] if cpp_kernels.known(dtype) else []),
-            *own,
             *([KERNELS] if availability.known(width, dtype) else []),
+            *([CPP] if cpp_kernels.known(dtype) else []),
+            *([IN_PLACE] if IN_PLACE.supports(spec.dtype, spec.dim) else []),
+            _FEW_PAIRS,
+            _MANY_PAIRS,
         )
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if self._single:
             return self._leaf_nll(self._with_one(hidden_ND), targets_N)
-        # Each code of a target is a path of its own, from the same hidden vector.
+        # Each code of a target is a separate path with the same hidden vector.
         leaf_NM = self.leaf[targets_N]
         token_P, code_P = (leaf_NM >= 0).nonzero(as_tuple=True)
         hidden_PD = self._with_one(hidden_ND).index_select(0, token_P)
@@ -228,25 +234,29 @@ class TreeSoftmax(OutputLayer):
     def _leaf_nll(self, hidden_ND: Tensor, leaf_N: Tensor) -> Tensor:
         shared, form = _shared(len(self.node_weight)), self._form_taken
         if form == KERNELS:
-            from vocabench.impls.on_torch.triton import tree_kernels  # imports Triton, which not every installation has
+            from vocabench.impls.on_torch.triton import tree_kernels  # imports Triton, which may not be installed
 
             paths = leaf_N, self.index, self.sign, self.length, self.place
             return tree_kernels.path_nll(hidden_ND, self.node_weight, *paths, shared)
         if form == CPP:
-            taken = Paths(*(each[leaf_N].int() for each in (self.index, self.sign, self.place)))
-            return path_losses.path_nll(hidden_ND, self.node_weight, taken, self.row_sparse)
+            token_paths = Paths(*(buffer[leaf_N].int() for buffer in (self.index, self.sign, self.place)))
+            return path_losses.path_nll(hidden_ND, self.node_weight, token_paths, self.row_sparse)
         path = self.index[leaf_N], self.sign[leaf_N]
         return _PathNll.apply(hidden_ND, self.node_weight, *path, shared, form, self.row_sparse)  # type: ignore[return-value]
 
     @property
-    def _form_taken(self) -> str:
-        """Triton's kernels write dense gradients alone: how many rows a sparse one has, the host must know. In place a
-        CPU alone reads, and for those in C++ vectors must be of their kind, as they are not after `layer.double()`."""
+    def _form_taken(self) -> Form:
+        """The form that computes the layer, which may have been moved or cast since its form was requested.
+
+        Triton's kernels write dense gradients only: a sparse gradient needs its row count on the host. Only a CPU reads
+        pairs in place, and the C++ kernels take float32 only.
+        """
         form, on_gpu = self.form, self.node_weight.is_cuda
+        assert form is not None
         if form == CPP and not cpp_kernels.runs_on(self.node_weight):
             form = IN_PLACE
-        elsewhere = self.row_sparse if form == KERNELS else form == IN_PLACE and on_gpu
-        return next(reversed(_FORMS)) if elsewhere else form
+        unavailable = self.row_sparse if form == KERNELS else form == IN_PLACE and on_gpu
+        return _MANY_PAIRS if unavailable else form
 
     def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
         nodes = len(self.node_weight)
@@ -270,8 +280,10 @@ class TreeSoftmax(OutputLayer):
 
     @torch.no_grad()
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of the inner nodes scored; all
-        of them where words have several codes, as then no prefix bounds a word."""
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of inner nodes scored.
+
+        All nodes are scored if words have several codes: then no prefix bounds a word.
+        """
         near = (self.first_near, self.near_words, self.near_subtrees, self.near_turns)
         try:
             if self._single and self._form_taken == CPP:
@@ -285,7 +297,7 @@ class TreeSoftmax(OutputLayer):
         return super().search(hidden_ND, k)
 
     def _at_once(self, rows: int) -> bool:
-        """Whether a GPU scores all leaves in less time than it takes to launch what goes by bounds."""
+        """Return whether a GPU scores all leaves in less time than it takes to launch a search by bounds."""
         return (
             KERNELS in self._forms
             and availability.runs_on(self.node_weight)
@@ -293,7 +305,7 @@ class TreeSoftmax(OutputLayer):
         )
 
     def _best_of_all(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        from vocabench.impls.on_torch.triton import tree_kernels  # imports Triton, which not every installation has
+        from vocabench.impls.on_torch.triton import tree_kernels  # imports Triton, which may not be installed
 
         scores_MN = products.linear(self.node_weight, self._cast(hidden_ND))
         paths = self.index, self.sign, self.length, self.leaf_at
@@ -302,8 +314,10 @@ class TreeSoftmax(OutputLayer):
 
     @torch.no_grad()
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level; exact where
-        words have several codes."""
+        """Return values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level.
+
+        The result is exact if words have several codes.
+        """
         if not self._single:
             return self.topk(hidden_ND, k)
         if self._form_taken == CPP:
@@ -312,7 +326,7 @@ class TreeSoftmax(OutputLayer):
 
     @torch.no_grad()
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words, one number for each turn."""
+        """Return (N,) words, drawn with one uniform for each turn."""
         return self.leaf_word[descend.sample(self._cast(hidden_ND), self.node_weight, self.tree, uniforms_NU)]
 
     def _with_one(self, hidden_ND: Tensor) -> Tensor:
@@ -335,7 +349,7 @@ class TreeSoftmax(OutputLayer):
     def formulation(self) -> str:
         shared, form = _shared(len(self.node_weight)), self._form_taken
         if form == CPP:
-            return form
+            return form.label
         if form == KERNELS:
-            return f"{form}, dense product for the gradient of the {shared} nodes visited most"
-        return f"dense product of the {shared} nodes visited most, {form} for the rest"
+            return f"{form.label}, dense product for the gradient of the {shared} nodes visited most"
+        return f"dense product of the {shared} nodes visited most, {form.label} for the rest"

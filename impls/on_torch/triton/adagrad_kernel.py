@@ -1,8 +1,9 @@
-"""PyTorch's Adagrad on a CUDA device by one Triton kernel a parameter, which reads and writes each array once:
-PyTorch's own is fused for CPUs alone, and goes over the arrays of a large vocabulary eight times.
+"""PyTorch's Adagrad on a CUDA device, with one Triton kernel for each parameter that reads and writes each array once.
+
+PyTorch's own is fused for CPUs only, and makes eight passes over the arrays of a large vocabulary.
 """
 
-# Where Triton is not installed, a kernel seems a plain function, which takes no grid.
+# Where Triton is not installed, kernels look like plain functions, which take no grid.
 # pyright: reportIndexIssue=false
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 
-_BLOCK = 2048  # numbers that a program updates
+_BLOCK = 2048  # elements that a program updates
 
 
 @triton.jit
@@ -27,18 +28,18 @@ def _step_kernel(parameter, gradient, sum_of_squares, count, rate, decay, epsilo
 
 
 class Adagrad(torch.optim.Adagrad):
-    """`torch.optim.Adagrad` without decay of the learning rate, for dense gradients."""
+    """`torch.optim.Adagrad` without learning-rate decay, for dense gradients."""
 
-    capturable = True  # by a CUDA graph: what a step computes does not hang on how many there were
+    capturable = True  # by a CUDA graph: a step does not depend on the number of steps before it
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            numbers = group["lr"], group["weight_decay"], group["eps"]
+            settings = group["lr"], group["weight_decay"], group["eps"]
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 state, count = self.state[parameter], parameter.numel()
                 state["step"] += 1
                 arrays = parameter, parameter.grad.contiguous(), state["sum"]
-                _step_kernel[(triton.cdiv(count, _BLOCK),)](*arrays, count, *numbers, BLOCK=_BLOCK)
+                _step_kernel[(triton.cdiv(count, _BLOCK),)](*arrays, count, *settings, BLOCK=_BLOCK)

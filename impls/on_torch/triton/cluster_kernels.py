@@ -1,13 +1,14 @@
-"""The softmax within a word's cluster by Triton kernels, so that whole layers are few, and words are read once.
+"""The softmax within a word's cluster by Triton kernels: few launches for a whole layer, and each word is read once.
 
-Forward a program takes a tile of a cluster's tokens through the cluster's words: while these are in the chip's own
-memory, it sums, beside the exponentials, the words that they weigh, which is the gradient by the hidden vectors; the
-backward pass only scales that. The scores (N, S), few beside the words, are kept: from them backward makes the gradient
-by words, and reads no word again. Each number is summed by one program, in one order: no atomic addition, and the same
-bits every time. Slots without a word and clusters without a token are not read; their gradients are written as zeros.
+In the forward pass a program takes a tile of a cluster's tokens through the cluster's words. While these are in on-chip
+memory, it sums the exponentials and the words weighted with them, which give the gradient with respect to the hidden
+vectors; the backward pass only scales that. The scores (N, S), small beside the words, are kept: the backward pass
+computes the gradient with respect to the words from them and reads no word again. Each sum is computed by one program
+in a fixed order, without atomic additions, so that results are deterministic. Empty slots and clusters without tokens
+are not read; their gradients are written as zeros.
 """
 
-# Where Triton is not installed, a kernel seems a plain function, which takes no grid.
+# Where Triton is not installed, kernels look like plain functions, which take no grid.
 # pyright: reportIndexIssue=false
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Of the sizes tried on an H200, from 16 to 32 tokens, 16 to 128 words, 1 to 8 blocks of them, 4 to 8 warps: the fastest
-# at 44,000 and 256,000 words of 512 numbers, in bfloat16 and TF32. A cluster has a dozen tokens or fewer.
-_TOKENS = 16
-_BLOCKS = 8  # of words, which a program takes through one tile of tokens
-_PROGRAMS = 32  # of a cluster, between which the tiles of its tokens are dealt
-_SORTED = 1024  # tokens that are looked at together
-_PLACED = 128  # tokens that a program looks up
+# The fastest sizes on an H200 for 44,000 and 256,000 words of width 512, in bfloat16 and TF32, among 16 to 32 tokens,
+# 16 to 128 words, 1 to 8 blocks and 4 to 8 warps. A cluster has a dozen tokens or fewer.
+_TOKENS = 16  # tokens of a tile
+_BLOCKS = 8  # blocks of words that a program multiplies with one tile of tokens
+_PROGRAMS = 32  # programs of a cluster, which share the tiles of its tokens
+_SORTED = 1024  # tokens that the sort reads at a time
+_PLACED = 128  # tokens whose place a program looks up
 
 
 @triton.jit
@@ -32,26 +33,28 @@ def _places_kernel(cluster_V, slot_V, target_N, cluster_N, slot_N, tokens, vocab
     token_B = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real_B = token_B < tokens
     target_B = tl.load(target_N + token_B, mask=real_B, other=0)
-    known_B = real_B & (target_B >= 0) & (target_B < vocab)  # a target that is no word has no cluster: its loss is NaN
+    known_B = (
+        real_B & (target_B >= 0) & (target_B < vocab)
+    )  # an out-of-vocabulary target has no cluster, and its loss is NaN
     tl.store(cluster_N + token_B, tl.load(cluster_V + target_B, mask=known_B, other=-1), mask=real_B)
     tl.store(slot_N + token_B, tl.load(slot_V + target_B, mask=known_B, other=0), mask=real_B)
 
 
 @triton.jit
 def _sort_kernel(cluster_N, order_N, begin_C, tokens, clusters, BLOCK: tl.constexpr):
-    """The tokens of each cluster in their order, and where they begin; begin_C has one place more."""
+    """Write the tokens of each cluster in order, and where they begin; begin_C has one more element."""
     cluster = tl.program_id(0)
     places_B = tl.arange(0, BLOCK)
     before = 0
     for start in range(0, tokens, BLOCK):
-        here_B = tl.load(cluster_N + start + places_B, mask=start + places_B < tokens, other=clusters)
-        before += tl.sum((here_B < cluster).to(tl.int32))
+        cluster_B = tl.load(cluster_N + start + places_B, mask=start + places_B < tokens, other=clusters)
+        before += tl.sum((cluster_B < cluster).to(tl.int32))
     tl.store(begin_C + cluster, before)
     for start in range(0, tokens, BLOCK):
-        here_B = tl.load(cluster_N + start + places_B, mask=start + places_B < tokens, other=clusters)
-        mine_B = here_B == cluster
-        one_B = mine_B.to(tl.int32)
-        tl.store(order_N + before + tl.cumsum(one_B) - 1, start + places_B, mask=mine_B)
+        cluster_B = tl.load(cluster_N + start + places_B, mask=start + places_B < tokens, other=clusters)
+        is_member_B = cluster_B == cluster
+        one_B = is_member_B.to(tl.int32)
+        tl.store(order_N + before + tl.cumsum(one_B) - 1, start + places_B, mask=is_member_B)
         before += tl.sum(one_B)
     if cluster == clusters - 1:
         tl.store(begin_C + clusters, tokens)
@@ -76,7 +79,7 @@ def _forward_kernel(
         real_TD = real_T[:, None] & real_D[None, :]
         hidden_TD = tl.load(hidden_ND + token_T[:, None] * dim + d_D[None, :], mask=real_TD, other=0)
         highest_T = tl.full((T,), -float("inf"), tl.float32)
-        others_T = tl.zeros((T,), tl.float32)  # the sum of all exponentials but the target's
+        others_T = tl.zeros((T,), tl.float32)  # the sum of all exponentials except the target's
         target_T = tl.zeros((T,), tl.float32)
         dhidden_TD = tl.zeros((T, D), tl.float32)
         for block in range(0, size, B):
@@ -109,15 +112,15 @@ def _forward_kernel(
         if DIFFERENTIATED:
             tl.store(log_sum_N + token_T, log_sum_T, mask=real_T)
             row_T = cluster.to(tl.int64) * width + slot_T
-            own_TD = tl.load(slab_CSD + row_T[:, None] * dim + d_D[None, :], mask=real_TD, other=0).to(tl.float32)
-            # The target weighs its probability less one, which is what all others have together.
-            dhidden_TD = (dhidden_TD - others_T[:, None] * own_TD) / sum_T[:, None]
+            target_TD = tl.load(slab_CSD + row_T[:, None] * dim + d_D[None, :], mask=real_TD, other=0).to(tl.float32)
+            # The weight of the target is its probability minus 1: minus the sum of all other probabilities.
+            dhidden_TD = (dhidden_TD - others_T[:, None] * target_TD) / sum_T[:, None]
             tl.store(dhidden_ND + token_T[:, None] * dim + d_D[None, :], dhidden_TD, mask=real_TD)
 
 
 @triton.jit
 def _tokens_of(order_N, slot_N, log_sum_N, dnll_N, hidden_ND, first, end, d_D, dim, T: tl.constexpr):
-    """Tokens of a cluster from a place of the sorted batch on, and what the gradients by its words take of them."""
+    """Load a tile of a cluster's tokens from the sorted batch, for the gradients with respect to its words."""
     place_T = first + tl.arange(0, T)
     real_T = place_T < end
     token_T = tl.load(order_N + place_T, mask=real_T, other=0).to(tl.int64)
@@ -131,7 +134,7 @@ def _tokens_of(order_N, slot_N, log_sum_N, dnll_N, hidden_ND, first, end, d_D, d
 
 @triton.jit
 def _dscores(scores_NS, token_T, real_T, slot_T, log_sum_T, dnll_T, slot_B, size, width):
-    """(T, B) gradients by the scores of some tokens with some words of their cluster; 0 where there is none."""
+    """Return (T, B) gradients with respect to the scores of tokens with words of their cluster; 0 in empty places."""
     at_TB = scores_NS + token_T[:, None] * width + slot_B[None, :]
     scores_TB = tl.load(at_TB, mask=real_T[:, None] & (slot_B < size)[None, :], other=-float("inf"))
     dscores_TB = tl.exp(scores_TB - log_sum_T[:, None]) - (slot_T[:, None] == slot_B[None, :]).to(tl.float32)
@@ -154,8 +157,11 @@ def _slab_kernel(
     BIASED: tl.constexpr, T: tl.constexpr, B: tl.constexpr, D: tl.constexpr, BLOCKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A program takes a block of a cluster's words through its tokens; where these are one tile, which most clusters'
-    are, it looks them up once for several blocks, and the programs of the others have nothing to do."""
+    """Compute the gradients of one block of a cluster's words, summed over the cluster's tokens.
+
+    If the tokens fit into one tile, as in most clusters, a program loads them once for several blocks, and the programs
+    of the other blocks do nothing.
+    """
     cluster, block = tl.program_id(0), tl.program_id(1)
     d_D = tl.program_id(2) * D + tl.arange(0, D)
     begin, end = tl.load(begin_C + cluster), tl.load(begin_C + cluster + 1)
@@ -197,15 +203,17 @@ def _scale_kernel(unscaled_ND, dnll_N, dhidden_ND, dim, D: tl.constexpr):
 
 
 def _tiles_forward(slab_CSD: Tensor) -> dict[str, int]:
-    """Tokens, words and columns of a tile, whole vectors, and how many warps and loads under way there are: of wide
-    vectors the fewest words that a matrix unit takes, and no second load, for which there is no room."""
+    """Return the tokens, words and columns of a tile, which holds whole vectors, and the warps and pipeline stages.
+
+    Wide vectors use the fewest words that a matrix unit takes, and a single stage, since there is no room for more.
+    """
     columns = max(16, triton.next_power_of_2(slab_CSD.shape[2]))
     words = min(64, 2**15 // (columns * slab_CSD.dtype.itemsize))
     return {"T": _TOKENS, "B": max(16, words), "D": columns, "num_warps": 4, "num_stages": 3 if words >= 16 else 1}
 
 
 def _tiles_backward(slab_CSD: Tensor) -> dict[str, int]:
-    """The same where gradients are written."""
+    """Return the sizes of a tile for the gradients."""
     half, tf32 = slab_CSD.dtype.itemsize == 2, _precision(slab_CSD) == "tf32"
     columns = min(512 if half else 256 if tf32 else 128, max(16, triton.next_power_of_2(slab_CSD.shape[2])))
     return {"T": _TOKENS, "B": 16 if half or tf32 else 32, "D": columns, "BLOCKS": _BLOCKS, "num_warps": 4}
@@ -254,7 +262,7 @@ class _InClusterNll(torch.autograd.Function):
 
 
 def _scaled(unscaled_ND: Tensor, dnll_N: Tensor, dtype: torch.dtype) -> Tensor:
-    """Each row times its number: by a kernel, as PyTorch's reads single numbers where a factor is the same for many."""
+    """Return each row times its factor, by a kernel: PyTorch's loads are not vectorized for broadcast factors."""
     (tokens, dim), dhidden_ND = unscaled_ND.shape, torch.empty_like(unscaled_ND, dtype=dtype)
     columns = triton.next_power_of_2(dim)
     _scale_kernel[(tokens,)](unscaled_ND, dnll_N, dhidden_ND, dim, D=columns, num_warps=max(1, columns // 256))
@@ -262,12 +270,12 @@ def _scaled(unscaled_ND: Tensor, dnll_N: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _or(biases: Tensor | None, other: Tensor) -> Tensor:
-    """The biases, or what stands for them where there are none, and is neither read nor written."""
+    """Return the biases, or else a placeholder that is neither read nor written."""
     return other if biases is None else biases
 
 
 def places(cluster_V: Tensor, slot_V: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
-    """What `cluster_softmax.places` gives, by one kernel where PyTorch's indexing takes two, each of them slower."""
+    """Return the same as `cluster_softmax.places`, by one kernel instead of PyTorch's two slower ones."""
     tokens = len(targets_N)
     cluster_N, slot_N = cluster_V.new_empty(tokens), slot_V.new_empty(tokens)
     given = cluster_V, slot_V, targets_N.contiguous(), cluster_N, slot_N
@@ -278,7 +286,7 @@ def places(cluster_V: Tensor, slot_V: Tensor, targets_N: Tensor) -> tuple[Tensor
 def in_cluster_nll(
     hidden_ND: Tensor, slab_CSD: Tensor, bias_CS: Tensor | None, cluster_N: Tensor, slot_N: Tensor, size_C: Tensor
 ) -> Tensor:
-    """What `cluster_softmax.in_cluster_nll` gives, for float32 and half precision, of up to a few thousand dimensions."""
+    """Return the same as `cluster_softmax.in_cluster_nll`, in float32 and half precision, for vectors that fit."""
     differentiated = torch.is_grad_enabled()
     target = cluster_N, slot_N, size_C
     return _InClusterNll.apply(hidden_ND, slab_CSD, bias_CS, *target, differentiated)  # type: ignore[return-value]

@@ -1,9 +1,10 @@
-"""Triton kernels for a softmax over some logits, a block of a vocabulary or the clusters of one: each goes once over
-them, where PyTorch's own operations would read and write them six times; and for the mean of a batch's losses, whose
-bookkeeping would be as many launches.
+"""Triton kernels for a softmax over logits, of a block of the vocabulary or of clusters, and for the mean of losses.
+
+Each kernel reads the logits once, where PyTorch's operations would read and write them six times. The mean of a batch's
+losses, with padding, is one launch instead of several.
 """
 
-# Where Triton is not installed, a kernel seems a plain function, which takes no grid.
+# Where Triton is not installed, kernels look like plain functions, which take no grid.
 # pyright: reportIndexIssue=false
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_COLUMNS = 4096  # of a row that are looked at together
-_TOKENS = 1024  # whose losses are
+_COLUMNS = 4096  # columns of a row that are read at a time
+_TOKENS = 1024  # losses that are read at a time
 
 
 @triton.jit
 def _log_sum(logits_B, width, highest, total, BLOCK: tl.constexpr):
-    """Of a row's exponentials and `total` more, which are relative to `highest`."""
+    """Return the log-sum-exp of a row and of `total`, which is relative to `highest`."""
     for start in range(0, width, BLOCK):
         column_B = start + tl.arange(0, BLOCK)
         here_B = tl.load(logits_B + column_B, mask=column_B < width, other=-float("inf")).to(tl.float32)
@@ -92,12 +93,14 @@ def _share_kernel(dtotal, count, padding_N, dlosses_N, tokens, BLOCK: tl.constex
 
 
 def add_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, score_N: Tensor) -> None:
-    """Adds a block to the log-sum-exp so far, float32 and -inf before the first, and writes the logits of the targets
-    that are among its words.
+    """Add a block to the log-sum-exp so far, and write the logits of the targets that are among its words.
 
     Args:
-        logits_NB: Of the words from `first` on.
+        logits_NB: Logits of the words from `first` on.
         targets_N: Word ids.
+        first: First word of the block.
+        log_sum_N: Log-sum-exp so far, in float32; -inf before the first block.
+        score_N: Logits of the targets.
     """
     tokens, width = logits_NB.shape
     block = _block(width)
@@ -105,7 +108,7 @@ def add_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tenso
 
 
 def differentiate_block(logits_NB: Tensor, targets_N: Tensor, first: int, log_sum_N: Tensor, dnll_N: Tensor) -> Tensor:
-    """d loss / d logits, in the place of the logits."""
+    """Overwrite the logits with d loss / d logits and return them."""
     given = logits_NB, logits_NB, targets_N, log_sum_N, dnll_N
     return _differentiated(*given, first, classes=logits_NB.shape[1])
 
@@ -119,7 +122,7 @@ def _differentiated(
     first: int,
     classes: int,
 ) -> Tensor:
-    """`dlogits_NB`, with zeros in the columns beyond the classes."""
+    """Write and return `dlogits_NB`, with zeros in the columns beyond the classes."""
     tokens, width = logits_NB.shape
     block = _block(width)
     grid = (tokens, triton.cdiv(width, block))
@@ -156,16 +159,18 @@ class _Nll(torch.autograd.Function):
 
 
 def nll(logits_NB: Tensor, targets_N: Tensor, classes: int) -> Tensor:
-    """(N,) float32 negative log-likelihoods of logits in any precision, differentiable.
+    """Return (N,) float32 negative log-likelihoods of logits in any precision, differentiable.
 
     Args:
-        classes: C: columns beyond the first C are not looked at; their gradient is 0.
+        logits_NB: Logits of the classes, and possibly more columns.
+        targets_N: Class ids.
+        classes: Number of classes; the columns beyond are ignored and have a gradient of 0.
     """
     return _Nll.apply(logits_NB, targets_N, classes)  # type: ignore[return-value]
 
 
 class _Reduced(torch.autograd.Function):
-    """The sum over `count`, and `count`; differentiable as often as wanted, like what it stands for."""
+    """The sum divided by `count`, and `count`; differentiable any number of times."""
 
     @staticmethod
     def forward(losses_N, padding_N, mean) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -187,7 +192,7 @@ class _Reduced(torch.autograd.Function):
 
 
 class _Shared(torch.autograd.Function):
-    """(N,) what each loss has of the gradient of their sum over `count`."""
+    """(N,) gradient of each loss, from the gradient of their sum divided by `count`."""
 
     @staticmethod
     def forward(dtotal, count, padding_N, mean) -> Tensor:  # type: ignore[override]
@@ -208,5 +213,5 @@ class _Shared(torch.autograd.Function):
 
 
 def reduced(losses_N: Tensor, padding_N: Tensor, mean: bool) -> Tensor:
-    """The sum or the mean of float32 losses but those of padding; 0 where there are none. Differentiable."""
+    """Return the sum or the mean of float32 losses without padding, 0 if there are none. Differentiable."""
     return _Reduced.apply(losses_N, padding_N.contiguous(), mean)[0]  # type: ignore[index]

@@ -1,12 +1,12 @@
-"""The k best of many scores by Triton kernels: exact to the order of ties, and nothing waits for the device.
+"""The k best of many scores by Triton kernels, including the order of ties, and without synchronization.
 
-A score and its word's id are one key of 64 bits, in the order of scores and, among equals, from high ids to low ones:
-no two are equal, and the best are the highest. A row's columns are groups, blocks of a vocabulary or the clusters of a
-layer, and the k best lie in the k groups of the best bests. So one pass over all scores finds the best of each group,
-and only those groups are gone through once for each word that is asked for.
+A score and its word's id form a 64-bit key. Keys are ordered by score and, among equal scores, by falling id, so that
+no two are equal and the best are the highest. A row's columns form groups: blocks of a vocabulary or the clusters of a
+layer. The k best are in the k groups with the highest best keys. One pass over all scores therefore finds the best key
+of each group, and only k groups are searched again, once for each requested word.
 """
 
-# Where Triton is not installed, a kernel seems a plain function, which takes no grid.
+# Where Triton is not installed, kernels look like plain functions, which take no grid.
 # pyright: reportIndexIssue=false
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-MOST = 64  # words asked for
-_WIDEST = 2**13  # columns of a group, which a program holds at once
-_GROUPS = 2**16  # of a row, fewer than which a GPU takes in that direction of its grid
-_WIDTH = 2**10  # of a group where scores have none of their own
+MOST = 64  # words that can be requested
+_WIDEST = 2**13  # columns of a group that a program can hold
+_GROUPS = 2**16  # a row has fewer groups, which is the limit of that dimension of a GPU's grid
+_WIDTH = 2**10  # width of a group where scores have no groups of their own
 
 _LOWEST = tl.constexpr(-0x7FFFFFFFFFFFFFFF)
 _IDS = tl.constexpr(0x7FFFFFFF)  # above any id
@@ -47,8 +47,11 @@ def _best_of_group_kernel(scores_NF, ids_F, best_NG, columns, width, NAMED: tl.c
 def _best_of_cluster_kernel(
     scores_NF, added_F, log_cluster_NG, ids_F, shift_NG, best_NG, width: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """A cluster's words stand by rising ids, so that the first of its best has the lowest, and only that one's key is
-    made; its width is known beforehand, so that numbers are loaded eight at a time."""
+    """Find the best word of each cluster.
+
+    A cluster's words are ordered by id, so that the first of its best words has the lowest id, and only its key is
+    computed. The width is a constant, so that loads are vectorized.
+    """
     row, group, groups = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     slot_B = tl.arange(0, BLOCK)
     column_B, real_B = group * width + slot_B, slot_B < width
@@ -58,18 +61,18 @@ def _best_of_cluster_kernel(
     log_sum = highest + tl.log(tl.sum(tl.exp(scores_B - highest), 0))
     shift = tl.load(log_cluster_NG + row * groups + group) - log_sum
     tl.store(shift_NG + row * groups + group, shift)
-    best = highest + shift  # some lower scores may be no lower any more
-    slot = tl.min(tl.where(scores_B + shift < best, width - 1, slot_B), 0)  # where none is a number, the first
+    best = highest + shift  # rounding may have made lower scores equal
+    slot = tl.min(tl.where(scores_B + shift < best, width - 1, slot_B), 0)  # the first slot if all are NaN
     tl.store(best_NG + row * groups + group, _keys(best, ids_F, group * width + slot, True, True))
 
 
 @triton.jit
-def _choose_kernel(best_NG, chosen_NM, groups, some, BLOCK: tl.constexpr):
+def _choose_kernel(best_NG, chosen_NM, groups, chosen, BLOCK: tl.constexpr):
     row, group_B = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     keys_B = tl.load(best_NG + row * groups + group_B, mask=group_B < groups, other=_LOWEST)
-    for place in range(some):
+    for place in range(chosen):
         is_best_B = keys_B == tl.max(keys_B, 0)
-        tl.store(chosen_NM + row * some + place, tl.max(tl.where(is_best_B, group_B, 0), 0))
+        tl.store(chosen_NM + row * chosen + place, tl.max(tl.where(is_best_B, group_B, 0), 0))
         keys_B = tl.where(is_best_B, _LOWEST, keys_B)
 
 
@@ -96,9 +99,9 @@ def _best_of_chosen_kernel(
 
 
 @triton.jit
-def _best_of_row_kernel(keys_NX, values_NK, ids_NK, found, k, BLOCK: tl.constexpr):
+def _best_of_row_kernel(keys_NX, values_NK, ids_NK, keys, k, BLOCK: tl.constexpr):
     row, place_B = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    keys_B = tl.load(keys_NX + row * found + place_B, mask=place_B < found, other=_LOWEST)
+    keys_B = tl.load(keys_NX + row * keys + place_B, mask=place_B < keys, other=_LOWEST)
     for number in range(k):
         best = tl.max(keys_B, 0)
         rising = (best >> 32).to(tl.int32)
@@ -109,11 +112,11 @@ def _best_of_row_kernel(keys_NX, values_NK, ids_NK, found, k, BLOCK: tl.constexp
 
 
 def best_columns(scores_NF: Tensor, ids_F: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """Values and ids (N, K) of the k highest scores of a row, ties by lower id.
+    """Return values and ids (N, K) of the k highest scores of each row, ties by lower id.
 
     Args:
-        scores_NF: float32 or half precision.
-        ids_F: Ids of the columns, below 2**31; None where they are the columns' own numbers.
+        scores_NF: Scores in float32 or half precision.
+        ids_F: Ids of the columns, below 2**31; None if they are the column indices.
         k: At most `MOST` and F.
     """
     scores_NF = scores_NF.contiguous()
@@ -126,7 +129,7 @@ def best_columns(scores_NF: Tensor, ids_F: Tensor | None, k: int) -> tuple[Tenso
 
 
 def takes(word_CS: Tensor) -> bool:
-    """Whether so many clusters of so many slots are what `best_of_clusters` can go through."""
+    """Return whether `best_of_clusters` can handle so many clusters and slots."""
     clusters, slots = word_CS.shape
     return slots <= _WIDEST and clusters < _GROUPS
 
@@ -134,13 +137,13 @@ def takes(word_CS: Tensor) -> bool:
 def best_of_clusters(
     scores_NCS: Tensor, added_CS: Tensor, log_cluster_NC: Tensor, word_CS: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
-    """Values log P(c, w | h) and ids (N, K) of the k likeliest words of a two-level layer, ties by lower id.
+    """Return values log P(c, w | h) and ids (N, K) of the k likeliest words of a two-level layer, ties by lower id.
 
     Args:
         scores_NCS: Contiguous products of hidden vectors with words, in float32 or half precision.
-        added_CS: float32, what each slot gets on top: a number in the first slot, -inf where there is no word.
-        log_cluster_NC: float32 log P(c | h).
-        word_CS: The word in each slot, below 2**31, by rising ids; as `takes` has it.
+        added_CS: Offset of each slot in float32: finite in the first slot, -inf in empty slots.
+        log_cluster_NC: log P(c | h) in float32.
+        word_CS: The word in each slot, below 2**31, in rising order; its shape must satisfy `takes`.
         k: At most `MOST` and the number of words.
     """
     rows, clusters, width = scores_NCS.shape
@@ -157,22 +160,24 @@ def _best_of_groups(
     scores_NF: Tensor, joint: tuple[Tensor, Tensor] | None, ids_F: Tensor, best_NG: Tensor, width: int, k: int,
     *, named: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """From the best of each group: the k best, of the groups that may hold them."""
+    """Return the k best, from the groups that can contain them."""
     (rows, columns), groups = scores_NF.shape, best_NG.shape[1]
-    some = min(k, groups)
-    chosen_NM = best_NG.new_empty(rows, some, dtype=torch.int32)
-    _choose_kernel[(rows,)](best_NG, chosen_NM, groups, some, **_block(groups))
-    keys_NX = best_NG.new_empty(rows, some * k)
+    chosen = min(k, groups)
+    chosen_NM = best_NG.new_empty(rows, chosen, dtype=torch.int32)
+    _choose_kernel[(rows,)](best_NG, chosen_NM, groups, chosen, **_block(groups))
+    keys_NX = best_NG.new_empty(rows, chosen * k)
     added_F, shift_NG = joint or (scores_NF, scores_NF)
     given = scores_NF, added_F, shift_NG, ids_F, chosen_NM, keys_NX, columns, width, groups, k
-    _best_of_chosen_kernel[(rows, some)](*given, OF_CLUSTERS=joint is not None, NAMED=named, **_block(width))
+    _best_of_chosen_kernel[(rows, chosen)](*given, OF_CLUSTERS=joint is not None, NAMED=named, **_block(width))
     values_NK, ids_NK = scores_NF.new_empty(rows, k, dtype=torch.float32), keys_NX.new_empty(rows, k)
-    _best_of_row_kernel[(rows,)](keys_NX, values_NK, ids_NK, some * k, k, **_block(some * k))
+    _best_of_row_kernel[(rows,)](keys_NX, values_NK, ids_NK, chosen * k, k, **_block(chosen * k))
     return values_NK, ids_NK
 
 
 def _block(width: int) -> dict[str, int]:
-    """Places that a program holds, a power of two, and its warps: as few as can, since a warp alone need not wait for
-    others to agree on what is best."""
+    """Return the places that a program holds, a power of two, and its warps.
+
+    There are as few warps as possible, since a single warp need not synchronize with others to find the best.
+    """
     block = max(32, triton.next_power_of_2(width))
     return {"BLOCK": block, "num_warps": min(8, max(1, block // 1024))}

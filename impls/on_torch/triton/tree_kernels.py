@@ -1,14 +1,15 @@
-"""The paths of a binary tree's tokens by Triton kernels: nothing waits for the device, and a whole layer is a few.
+"""The paths of a binary tree's tokens by Triton kernels: few launches for a whole layer, and no synchronization.
 
-Forward a program takes a token and goes down its path, and while the nodes' vectors are in the chip's own memory, it
-sums the gradient by the hidden vector, too; the backward pass only scales that. For the gradient by nodes the tokens
-are sorted by their leaves from left to right, so that those below any node stand side by side: a node belongs to the
-program of the first of its tokens, which sums over the others in their order. So each number is summed by one program:
-no atomic addition, and the same bits every time; and what is sorted are N numbers, not the N x L of the paths. Nodes
-nearest the root, which most tokens share, are left to one dense product, whose factors (N, H) are written on the way.
+In the forward pass a program follows the path of one token. While the nodes' vectors are in on-chip memory, it also
+sums the gradient with respect to the hidden vector; the backward pass only scales that. For the gradient with respect
+to the nodes, tokens are sorted by their leaves from left to right, so that the tokens below any node are adjacent. A
+node belongs to the program of its first token, which sums over the others in order. Each sum is thus computed by one
+program, without atomic additions, so that results are deterministic, and N keys are sorted instead of the N x L of the
+paths. The nodes nearest the root, which most tokens share, are left to one dense product, whose factors (N, H) are
+written along the way.
 """
 
-# Where Triton is not installed, a kernel seems a plain function, which takes no grid.
+# Where Triton is not installed, kernels look like plain functions, which take no grid.
 # pyright: reportIndexIssue=false
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_STEPS = 16  # of a path that are looked at together: the least that a matrix unit takes, and most words' whole path
-_TOKENS = 16  # below a node that are looked at together
-_BLOCK = 2**13  # numbers of the nodes' vectors that a token's program holds
-_COLUMNS = 256  # of the nodes' gradients that a program holds
-_COMPARED = 64, 512  # tokens whose rank a program counts, and that it compares them with together
-_FEW_TOKENS = 2**13  # whose order is found faster by comparing all with all than by sorting them
-_SCORES = 1024  # that a program makes log-probabilities of
-_LEAVES, _ROWS = 32, 64  # whose log-probabilities a program sums, leaves of each row
+_STEPS = 16  # steps of a path that are read at a time: the least a matrix unit takes, and the whole path of most words
+_TOKENS = 16  # tokens below a node that are read at a time
+_BLOCK = 2**13  # elements of the nodes' vectors that a token's program holds
+_COLUMNS = 256  # columns of the nodes' gradients that a program holds
+_COMPARED = 64, 512  # tokens whose rank a program counts, and tokens that it compares them with at a time
+_FEW_TOKENS = 2**13  # tokens up to which comparing all with all is faster than sorting
+_SCORES = 1024  # scores whose log-sigmoids a program computes
+_LEAVES, _ROWS = 32, 64  # leaves and rows whose log-probabilities a program sums
 
 
 @triton.jit
@@ -80,7 +81,7 @@ def _backward_kernel(
     before = tl.load(order_N + place - 1, mask=place > 0, other=0).to(tl.int64)
     leaf_before = tl.load(leaf_N + before).to(tl.int64)
     length_before = tl.where(place > 0, tl.load(length_F + leaf_before), 0)
-    # Nodes near the root are the first of a path, and so are those that the token before has on its path.
+    # A path begins with the nodes near the root, and with the nodes that it shares with the previous token's path.
     begin = 0
     h_H = tl.arange(0, H)
     dnear_H = tl.zeros((H,), tl.float32)
@@ -121,7 +122,7 @@ def _backward_kernel(
             )
             dscores_BT = tl.trans(dscores_TB).to(hidden_TD.dtype)
             dnode_BD = tl.dot(dscores_BT, hidden_TD, dnode_BD, input_precision=PRECISION)
-            # Tokens below a node stand side by side: where the last is not, none of those after it is.
+            # Tokens below a node are adjacent: if the last one of a tile is not below it, no later one is.
             here = tl.where(tl.min(any_T, 0) > 0, here + T, tokens)
         real_BD = real_B[:, None] & (d_D < dim)[None, :]
         tl.store(dnode_MD + node_B[:, None] * dim + d_D[None, :], dnode_BD.to(dnode_MD.dtype.element_ty), mask=real_BD)
@@ -143,7 +144,7 @@ def _order_kernel(place_N, order_N, tokens, T: tl.constexpr, B: tl.constexpr):
 
 @triton.jit
 def _turns_kernel(scores_MN, turns_2MN, count, BLOCK: tl.constexpr):
-    """log sigma(x) of each score, to the left, and log sigma(-x), to the right."""
+    """Write log sigma(x) of each score for a turn to the left, and log sigma(-x) for a turn to the right."""
     place_B = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     scores_B = tl.load(scores_MN + place_B, mask=place_B < count, other=0.0).to(tl.float32)
     small_B = tl.log(1.0 + tl.exp(-tl.abs(scores_B)))  # never overflows
@@ -153,7 +154,7 @@ def _turns_kernel(scores_MN, turns_2MN, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def _turn(index_FL, sign_FL, place_B, real_B, leaves):
-    """Which of the 2 M turns steps of paths are, by their places in `index_FL`."""
+    """Return which of the 2 M turns the steps of paths are, by their places in `index_FL`."""
     node_B = tl.load(index_FL + place_B, mask=real_B, other=0).to(tl.int64)
     left_B = tl.load(sign_FL + place_B, mask=real_B, other=0) > 0
     return tl.where(left_B, node_B, node_B + leaves - 1)
@@ -164,8 +165,10 @@ def _leaves_kernel(
     turns_2MN, index_FL, sign_FL, length_F, leaf_F, log_leaf_NF, rows, leaves, depth,
     B: tl.constexpr, T: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    """For leaves that stand side by side: the turns from the root that the first and the last have in common, which are
-    all of theirs, once for all."""
+    """Sum the turns of adjacent leaves.
+
+    The turns that the first and the last leaf have in common are shared by all leaves between them and are summed once.
+    """
     place_B = tl.program_id(0) * B + tl.arange(0, B)
     row_T = tl.program_id(1) * T + tl.arange(0, T)
     inside_B, inside_T = place_B < leaves, row_T < rows
@@ -180,7 +183,7 @@ def _leaves_kernel(
         step_S = start + tl.arange(0, S)
         turn_S = _turn(index_FL, sign_FL, first * depth + step_S, step_S < shortest, leaves)
         other_S = _turn(index_FL, sign_FL, last * depth + step_S, step_S < shortest, leaves)
-        # Once paths have parted they have no node in common any more.
+        # Paths that have separated share no further node.
         same_S = (step_S < shortest) & (turn_S == other_S)
         common += tl.sum(same_S.to(tl.int32), 0)
         here_ST = same_S[:, None] & inside_T[None, :]
@@ -197,7 +200,7 @@ def _leaves_kernel(
 
 
 def _order(place_N: Tensor) -> Tensor:
-    """(N,) the tokens from the leftmost leaf to the rightmost; those of one leaf in their order."""
+    """Return the (N,) tokens from the leftmost leaf to the rightmost, stable for tokens of the same leaf."""
     tokens = len(place_N)
     if tokens > _FEW_TOKENS:
         return torch.sort(place_N, stable=True)[1]
@@ -256,27 +259,30 @@ def path_nll(
     place_F: Tensor,
     near: int,
 ) -> Tensor:
-    """(N,) sums over each token's path of -log sigma(sign x r.h), for float32 and half precision.
+    """Return the (N,) sums over each token's path of -log sigma(sign x r.h), in float32 and half precision.
 
     Args:
-        hidden_ND: (N, D), up to a few thousand dimensions.
-        node_MD: The inner nodes' vectors, parents after their children.
-        leaf_N: The tokens' leaves.
-        index_FL, sign_FL: Of each leaf's path, as `TreeSoftmax` keeps them.
-        length_F: int32: how long each path is.
-        place_F: int32: `huffman.places` of the leaves.
-        near: How many nodes, the last, a dense product differentiates.
+        hidden_ND: Hidden vectors, up to a few thousand columns.
+        node_MD: Vectors of the inner nodes, parents after their children.
+        leaf_N: Leaves of the tokens.
+        index_FL: Nodes on each leaf's path, as in `TreeSoftmax`.
+        sign_FL: Turns of each leaf's path, as in `TreeSoftmax`.
+        length_F: Length of each path, in int32.
+        place_F: `huffman.places` of the leaves, in int32.
+        near: Number of last nodes whose gradient is a dense product.
     """
     paths = leaf_N, index_FL, sign_FL, length_F, place_F
     return _PathNll.apply(hidden_ND, node_MD, *paths, near, torch.is_grad_enabled())  # type: ignore[return-value]
 
 
 def log_leaves(scores_MN: Tensor, index_FL: Tensor, sign_FL: Tensor, length_F: Tensor, leaf_F: Tensor) -> Tensor:
-    """(N, F) float32 log-probabilities of the leaves, from left to right.
+    """Return (N, F) float32 log-probabilities of the leaves, from left to right.
 
     Args:
         scores_MN: Scores of the inner nodes, in float32 or half precision.
-        index_FL, sign_FL, length_F: As in `path_nll`.
+        index_FL: Nodes on each leaf's path, as in `path_nll`.
+        sign_FL: Turns of each leaf's path, as in `path_nll`.
+        length_F: Length of each path, as in `path_nll`.
         leaf_F: The leaf at each place from left to right.
     """
     rows, leaves = scores_MN.shape[1], len(leaf_F)

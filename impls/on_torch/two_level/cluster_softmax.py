@@ -1,19 +1,21 @@
-"""The softmax within a word's cluster, for tokens of many clusters at once: the costly half of a two-level layer.
+"""The softmax within a word's cluster, for tokens of many clusters at once: the expensive half of a two-level layer.
 
-Tokens are sorted by cluster and words are stored by cluster (`word_rows.py`), so that each cluster is one small dense
-product and no cluster matrix is ever copied. `F.grouped_mm` runs all of them in one call where it knows the dtype,
-through a slab's slots that hold no word as well. A loop over the clusters leaves those out and writes into slices of
-the same arrays: more calls, and on a CPU the faster where clusters are large and differ in size, as learned ones do;
-its words may lie end to end. A third form cuts the tokens into tiles of one cluster each and copies the cluster's
-matrix for every tile: more memory, but three batched products in all and nothing that waits for the device, which suits
-a GPU. The gradient is written out: d loss / d logits is made of the exponentials of the forward pass, and neither pass
-keeps more than one (N, S) array. The fastest forms are kernels of our own: on a GPU those of
-`cluster_kernels.py`, on a CPU, where there is a compiler, those of `impls/cpp`.
+Tokens are sorted by cluster and words are stored by cluster (`words.py`), so that each cluster is one small dense
+product and no cluster matrix is copied. The forms differ in how these products are computed:
+
+- `F.grouped_mm` computes all of them in one call where it supports the dtype, including a slab's empty slots.
+- A loop over the clusters skips empty slots and writes into slices of the same arrays. It makes more calls, but on a
+  CPU it is faster where clusters are large and differ in size, as learned ones do. Its words may be stored end to end.
+- Tiles have tokens of one cluster each and a copy of the cluster's matrix for every tile. This takes more memory, but
+  only three batched products and no synchronization, which suits a GPU.
+- Kernels of our own are the fastest: `cluster_kernels.py` on a GPU, and `impls/cpp` on a CPU with a compiler.
+
+The gradient is written out: d loss / d logits is computed from the exponentials of the forward pass, and neither pass
+keeps more than one (N, S) array.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,89 +25,90 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import CPU, Form, kind_of, on_device
 from vocabench.impls.on_torch.layer import at_least_float32
 from vocabench.impls.on_torch.ops import cpp_kernels, products
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.triton.availability import KERNELS
-from vocabench.impls.on_torch.two_level.word_rows import WordRows, empty_slots
+from vocabench.impls.on_torch.two_level.words import WordRows, empty_slots
 
-GROUPED, LOOP = "grouped_mm", "loop over clusters"
-END_TO_END = CPP, LOOP  # forms for which words need not lie in a slab
 _TILE = 32  # tokens
-_FEW = {True: 8, False: 4}  # tokens, where words go first in their products with few vectors and where vectors do
-_LARGE = 2**16  # numbers of a cluster's word vectors
-# Bytes of the chip's own memory that the kernels take for vectors of up to so many bytes, as Triton 3.6 compiles them
-# for NVIDIA's architectures 8.0, 8.9 and 9.0: they hold sixteen words and as many hidden vectors at once.
+# Clusters of up to so many tokens, where words are the first factor of their products with few vectors and where
+# vectors are.
+_FEW = {True: 8, False: 4}
+_LARGE = 2**16  # elements of a cluster's word vectors
+# Bytes of shared memory that the kernels use for vectors of up to so many bytes, as Triton 3.6 compiles them for
+# NVIDIA's architectures 8.0, 8.9 and 9.0. They hold sixteen words and as many hidden vectors at once.
 _SHARED = {2**11: 99_392, 2**12: 163_840}
-TILES = f"tiles of {_TILE} tokens"
+
+GROUPED = Form("grouped_mm", "grouped_mm", dtypes=("float32", "tf32", "bfloat16"))
+LOOP = Form("loop", "loop over clusters", devices=(CPU,))  # waits for the device to count the tokens of each cluster
+TILES = Form("tiles", f"tiles of {_TILE} tokens", size=_TILE)
+END_TO_END = CPP, LOOP  # forms for which words need not be in a slab
 
 
-def forms(slots: int, dim: int, dtype: torch.dtype) -> tuple[str, ...]:
-    """The forms for word vectors (D,) of `dtype`, the fastest on a CPU first: kernels of our own where there are any.
-    `F.grouped_mm` takes float32 and half precision, rows of whole 16 bytes, and is faster than a loop where clusters
-    are small.
+def forms(slots: int, dim: int, dtype: torch.dtype) -> tuple[Form, ...]:
+    """Return the forms for word vectors (dim,) of `dtype`, in order of preference for each kind of device.
+
+    Kernels of our own come first where they exist. `F.grouped_mm` takes float32 and half precision with rows of whole
+    16 bytes, and is faster than a loop where clusters are small.
 
     Args:
-        slots: Of a cluster; 0 where their numbers differ.
+        slots: Slots of a cluster; 0 where the clusters' numbers of slots differ.
+        dim: Width of the word vectors.
+        dtype: Their precision.
     """
-    own = (LOOP, TILES)
+    operations = (LOOP, TILES)
     if _grouped_takes(dim, dtype):
-        own = (LOOP, GROUPED, TILES) if _prefers_loop(slots * dim, dtype) else (GROUPED, LOOP, TILES)
+        operations = (LOOP, GROUPED, TILES) if _prefers_loop(slots * dim, dtype) else (GROUPED, LOOP, TILES)
     if cpp_kernels.known(dtype):
-        own = (CPP, *own)
+        operations = (CPP, *operations)
     kernels = availability.known(dim, dtype) and dim * dtype.itemsize <= max(_SHARED)
-    return (*own, KERNELS) if kernels else own
+    return (KERNELS, *operations) if kernels else operations
 
 
 def _grouped_takes(dim: int, dtype: torch.dtype) -> bool:
-    known = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return known and dim * dtype.itemsize % 16 == 0
+    has_kernel = hasattr(F, "grouped_mm") and dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return has_kernel and dim * dtype.itemsize % 16 == 0
 
 
-def _prefers_loop(numbers: int, dtype: torch.dtype) -> bool:
-    """Whether clusters of so many numbers are the loop's on a CPU."""
-    return dtype == torch.float32 and numbers >= _LARGE
+def _prefers_loop(elements: int, dtype: torch.dtype) -> bool:
+    """Return whether a CPU prefers the loop for clusters with so many elements."""
+    return dtype == torch.float32 and elements >= _LARGE
 
 
-def form_of(asked: str, known: Sequence[str], slab_CSD: Tensor) -> str:
-    """The form asked for; else, of those known, the first, and on a GPU the kernels where it has room for them.
-
-    Args:
-        slab_CSD: The words; end to end where the form asked for is one of `END_TO_END`.
-    """
-    if asked:
-        return asked
-    if slab_CSD.is_cuda:
-        return KERNELS if KERNELS in known and _kernels_fit(slab_CSD) else _without_kernels(slab_CSD)
-    return next(form for form in known if _takes(form, slab_CSD))
+def preferred(forms: tuple[Form, ...], words: Tensor) -> Form:
+    """Return the first of the forms that can compute with these words on their device."""
+    return next(form for form in on_device(forms, kind_of(words.device.type)) if runs(form, words))
 
 
-def _takes(form: str, slab_CSD: Tensor) -> bool:
-    """Whether a form is one for these words, which may have been moved since the forms for them were asked for."""
+def runs(form: Form, words: Tensor) -> bool:
+    """Return whether a form can compute with these words, which may have been moved or cast since it was listed."""
     if form == CPP:
-        return cpp_kernels.runs_on(slab_CSD)
-    return form != GROUPED or _grouped_takes(slab_CSD.shape[-1], slab_CSD.dtype)
-
-
-def _kernels_fit(slab_CSD: Tensor) -> bool:
-    """Whether the device has room for what the kernels hold of vectors (D,), padded to a power of two."""
-    size = 2 ** (slab_CSD.shape[-1] - 1).bit_length() * slab_CSD.dtype.itemsize
-    room = availability.shared_memory(slab_CSD.device)
-    return any(size <= widest and taken <= room for widest, taken in _SHARED.items())
-
-
-def _without_kernels(slab_CSD: Tensor) -> str:
-    """The form for a GPU beside the kernels: there PyTorch has grouped products in bfloat16 alone."""
-    return GROUPED if slab_CSD.dtype == torch.bfloat16 and slab_CSD.shape[-1] % 8 == 0 else TILES
-
-
-def form_to_decode(form: str, slab_CSD: Tensor) -> str:
-    """The form for products of few rows: of large clusters, on a CPU, the loop, which has the less to read. The kernels
-    are of training alone."""
+        return cpp_kernels.runs_on(words)
     if form == KERNELS:
-        return _without_kernels(slab_CSD)
-    large = form == GROUPED and _prefers_loop(slab_CSD[0].numel(), slab_CSD.dtype)
-    return LOOP if large and slab_CSD.device.type == "cpu" else form
+        return _kernels_fit(words)
+    if form == GROUPED and words.is_cuda:
+        return words.dtype == torch.bfloat16 and words.shape[-1] % 8 == 0  # all that PyTorch has a GPU kernel for
+    return form != GROUPED or _grouped_takes(words.shape[-1], words.dtype)
+
+
+def _kernels_fit(words: Tensor) -> bool:
+    """Return whether the device has the shared memory for the kernels' vectors, padded to a power of two."""
+    size = 2 ** (words.shape[-1] - 1).bit_length() * words.dtype.itemsize
+    room = availability.shared_memory(words.device)
+    return any(size <= widest and used <= room for widest, used in _SHARED.items())
+
+
+def form_to_decode(form: Form, words: Tensor) -> Form:
+    """Return the form for products with few rows.
+
+    The Triton kernels are for training alone. On a CPU large clusters use the loop, which reads less.
+    """
+    if form == KERNELS:
+        return next(other for other in (GROUPED, TILES) if runs(other, words))
+    large = form == GROUPED and _prefers_loop(words[0].numel(), words.dtype)
+    return LOOP if large and words.device.type == "cpu" else form
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,12 @@ class ByCluster:
     """A batch sorted by the cluster of its targets.
 
     Attributes:
-        order_N: Positions in the batch, sorted.
-        cluster_N, slot_N: Of the sorted tokens' targets.
-        ends_C: (C,) int32: one past the last sorted token of each cluster.
-        rows: Of the words.
-        form: One of `forms`, for the products with them.
+        order_N: Position in the batch of each sorted token.
+        cluster_N: Cluster of each sorted token's target.
+        slot_N: Slot of each sorted token's target.
+        ends_C: (C,) int32, one past the last sorted token of each cluster.
+        rows: Where the words are stored.
+        form: The form of the products with the words.
     """
 
     order_N: Tensor
@@ -125,31 +129,31 @@ class ByCluster:
     slot_N: Tensor
     ends_C: Tensor
     rows: WordRows
-    form: str
+    form: Form
 
     @classmethod
-    def of(cls, cluster_N: Tensor, slot_N: Tensor, rows: WordRows, form: str) -> ByCluster:
+    def of(cls, cluster_N: Tensor, slot_N: Tensor, rows: WordRows, form: Form) -> ByCluster:
         cluster_sorted_N, order_N = torch.sort(cluster_N, stable=True)
-        every = torch.arange(len(rows.size_C), device=cluster_N.device)
-        ends_C = torch.searchsorted(cluster_sorted_N, every, right=True).to(torch.int32)
+        clusters = torch.arange(len(rows.size_C), device=cluster_N.device)
+        ends_C = torch.searchsorted(cluster_sorted_N, clusters, right=True).to(torch.int32)
         return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, rows, form)
 
     @cached_property
     def runs(self) -> list[tuple[int, int]]:
-        """Of each cluster that has tokens: its number, and how many."""
+        """Number of each cluster that has tokens, and how many it has."""
         ends = self.ends_C.tolist()
         return [run for run in enumerate(map(int.__sub__, ends, [0, *ends])) if run[1]]
 
     @cached_property
     def tokens(self) -> list[int]:
-        """Of each of the `runs`."""
+        """Number of tokens of each of the `runs`."""
         return [tokens for _, tokens in self.runs]
 
     @cached_property
     def tiles(self) -> tuple[Tensor, Tensor]:
-        """(M, T) the sorted tokens of tiles, N where a place is empty, and (M,) the cluster of each tile.
+        """(M, T) sorted tokens of the tiles, N in empty places, and (M,) cluster of each tile.
 
-        There are as many as the clusters could need at most, so that nobody waits for the device to count them.
+        The number of tiles is the most that the clusters could need, so that it is known without synchronization.
         """
         tokens, clusters = len(self.order_N), len(self.ends_C)
         ends_C = self.ends_C.long()
@@ -166,26 +170,28 @@ class ByCluster:
 
 
 def scores(hidden_RD: Tensor, row_N: Tensor, words: Tensor, bias: Tensor | None, batch: ByCluster) -> Tensor:
-    """(N, S) of each sorted token with the words of its cluster, in float32 at least; -inf in an empty slot.
+    """Return the (N, S) scores of each sorted token with the words of its cluster, at least in float32.
+
+    Empty slots have -inf.
 
     Args:
         hidden_RD: Vectors in the words' dtype.
-        row_N: Which of them is each sorted token's.
-        words: (C, S, D) or (V, D) word vectors, as `batch.rows` has it.
-        bias: (C, S) or (V,) word biases, or None.
-        batch: Of these tokens.
+        row_N: The row of `hidden_RD` of each sorted token.
+        words: Word vectors (C, S, D) or (V, D), as described by `batch.rows`.
+        bias: Word biases (C, S) or (V,), or None.
+        batch: The tokens.
     """
     rows = batch.rows
-    if batch.form == CPP:
-        return cpp_kernels.scores(hidden_RD, row_N, words, bias, batch.ends_C, rows)
-    scores_NS = at_least_float32(_products_of(hidden_RD[row_N], words, batch))
-    if bias is not None:
-        scores_NS = scores_NS + rows.by_slot(rows.flat(bias))[batch.cluster_N]
-    return scores_NS.masked_fill_(empty_slots(rows.size_C[batch.cluster_N], rows.slots), -torch.inf)
+    if batch.form != CPP:
+        scores_NS = at_least_float32(_products_of(hidden_RD[row_N], words, batch))
+        if bias is not None:
+            scores_NS = scores_NS + rows.by_slot(rows.flat(bias))[batch.cluster_N]
+        return scores_NS.masked_fill_(empty_slots(rows.size_C[batch.cluster_N], rows.slots), -torch.inf)
+    return cpp_kernels.scores(hidden_RD, row_N, words, bias, batch.ends_C, rows)
 
 
 def _products_of(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
-    """(N, S) of sorted tokens with the words of their clusters."""
+    """Return the (N, S) products of sorted tokens with the words of their clusters."""
     if batch.form == GROUPED:
         return F.grouped_mm(hidden_ND, words.transpose(1, 2), offs=batch.ends_C)
     if batch.form == TILES:
@@ -206,8 +212,7 @@ def _products_of(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
 
 
 def _back(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
-    """Gradients by the hidden vectors (N, D), in the order of the batch as those are, and by the words, in the shape of
-    these."""
+    """Return the gradients with respect to the hidden vectors (N, D), both in the order of the batch, and the words."""
     dsorted_ND, dwords = _back_sorted(dscores_NS, hidden_ND[batch.order_N], words, batch)
     dhidden_ND = torch.empty_like(dsorted_ND)
     dhidden_ND[batch.order_N] = dsorted_ND
@@ -215,7 +220,7 @@ def _back(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: ByCluster
 
 
 def _back_sorted(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> tuple[Tensor, Tensor]:
-    """As `_back`, of sorted hidden vectors."""
+    """Return the same gradients as `_back`, for sorted hidden vectors."""
     if batch.form == GROUPED:
         dhidden_ND = F.grouped_mm(dscores_NS, words, offs=batch.ends_C)
         return dhidden_ND, F.grouped_mm(dscores_NS.T, hidden_ND, offs=batch.ends_C)
@@ -241,13 +246,13 @@ def _back_sorted(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: By
 
 
 def _in_tiles(rows_NX: Tensor, token_MT: Tensor) -> Tensor:
-    """(M, T, X) the rows of the tiles' tokens, zeros in empty places."""
+    """Return the (M, T, X) rows of the tiles' tokens, zeros in empty places."""
     return torch.cat([rows_NX, rows_NX.new_zeros(1, rows_NX.shape[1])])[token_MT]
 
 
 def _from_tiles(rows_MTX: Tensor, token_MT: Tensor, tokens: int) -> Tensor:
-    """(N, X) each token's row."""
-    rows_NX = rows_MTX.new_empty(tokens + 1, rows_MTX.shape[2])  # what empty places hold goes to the last
+    """Return the (N, X) row of each token."""
+    rows_NX = rows_MTX.new_empty(tokens + 1, rows_MTX.shape[2])  # the last row receives the values of empty places
     rows_NX[token_MT] = rows_MTX
     return rows_NX[:-1]
 
@@ -286,11 +291,11 @@ class _InClusterNll(torch.autograd.Function):
 
 class _NllByKernels(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_ND, words, bias, batch: ByCluster, learns: bool) -> Tensor:  # type: ignore[override]
+    def forward(ctx, hidden_ND, words, bias, batch: ByCluster, differentiated: bool) -> Tensor:  # type: ignore[override]
         cast_ND = hidden_ND.to(words.dtype)
         tokens = cast_ND, batch.order_N, batch.slot_N
         losses_N, excess_NS, dhidden_ND = cpp_kernels.losses(
-            *tokens, words, bias, batch.ends_C, batch.rows, learns=learns
+            *tokens, words, bias, batch.ends_C, batch.rows, differentiated=differentiated
         )
         ctx.save_for_backward(cast_ND, words, bias, excess_NS, dhidden_ND)
         ctx.batch, ctx.hidden_dtype = batch, hidden_ND.dtype
@@ -306,16 +311,17 @@ class _NllByKernels(torch.autograd.Function):
         return (dhidden_ND * dnll_N[:, None]).to(ctx.hidden_dtype), dwords, dbias, None, None
 
 
-def places(cluster_V: Tensor, slot_V: Tensor, targets_N: Tensor, form: str) -> tuple[Tensor, Tensor]:
-    """(N,) the cluster and (N,) the slot of each target.
+def places(cluster_V: Tensor, slot_V: Tensor, targets_N: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+    """Return the cluster and the slot (N,) of each target.
 
     Args:
-        cluster_V, slot_V: Of each word.
+        cluster_V: Cluster of each word.
+        slot_V: Slot of each word.
         targets_N: Word ids.
-        form: One of `forms`.
+        form: The form of the layer.
     """
     if form == KERNELS:
-        from vocabench.impls.on_torch.triton import cluster_kernels  # imports Triton, which not every installation has
+        from vocabench.impls.on_torch.triton import cluster_kernels  # imports Triton, which may not be installed
 
         return cluster_kernels.places(cluster_V, slot_V, targets_N)
     return cluster_V[targets_N], slot_V[targets_N]
@@ -328,17 +334,18 @@ def in_cluster_nll(
     cluster_N: Tensor,
     slot_N: Tensor,
     rows: WordRows,
-    form: str,
+    form: Form,
 ) -> Tensor:
-    """(N,) negative log-likelihood of each target among the words of its cluster, in nats.
+    """Return the (N,) negative log-likelihood of each target among the words of its cluster, in nats.
 
     Args:
         hidden_ND: (N, D).
-        words: (C, S, D) or (V, D) word vectors, as `rows` has it; for all forms but `END_TO_END` in a slab.
-        bias: (C, S) or (V,) word biases, or None.
-        cluster_N, slot_N: Where the target words stand.
-        rows: Of the words.
-        form: One of `forms`.
+        words: Word vectors (C, S, D) or (V, D), as described by `rows`; in a slab except for `END_TO_END`.
+        bias: Word biases (C, S) or (V,), or None.
+        cluster_N: Cluster of each target.
+        slot_N: Slot of each target.
+        rows: Where the words are stored.
+        form: The form of the layer.
     """
     if form == KERNELS:
         from vocabench.impls.on_torch.triton import cluster_kernels

@@ -1,7 +1,7 @@
-"""One level of a class-based layer: a softmax within each group, for groups of very different size.
+"""One level of a class-based layer: a softmax within each group, for groups of very different sizes.
 
-Groups of about the same size share a slab (`impls/structures/shelves.py`), and each slab is a two-level layer's lower
-half: `cluster_softmax.py` for training, `expand.py` for decoding.
+Groups of about the same size share a slab (`impls/structures/shelves.py`). Each slab is the lower half of a two-level
+layer: `cluster_softmax.py` trains it and `decoding.py` decodes it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from vocabench.impls.on_torch.layer import Tensors, draw
+from vocabench.impls.forms import Form
+from vocabench.impls.on_torch.layer import Tensors
 from vocabench.impls.on_torch.ops.topk import best
-from vocabench.impls.on_torch.two_level import cluster_softmax, expand
-from vocabench.impls.on_torch.two_level.expand import followed
-from vocabench.impls.on_torch.two_level.word_rows import WordRows
-from vocabench.impls.on_torch.two_level.words_by_cluster import WordsByCluster
+from vocabench.impls.on_torch.two_level import cluster_softmax, decoding
+from vocabench.impls.on_torch.two_level.decoding import followed
+from vocabench.impls.on_torch.two_level.words import WordRows, WordsByCluster
 from vocabench.impls.structures.shelves import Shelves
 
 
 class Level(nn.Module):
     """log P(member | group, h) of M members.
 
-    Parameters: for each shelf b `weight{b}` (G, S, D) and `bias{b}` (G, S), zero in the slots left over. Buffers:
-    `group`, `shelf`, `row`, `slot`, `place` (M,) of each member; for each shelf `member{b}` (G, S), M where the slot is
-    empty, `size{b}` (G,) members of each group, and `groups{b}` (G,).
+    Parameters: for each shelf b `weight{b}` (G, S, D) and `bias{b}` (G, S), zero in empty slots. Buffers: `group`,
+    `shelf`, `row`, `slot` and `place` (M,) of each member; for each shelf `member{b}` (G, S), M in empty slots,
+    `size{b}` (G,), the number of members of each group, and `groups{b}` (G,).
     """
 
     group: Tensor
@@ -34,9 +34,9 @@ class Level(nn.Module):
     slot: Tensor
     place: Tensor
 
-    def __init__(self, shelves: Shelves, dim: int, dtype: torch.dtype, form: str) -> None:
+    def __init__(self, shelves: Shelves, dim: int, dtype: torch.dtype, requested: Form | None) -> None:
         super().__init__()
-        self._asked, self._forms = form, cluster_softmax.forms(0, dim, dtype)  # of the products with the slabs
+        self._requested, self._forms = requested, cluster_softmax.forms(0, dim, dtype)
         self.shelves, self.members = shelves.shelves, len(shelves.group_M)
         for name, array in (
             ("group", shelves.group_M), ("shelf", shelves.shelf_M), ("row", shelves.row_M), ("slot", shelves.slot_M),
@@ -53,20 +53,21 @@ class Level(nn.Module):
             self.register_parameter(f"bias{number}", nn.Parameter(torch.zeros(*size, dtype=dtype)))
 
     @property
-    def form(self) -> str:
-        return cluster_softmax.form_of(self._asked, self._forms, self._of(0, "weight"))
+    def form(self) -> Form:
+        """The form of the products with the slabs."""
+        return self._requested or cluster_softmax.preferred(self._forms, self._of(0, "weight"))
 
     def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
-        """(N,) -log P(member | its group, h)."""
+        """Return (N,) -log P(member | its group, h)."""
         row_N, slot_N = cluster_softmax.places(self.row, self.slot, member_N, self.form)
         if len(self.shelves) == 1:
             return self._nll_on_shelf(hidden_ND, row_N, slot_N, 0)
         shelf_sorted_N, order_N = torch.sort(self.shelf[member_N], stable=True)
-        every = torch.arange(-1, len(self.shelves), device=member_N.device)
-        ends = torch.searchsorted(shelf_sorted_N, every, right=True).tolist()
+        shelves = torch.arange(-1, len(self.shelves), device=member_N.device)
+        ends = torch.searchsorted(shelf_sorted_N, shelves, right=True).tolist()
         parts = []
         for number, (start, end) in enumerate(pairwise(ends)):
-            # A shelf that no token meets is computed too: its gradient is zero, which an optimizer tells from none.
+            # A shelf without tokens is computed too: optimizers treat a zero gradient differently from a missing one.
             rows_R = order_N[start:end]
             parts.append(self._nll_on_shelf(hidden_ND.index_select(0, rows_R), row_N[rows_R], slot_N[rows_R], number))
         sorted_N = torch.cat(parts)
@@ -77,48 +78,44 @@ class Level(nn.Module):
         return cluster_softmax.in_cluster_nll(hidden_RD, *words, row_R, slot_R, self._rows(number), self.form)
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
-        """(N, M) log P(member | its group, h)."""
+        """Return (N, M) log P(member | its group, h)."""
         cast_ND = hidden_ND.to(self._of(0, "weight").dtype)
-        every = map(self._words, range(len(self.shelves)))
-        parts = [words.scores_of_all(cast_ND).log_softmax(dim=2).flatten(1) for words in every]
+        shelves = map(self._words, range(len(self.shelves)))
+        parts = [words.scores_of_all(cast_ND).log_softmax(dim=2).flatten(1) for words in shelves]
         return torch.cat(parts, dim=1)[:, self.place]
 
     def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and members (N, K) of the highest log P(group, member | h), and (N,) the share of groups expanded."""
-        found = []
+        """Return values and members (N, K) of the likeliest members, and the (N,) share of groups expanded."""
+        cast_ND, results = self._cast(hidden_ND), []
         for number, shelf in enumerate(self.shelves):
             log_group_NG = log_group_NC[:, self._of(number, "groups")]
-            found.append(expand.search(self._cast(hidden_ND), log_group_NG, self._words(number), min(k, shelf.members)))
-        expanded = [share_N * len(shelf.groups_G) for shelf, (*_, share_N) in zip(self.shelves, found, strict=True)]
+            results.append(decoding.search(cast_ND, log_group_NG, self._words(number), min(k, shelf.members)))
+        expanded = [share_N * len(shelf.groups_G) for shelf, (*_, share_N) in zip(self.shelves, results, strict=True)]
         groups = sum(len(shelf.groups_G) for shelf in self.shelves)
-        return *_best_of([pair[:2] for pair in found], k), torch.stack(expanded).sum(dim=0) / groups
+        return *_best_of([result[:2] for result in results], k), torch.stack(expanded).sum(dim=0) / groups
 
     def beam(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and members (N, K) of the k highest among the members of the `width` likeliest groups."""
+        """Return values and members (N, K) of the k likeliest members of the `width` likeliest groups."""
         log_group_NC = followed(log_group_NC, width)
-        found = []
+        cast_ND, results = self._cast(hidden_ND), []
         for number, shelf in enumerate(self.shelves):
             log_group_NG = log_group_NC[:, self._of(number, "groups")]
-            words, most = self._words(number), min(k, shelf.members)
-            found.append(expand.likeliest_of_clusters(self._cast(hidden_ND), log_group_NG, words, most, width))
-        return _best_of(found, k)
+            results.append(decoding.beam(cast_ND, log_group_NG, self._words(number), min(k, shelf.members), width))
+        return _best_of(results, k)
 
     def sample(self, hidden_ND: Tensor, group_N: Tensor, uniforms_N: Tensor) -> Tensor:
-        """(N,) a member of each token's group."""
+        """Return (N,) members, each drawn from the token's group."""
         member_N = torch.empty_like(group_N)
         cast_ND = self._cast(hidden_ND)
         for number in range(len(self.shelves)):
             words, groups_G = self._words(number), self._of(number, "groups")
             place_N = torch.searchsorted(groups_G, group_N).clamp_(max=len(groups_G) - 1)
             rows_R = (groups_G[place_N] == group_N).nonzero()[:, 0]
-            batch = cluster_softmax.ByCluster.of(place_N[rows_R], rows_R, words.rows, words.form)
-            rows_R, nothing_RC = batch.slot_N, cast_ND.new_zeros(len(rows_R), len(groups_G))
-            joint_RS = words.joint(cast_ND[rows_R], nothing_RC, torch.arange(len(rows_R), device=rows_R.device), batch)
-            member_N[rows_R] = words.word_CS[batch.cluster_N, draw(joint_RS.exp(), uniforms_N[rows_R])]
+            member_N[rows_R] = decoding.sample(cast_ND[rows_R], place_N[rows_R], words, uniforms_N[rows_R])
         return member_N
 
     def to_canonical(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
-        """(M, D) weights and (M,) biases, or their gradients or slots, in the order of the members."""
+        """Return (M, D) weights and (M,) biases, or their gradients or optimizer slots, in the order of the members."""
         weights = [self._by_member(tensors, "weight"), self._by_member(tensors, "bias")]
         return weights[0], weights[1]
 
@@ -127,14 +124,14 @@ class Level(nn.Module):
         return torch.cat(slabs)[self.place]
 
     def from_canonical(self, weight_MD: Tensor, bias_M: Tensor) -> Tensors:
-        found: Tensors = {}
+        tensors: Tensors = {}
         sizes = [shelf.member_GS.size for shelf in self.shelves]
         for name, by_member in (("weight", weight_MD), ("bias", bias_M)):
             flat = by_member.new_zeros(sum(sizes), *by_member.shape[1:])
             flat[self.place] = by_member
             for number, (part, shelf) in enumerate(zip(flat.split(sizes), self.shelves, strict=True)):
-                found[f"{name}{number}"] = part.unflatten(0, shelf.member_GS.shape)
-        return found
+                tensors[f"{name}{number}"] = part.unflatten(0, shelf.member_GS.shape)
+        return tensors
 
     def _of(self, number: int, name: str) -> Tensor:
         return getattr(self, f"{name}{number}")
@@ -151,8 +148,9 @@ class Level(nn.Module):
         return WordRows.of(self._of(number, "size"), self._of(number, "weight").shape[1], in_slab=True)
 
 
-def _best_of(found: list[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
-    if len(found) == 1:
-        return found[0]
-    values_NX, ids_NX = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+def _best_of(results: list[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
+    """Return the k best of the values and ids found on each shelf."""
+    if len(results) == 1:
+        return results[0]
+    values_NX, ids_NX = (torch.cat(parts, dim=1) for parts in zip(*results, strict=True))
     return best(values_NX, k, lambda rows_R, column_RM: ids_NX[rows_R].gather(1, column_RM))

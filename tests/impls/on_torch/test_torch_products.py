@@ -1,5 +1,4 @@
-"""PyTorch's products by either library: the same numbers, the same gradients, and PyTorch's own wherever oneDNN's are
-not to be had."""
+"""PyTorch's products by either library have the same values and gradients, and oneDNN is used only where it can be."""
 
 import pytest
 
@@ -15,17 +14,17 @@ by_onednn = pytest.mark.skipif(
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What oneDNN is called with, of whatever size."""
-    found, product = [], products._by_onednn
+    """Record the inputs of each call of oneDNN, which is used for products of any size."""
+    recorded, product = [], products.onednn_linear
 
     def counted(*inputs):
-        found.append(inputs)
+        recorded.append(inputs)
         return product(*inputs)
 
     monkeypatch.setattr(products, "_LARGE", 0)
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(products, "_by_onednn", counted)
-    return found
+    monkeypatch.setattr(products, "onednn_linear", counted)
+    return recorded
 
 
 def inputs(rows=17, words=23, dim=9, dtype=torch.float32):
@@ -36,33 +35,33 @@ def inputs(rows=17, words=23, dim=9, dtype=torch.float32):
 
 @by_onednn
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_a_product_and_its_gradients_are_pytorchs(with_bias, calls):
+def test_a_product_and_its_gradients_equal_those_of_pytorch(with_bias, calls):
     ours, theirs = inputs(), inputs()
     weights_NV = torch.randn(17, 23)
     for arrays, linear in ((ours, products.linear), (theirs, F.linear)):
         scores_NV = linear(*(arrays if with_bias else arrays[:2]))
         (scores_NV.square() * weights_NV).sum().backward()
-    assert len(calls) == 3  # forward, by the vectors and by the words
-    for own, expected in zip(ours[: 2 + with_bias], theirs, strict=False):
-        torch.testing.assert_close(own.grad, expected.grad, rtol=1e-5, atol=1e-4)
-        assert own.grad.is_contiguous()
+    assert len(calls) == 3  # forward, and the gradients with respect to vectors and words
+    for array, expected in zip(ours[: 2 + with_bias], theirs, strict=False):
+        torch.testing.assert_close(array.grad, expected.grad, rtol=1e-5, atol=1e-4)
+        assert array.grad.is_contiguous()
 
 
 @by_onednn
-def test_gradients_of_gradients(calls):
-    found = []
+def test_products_have_second_derivatives(calls):
+    gradients = []
     for linear in (products.linear, F.linear):
         arrays = inputs()
         loss = torch.log_softmax(linear(*arrays), dim=1)[:, 3].sum()
         (gradient_ND,) = torch.autograd.grad(loss, arrays[0], create_graph=True)
-        found.append(torch.autograd.grad(gradient_ND.square().sum(), arrays))
-    for ours, expected in zip(*found, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+        gradients.append(torch.autograd.grad(gradient_ND.square().sum(), arrays))
+    for actual, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert len(calls) > 3
 
 
 @by_onednn
-def test_what_is_added_in_place(calls):
+def test_products_are_added_in_place(calls):
     hidden_ND, weight_VD, _ = (array.detach() for array in inputs(words=9000))
     dscores_NV = torch.randn(17, 9000)
     total_VD, total_ND = torch.ones(9000, 9), torch.ones(17, 9)
@@ -70,13 +69,13 @@ def test_what_is_added_in_place(calls):
     products.add_product(total_ND, dscores_NV, weight_VD)
     torch.testing.assert_close(total_VD, 1 + dscores_NV.T @ hidden_ND, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(total_ND, 1 + dscores_NV @ weight_VD, rtol=1e-5, atol=1e-3)
-    assert len(calls) == 4  # three pieces of the words, and the other product
+    assert len(calls) == 4  # three parts of the words, and the other product
     total_VD.fill_(torch.nan)
     products.add_weight_gradient(total_VD, dscores_NV, hidden_ND, first=True)
     torch.testing.assert_close(total_VD, dscores_NV.T @ hidden_ND, rtol=1e-5, atol=1e-4)
 
 
-def test_few_vectors_without_gradients_are_read_in_either_order(monkeypatch):
+def test_products_of_few_vectors_are_correct_in_either_order(monkeypatch):
     with torch.no_grad():
         for words_first in (False, True):
             monkeypatch.setattr(products, "words_first", lambda first=words_first: first)
@@ -86,7 +85,7 @@ def test_few_vectors_without_gradients_are_read_in_either_order(monkeypatch):
 
 
 @by_onednn
-def test_pytorchs_own_product_where_onednn_has_none(calls):
+def test_pytorchs_product_is_used_where_onednn_has_none(calls):
     hidden_ND, weight_VD, bias_V = inputs()
     wide_ND, wide_VD, wide_V = inputs(dtype=torch.float64)
     every_other_VD = torch.randn(46, 9)[::2]
@@ -101,13 +100,13 @@ def test_pytorchs_own_product_where_onednn_has_none(calls):
 
 
 @by_onednn
-def test_small_products_are_not_worth_a_program(monkeypatch, calls):
+def test_small_products_do_not_use_onednn(monkeypatch, calls):
     hidden_ND, weight_VD, bias_V = inputs()
     monkeypatch.setattr(products, "_LARGE", 17 * 9 * 23 + 1)
     products.linear(hidden_ND, weight_VD, bias_V)
     assert calls == []
 
 
-def test_one_library_is_chosen_by_trial():
+def test_the_library_is_chosen_by_one_measurement():
     assert products.onednn_is_faster() in (True, False)
     assert products.onednn_is_faster.cache_info().currsize == 1

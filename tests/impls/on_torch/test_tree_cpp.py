@@ -1,4 +1,4 @@
-"""The C++ kernels of binary trees, as PyTorch calls them, for any trees and sizes; and the layers that have them."""
+"""The C++ kernels of binary trees as called by PyTorch, for any trees and sizes, and the layers that use them."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ SEVERAL_CODES = {"tree": "adaptive_eps", "eps": 0.4, "vectors": np.random.defaul
 
 
 def chain(vocab):
-    """Paths of all lengths up to the number of words."""
+    """Return a tree with paths of all lengths up to V - 1."""
     first = np.arange(vocab - 1) + vocab - 1
     first[0] = 0
     return np.stack([np.arange(1, vocab), first], axis=1)
@@ -41,12 +41,12 @@ TREES = {
 
 
 def vectors(rows, dim, seed, scale=1.0):
-    drawn = np.random.default_rng(seed).standard_normal((rows, dim)) * scale
-    return torch.from_numpy(drawn.astype(np.float32))
+    values = np.random.default_rng(seed).standard_normal((rows, dim)) * scale
+    return torch.from_numpy(values.astype(np.float32))
 
 
 def leaf_log_probs(hidden_ND, node_weight, children):
-    """(N, leaves) in float64."""
+    """Return (N, leaves) log-probabilities in float64."""
     scores_NM = hidden_ND.double().numpy() @ node_weight.double().numpy().T
     leaves = len(children) + 1
     prefix = np.zeros((len(hidden_ND), 2 * leaves - 1))
@@ -72,40 +72,39 @@ def check_search(children, dim, rows, k, scale):
     st.sampled_from(list(TREES)), st.integers(2, 400), st.integers(1, 70), st.integers(1, 20), st.integers(1, 30),
     st.sampled_from([1e-3, 0.3, 3.0]),
 )  # fmt: skip
-def test_the_likeliest_leaves(tree, vocab, dim, rows, k, scale):
+def test_the_likeliest_leaves_are_exact(tree, vocab, dim, rows, k, scale):
     check_search(TREES[tree](vocab), dim, rows, min(k, vocab), scale)
 
 
 @pytest.mark.parametrize("rows", [1, 40, 100])
 @pytest.mark.parametrize("dim", [16, 37])
-def test_the_likeliest_leaves_of_either_width(compiled_otherwise, dim, rows):
+def test_the_likeliest_leaves_are_exact_for_either_register_width(compiled_otherwise, dim, rows):
     share_N = check_search(TREES["random"](3000), dim, rows, 5, 1e-3)
-    assert (share_N == 1).all(), "as good as equal, for which all nodes have to be looked at"
-    # Vectors so large that a few leaves have it all.
+    assert (share_N == 1).all(), "leaves are almost equally likely, so that all nodes are visited"
+    # With vectors this large, a few leaves have almost all of the probability.
     assert (check_search(TREES["huffman"](3000), dim, rows, 5, 20.0) < 0.2).any()
 
 
 @pytest.mark.parametrize("rows", [1, 50])
-def test_equals_come_by_their_numbers(rows):
-    """Whether few nodes are looked at or all."""
+def test_equally_likely_leaves_are_sorted_by_id(rows):
+    """Ties are sorted whether few or all nodes are visited."""
     children = torch.from_numpy(TREES["random"](4096))
     _, ids_NK, share_N = cpp_kernels.likeliest_leaves(torch.zeros(rows, 8), torch.zeros(4095, 8), children, 9)
     assert (share_N == 1).all()
     assert ids_NK.tolist() == [list(range(9))] * rows
-    # Both leaves below a last turn are equals, and few nodes tell.
+    # The two leaves below a node are tied, and few nodes are visited.
     hidden_ND, weights = torch.ones(rows, 8), vectors(4095, 8, 5, 4.0)
     weights[(children < 4096).all(dim=1)] = 0
     values_NK, ids_NK, share_N = cpp_kernels.likeliest_leaves(hidden_ND, weights, children, 9)
     assert (share_N < 0.2).all()
-    falling = list(zip((-values_NK).tolist(), ids_NK.tolist(), strict=True))
-    for values, ids in falling:
+    for values, ids in zip((-values_NK).tolist(), ids_NK.tolist(), strict=True):
         assert sorted(zip(values, ids, strict=True)) == list(zip(values, ids, strict=True))
-    assert len(set(values_NK[0].tolist())) < 9, "there are equals"
+    assert len(set(values_NK[0].tolist())) < 9, "there are ties"
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(list(TREES)), st.integers(2, 200), st.integers(1, 40), st.integers(1, 12), st.integers(1, 9))
-def test_the_leaves_of_a_beam(tree, vocab, dim, width, rows):
+def test_the_leaves_of_a_beam_are_those_of_the_oracle(tree, vocab, dim, width, rows):
     children, width = TREES[tree](vocab), min(width, vocab)
     spec = layers.spec(
         "binary_tree", counts=zipf_counts(vocab), dim=dim, tree="given", children=children, dtype="float64"
@@ -118,8 +117,10 @@ def test_the_leaves_of_a_beam(tree, vocab, dim, width, rows):
     values_NK, ids_NK, _ = cpp_kernels.leaves_of_beam(hidden_ND, weight, torch.from_numpy(children), width, width)
     expected_NK, _ = oracle.beam(hidden_ND.numpy(), width, width)
     np.testing.assert_allclose(values_NK, expected_NK, rtol=1e-5, atol=2e-5)
-    own_NF = leaf_log_probs(hidden_ND, weight, children)
-    np.testing.assert_allclose(values_NK, np.take_along_axis(own_NF, ids_NK.numpy(), axis=1), rtol=1e-5, atol=2e-5)
+    log_probs_NF = leaf_log_probs(hidden_ND, weight, children)
+    np.testing.assert_allclose(
+        values_NK, np.take_along_axis(log_probs_NF, ids_NK.numpy(), axis=1), rtol=1e-5, atol=2e-5
+    )
 
 
 def paths_of(children, leaf_N):
@@ -129,7 +130,7 @@ def paths_of(children, leaf_N):
 
 
 def check_paths(tree, vocab, dim, tokens, seed, empty=False):
-    """Losses and gradients next to those of float64, of an odd upstream gradient."""
+    """Compare losses and gradients with those in float64, for an arbitrary upstream gradient."""
     children, rng = TREES[tree](vocab), np.random.default_rng(seed)
     hidden_ND, node_weight = vectors(tokens, dim, seed), vectors(vocab - 1, dim, seed + 1, 0.3)
     paths = paths_of(children, rng.integers(vocab, size=tokens))
@@ -141,13 +142,13 @@ def check_paths(tree, vocab, dim, tokens, seed, empty=False):
     nll_N = -(torch.nn.functional.logsigmoid(turns_NL) * (paths.sign_NL != 0)).sum(dim=1)
     (nll_N * upstream_N).sum().backward()
     for row_sparse in (False, True):
-        own_ND, own_weight = (array.clone().requires_grad_() for array in (hidden_ND, node_weight))
-        found_N = path_losses.path_nll(own_ND, own_weight, paths, row_sparse)
-        (found_N * upstream_N).sum().backward()
-        torch.testing.assert_close(found_N.detach().double(), nll_N.detach(), rtol=1e-5, atol=1e-5)
-        assert own_weight.grad.is_sparse == row_sparse
-        for mine, expected in zip((own_ND, own_weight), exact, strict=True):
-            torch.testing.assert_close(mine.grad.to_dense().double(), expected.grad, rtol=1e-4, atol=1e-5)
+        hidden, weight = (array.clone().requires_grad_() for array in (hidden_ND, node_weight))
+        losses_N = path_losses.path_nll(hidden, weight, paths, row_sparse)
+        (losses_N * upstream_N).sum().backward()
+        torch.testing.assert_close(losses_N.detach().double(), nll_N.detach(), rtol=1e-5, atol=1e-5)
+        assert weight.grad.is_sparse == row_sparse
+        for array, expected in zip((hidden, weight), exact, strict=True):
+            torch.testing.assert_close(array.grad.to_dense().double(), expected.grad, rtol=1e-4, atol=1e-5)
 
 
 @settings(max_examples=60, deadline=None)
@@ -155,12 +156,12 @@ def check_paths(tree, vocab, dim, tokens, seed, empty=False):
     st.sampled_from(list(TREES)), st.integers(2, 150), st.integers(1, 150), st.integers(1, 80), st.integers(0, 9),
     st.booleans(),
 )  # fmt: skip
-def test_losses_and_gradients_of_paths(tree, vocab, dim, tokens, seed, empty):
+def test_losses_and_gradients_of_paths_are_exact(tree, vocab, dim, tokens, seed, empty):
     check_paths(tree, vocab, dim, tokens, seed, empty)
 
 
 @pytest.mark.parametrize("dim", [16, 64, 200, 513])
-def test_paths_of_either_width(compiled_otherwise, dim):
+def test_paths_are_exact_for_either_register_width(compiled_otherwise, dim):
     check_paths("huffman", 500, dim, 300, 5)
 
 
@@ -170,27 +171,27 @@ def test_paths_of_either_width(compiled_otherwise, dim):
 def test_layers_agree_with_their_definition(framework, method, options, dim):
     spec = layers.spec(method, counts=zipf_counts(300), dim=dim, seed=2, **options)
     assert layers.forms(framework, spec)[0] == CPP
-    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP))
-    assert layer.formulation() == CPP
-    found = agreement.check_layer(layer, batch(spec.counts, tokens=160, dim=dim, seed=2), k=12)
-    assert [str(check) for check in found if not check.agrees] == []
-    assert found
+    layer = layers.from_spec(framework, dataclasses.replace(spec, form=CPP.id))
+    assert layer.formulation() == CPP.label
+    checks = agreement.check_layer(layer, batch(spec.counts, tokens=160, dim=dim, seed=2), k=12)
+    assert [str(check) for check in checks if not check.agrees] == []
+    assert checks
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", ["huffman", "binary_tree"])
-def test_other_precisions_and_devices_take_other_forms(framework, method):
+def test_other_precisions_and_devices_have_other_forms(framework, method):
     for dtype in ("float64", "bfloat16"):
         spec = layers.spec(method, counts=zipf_counts(50), dim=8, dtype=dtype)
         assert CPP not in layers.forms(framework, spec)
     assert CPP not in layers.forms(framework, layers.spec(method, counts=zipf_counts(50), dim=8), "cuda")
 
 
-def test_a_layer_that_became_double_takes_another_form():
+def test_a_tree_layer_cast_to_double_uses_another_form():
     spec = layers.spec("huffman", counts=zipf_counts(60), dim=16)
     layer = layers.from_spec("torch", spec).native.double()
     hidden_ND, targets_N = vectors(5, 16, 0).double().requires_grad_(), torch.arange(5)
-    assert layer.formulation() != CPP
+    assert layer.formulation() != CPP.label
     layer(hidden_ND, targets_N).backward()
     assert layer.node_weight.grad.dtype == torch.float64
     torch.testing.assert_close(layer.topk(hidden_ND, 3)[0], layer.log_probs(hidden_ND).topk(3)[0])

@@ -1,5 +1,7 @@
-"""The Triton kernels of the binary trees against the form that PyTorch's own operations make, in float64: on a CUDA
-device where there is one, else by Triton's interpreter."""
+"""The Triton kernels of binary trees, compared with PyTorch's operations in float64.
+
+They run on a CUDA device, or else in Triton's interpreter.
+"""
 
 import dataclasses
 import sys
@@ -14,23 +16,22 @@ from vocabench.impls.structures import huffman
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-# Triton's interpreter takes numbers from arrays as NumPy before 2.4 still allowed.
+# Triton's interpreter converts arrays to scalars in a way that NumPy allowed before 2.4.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# The interpreter knows no bfloat16, whose relative rounding is 2^-9.
+# The interpreter does not support bfloat16, whose relative rounding is 2^-9.
 DTYPES = [(torch.float32, 1e-5), *([(torch.bfloat16, 2e-2)] if DEVICE == "cuda" else [])]
 VECTORS = np.random.default_rng(7).standard_normal((200, 3))
-PAIRS = "512 pairs of a token and a node at a time"
 
 
 @pytest.fixture(scope="module")
 def kernels():
     with pytest.MonkeyPatch.context() as patch:
         if DEVICE == "cpu":
-            # Triton reads it when it is imported and when a kernel is defined.
+            # Triton reads the variable on import and when a kernel is defined.
             if "triton" in sys.modules and not interpreted():
-                pytest.skip("Triton was imported before without its interpreter: needs a process of its own")
+                pytest.skip("Triton was imported without its interpreter: needs a separate process")
             if np.lib.NumpyVersion(np.__version__) >= "2.4.0":
                 pytest.skip(f"Triton's interpreter needs NumPy before 2.4, not {np.__version__}")
             patch.setenv("TRITON_INTERPRET", "1")
@@ -46,16 +47,16 @@ def interpreted():
 
 @pytest.fixture
 def offered(monkeypatch, kernels):
-    """The form is there, whatever the device."""
+    """Make the form available on any device."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
-def close(ours, theirs, relative=1e-5):
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=relative * max(abs(theirs).max(), 1e-30))
+def assert_near(actual, expected, relative=1e-5):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=relative * max(abs(expected).max(), 1e-30))
 
 
-def differentiated(nll, given, weight_N):
-    hidden_ND, node_MD = (value.clone().requires_grad_() for value in given)
+def differentiated(nll, inputs, weight_N):
+    hidden_ND, node_MD = (value.clone().requires_grad_() for value in inputs)
     nll_N = nll(hidden_ND, node_MD)
     (nll_N * weight_N.to(nll_N)).sum().backward()
     return [t.detach().cpu().double().numpy() for t in (nll_N, hidden_ND.grad, node_MD.grad)]
@@ -65,22 +66,32 @@ def differentiated(nll, given, weight_N):
 @pytest.mark.parametrize(
     ("children", "tokens", "dim", "near"),
     [
-        (huffman.build(zipf_counts(700)).children, 150, 24, 128),  # many tokens below a node, most nodes unreached
-        (huffman.build(zipf_counts(700)).children, 40, 7, 1),  # nearly all by the kernel, more tokens than in a tile
+        (
+            huffman.build(zipf_counts(700)).children,
+            150,
+            24,
+            128,
+        ),  # many tokens below a node, and most nodes not reached
+        (
+            huffman.build(zipf_counts(700)).children,
+            40,
+            7,
+            1,
+        ),  # almost all nodes by the kernel, and more tokens than in a tile
         (huffman.build(zipf_counts(300)).children, 1, 33, 5),
         (
             huffman.build(zipf_counts(40)).children,
             90,
             300,
             39,
-        ),  # every node near the root; more columns than in a block
+        ),  # all nodes near the root, and more columns than in a block
         (huffman.build(zipf_counts(2)).children, 3, 1, 1),
-        (huffman.build(zipf_counts(12)).children, 120, 5, 1),  # every word: ends of short paths beside long ones
+        (huffman.build(zipf_counts(12)).children, 120, 5, 1),  # all words, with short paths next to long ones
         (random_tree(150), 64, 260, 16),
         (chain(45), 70, 20, 8),  # paths of more than one block
     ],
 )
-def test_kernels_are_the_form_of_operations(kernels, children, tokens, dim, near, dtype, relative):
+def test_kernels_agree_with_operations(kernels, children, tokens, dim, near, dtype, relative):
     from vocabench.impls.on_torch.trees import tree_layer
 
     rng = np.random.default_rng(5)
@@ -95,26 +106,26 @@ def test_kernels_are_the_form_of_operations(kernels, children, tokens, dim, near
         )
     )  # fmt: skip
 
-    def of_operations(hidden, node):
+    def by_operations(hidden, node):
         return tree_layer._PathNll.apply(
-            hidden, node, index[leaf], sign[leaf], tree_layer._shared(len(node)), PAIRS, False
+            hidden, node, index[leaf], sign[leaf], tree_layer._shared(len(node)), tree_layer._FEW_PAIRS, False
         )
 
-    def of_kernels(hidden, node):
+    def by_kernels(hidden, node):
         return kernels.path_nll(hidden, node, leaf, index, sign, length, place, near)
 
-    given = [torch.from_numpy(array / dim**0.25).to(DEVICE, dtype) for array in (hidden_ND, node_MD)]
-    expected = differentiated(of_operations, [value.double() for value in given], weight_N)
-    found, again = (differentiated(of_kernels, given, weight_N) for _ in range(2))
-    for ours, theirs, ours_again in zip(found, expected, again, strict=True):
-        close(ours, theirs, relative)
-        assert ours.tolist() == ours_again.tolist()
-    assert not found[2][~expected[2].any(axis=1)].any()
+    inputs = [torch.from_numpy(array / dim**0.25).to(DEVICE, dtype) for array in (hidden_ND, node_MD)]
+    expected = differentiated(by_operations, [value.double() for value in inputs], weight_N)
+    first, second = (differentiated(by_kernels, inputs, weight_N) for _ in range(2))
+    for actual, exact, repeated in zip(first, expected, second, strict=True):
+        assert_near(actual, exact, relative)
+        assert actual.tolist() == repeated.tolist()
+    assert not first[2][~expected[2].any(axis=1)].any()
     with torch.no_grad():
-        close(of_kernels(*given).double().cpu().numpy(), found[0])
+        assert_near(by_kernels(*inputs).double().cpu().numpy(), first[0])
 
 
-def test_scores_far_from_zero_neither_overflow_nor_vanish(kernels):
+def test_large_scores_neither_overflow_nor_vanish(kernels):
     tree = huffman.build(np.array([1, 1, 2, 4]))
     paths = tree.index, tree.sign, tree.code_length.astype(np.int32), huffman.places(tree.children).astype(np.int32)
     on_device = [torch.from_numpy(array).to(DEVICE) for array in paths]
@@ -130,7 +141,7 @@ def test_scores_far_from_zero_neither_overflow_nor_vanish(kernels):
 
 @pytest.mark.parametrize("few", [0, 2**13])
 @pytest.mark.parametrize("tokens", [1, 64, 1100])
-def test_tokens_in_the_order_of_their_leaves(kernels, tokens, few, monkeypatch):
+def test_tokens_are_sorted_by_leaf(kernels, tokens, few, monkeypatch):
     monkeypatch.setattr(kernels, "_FEW_TOKENS", few)
     place_N = np.random.default_rng(tokens).integers(0, 300, tokens, dtype=np.int32)
     order_N = kernels._order(torch.from_numpy(place_N).to(DEVICE))
@@ -139,12 +150,12 @@ def test_tokens_in_the_order_of_their_leaves(kernels, tokens, few, monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 70])
 @pytest.mark.parametrize("children", ALL_LEAVES_OF)
-def test_log_probabilities_of_all_leaves(kernels, children, rows):
+def test_log_probabilities_of_all_leaves_are_exact(kernels, children, rows):
     tree, leaf_at = huffman.from_children(children), np.argsort(huffman.places(children))
     scores_MN = np.random.default_rng(2).standard_normal((len(children), rows)).astype(np.float32)
     paths = tree.index, tree.sign, tree.code_length.astype(np.int32), leaf_at.astype(np.int32)
-    given = (torch.from_numpy(array).to(DEVICE) for array in (scores_MN, *paths))
-    close(kernels.log_leaves(*given).cpu().numpy(), log_leaves(tree, scores_MN)[:, leaf_at])
+    inputs = (torch.from_numpy(array).to(DEVICE) for array in (scores_MN, *paths))
+    assert_near(kernels.log_leaves(*inputs).cpu().numpy(), log_leaves(tree, scores_MN)[:, leaf_at])
 
 
 @pytest.mark.parametrize(
@@ -155,13 +166,14 @@ def test_log_probabilities_of_all_leaves(kernels, children, rows):
         ("binary_tree", {"tree": "adaptive_eps", "eps": 0.4, "vectors": VECTORS}),  # a word has several codes
     ],
 )
-def test_layers_with_kernels_are_the_oracle(offered, method, options):
-    from vocabench.impls.on_torch import adapter
+def test_layers_with_kernels_agree_with_the_oracle(offered, method, options):
+    from vocabench.impls.on_torch.contract_layer import TorchLayer
+    from vocabench.impls.on_torch.triton.availability import KERNELS
 
     spec = layers.spec(method, counts=zipf_counts(200), dim=12, **options)
-    names = layers.forms("torch", spec, "cuda")
-    # Not by `layers.from_spec`, which knows no kernels on a CPU.
-    layer = adapter.TorchLayer(dataclasses.replace(spec, form=names[-1]), torch.device(DEVICE))
+    forms = layers.forms("torch", spec, "cuda")
+    # `layers.from_spec` would refuse the kernels on a CPU.
+    layer = TorchLayer(dataclasses.replace(spec, form=forms[0].id), torch.device(DEVICE))
     oracle = layers.create("numpy", method, counts=zipf_counts(200), dim=12, **options)
     oracle.load({name: value.astype(np.float64) for name, value in layer.parameters().items()})
     rng = np.random.default_rng(0)
@@ -170,29 +182,29 @@ def test_layers_with_kernels_are_the_oracle(offered, method, options):
     expected, expected_dhidden_ND, expected_grads = oracle.loss_and_grads(
         hidden_ND.astype(np.float32).astype(np.float64), targets_N
     )
-    assert names[-1] == "Triton kernels"
-    assert names[-1] in layer.formulation()
-    close(np.array(loss), np.array(expected))
-    close(dhidden_ND, expected_dhidden_ND)
+    assert forms[0] == KERNELS
+    assert KERNELS.label in layer.formulation()
+    assert_near(np.array(loss), np.array(expected))
+    assert_near(dhidden_ND, expected_dhidden_ND)
     for name, grad in grads.items():
-        close(grad, expected_grads[name])
+        assert_near(grad, expected_grads[name])
 
 
-def test_sparse_gradients_are_those_of_the_operations(offered):
+def test_sparse_gradients_use_operations_instead_of_kernels(offered):
     from vocabench.impls.on_torch.methods.huffman import HuffmanSoftmax
 
     spec = layers.spec("huffman", counts=zipf_counts(300), dim=6, dtype="float32")
-    names = layers.forms("torch", spec, "cuda")
-    layer = HuffmanSoftmax(dataclasses.replace(spec, form=names[-1])).to(DEVICE)
+    forms = layers.forms("torch", spec, "cuda")
+    layer = HuffmanSoftmax(dataclasses.replace(spec, form=forms[0].id)).to(DEVICE)
     torch.nn.init.normal_(layer.node_weight, generator=torch.Generator(DEVICE).manual_seed(0))
     inputs = torch.ones(4, 6, device=DEVICE), torch.tensor([0, 7, 7, 290], device=DEVICE)
-    found = []
+    gradients = []
     for sparse in (False, True):
         layer.row_sparse = sparse
         layer.node_weight.grad = None
         layer(*inputs).backward()
         assert layer.node_weight.grad is not None
         assert layer.node_weight.grad.is_sparse == sparse
-        found.append(layer.node_weight.grad.cpu().to_dense().numpy())
-    close(found[0], found[1])
-    assert names[-2] in layer.formulation()
+        gradients.append(layer.node_weight.grad.cpu().to_dense().numpy())
+    assert_near(gradients[0], gradients[1])
+    assert forms[1].label in layer.formulation()
