@@ -1,16 +1,18 @@
-"""Peak memory of compiled functions as XLA has planned it: JAX's own counter is the process's, with what compiling and
-tuning took, and cannot be reset."""
+"""Peak memory of compiled functions as planned by XLA.
+
+JAX's own counter belongs to the process: it includes the memory for compiling and autotuning, and cannot be reset.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-_planned: list[int] | None = None  # bytes of each function that is called, where somebody asks
+_planned: list[int] | None = None  # bytes of each call while `planned_bytes` runs
 
 
 def called(function: Any, *arguments: Any, **named: Any) -> Any:
-    """What a function that `jax.jit` has made returns."""
+    """Call a function made by `jax.jit`, and record its memory while `planned_bytes` runs."""
     if _planned is not None:
         plan = function.lower(*arguments, **named).compile().memory_analysis()
         _planned.append(plan.temp_size_in_bytes + plan.output_size_in_bytes - plan.alias_size_in_bytes)
@@ -18,12 +20,14 @@ def called(function: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def planned_bytes(run: Callable[[], object]) -> int | None:
-    """Most memory of a function that `run` has `called`, results included, above that of its arguments; None where it
-    has called none."""
+    """Return the peak memory of the functions that `run` calls with `called`; None if there are none.
+
+    The memory includes results, but not arguments.
+    """
     global _planned
-    _planned = found = []
+    _planned = plans = []
     try:
         run()
     finally:
         _planned = None
-    return max(found, default=None)
+    return max(plans, default=None)

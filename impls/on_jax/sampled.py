@@ -1,4 +1,4 @@
-"""What the losses over sampled words share in JAX. See `impls/on_numpy/sampled.py` for the definition."""
+"""The base of the losses over sampled words in JAX. See `impls/on_numpy/sampled.py` for the definition."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from vocabench.impls.on_jax.layer import Array, Reach, Tree, product, put, wide
+from vocabench.impls.on_jax.device import put
+from vocabench.impls.on_jax.layer import Array, Reach, Tree, product, wide
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_jax.ops.sparse_rows import distinct
 
 
 @jax.custom_vjp
 def _rows(parameter: Array, ids_R: Array) -> Array:
-    """Some rows of a parameter, repeated or not, with a gradient that sums by row before it is rounded."""
+    """Return rows of a parameter, which may repeat. The gradient of each row is summed before it is rounded."""
     return parameter[ids_R].astype(wide(parameter.dtype))
 
 
@@ -32,11 +33,13 @@ _rows.defvjp(_forward, _backward)
 
 
 class SampledLayer(FullSoftmax):
-    """Full softmax's parameters, trained on the target and the sampled words: `layer.loss(params, structure, hidden_ND,
-    targets_N, sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
+    """A layer with full softmax's parameters, trained on the target and sampled words.
 
-    Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned. Structure: `correction`
-    (V,), what is taken off each word's score.
+    The loss takes the sampled words, and optionally a correction for this batch: `layer.loss(params, structure,
+    hidden_ND, targets_N, sampled_ids=ids_S, correction=correction_V)`.
+
+    Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) if it is learned. Structure: `correction` (V,),
+    which is subtracted from each word's score.
     """
 
     FEW_ROWS: ClassVar = ("weight", "bias")
@@ -47,7 +50,7 @@ class SampledLayer(FullSoftmax):
 
     @abstractmethod
     def contrast(self, target_N: Array, sampled_NS: Array) -> Array:
-        """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
+        """Return (N,) losses from the corrected scores of targets and sampled words. Excluded words have -inf."""
 
     def losses(  # type: ignore[override]
         self,

@@ -1,4 +1,4 @@
-"""What the losses over sampled words share in TensorFlow. See `impls/on_numpy/sampled.py` for the definition."""
+"""The base class of losses over sampled words, in TensorFlow. See `impls/on_numpy/sampled.py` for the definition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vocabench.impls.spec import LayerSpec
 
 
 def _rows(parameter: Tensor, ids_R: Tensor) -> Tensor:
-    """Some rows of a parameter, repeated or not, with a dense gradient that sums by row before it is rounded."""
+    """Return rows of a parameter, with a dense gradient that sums duplicate rows before it is rounded."""
 
     @tf.custom_gradient
     def rows(parameter: Tensor) -> tuple[Tensor, object]:
@@ -26,22 +26,23 @@ def _rows(parameter: Tensor, ids_R: Tensor) -> Tensor:
 
 
 class SampledLayer(FullSoftmax):
-    """Full softmax's parameters, trained on the target and the sampled words: `layer(hidden_ND, targets_N,
-    sampled_ids=ids_S)`, with `correction=correction_V` where a batch has its own.
+    """The parameters of full softmax, trained on the target and sampled words.
 
-    Weights: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) where it is learned.
+    Call `layer(hidden_ND, targets_N, sampled_ids=ids_S)`, with `correction=correction_V` if the batch has its own.
+
+    Weights: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) if it is learned.
     """
 
     FEW_ROWS: ClassVar = ("weight", "bias")
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)
-        kind = at_least_float32(tf.zeros(0, spec.storage)).dtype
-        self.correction = tf.constant(spec.structure["correction"], kind)
+        dtype = at_least_float32(tf.zeros(0, spec.storage)).dtype
+        self.correction = tf.constant(spec.structure["correction"], dtype)
 
     @abstractmethod
     def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
-        """(N,) losses from what is left of the targets' and the sampled words' scores, -inf where one is left out."""
+        """Return (N,) losses from the corrected scores of targets and sampled words; -inf where a word is left out."""
 
     def losses(  # type: ignore[override]
         self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None

@@ -1,8 +1,8 @@
 """Adaptive softmax in JAX. See `impls/on_numpy/methods/adaptive_softmax.py` for the definition.
 
-How many tokens fall into a tail is known only when the program runs, and shapes must be known before. So the tokens of
-a tail are gathered to the front, and a loop visits as many tiles of T tokens as hold any: forward, backward (where the
-scores of a tile are made once more, as keeping all would take room for every token in every tail), and in decoding.
+The number of tokens in a tail is known only at run time, but shapes must be static. The tokens of a tail are therefore
+gathered to the front, and a loop visits only the tiles of T tokens that hold any, in training and in decoding. The
+backward pass computes the scores of each tile again: keeping them would need room for every token in every tail.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import jax.numpy as jnp
 from jax import lax
 
 from vocabench.impls import cpp
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, draw, pick, product, put, wide
+from vocabench.impls.on_jax.device import put
+from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, draw, pick, product, wide
 from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.ops.topk import top_k
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.cutoffs import Bands
 
-_TRAINING_TILE = 128  # tokens; large, as each tile adds to the whole gradient of the tail's words
+_TRAINING_TILE = 128  # tokens; large, because each tile adds to the whole gradient of the tail's words
 _DECODING_TILE = 16
 
-Found = tuple[Array, Array]  # values and ids (N, K)
+Best = tuple[Array, Array]  # values and ids (N, K)
 Carry = TypeVar("Carry")
 
 
 def _front(chosen_N: Array, tile: int) -> tuple[Array, Array]:
-    """The rows that are True first, then N up to whole tiles; and how many tiles hold any of them."""
+    """Return the chosen rows first, then N up to a whole number of tiles, and the number of tiles that hold any row."""
     rows = len(chosen_N)
     order_N = jnp.where(jnp.sort(~chosen_N), rows, jnp.argsort(~chosen_N, stable=True)).astype(jnp.int32)
     padding = jnp.full(-rows % tile, rows, jnp.int32)
@@ -38,26 +39,26 @@ def _front(chosen_N: Array, tile: int) -> tuple[Array, Array]:
 
 
 def _rows(array_N: Array, rows_T: Array) -> Array:
-    """Zeros for the rows that are none."""
+    """Return the given rows, with zeros for row numbers beyond the last row."""
     return array_N.at[rows_T].get(mode="fill", fill_value=0)
 
 
 def _scores(hidden_TD: Array, projection: Array, weight_SE: Array) -> tuple[Array, Array]:
-    """(T, E) projected hidden vectors in the weights' dtype, and (T, S) scores."""
+    """Return (T, E) projected hidden vectors in the dtype of the weights, and (T, S) scores."""
     projected_TE = product(hidden_TD, projection).astype(weight_SE.dtype)
     return projected_TE, product(projected_TE, weight_SE)
 
 
 @jax.custom_vjp
 def tail_nll(hidden_ND: Array, projection: Array, weight_SE: Array, inside_N: Array, place_N: Array) -> Array:
-    """(N,) negative log-likelihood of each target among the words of its tail, in nats; 0 for a token of another.
+    """Return the (N,) negative log-likelihoods of targets within a tail, in nats; 0 for targets outside of it.
 
     Args:
-        hidden_ND: (N, D).
-        projection: (E, D).
-        weight_SE: (S, E), words of the tail.
-        inside_N: Whether the target lies in this tail.
-        place_N: Its place in there.
+        hidden_ND: Hidden vectors.
+        projection: Projection (E, D) of the tail.
+        weight_SE: Word vectors of the tail.
+        inside_N: Whether the target is in the tail.
+        place_N: Place of the target in the tail.
     """
     return _forward(hidden_ND, projection, weight_SE, inside_N, place_N)[0]
 
@@ -86,7 +87,7 @@ def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
         hidden_TD = _rows(hidden_ND, rows_T).astype(narrow)
         projected_TE, scores_TS = _scores(hidden_TD, projection, weight_SE)
         is_target_TS = jnp.arange(len(weight_SE)) == _rows(place_N, rows_T)[:, None]
-        # Rows that are none get a gradient of zero from `dnll_N`.
+        # Unused rows have a gradient of zero, because `_rows` fills `dnll_N` with zeros.
         dnll_T1 = _rows(dnll_N, rows_T)[:, None]
         dscores_TS = ((jax.nn.softmax(scores_TS, axis=1) - is_target_TS) * dnll_T1).astype(narrow)
         dprojected_TE = (dscores_TS @ weight_SE).astype(narrow)
@@ -104,12 +105,13 @@ tail_nll.defvjp(_forward, _backward)
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """log P(w | h) = log softmax(H h)[w or its tail i] + log softmax(W_i P_i h)[w] where w lies in tail i (Grave et
-    al. 2017).
+    """log P(w | h) = log softmax(H h)[w or its tail i] + log softmax(W_i P_i h)[w] for w in tail i (Grave et al. 2017).
 
-    Parameters: `head_weight` (head + tails, D), and for each tail `tail{i}_projection` (D / 4^(i + 1), D) and
-    `tail{i}_weight` (words, D / 4^(i + 1)), words by id within the head and each tail. Structure: `band` (V,) of each
-    word, 0 the head and i + 1 tail i; `place` (V,) of each word in its band; `words{b}` the ids of band b.
+    Parameters: `head_weight` (head + tails, D); for each tail `tail{i}_projection` (D / 4^(i + 1), D) and
+    `tail{i}_weight` (words, D / 4^(i + 1)). Words are ordered by id within the head and each tail.
+
+    Structure: `band` (V,) of each word, 0 for the head and i + 1 for tail i; `place` (V,) of each word in its band;
+    `words{b}`, the ids of band b.
     """
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -142,19 +144,18 @@ class AdaptiveSoftmax(OutputLayer):
         words = jnp.concatenate([structure[f"words{band}"] for band in range(self.tails + 1)])
         return jnp.concatenate(parts, axis=1)[:, jnp.argsort(words)]
 
-    def topk(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
-        """Values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
-        return self.search(params, structure, hidden_ND, k)[:2]
-
     def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
-        """Values and ids (N, K) of the k likeliest words, and (N,) the share of the words scored: a tail is expanded
-        for the rows in which it is as likely as the k-th best word so far, as none of its words is likelier."""
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of words scored.
+
+        A tail is expanded only in rows where it is at least as likely as the k-th best word so far, because none of its
+        words is likelier than the tail.
+        """
         return self._expanded(
             params, structure, hidden_ND, k, lambda log_tail_NT, tail, least_N: log_tail_NT[:, tail] >= least_N
         )
 
     def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
-        """Values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
+        """Return values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
         if width >= self.tails:
             return self.topk(params, structure, hidden_ND, k)
 
@@ -164,10 +165,18 @@ class AdaptiveSoftmax(OutputLayer):
         return self._expanded(params, structure, hidden_ND, k, followed)[:2]
 
     def _expanded(
-        self, params: Tree, structure: Tree, hidden_ND: Array, k: int, wanted: Callable[[Array, int, Array], Array]
+        self, params: Tree, structure: Tree, hidden_ND: Array, k: int, expands: Callable[[Array, int, Array], Array]
     ) -> tuple[Array, Array, Array]:
-        """Values and ids (N, K) of the best words of the head and of the tails that are wanted in a row, and (N,) the
-        share of the words scored. `wanted` sees log P of the tails (N, tails) and the k-th best so far (N,)."""
+        """Return values and ids (N, K) of the best words of the head and of expanded tails, and the (N,) share scored.
+
+        Args:
+            params: Parameters.
+            structure: Structure.
+            hidden_ND: Hidden vectors.
+            k: Number of words.
+            expands: Function from log P of the tails (N, tails), the number of a tail, and the k-th best value so far
+                (N,) to the rows (N,) in which the tail is expanded.
+        """
         head = self._head_log_probs(params, hidden_ND)
         values, place = top_k(head[:, : self.head], min(k, self.head))
         missing = ((0, 0), (0, k - values.shape[1]))
@@ -177,28 +186,31 @@ class AdaptiveSoftmax(OutputLayer):
         for tail in range(self.tails):
             words_S = structure[f"words{tail + 1}"]
             log_tail_N = head[:, self.head + tail]
-            wanted_N = wanted(head[:, self.head :], tail, values_NK[:, -1])
-            scored_N += jnp.where(wanted_N, len(words_S), 0)
+            expanded_N = expands(head[:, self.head :], tail, values_NK[:, -1])
+            scored_N += jnp.where(expanded_N, len(words_S), 0)
 
             expand = partial(self._with_tail, params, words_S, tail, hidden_ND, log_tail_N)
-            values_NK, ids_NK = _for_rows(wanted_N, expand, (values_NK, ids_NK))
+            values_NK, ids_NK = _for_rows(expanded_N, expand, (values_NK, ids_NK))
         return values_NK, ids_NK, scored_N / self.spec.vocab
 
     def _with_tail(
-        self, params: Tree, words_S: Array, tail: int, hidden_ND: Array, log_tail_N: Array, rows_T: Array, found: Found
-    ) -> Found:
-        """The best values and ids (N, K) so far, in some rows with those of a tail."""
-        k = found[0].shape[1]
+        self, params: Tree, words_S: Array, tail: int, hidden_ND: Array, log_tail_N: Array, rows_T: Array, best: Best
+    ) -> Best:
+        """Return the best values and ids (N, K) so far, merged with those of a tail in the given rows."""
+        k = best[0].shape[1]
         joint_TS = self._in_tail(params, _rows(hidden_ND, rows_T), tail) + _rows(log_tail_N, rows_T)[:, None]
         values, place = top_k(joint_TS, min(k, len(words_S)))
-        values_TX = jnp.concatenate([_rows(found[0], rows_T), values], axis=1)
-        ids_TX = jnp.concatenate([_rows(found[1], rows_T), words_S[place]], axis=1)
+        values_TX = jnp.concatenate([_rows(best[0], rows_T), values], axis=1)
+        ids_TX = jnp.concatenate([_rows(best[1], rows_T), words_S[place]], axis=1)
         falling_TX, ids_TX = lax.sort((-values_TX, ids_TX), dimension=1, num_keys=2)
-        values_NK = found[0].at[rows_T].set(-falling_TX[:, :k], mode="drop")
-        return values_NK, found[1].at[rows_T].set(ids_TX[:, :k], mode="drop")
+        values_NK = best[0].at[rows_T].set(-falling_TX[:, :k], mode="drop")
+        return values_NK, best[1].at[rows_T].set(ids_TX[:, :k], mode="drop")
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
-        """(N,) words: a word of the head or a tail by the first number, one of the tail's words by the second."""
+        """Draw (N,) words.
+
+        The first uniform number chooses a word of the head or a tail, the second one a word of the tail.
+        """
         entry_N = draw(jnp.exp(self._head_log_probs(params, hidden_ND)), uniforms_NU[:, 0])
         word_N = structure["words0"][jnp.minimum(entry_N, self.head - 1)]
         for tail in range(self.tails):
@@ -211,12 +223,12 @@ class AdaptiveSoftmax(OutputLayer):
     def _drawn_of_tail(
         self, params: Tree, words_S: Array, tail: int, hidden_ND: Array, uniforms_N: Array, rows_T: Array, word_N: Array
     ) -> Array:
-        """The words (N,) so far, in some rows one of the tail's."""
+        """Return the words (N,) so far, with a drawn word of the tail in the given rows."""
         drawn_T = draw(jnp.exp(self._in_tail(params, _rows(hidden_ND, rows_T), tail)), _rows(uniforms_N, rows_T))
         return word_N.at[rows_T].set(words_S[drawn_T], mode="drop")
 
     def _head_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
-        """(N, head + tails) log P of the head's words and of each tail."""
+        """Return (N, head + tails) log P of the head's words and of each tail."""
         return jax.nn.log_softmax(product(hidden_ND, params["head_weight"]), axis=1)
 
     @staticmethod
@@ -224,10 +236,10 @@ class AdaptiveSoftmax(OutputLayer):
         return params[f"tail{tail}_projection"], params[f"tail{tail}_weight"]
 
     def _in_tail(self, params: Tree, hidden_TD: Array, tail: int) -> Array:
-        """(T, S) log P(w | tail, h)."""
+        """Return (T, S) log P(w | tail, h)."""
         return jax.nn.log_softmax(_scores(hidden_TD, *self._tail(params, tail))[1], axis=1)
 
-    # Words by id inside, by falling count outside.
+    # Words are ordered by id in the layer, and by falling count in the canonical form.
     def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
         return {name: self._moved(name, value, back=True) for name, value in tree.items()}
 
@@ -240,12 +252,12 @@ class AdaptiveSoftmax(OutputLayer):
 
 
 def _for_rows(chosen_N: Array, expand: Callable[[Array, Carry], Carry], start: Carry) -> Carry:
-    """What `expand(rows_T, so far)` makes of `start`, tile after tile of the rows that are True."""
+    """Fold `expand(rows_T, carry)` over the tiles of the chosen rows, from `start`."""
     tile = min(_DECODING_TILE, len(chosen_N))
     order, tiles = _front(chosen_N, tile)
 
-    def visit(number: Array, found: Carry) -> Carry:
-        return expand(lax.dynamic_slice_in_dim(order, number * tile, tile), found)
+    def visit(number: Array, carry: Carry) -> Carry:
+        return expand(lax.dynamic_slice_in_dim(order, number * tile, tile), carry)
 
     return lax.fori_loop(0, tiles, visit, start)
 

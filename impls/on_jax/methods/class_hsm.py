@@ -14,18 +14,17 @@ from vocabench.impls.spec import LayerSpec
 
 
 class ClassHierarchicalSoftmax(OutputLayer):
-    """log P(w | h) = log P(c | h) + log P(w | c, h), with log P(s | h) + log P(c | s, h) in place of the first where
-    there are three levels.
+    """log P(w | h) = log P(c | h) + log P(w | c, h). With three levels, log P(c | h) = log P(s | h) + log P(c | s, h).
 
-    Parameters: of the highest level, `class` or `superclass`, `_weight` (C, D) and `_bias` (C,); of those below what
-    `Level` has.
+    Parameters: `class_weight` (C, D) and `class_bias` (C,) of the highest level, named `superclass_...` if there are
+    superclasses; those of `Level` for the levels below.
     """
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         (self._top, _), *below = class_hsm.names(spec)
         self.levels = [
-            Level(name, each, self.form) for (name, _), each in zip(below, class_hsm.shelves(spec), strict=True)
+            Level(name, shelves, self.form) for (name, _), shelves in zip(below, class_hsm.shelves(spec), strict=True)
         ]
 
     @classmethod
@@ -47,12 +46,12 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return self._joint(params, structure, hidden_ND, len(self.levels))
 
     def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
-        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of classes expanded."""
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of classes expanded."""
         log_class_NC = self._joint(params, structure, hidden_ND, len(self.levels) - 1)
         return self.levels[-1].search(params, structure, hidden_ND, log_class_NC, k)
 
     def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
-        """Values and ids (N, K) of the k likeliest words, following the `width` likeliest of each level above."""
+        """Return values and ids (N, K) of k likely words, of the `width` likeliest members of each level above."""
         log_NC = self._joint(params, structure, hidden_ND, 0)
         for level in self.levels[:-1]:
             log_within_NM = level.log_within(params, structure, hidden_ND)
@@ -60,7 +59,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return self.levels[-1].beam(params, structure, hidden_ND, log_NC, k, width)
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
-        """(N,) words: one number for each level."""
+        """Draw (N,) words, with one uniform number for each level."""
         chosen_N = draw(jnp.exp(self._joint(params, structure, hidden_ND, 0)), uniforms_NU[:, 0]).astype(jnp.int32)
         for number, level in enumerate(self.levels, start=1):
             chosen_N = level.sample(params, structure, hidden_ND, chosen_N, uniforms_NU[:, number])
@@ -70,7 +69,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return product(hidden_ND, params[f"{self._top}_weight"]) + params[f"{self._top}_bias"]
 
     def _joint(self, params: Tree, structure: Tree, hidden_ND: Array, depth: int) -> Array:
-        """(N, M) log P of each member of a level, its whole way from the top included."""
+        """Return (N, M) log P of each member of a level, the levels above included."""
         log_NM = jax.nn.log_softmax(self._top_logits(params, hidden_ND), axis=1)
         for level in self.levels[:depth]:
             log_NM = log_NM[:, level.group(structure)] + level.log_within(params, structure, hidden_ND)
@@ -80,17 +79,19 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return f"{self.form}, on {len(self.levels[-1].shelves)} slabs of classes of about one size"
 
     def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        found = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        canonical = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
         for level in self.levels:
-            found |= {f"{level.name}_{kind}": level.to_canonical(structure, tree, kind) for kind in ("weight", "bias")}
-        return found
+            canonical |= {
+                f"{level.name}_{kind}": level.to_canonical(structure, tree, kind) for kind in ("weight", "bias")
+            }
+        return canonical
 
     def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        found = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        params = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
         for level in self.levels:
             for kind in ("weight", "bias"):
-                found |= level.from_canonical(structure, tree[f"{level.name}_{kind}"], kind)
-        return found
+                params |= level.from_canonical(structure, tree[f"{level.name}_{kind}"], kind)
+        return params
 
 
 LAYER = ClassHierarchicalSoftmax

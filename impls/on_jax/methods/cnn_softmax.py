@@ -5,25 +5,27 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, log_softmax, pick, product, put, wide
+from vocabench.impls.on_jax.device import put
+from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, log_softmax, pick, product, wide
 from vocabench.impls.on_jax.ops.topk import best_of_logits
 from vocabench.impls.on_numpy.methods.cnn_softmax import WIDTHS, before
 from vocabench.impls.structures.windows import WIDEST, blocks, windows
 
-_FLAT = 2**31 - 1  # the longest array that 32-bit indices reach
+_FLAT = 2**31 - 1  # longest array that 32-bit indices can address
 
 
 class CnnSoftmax(OutputLayer):
-    """log P(w | h) = log softmax(h (f P^T / sqrt 4F + r M^T / sqrt R)^T + b)[w], with f the pooled filters over the
-    characters of every word.
+    """log P(w | h) = log softmax(h (f P^T / sqrt 4F + r M^T / sqrt R)^T + b)[w], where f (V, 4 F) are the pooled
+    filters over the characters of each word.
 
-    Parameters: `char_embedding` (A, E), `conv{k}_weight` (F, k, E) and `conv{k}_bias` (F,) for k = 1..4,
-    `char_projection` (D, 4 F), `correction_weight` (V, R) and `correction_projection` (D, R) where there is a
-    correction, `bias` (V,). Structure: `windows` (U, 4) and the fields of `Blocks`.
+    Parameters: `char_embedding` (A, E); `conv{k}_weight` (F, k, E) and `conv{k}_bias` (F,) for k = 1..4;
+    `char_projection` (D, 4 F); with a correction `correction_weight` (V, R) and `correction_projection` (D, R);
+    `bias` (V,). Structure: `windows` (U, 4) and the fields of `Blocks`.
 
-    Every call makes the scores (U, X) of the U different windows that the words have, of which each word takes the
-    highest a filter: (V, X) features. Where X + R is below D the hidden vectors are projected to that, else the words'
-    vectors (V, D) are made. Held are these, the scores' gradient and (V, X) ids.
+    Each call computes the scores (U, X) of the U different windows that occur in words. The features (V, X) are the
+    highest scores of each word. If X + R is less than D, the hidden vectors are projected to the features; otherwise
+    the features are projected to word vectors (V, D). These arrays, the gradient of the scores and (V, X) ids are kept
+    for the backward pass.
     """
 
     def structure(self) -> Tree:
@@ -32,9 +34,9 @@ class CnnSoftmax(OutputLayer):
         return {name: put(array) for name, array in arrays.items()}
 
     def _features(self, params: Tree, structure: Tree) -> Array:
-        """(V, X)"""
+        """Return the (V, X) features of words."""
         bias_X = jnp.concatenate([params[f"conv{k}_bias"] for k in WIDTHS])
-        # A bias is the same at every place: it can wait until one is chosen.
+        # A bias is the same at every place, so it is added after the maximum.
         return jax.nn.relu(_highest(_scores(params, structure["windows"]), structure) + bias_X)
 
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
@@ -45,7 +47,7 @@ class CnnSoftmax(OutputLayer):
             features_VY = jnp.concatenate([features_VY, params["correction_weight"]], axis=1)
             projection_DY = jnp.concatenate([projection_DY, _scaled(params["correction_projection"])], axis=1)
         projection_DY = projection_DY.astype(dtype)
-        # Whichever is narrower meets the vocabulary.
+        # The product with the vocabulary has the smaller of both widths.
         if features_VY.shape[1] < self.spec.dim:
             return product(product(hidden_ND, projection_DY.T), features_VY) + bias_V
         return product(hidden_ND, product(features_VY, projection_DY).astype(dtype)) + bias_V
@@ -62,14 +64,15 @@ class CnnSoftmax(OutputLayer):
 
 
 def _scaled(weight: Array) -> Array:
-    """A matrix over the square root of how many terms its products have, in float32 at least."""
+    """Return a matrix divided by the square root of the number of terms of its products, in at least float32."""
     return weight.astype(wide(weight.dtype)) / weight[0].size ** 0.5
 
 
 def _scores(params: Tree, windows_UK: Array) -> Array:
-    """(U, X) of each window and filter, in float32 at least, as gradients are summed.
+    """Return the (U, X) scores of each window and filter.
 
-    All widths are one product: filters short of the widest are filled up by zeros.
+    The product is summed in at least float32, and so are gradients. All widths are one product, for which narrower
+    filters are padded with zeros.
     """
     around = {k: ((0, 0), (before(k), WIDEST - k - before(k)), (0, 0)) for k in WIDTHS}
     weight_XKE = jnp.concatenate([jnp.pad(_scaled(params[f"conv{k}_weight"]), around[k]) for k in WIDTHS])
@@ -80,7 +83,7 @@ def _scores(params: Tree, windows_UK: Array) -> Array:
 
 
 def _highest(scores_UX: Array, structure: Tree) -> Array:
-    """(V, X) the highest of each word's scores; the gradient goes to the first that is as high."""
+    """Return the (V, X) highest scores of each word. The gradient goes to the first of equal ones."""
     filters = scores_UX.shape[1]
     fixed_UX = jax.lax.stop_gradient(scores_UX)
 
@@ -100,7 +103,7 @@ def _highest(scores_UX: Array, structure: Tree) -> Array:
     winner_VX = winner_BWX.reshape(-1, filters)[structure["rank_V"]]
     if scores_UX.size > _FLAT:
         return jnp.take_along_axis(scores_UX, winner_VX, axis=0)
-    # XLA reads, and sums gradients, at one index twice as fast as at two.
+    # XLA gathers and scatters twice as fast with a single index as with two.
     return scores_UX.ravel()[winner_VX * filters + jnp.arange(filters)]
 
 

@@ -1,4 +1,7 @@
-"""Differentiated softmax in JAX: one product and one log-sum-exp a band. See `impls/on_numpy/methods/d_softmax.py`."""
+"""Differentiated softmax in JAX: a product and a log-sum-exp for each band.
+
+See `impls/on_numpy/methods/d_softmax.py` for the definition.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, pick, product, put
+from vocabench.impls.on_jax.device import put
+from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, pick, product
 from vocabench.impls.on_jax.ops.topk import best_by_id
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import bands
 
 
 class DifferentiatedSoftmax(OutputLayer):
-    """log P(w | h) = h_b.W_w + bias_w - logsumexp over the words of all bands, with w in band b and h_b its slice of h
+    """log P(w | h) = h_b.W_w + bias_w - logsumexp over the words of all bands, for w in band b with the slice h_b of h
     (Chen, Grangier, Auli 2016).
 
-    Parameters: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band. Structure: `band`, `slot`
-    (V,) of each word, `place` (V,) of it when the bands stand one after another, and `word` (V,) in each place.
+    Parameters: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band.
+
+    Structure: `band` and `slot` (V,) of each word; `place` (V,) of each word with the bands one after another; `word`
+    (V,) at each place.
     """
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -33,12 +39,12 @@ class DifferentiatedSoftmax(OutputLayer):
         return [params[f"band{band}_{kind}"] for band in range(self.bands)]
 
     def _inputs(self, params: Tree, hidden_ND: Array) -> list[Array]:
-        """(N, E) of each band: what its words are scored from."""
+        """Return the part (N, E) of the hidden vectors that scores the words of each band."""
         widths = [weight.shape[1] for weight in self._of_bands(params, "weight")]
         return jnp.split(hidden_ND, np.cumsum(widths)[:-1], axis=1)
 
     def _logits(self, params: Tree, hidden_ND: Array) -> list[Array]:
-        """(N, words) of each band."""
+        """Return the logits (N, words) of each band."""
         weights = self._of_bands(params, "weight")
         biases = jnp.split(params["bias"], np.cumsum([len(weight) for weight in weights])[:-1])
         triples = zip(self._inputs(params, hidden_ND), weights, biases, strict=True)
@@ -62,7 +68,7 @@ class DifferentiatedSoftmax(OutputLayer):
         return best_NK - log_sum_N1, ids_NK, jnp.ones(len(hidden_ND), jnp.float32)
 
     def _by_place(self, params: Tree, hidden_ND: Array) -> Array:
-        """(N, V) logits, band after band."""
+        """Return the (N, V) logits, band after band."""
         return jnp.concatenate(self._logits(params, hidden_ND), axis=1)
 
     def to_canonical(self, structure: Tree, tree: Tree) -> Tree:

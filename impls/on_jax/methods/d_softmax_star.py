@@ -7,9 +7,9 @@ from vocabench.impls.on_jax.methods.d_softmax import DifferentiatedSoftmax
 
 
 class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):
-    """As `DifferentiatedSoftmax`, with P_b h in place of a slice h_b.
+    """`DifferentiatedSoftmax` with projections P_b h instead of slices h_b.
 
-    Parameters: those, and `band{b}_projection` (E_b, D).
+    Parameters: those of `DifferentiatedSoftmax` and `band{b}_projection` (E_b, D).
     """
 
     def _inputs(self, params: Tree, hidden_ND: Array) -> list[Array]:

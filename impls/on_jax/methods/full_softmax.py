@@ -10,7 +10,7 @@ from vocabench.impls.on_jax.ops.topk import best_of_logits
 
 
 class FullSoftmax(OutputLayer):
-    """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Parameters: `weight` (V, D), `bias` (V,)."""
+    """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Parameters: `weight` (V, D) and `bias` (V,)."""
 
     def _logits(self, params: Tree, hidden_ND: Array) -> Array:
         return product(hidden_ND, params["weight"]) + params["bias"]

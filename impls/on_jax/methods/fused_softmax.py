@@ -1,7 +1,8 @@
-"""Full softmax whose (N, V) logits never exist whole, in JAX. See `impls/on_numpy/methods/fused_softmax.py`."""
+"""Full softmax without an (N, V) array of logits in JAX. See `impls/on_numpy/methods/fused_softmax.py`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -21,28 +22,35 @@ from vocabench.impls.on_jax.pallas.support import KERNELS
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import blocks
 
-_WORDS = 2**12  # whose gradients are added to at a time, in a cache
+_WORDS = 2**12  # words whose gradients are updated at a time, so that they stay in the cache
 
-_BY_KERNELS = tuple(blocks.by_kernels(form, KERNELS) for form in blocks.FLOAT32_GPU_FORMS)
+_BY_KERNELS = tuple(
+    replace(blocks.by_kernels(form, KERNELS), dtypes=KERNELS.dtypes, max_dim=KERNELS.max_dim)
+    for form in blocks.FLOAT32_GPU_FORMS
+)
 
 
 class _Blocks(NamedTuple):
-    """The vocabulary in `count` blocks of `width` words; the last one begins early enough to be whole, and the words
-    that it shares with the one before count there."""
+    """The vocabulary in `count` blocks of `width` words.
+
+    The last block begins early enough to be whole. The words that it shares with the block before belong to that one.
+    """
 
     width: int
     count: int
 
     @classmethod
     def of(cls, tokens: int, vocab: int, form: Form) -> _Blocks:
+        """Return the blocks for a batch of `tokens`."""
         width = blocks.width(tokens, vocab, form)
         return cls(width, -(-vocab // width))
 
     def start(self, block: Array, vocab: int) -> Array:
+        """Return the first word of a block."""
         return jnp.minimum(block * self.width, vocab - self.width)
 
     def own(self, block: Array, vocab: int) -> Array:
-        """(B,) which of the block's words no block before has had."""
+        """Return (B,) which words of the block do not belong to the block before."""
         return self.start(block, vocab) + jnp.arange(self.width) >= block * self.width
 
 
@@ -52,8 +60,15 @@ def _at(array_V: Array, start: Array, width: int) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, form: Form) -> Array:
-    """(N,) negative log-likelihoods in nats of hidden (N, D) under weight (V, D) and bias (V,); `form` is one of
-    `blocks.WORD_FORMS`."""
+    """Return the (N,) negative log-likelihoods in nats, by blocks of words.
+
+    Args:
+        hidden_ND: Hidden vectors.
+        weight_VD: Word vectors.
+        bias_V: Word biases.
+        targets_N: Word ids.
+        form: One of `blocks.WORD_FORMS`.
+    """
     return _forward(hidden_ND, weight_VD, bias_V, targets_N, form)[0]
 
 
@@ -91,7 +106,7 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
         logits_NB = product(hidden_ND, words_BD) + _at(bias_V, start, cut.width)
         is_target_NB = start + jnp.arange(cut.width) == targets_N[:, None]
         dlogits_NB = (jnp.exp(logits_NB - log_sum_N1) - is_target_NB) * dnll_N[:, None]
-        # Words that the block before has had get the same gradient once more, but must not add to hidden's twice.
+        # Words of the block before get the same gradient again, but must not be added to `dhidden_ND` twice.
         dbias_V = lax.dynamic_update_slice_in_dim(dbias_V, dlogits_NB.sum(axis=0).astype(bias_V.dtype), start, 0)
         dwords_BD = jnp.matmul(dlogits_NB.astype(weight_VD.dtype).T, cast_ND, preferred_element_type=kind)
         dweight_VD = lax.dynamic_update_slice_in_dim(dweight_VD, dwords_BD.astype(weight_VD.dtype), start, 0)
@@ -110,14 +125,13 @@ fused_nll.defvjp(_forward, _backward)
 def fused_total(
     hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, form: Form
 ) -> Array:
-    """The sum of the negative log-likelihoods, each times its share; `form` is one of blocks of tokens."""
+    """Return the sum of the negative log-likelihoods, each times its share. `form` has blocks of tokens."""
     nll_N: Array = fused_nll(hidden_ND, weight_VD, bias_V, targets_N, form)
     return nll_N @ share_N
 
 
 def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # type: ignore[no-untyped-def]
-    """`fused_total`, and its gradients by the first three arguments: block by block of tokens, from the exponentials of
-    the block's logits."""
+    """Return `fused_total` and its gradients with respect to the first three arguments, by blocks of tokens."""
     tokens, vocab = len(hidden_ND), len(weight_VD)
     if form == CPP:
         most = blocks.most_tokens(vocab, form)
@@ -127,7 +141,7 @@ def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # 
 
     def visit(block: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         total, dhidden_ND, dweight_VD, dbias_V = carry
-        start = jnp.minimum(block * width, tokens - width)  # the last begins early, to be whole
+        start = jnp.minimum(block * width, tokens - width)  # the last block begins early, to be whole
         hidden_BD, targets_B = _at(hidden_ND, start, width), _at(targets_N, start, width)
         share_B = jnp.where(start + jnp.arange(width) >= block * width, _at(share_N, start, width), 0)
         product_BV = product(hidden_BD, weight_VD)
@@ -137,11 +151,11 @@ def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # 
             product_BW = lax.dynamic_slice_in_dim(product_BV, first, words.width, axis=1)
             return jnp.maximum(highest_B, (product_BW + _at(bias_V, first, words.width)).max(axis=1))
 
-        # By blocks of words too: for a maximum over all XLA would hold the logits beside the product.
+        # In blocks of words: for a maximum over all words XLA would store the logits next to the product.
         highest_B = lax.fori_loop(0, words.count, above, jnp.full(width, -jnp.inf, weight_VD.dtype))
         exp_BV = jnp.exp(product_BV + bias_V - highest_B[:, None])
         sum_B = exp_BV.sum(axis=1)
-        # Not picked from the logits: so nothing needs them any more, and XLA can put the exponentials there.
+        # Scores of targets are computed again, so that XLA can overwrite the logits with the exponentials.
         rows_BD = weight_VD[targets_B]
         nll_B = highest_B + jnp.log(sum_B) - (hidden_BD * rows_BD).sum(axis=1) - bias_V[targets_B]
         scale_B1 = (share_B / sum_B)[:, None]
@@ -159,12 +173,12 @@ def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # 
         return (
             total + nll_B @ share_B,
             lax.dynamic_update_slice_in_dim(dhidden_ND, dhidden_BD, start, 0),
-            # By blocks of words, since a product of its own would be as large as the weights.
+            # In blocks of words, because the whole product would be another array as large as the weights.
             lax.fori_loop(0, words.count, add, dweight_VD),
             dbias_V + scale_B1[:, 0] @ exp_BV,
         )
 
-    zeros = (jnp.zeros((), weight_VD.dtype), *(jnp.zeros_like(a) for a in (hidden_ND, weight_VD, bias_V)))
+    zeros = (jnp.zeros((), weight_VD.dtype), *(jnp.zeros_like(array) for array in (hidden_ND, weight_VD, bias_V)))
     total, dhidden_ND, dweight_VD, dbias_V = lax.fori_loop(0, -(-tokens // width), visit, zeros)
     dweight_VD = dweight_VD.at[targets_N].add(-hidden_ND * share_N[:, None])
     return total, (dhidden_ND, dweight_VD, dbias_V.at[targets_N].add(-share_N))
@@ -178,32 +192,32 @@ fused_total.defvjp(_differentiated, _scaled)
 
 
 def _own_logits(params: Tree, hidden_ND: Array, cut: _Blocks, block: Array) -> Array:
-    """(N, B) logits of a block; -inf for words that the block before has had."""
+    """Return the (N, B) logits of a block; -inf for words that belong to the block before."""
     vocab = len(params["weight"])
     weight_BD, bias_B = (_at(params[name], cut.start(block, vocab), cut.width) for name in ("weight", "bias"))
     return jnp.where(cut.own(block, vocab), product(hidden_ND, weight_BD) + bias_B, -jnp.inf)
 
 
 class FusedSoftmax(FullSoftmax):
-    """Full softmax by blocks: of tokens, whose gradients are made with their losses, or of words, whose logits are made
-    once forward and once backward.
+    """Full softmax by blocks of tokens, whose gradients are computed with their losses, or by blocks of words, whose
+    logits are computed once in each direction.
 
-    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    Parameters: `weight` (V, D) and `bias` (V,), as in full softmax.
     """
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
-        # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
-        # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
+        # Blocks of tokens sum the gradient of words in the dtype of the words. They are faster than blocks of words as
+        # long as they hold some hundred tokens, as with 44,000 words. With 128,000 words they only take more memory.
         by_tokens = (blocks.TOKEN_FORM,) if blocks.TOKEN_FORM.supports(spec.dtype, spec.dim) else ()
         if support.known(spec.dtype, spec.dim):
             return (*_BY_KERNELS, *blocks.WORD_FORMS, *by_tokens)
-        own = (*blocks.WORD_FORMS, *blocks.GPU_FORMS, *by_tokens)
-        return cpp.with_fused_softmax(own, spec.dim) if cpp_kernels.known(spec.dtype) else own
+        in_jax = (*blocks.WORD_FORMS, *blocks.GPU_FORMS, *by_tokens)
+        return cpp.with_fused_softmax(in_jax, spec.dim) if cpp_kernels.known(spec.dtype) else in_jax
 
     @property
     def _form(self) -> Form:
-        assert self.form is not None  # there are always blocks of words
+        assert self.form is not None  # every layer has blocks of words
         return self.form
 
     def reduced(
@@ -225,18 +239,21 @@ class FusedSoftmax(FullSoftmax):
         )
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
-        given = hidden_ND, params["weight"], params["bias"], targets_N
+        inputs = hidden_ND, params["weight"], params["bias"], targets_N
         if self._form in _BY_KERNELS:
             from vocabench.impls.on_jax.pallas import softmax_kernels
 
-            return softmax_kernels.fused_nll(*given, blocks.width(len(hidden_ND), self.spec.vocab, self._form))
-        return fused_nll(*given, self._form)
+            return softmax_kernels.fused_nll(*inputs, blocks.width(len(hidden_ND), self.spec.vocab, self._form))
+        return fused_nll(*inputs, self._form)
 
     def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
-        """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
+        """Return values and ids (N, K) of the k likeliest words, and ones, by blocks of words.
+
+        Ties are exact: the best words so far precede those of a block, and `top_k` prefers the first of ties.
+        """
         (rows, _), vocab, kind = hidden_ND.shape, self.spec.vocab, wide(params["weight"].dtype)
         cut = _Blocks.of(rows, vocab, self._form)
-        if cut.count == 1:  # a loop of one visit takes ten times as long for a single row
+        if cut.count == 1:  # a loop of one visit is ten times slower for a single row
             return super().search(params, structure, hidden_ND, k)
 
         def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -253,7 +270,7 @@ class FusedSoftmax(FullSoftmax):
         return values_NK - log_sum_N[:, None], ids_NK, jnp.ones(rows, jnp.float32)
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
-        """(N,) words: a block by its share of the sum, then a word of it; every block is scored twice."""
+        """Draw (N,) words: a block by its share of the sum, then one of its words. Every block is scored twice."""
         vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab, self._form)
         if cut.count == 1:
             return super().sample(params, structure, hidden_ND, uniforms_NU)

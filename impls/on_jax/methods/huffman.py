@@ -7,7 +7,7 @@ class HuffmanSoftmax(TreeSoftmax):
     """log P(w | h) = sum over the inner nodes of w's path of log sigma(sign . r.h) (Mikolov et al. 2013; Liu et al.
     2022).
 
-    Parameters: `node_weight` (V-1, D), inner nodes in order of creation.
+    Parameters: `node_weight` (V-1, D), the inner nodes in order of creation.
     """
 
 

@@ -1,4 +1,4 @@
-"""Full softmax that keeps the exponentials alone, in JAX. See `impls/on_numpy/methods/inplace_softmax.py`."""
+"""Full softmax that keeps only the exponentials, in JAX. See `impls/on_numpy/methods/inplace_softmax.py`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
 
 @jax.custom_vjp
 def inplace_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array) -> Array:
-    """(N,) negative log-likelihoods in nats of hidden (N, D) under weight (V, D) and bias (V,), all of one dtype."""
+    """Return the (N,) negative log-likelihoods in nats. All floating arguments have the same dtype."""
     return _forward(hidden_ND, weight_VD, bias_V, targets_N)[0]
 
 
 def _logits(hidden_ND: Array, weight_VD: Array, bias_V: Array) -> Array:
-    """(N, V), the bias being a column of the product: XLA adds one that is added afterwards anew for every reader, and
-    holds product and sum. Where the weights, which this copies, are larger than the logits, it is added afterwards."""
+    """Return the (N, V) logits, with the bias as a column of the product where the logits are larger than the weights.
+
+    XLA would repeat the addition of a separate bias for every reader, and store product and sum. The column needs a
+    copy of the weights, so that it only pays for batches of at least D tokens.
+    """
     tokens, dim = hidden_ND.shape
     if tokens < dim:
         return jnp.matmul(hidden_ND, weight_VD.T) + bias_V
@@ -30,7 +33,7 @@ def _forward(hidden_ND, weight_VD, bias_V, targets_N):  # type: ignore[no-untype
     highest_N = logits_NV.max(axis=1)
     exp_NV = jnp.exp(logits_NV - highest_N[:, None])
     sum_N = exp_NV.sum(axis=1)
-    # Not picked from the logits: so nothing needs them any more, and XLA can put the exponentials there.
+    # Scores of targets are computed again, so that XLA can overwrite the logits with the exponentials.
     target_N = (hidden_ND * weight_VD[targets_N]).sum(axis=1) + bias_V[targets_N]
     return highest_N + jnp.log(sum_N) - target_N, (hidden_ND, weight_VD, targets_N, exp_NV, sum_N)
 
@@ -48,9 +51,9 @@ inplace_nll.defvjp(_forward, _backward)
 
 
 class InplaceSoftmax(FullSoftmax):
-    """Full softmax whose exponentials are all that is kept for the gradient; in half precision, full softmax as it is.
+    """Full softmax that keeps only the exponentials for the gradient; in half precision, plain full softmax.
 
-    Parameters: `weight` (V, D), `bias` (V,), as of full softmax.
+    Parameters: `weight` (V, D) and `bias` (V,), as in full softmax.
     """
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:

@@ -6,7 +6,7 @@ from vocabench.impls.on_jax.methods.nce import NoiseContrastiveEstimation
 
 
 class NegativeSampling(NoiseContrastiveEstimation):
-    """-log sigma(s_t) - sum over the sampled words of log sigma(-s_w): its correction is zero."""
+    """-log sigma(s_t) - sum over the sampled words of log sigma(-s_w): NCE with a correction of zero."""
 
 
 LAYER = NegativeSampling

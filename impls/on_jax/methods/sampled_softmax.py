@@ -10,7 +10,7 @@ from vocabench.impls.on_jax.sampled import SampledLayer
 
 
 class SampledSoftmax(SampledLayer):
-    """Cross-entropy over the target and the sampled words, each score less the logarithm of its expected count."""
+    """Cross-entropy over the target and the sampled words, with the log expected count subtracted from each score."""
 
     def contrast(self, target_N: Array, sampled_NS: Array) -> Array:
         return jax.nn.logsumexp(jnp.concatenate([target_N[:, None], sampled_NS], axis=1), axis=1) - target_N

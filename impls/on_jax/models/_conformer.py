@@ -18,7 +18,7 @@ from vocabench.impls.on_jax.models._depthwise import depthwise
 
 
 def encode(params: Tree, config: RecognizerConfig, features_BFM: Array, real_BS: Array) -> Array:
-    """(B, S, D) frames of which `real_BS` are real; the others mean nothing, and no gradient goes through them."""
+    """Return encoded frames (B, S, D). Frames outside `real_BS` are meaningless and pass no gradient."""
     x_BSD = front(params, features_BFM) * config.dim**0.5
     last = x_BSD.shape[1] - 1
     relative_PD = jnp.asarray(sinusoids(np.arange(last, -last - 1, -1), config.dim), x_BSD.dtype)
@@ -34,10 +34,10 @@ def encode(params: Tree, config: RecognizerConfig, features_BFM: Array, real_BS:
 
 
 def front(params: Tree, features_BFM: Array) -> Array:
-    """(B, S, D)."""
+    """Return the subsampled frames (B, S, D)."""
     x_BFMC = features_BFM[:, :, :, None]
     for name in ("front.conv1", "front.conv2"):
-        # Channels last: half the time on a CPU.
+        # Channels last is twice as fast on a CPU.
         layout = lax.conv_dimension_numbers(x_BFMC.shape, params[f"{name}_weight"].shape, ("NHWC", "OIHW", "NHWC"))
         x_BFMC = lax.conv_general_dilated(x_BFMC, params[f"{name}_weight"], (2, 2), "VALID", dimension_numbers=layout)
         x_BFMC = jax.nn.relu(x_BFMC + params[f"{name}_bias"])
@@ -46,14 +46,14 @@ def front(params: Tree, features_BFM: Array) -> Array:
 
 
 def attention(params: Tree, x_BSD: Array, relative_PD: Array, real_BS: Array, heads: int) -> Array:
-    """(B, S, D) self-attention with relative positions (Dai et al. 2019, arXiv 1901.02860, section 3.3).
+    """Return self-attention (B, S, D) with relative positions (Dai et al. 2019, arXiv 1901.02860, section 3.3).
 
     Args:
-        params: Of the block.
+        params: Parameters of the block.
         x_BSD: Frames.
         relative_PD: Vectors of the positions S - 1 down to 1 - S.
-        real_BS: Which frames are real.
-        heads: H.
+        real_BS: Mask of the real frames.
+        heads: Number of heads H.
     """
     query_BSHE, key_BSHE, value_BSHE = (
         split_heads(linear(params, f"attention.{part}", x_BSD), heads) for part in ("query", "key", "value")
@@ -71,19 +71,19 @@ def attention(params: Tree, x_BSD: Array, relative_PD: Array, real_BS: Array, he
 
 
 def by_distance(scores_BHSP: Array) -> Array:
-    """(B, H, S, S) for frames i and j the score of i at the position i - j, which is its column S - 1 - i + j.
+    """Return (B, H, S, S): for frames i and j the score of i at the position i - j, which is its column S - 1 - i + j.
 
-    With a column put before them, the rows laid end to end and cut anew a column shorter, from place S on, have these
-    columns first.
+    A column is prepended, the rows are concatenated, and the result from place S on is cut into rows of one column
+    less. The columns of the result are then the first ones.
     """
     frames, positions = scores_BHSP.shape[2:]
     padded_BHSP = jnp.pad(scores_BHSP, ((0, 0), (0, 0), (0, 0), (1, 0)))
-    in_line_BHX = padded_BHSP.reshape(*scores_BHSP.shape[:2], -1)[:, :, frames:]
-    return in_line_BHX.reshape(*scores_BHSP.shape[:2], frames, positions)[:, :, :, :frames]
+    flat_BHX = padded_BHSP.reshape(*scores_BHSP.shape[:2], -1)[:, :, frames:]
+    return flat_BHX.reshape(*scores_BHSP.shape[:2], frames, positions)[:, :, :, :frames]
 
 
 def convolution(params: Tree, x_BSD: Array, real_BS: Array) -> Array:
-    """(B, S, D)."""
+    """Return the convolution module's output (B, S, D)."""
     value_BSD, gate_BSD = jnp.split(linear(params, "conv.in", x_BSD), 2, axis=2)
     gated_BSD = jnp.where(real_BS[:, :, None], value_BSD * jax.nn.sigmoid(gate_BSD), 0)
     mixed_BSD = depthwise(gated_BSD, params["conv.depth_weight"]) + params["conv.depth_bias"]

@@ -11,33 +11,33 @@ from jax import lax
 
 from vocabench.impls.on_jax.layer import Array, wide
 
-_NEVER = -1e30  # log-probability of what cannot be: finite, so that no gradient is NaN
+_NEVER = -1e30  # log-probability of the impossible; finite, so that no gradient is NaN
 
 
 def ctc_nll(logits_BSC: Array, frames_B: Array, labels_BT: Array, lengths_B: Array) -> Array:
-    """(B,) -log P(labels | frames) in nats, over all ways to align them; the blank is the last class.
+    """Return (B,) -log P(labels | frames) in nats, over all alignments. The blank is the last class.
 
     Args:
-        logits_BSC: Unnormalised scores.
-        frames_B: Frames of each utterance, from 1; those beyond are not read.
-        labels_BT: Class ids, the blank's not among them; beyond an utterance's last any class.
-        lengths_B: Labels of each utterance.
+        logits_BSC: Unnormalized scores.
+        frames_B: Number of frames of each utterance, from 1. Further frames are not read.
+        labels_BT: Class ids without blanks. Any class may follow the last label of an utterance.
+        lengths_B: Number of labels of each utterance.
 
     Returns:
-        0, without a gradient, where an utterance has too few frames for its labels.
+        The losses. The loss is 0, without a gradient, for an utterance with too few frames for its labels.
     """
     logits_BSC = logits_BSC.astype(wide(logits_BSC.dtype))
     (batch, frames, _), labels = logits_BSC.shape, labels_BT.shape[1]
     total_BS1 = jax.nn.logsumexp(logits_BSC, axis=2, keepdims=True)
-    wanted_BST = jnp.broadcast_to(labels_BT[:, None], (batch, frames, labels))
-    log_label_BST = jnp.take_along_axis(logits_BSC, wanted_BST, axis=2) - total_BS1
+    label_BST = jnp.broadcast_to(labels_BT[:, None], (batch, frames, labels))
+    log_label_BST = jnp.take_along_axis(logits_BSC, label_BST, axis=2) - total_BS1
     log_blank_BS1 = logits_BSC[:, :, -1:] - total_BS1
     never_B1 = jnp.full((batch, 1), _NEVER, logits_BSC.dtype)
-    # From one label to the next without a blank between, unless they are the same.
+    # Log-weight of a step from one label to the next without a blank, which is impossible between equal labels.
     skip_BT = jnp.where(labels_BT[:, 1:] == labels_BT[:, :-1], _NEVER, 0)
     skip_BT = jnp.concatenate([never_B1, skip_BT], axis=1)
 
-    # The alignments so far that end in a blank after t labels, t = 0 .. T, and in the t-th label.
+    # Log-probabilities of alignments that end in a blank after t labels, t = 0 .. T, and of those that end in label t.
     def frame(before: tuple[Array, Array], step: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], None]:
         (blank_BT, label_BT), (log_blank_B1, log_label_BT, real_B1) = before, step
         shifted_BT = jnp.concatenate([never_B1, label_BT], axis=1)

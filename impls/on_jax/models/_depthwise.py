@@ -1,5 +1,6 @@
-"""Depthwise convolution over frames by its taps: products of whole arrays, which XLA on a CPU does many times
-as fast as its own convolution.
+"""Depthwise convolution over frames as a sum over taps.
+
+The products of whole arrays are many times faster on a CPU than XLA's own convolution.
 
 Shape letters: B utterances, S frames, D channels, K taps.
 """
@@ -12,17 +13,17 @@ from jax import lax
 
 from vocabench.impls.on_jax.layer import Array, wide
 
-_UNROLLED = 8  # taps that XLA makes one pass over memory of; more are slow to compile
+_UNROLLED = 8  # taps that XLA fuses into one pass over memory; more are slow to compile
 
 
 @jax.custom_vjp
 def depthwise(x_BSD: Array, weight_DK: Array) -> Array:
-    """(B, S, D) sum over taps k of weight[d, k] x[b, s + k - K // 2, d], with zeros beyond the ends; K is odd."""
+    """Return (B, S, D) the sums over k of weight[d, k] x[b, s + k - K // 2, d], with zero padding and an odd K."""
     return _forward(x_BSD, weight_DK)[0]
 
 
 def _taps(x_BSD: Array, taps: int) -> tuple[Array, Array]:
-    """`x` with K // 2 frames of zeros at both ends, and where in it the frames of each tap begin."""
+    """Return `x` with K // 2 frames of zeros at both ends, and the first frame of each tap in it."""
     return jnp.pad(x_BSD, ((0, 0), (taps // 2, taps // 2), (0, 0))), jnp.arange(taps)
 
 
@@ -39,8 +40,8 @@ def _forward(x_BSD, weight_DK):  # type: ignore[no-untyped-def]
     return sum_BSD.astype(x_BSD.dtype), (x_BSD, weight_DK)
 
 
-def _backward(kept, dsum_BSD):  # type: ignore[no-untyped-def]
-    x_BSD, weight_DK = kept
+def _backward(saved, dsum_BSD):  # type: ignore[no-untyped-def]
+    x_BSD, weight_DK = saved
     padded_BPD, starts_K = _taps(x_BSD, weight_DK.shape[1])
     wide_BSD = dsum_BSD.astype(wide(x_BSD.dtype))
 

@@ -1,6 +1,7 @@
-"""The LSTM of `impls/models/lstm.py` in JAX: a scan, and the same by cuDNN. Parameters are named after a prefix.
+"""The LSTM of `impls/models/lstm.py` in JAX, as a scan and with cuDNN. A prefix identifies its parameters.
 
-Shape letters besides those of `impls/spec.py`: E width of a word's vector, H of the state, G the four gates' 4 H.
+Shape letters besides those of `impls/spec.py`: E width of word vectors, H width of the state, G = 4 H width of the four
+gates.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.device import Device
 from vocabench.impls.on_jax.layer import Array, Tree
 from vocabench.impls.spec import storage
 
@@ -30,36 +31,37 @@ class Lstm(Protocol):
         state: State,
         lengths_B: Array | None = None,
     ) -> tuple[Array, State]:
-        """(B, T, H) outputs and the final state.
+        """Return the outputs (B, T, H) and the final state.
 
         Args:
-            params: Holds `<prefix>_input_weight`, `<prefix>_hidden_weight` and `<prefix>_bias`.
-            prefix: Which LSTM of the network.
+            params: Parameters, among them `<prefix>_input_weight`, `<prefix>_hidden_weight` and `<prefix>_bias`.
+            prefix: Name of the LSTM in the network.
             vectors_VE: Word vectors.
-            inputs_BT: Word ids; beyond a sequence's length any.
-            state: Before the first word.
-            lengths_B: Words of each sequence, from 1: its final state is that after the last, and outputs beyond mean
-                nothing. None where all have T.
+            inputs_BT: Word ids; any ids beyond the length of a sequence.
+            state: State before the first word.
+            lengths_B: Number of words of each sequence, from 1; None if all have T. The final state is the one after
+                the last word, and outputs beyond it are meaningless.
         """
         ...
 
 
-def form_for(device: adapter.Device, dtype: str) -> Lstm:
-    """The fast form there; cuDNN's is float32's, and elsewhere the scan is the only one."""
+def form_for(device: Device, dtype: str) -> Lstm:
+    """Return the fastest form for a device and precision: cuDNN for float32 on a GPU, otherwise the scan."""
     return cudnn_lstm if device.platform == "gpu" and storage(dtype) == "float32" else lstm
 
 
 def zero_state(batch: int, hidden: int, dtype: jnp.dtype) -> State:
+    """Return a state of zeros."""
     return jnp.zeros((batch, hidden), dtype), jnp.zeros((batch, hidden), dtype)
 
 
 def lstm(
     params: Tree, prefix: str, vectors_VE: Array, inputs_BT: Array, state: State, lengths_B: Array | None = None
 ) -> tuple[Array, State]:
-    """See `Lstm`; the products with the inputs are taken out of the recurrence.
+    """Compute the LSTM as a scan, as described by `Lstm`. The products with the inputs precede the recurrence.
 
-    Weights are not transposed: XLA would merge the product of a single token with what is added to it, into a loop that
-    takes three times as long.
+    The products are written as einsums without transposed weights: XLA would fuse the product of a single token with
+    the following addition into a loop that is three times slower.
     """
     inputs_TBE = vectors_VE[inputs_BT.T]
     gates_TBG = jnp.einsum("tbe,ge->tbg", inputs_TBE, params[f"{prefix}_input_weight"]) + params[f"{prefix}_bias"]
@@ -80,7 +82,7 @@ def lstm(
 
 
 def cudnn_weights(params: Tree, prefix: str) -> Array:
-    """The LSTM's parameters in cuDNN's single array: input and hidden weights, then two biases, the second one zero."""
+    """Return the parameters as cuDNN's single array: input and hidden weights, then two biases, the second one zero."""
     bias = params[f"{prefix}_bias"]
     weights = params[f"{prefix}_input_weight"].ravel(), params[f"{prefix}_hidden_weight"].ravel()
     return jnp.concatenate([*weights, bias, jnp.zeros_like(bias)])
@@ -89,7 +91,7 @@ def cudnn_weights(params: Tree, prefix: str) -> Array:
 def cudnn_lstm(
     params: Tree, prefix: str, vectors_VE: Array, inputs_BT: Array, state: State, lengths_B: Array | None = None
 ) -> tuple[Array, State]:
-    """See `Lstm`."""
+    """Compute the LSTM with cuDNN, as described by `Lstm`."""
     from jax.experimental import rnn
 
     inputs_BTE = vectors_VE[inputs_BT]

@@ -1,4 +1,4 @@
-"""The places of a padded batch that hold a target, for the output layer to score those and little padding."""
+"""The places of a padded batch that hold a target, so that the output layer scores little padding."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 
 def pack(targets_BT: NDArray, padding: int, sizes: int = 8) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """What the output layer scores, so that it scores little padding: places among the B * T, and the targets there.
+    """Return the places (N,) among B * T that the output layer scores, and the targets (N,) there.
 
-    Their number N is that of the targets, rounded up to a multiple of B * T / `sizes`: of eight sizes at most an eighth
-    is scored for nothing, and a shape of a batch is compiled for no more than eight N. The rest is place 0 and target
-    `padding`.
+    N is the number of targets, rounded up to a multiple of B * T / `sizes`. With eight sizes at most an eighth of the
+    places is scored in vain, and each shape of a batch is compiled for at most eight N. Unused entries are place 0 and
+    target `padding`.
     """
     targets_P = targets_BT.ravel()
     (places,) = np.nonzero(targets_P != padding)

@@ -1,5 +1,4 @@
-"""The transformer decoder of `impls/models/recognizer.py` in JAX: all units at once in training, one by one in
-decoding.
+"""The transformer decoder of `impls/models/recognizer.py` in JAX: all units in parallel, or one by one.
 
 Shape letters: B utterances, S frames, T units, L blocks, D width, R decoded rows, W rows of an utterance, X longest
 transcript.
@@ -23,7 +22,7 @@ Kept = TypeVar("Kept")
 
 
 class Memory(NamedTuple):
-    """What the decoder's blocks read of the encoder's frames, and which are real."""
+    """Keys and values of the encoder's frames for each block, and the mask of real frames."""
 
     key_LBSD: Array
     value_LBSD: Array
@@ -31,22 +30,24 @@ class Memory(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """What each block has read of the units so far."""
+    """Keys and values of the units so far for each block."""
 
     key_LRXD: Array
     value_LRXD: Array
 
     @classmethod
     def empty(cls, config: RecognizerConfig, rows: int, longest: int, dtype: jnp.dtype) -> Cache:
+        """Return a cache with room for `longest` units of each row."""
         shape = (config.decoder_layers, rows, longest, config.dim)
         return cls(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
     def at(self, rows_R: Array) -> Cache:
-        return Cache(*(kept[:, rows_R] for kept in self))
+        """Return the cache of the given rows."""
+        return Cache(*(array[:, rows_R] for array in self))
 
 
 def remember(params: Tree, frames_BSD: Array, real_BS: Array) -> Memory:
-    """The products of the frames with all blocks' keys and values, which no unit changes."""
+    """Return the frames' keys and values for all blocks, which do not depend on units."""
     blocks = blocks_of(params, "decoder")
 
     def product(part: str) -> Array:
@@ -57,16 +58,16 @@ def remember(params: Tree, frames_BSD: Array, real_BS: Array) -> Memory:
 
 
 def decode(params: Tree, config: RecognizerConfig, memory: Memory, inputs_BT: Array) -> Array:
-    """(B, T, D) the output layer's hidden vectors after each of the units."""
+    """Return the output layer's hidden vectors (B, T, D) after each unit."""
     steps = inputs_BT.shape[1]
     x_BTD = _embed(params, config, inputs_BT, _positions(steps, config))
     before_TT = jnp.tri(steps, dtype=bool)
 
-    def block(x_BTD: Array, own: tuple[Tree, Array, Array]) -> tuple[Array, None]:
+    def block(x_BTD: Array, inputs: tuple[Tree, Array, Array]) -> tuple[Array, None]:
         def self_attention(query_BTD: Array, key_BTD: Array, value_BTD: Array) -> tuple[Array, None]:
             return attend(query_BTD, key_BTD, value_BTD, before_TT, config.heads), None
 
-        params, key_BSD, value_BSD = own
+        params, key_BSD, value_BSD = inputs
         return _block(params, config, x_BTD, (key_BSD, value_BSD, memory.real_BS), self_attention)
 
     x_BTD = run(block, x_BTD, (blocks_of(params, "decoder"), memory.key_LBSD, memory.value_LBSD))
@@ -76,21 +77,21 @@ def decode(params: Tree, config: RecognizerConfig, memory: Memory, inputs_BT: Ar
 def decode_next(
     params: Tree, config: RecognizerConfig, memory: Memory, cache: Cache, inputs_R: Array, position: Array
 ) -> tuple[Array, Cache]:
-    """(R, D) the output layer's hidden vectors after one more unit of each row, and the cache with it.
+    """Return the output layer's hidden vectors (R, D) after one more unit of each row, and the new cache.
 
-    Rows of the same utterance stand together, and are to the frames what the units are in `decode`.
+    Rows of the same utterance are adjacent. They attend to its frames like the units in `decode`.
     """
     rows, longest = cache.key_LRXD.shape[1:3]
     inputs_BW = inputs_R.reshape(len(memory.real_BS), -1)
     x_BWD = _embed(params, config, inputs_BW, _positions(longest, config)[position])
     before_X = jnp.arange(longest) <= position
 
-    def block(carry: tuple[Array, Cache], own: tuple[Array, Tree, Array, Array]) -> tuple[tuple[Array, Cache], None]:
-        number, params, key_BSD, value_BSD = own
+    def block(carry: tuple[Array, Cache], inputs: tuple[Array, Tree, Array, Array]) -> tuple[tuple[Array, Cache], None]:
+        number, params, key_BSD, value_BSD = inputs
         x_BWD, cache = carry
 
         def self_attention(query_BWD: Array, key_BWD: Array, value_BWD: Array) -> tuple[Array, Cache]:
-            # Within the carry, which XLA changes in place.
+            # The carry of a scan is updated in place.
             place, added = (number, 0, position, 0), (1, rows, 1, config.dim)
             new = Cache(
                 lax.dynamic_update_slice(cache.key_LRXD, key_BWD.reshape(added), place),
@@ -115,7 +116,15 @@ def _block(
     frames: tuple[Array, Array, Array],
     self_attention: Callable[[Array, Array, Array], tuple[Array, Kept]],
 ) -> tuple[Array, Kept]:
-    """One block, and what its self-attention, from queries, keys and values (B, T, D), keeps."""
+    """Apply a block, and return its output and the second result of `self_attention`.
+
+    Args:
+        params: Parameters of the block.
+        config: Sizes of the network.
+        x_BTD: Input of the block.
+        frames: Keys, values and mask of the encoder's frames.
+        self_attention: Function of queries, keys and values (B, T, D).
+    """
     normed_BTD = norm(params, "self.norm", x_BTD)
     context_BTD, kept = self_attention(*(linear(params, f"self.{part}", normed_BTD) for part in _PARTS))
     x_BTD += linear(params, "self.out", context_BTD)
@@ -130,7 +139,7 @@ _PARTS = ("query", "key", "value")
 
 
 def _positions(count: int, config: RecognizerConfig) -> Array:
-    """(T, D) of the first places."""
+    """Return the position vectors (T, D) of the first places."""
     return jnp.asarray(sinusoids(np.arange(count), config.dim))
 
 

@@ -10,39 +10,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision
 from vocabench.impls.on_jax.layer import Array, Tree
 from vocabench.impls.on_jax.models import _output
 from vocabench.impls.on_jax.models._output import output_of
+from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
 def mean_vectors(input_ID: Array, bags_NJ: Array) -> Array:
-    """(N, D)."""
+    """Return the mean vector (N, D) of each bag. Negative ids are padding."""
     real_NJ1 = (bags_NJ >= 0)[:, :, None]
     vectors_NJD = jnp.where(real_NJ1, input_ID[jnp.maximum(bags_NJ, 0)], 0)
     return vectors_NJD.sum(axis=1) / real_NJ1.sum(axis=1).astype(input_ID.dtype)
 
 
 class JaxBagModel(BagModel):
-    def __init__(self, spec: LayerSpec, config: BagModelConfig, device: adapter.Device) -> None:
+    """The bag model with a compiled training step, whose parameters are updated in place."""
+
+    def __init__(self, spec: LayerSpec, config: BagModelConfig, device: Device) -> None:
         super().__init__(spec, config)
-        self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
-        self.output = adapter.native(spec, device)
-        with adapter.precision(spec.dtype), jax.default_device(device):
+        self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
+        self.output = native(spec, device)
+        with precision(spec.dtype), jax.default_device(device):
             self.structure = self.output.structure()
         self._step = jax.jit(self._step_of, donate_argnums=(0, 1))
         self._evaluate = jax.jit(self._evaluate_of)
         self._load(self.initial_parameters())
 
     def _load(self, params: Arrays) -> None:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
             self.optimizer = optimizers.init(self.config.optimizer, self.params)
 
     def parameters(self) -> Arrays:
-        with adapter.precision(self.spec.dtype):
+        with precision(self.spec.dtype):
             return _output.to_canonical(self.output, self.structure, self.params)
 
     def _step_of(
@@ -66,14 +69,14 @@ class JaxBagModel(BagModel):
         return self.output.nll(output_of(params), structure, hidden_ND, targets_N).sum()
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Array:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             ids = bags_NJ.astype(np.int32), targets_N.astype(np.int32)
-            extra = adapter.extra_on(self.device, self.next_extra())
+            extra = extra_on(self.device, self.next_extra())
             self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *ids, extra)
             return loss
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             ids = bags_NJ.astype(np.int32), targets_N.astype(np.int32)
             return float(self._evaluate(self.params, self.structure, *ids))
 

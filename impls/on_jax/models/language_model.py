@@ -1,4 +1,4 @@
-"""The LSTM language model of SOHSM section 4.2 in JAX: one compiled step, with its buffers given away and reused."""
+"""The LSTM language model of SOHSM section 4.2 in JAX. See `impls/on_numpy/models/language_model.py`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, to_numpy
 from vocabench.impls.on_jax.layer import Array, Reach, Tree
-from vocabench.impls.on_jax.methods.sohsm import SelfOrganizedHierarchicalSoftmax
 from vocabench.impls.on_jax.models import _lstm, _output
 from vocabench.impls.on_jax.models._lstm import State
 from vocabench.impls.on_jax.models._output import output_of
+from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.ops import sparse_rows
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
@@ -25,19 +25,20 @@ jax.tree_util.register_dataclass(BatchWeights)
 
 
 class JaxLanguageModel(LanguageModel):
-    def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: adapter.Device) -> None:
+    """The language model with a compiled training step, whose parameters are updated in place."""
+
+    def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: Device) -> None:
         super().__init__(spec, config)
-        self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
-        self.output = adapter.native(spec, device)
+        self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
+        self.output = native(spec, device)
         self._lstm = _lstm.form_for(device, spec.dtype)
         self.reorganizations = 0
         self.weights: StatisticsWeights | None = None
-        self.statistics: Array | None = None
-        with adapter.precision(spec.dtype), jax.default_device(device):
+        with precision(spec.dtype), jax.default_device(device):
             self.structure = self.output.structure()
-            if isinstance(self.output, SelfOrganizedHierarchicalSoftmax) and spec.options["interval"]:
+            self.statistics = self.output.blank_statistics()
+            if self.output.reorganizes:
                 self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
-                self.statistics = self.output.blank_statistics()
         self._step = jax.jit(self._step_of, donate_argnums=(0, 1, 2, 3))
         self._make_up = jax.jit(partial(optimizers.make_up, config.optimizer), donate_argnums=(0, 1))
         self._evaluate = jax.jit(self._evaluate_of)
@@ -46,7 +47,7 @@ class JaxLanguageModel(LanguageModel):
         self._load(self.initial_parameters())
 
     def _load(self, params: Arrays) -> None:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
             few_rows = ["embedding", *(f"output.{name}" for name in self.output.FEW_ROWS)]
             optimizer = self.config.optimizer
@@ -60,7 +61,7 @@ class JaxLanguageModel(LanguageModel):
             self.params, self.optimizer = self._make_up(self.params, self.optimizer)
 
     def parameters(self) -> Arrays:
-        with adapter.precision(self.spec.dtype):
+        with precision(self.spec.dtype):
             self._catch_up()
             return _output.to_canonical(self.output, self.structure, self.params)
 
@@ -98,14 +99,12 @@ class JaxLanguageModel(LanguageModel):
             if statistics is None:
                 loss = self.output.loss(output, reach.structure, hidden_ND, reach.targets_N, **reach.extra)
                 return loss, (new_state, None)
-            assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
-            cluster_N, word_N, log_cluster_NC = self.output.nll_parts(output, structure, hidden_ND, targets_N)
-            return (cluster_N + word_N).mean(), (new_state, log_cluster_NC)
+            loss, log_cluster_NC = self.output.observed_loss(output, structure, hidden_ND, targets_N)
+            return loss, (new_state, log_cluster_NC)
 
         tables = sparse_rows.tables(params, rows)
         (loss, (state, log_cluster_NC)), grads = jax.value_and_grad(loss_of, has_aux=True)(tables)
         if statistics is not None:
-            assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
             assert weights is not None
             assert log_cluster_NC is not None
             statistics = self.output.observe(statistics, log_cluster_NC, weights)
@@ -113,7 +112,7 @@ class JaxLanguageModel(LanguageModel):
         return params, optimizer, statistics, state, loss
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Array:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             state = self.train_state if carry and self.train_state is not None else self._zero_state(len(inputs_BT))
             targets_N = targets_BT.ravel()
             weights = None if self.weights is None else self.weights.batch(targets_N)
@@ -125,7 +124,7 @@ class JaxLanguageModel(LanguageModel):
                 self.structure,
                 inputs_BT.astype(np.int32),
                 targets_N.astype(np.int32),
-                adapter.extra_on(self.device, self.next_extra(inputs_BT.ravel())),
+                extra_on(self.device, self.next_extra(inputs_BT.ravel())),
                 weights,
             )
             return loss
@@ -134,14 +133,12 @@ class JaxLanguageModel(LanguageModel):
         self, params: Tree, structure: Tree, state: State, inputs_BT: Array, targets_N: Array
     ) -> tuple[dict[str, Array], State]:
         hidden_ND, state = self._hidden_of(params, inputs_BT, state)
-        output = output_of(params)
-        if isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
-            cluster_N, word_N, _ = self.output.nll_parts(output, structure, hidden_ND, targets_N)
-            return {"nll": (cluster_N + word_N).sum(), "cluster_nll": cluster_N.sum()}, state
-        return {"nll": self.output.nll(output, structure, hidden_ND, targets_N).sum()}, state
+        parts = self.output.nll_parts(output_of(params), structure, hidden_ND, targets_N)
+        sums = {"nll": sum(parts[1:], parts[0]).sum()}
+        return sums if len(parts) == 1 else sums | {"cluster_nll": parts[0].sum()}, state
 
     def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             self._catch_up()
             state = self.eval_state if carry and self.eval_state is not None else self._zero_state(len(inputs_BT))
             ids = (inputs_BT.astype(np.int32), targets_BT.ravel().astype(np.int32))
@@ -149,43 +146,39 @@ class JaxLanguageModel(LanguageModel):
             return {name: float(value) for name, value in sums.items()}
 
     def hidden(self, inputs_BT: NDArray) -> NDArray:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             self._catch_up()
             state = self._zero_state(len(inputs_BT))
-            return adapter.to_numpy(self._hidden(self.params, inputs_BT.astype(np.int32), state)[0])
+            return to_numpy(self._hidden(self.params, inputs_BT.astype(np.int32), state)[0])
 
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             self._catch_up()
             return self._next_words(prompts_BT, self._zero_state(len(prompts_BT)), k)
 
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
         assert self.decode_state is not None
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             h_BH, c_BH = self.decode_state
             return self._next_words(ids_R[:, None], (h_BH[rows_R], c_BH[rows_R]), k)
 
     def _next_words(self, inputs_BT: NDArray, state: State, k: int) -> tuple[NDArray, NDArray]:
-        found = self._next(self.params, self.structure, inputs_BT.astype(np.int32), state, k)
-        values, ids, self.decode_state = found
-        return adapter.to_numpy(values), adapter.to_numpy(ids)
+        values, ids, self.decode_state = self._next(self.params, self.structure, inputs_BT.astype(np.int32), state, k)
+        return to_numpy(values), to_numpy(ids)
 
     def _next_of(
         self, params: Tree, structure: Tree, inputs_BT: Array, state: State, k: int
     ) -> tuple[Array, Array, State]:
         _, state = self._hidden_of(params, inputs_BT, state)
-        # The LSTM's output is its hidden state.
+        # The output of the LSTM is its hidden state.
         return *self.output.topk(output_of(params), structure, state[0], k), state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
-        if not isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
+        if self.statistics is None:
             return None
         self.reorganizations += 1
-        if self.statistics is None:
-            kept_V = np.asarray(self.structure["cluster"], dtype=np.int64)
-            return kept_V, kept_V
         rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             self._catch_up()
             after, before_V, after_V = self.output.reorganized(self.structure, self.statistics, rng)
             move = partial(self._moved, before=self.structure, after=after)
@@ -195,7 +188,6 @@ class JaxLanguageModel(LanguageModel):
         return before_V, after_V
 
     def _moved(self, tree: Tree, before: Tree, after: Tree) -> Tree:
-        assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
         return _output.with_output(tree, self.output.moved(output_of(tree), before, after))
 
     def synchronize(self) -> None:

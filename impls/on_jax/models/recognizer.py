@@ -1,6 +1,6 @@
 """The speech recognizer in JAX. See `impls/on_numpy/models/recognizer.py` for the definition.
 
-Every shape of a batch is compiled anew: callers pad utterances and transcripts to few lengths.
+Each shape of a batch is compiled separately, so callers pad utterances and transcripts to few lengths.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ from numpy.typing import NDArray
 from vocabench.impls.errors import BadInput
 from vocabench.impls.models import stacks
 from vocabench.impls.models.recognizer import PADDING, Recognizer, RecognizerConfig, frames_after
-from vocabench.impls.on_jax import adapter
-from vocabench.impls.on_jax.layer import Array, Tree, pick, put
+from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, put, to_numpy
+from vocabench.impls.on_jax.layer import Array, Tree, pick
 from vocabench.impls.on_jax.models import _blocks, _conformer, _output, _transformer
 from vocabench.impls.on_jax.models._ctc import ctc_nll
 from vocabench.impls.on_jax.models._output import output_of
 from vocabench.impls.on_jax.models._packing import pack
 from vocabench.impls.on_jax.models._transformer import Cache, Memory
+from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class Batch(NamedTuple):
-    """Utterances and transcripts as the compiled functions take them.
+    """Utterances and transcripts for the compiled functions.
 
     Attributes:
-        features_BFM: Of the frames.
-        frames_B: How many of those after the convolutions are real.
-        inputs_BT: What the decoder reads.
-        labels_BT: Units of the transcripts; beyond the last, any.
-        labels_B: How many, without the end.
-        places_N, targets_N: Which of the B * T hidden vectors the output layer scores, and for which units.
+        features_BFM: Features of the frames.
+        frames_B: Number of real frames after the convolutions.
+        inputs_BT: Units that the decoder reads.
+        labels_BT: Units of the transcripts; any units beyond the last one.
+        labels_B: Number of units of each transcript, without the end.
+        places_N: Places among B * T whose hidden vectors the output layer scores.
+        targets_N: Targets at these places.
     """
 
     features_BFM: Array
@@ -48,7 +50,13 @@ class Batch(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """What was listened to and read since, and how many units of each row that is."""
+    """The state of decoding.
+
+    Attributes:
+        memory: Keys and values of the encoded utterances.
+        cache: Keys and values of the units so far.
+        units: Number of units so far of each row.
+    """
 
     memory: Memory
     cache: Cache
@@ -56,11 +64,13 @@ class Decoding(NamedTuple):
 
 
 class JaxRecognizer(Recognizer):
-    def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: adapter.Device) -> None:
+    """The recognizer with a compiled training step, whose parameters are updated in place."""
+
+    def __init__(self, spec: LayerSpec, config: RecognizerConfig, device: Device) -> None:
         super().__init__(spec, config)
-        self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
-        self.output = adapter.native(spec, device)
-        with adapter.precision(spec.dtype), jax.default_device(device):
+        self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
+        self.output = native(spec, device)
+        with precision(spec.dtype), jax.default_device(device):
             self.structure = self.output.structure()
         self._step = jax.jit(self._step_of, donate_argnums=(0, 1))
         self._evaluate = jax.jit(self._evaluate_of)
@@ -70,7 +80,7 @@ class JaxRecognizer(Recognizer):
         self._load(self.initial_parameters())
 
     def _load(self, params: Arrays) -> None:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             self.params = _output.from_canonical(self.output, self.structure, stacks.stack(params), self.dtype)
             self.optimizer = optimizers.init(self.config.optimizer, self.params)
         self.steps = 0
@@ -78,16 +88,16 @@ class JaxRecognizer(Recognizer):
         self.decoding: Decoding | None = None
 
     def parameters(self) -> Arrays:
-        with adapter.precision(self.spec.dtype):
+        with precision(self.spec.dtype):
             return stacks.unstack(_output.to_canonical(self.output, self.structure, self.params))
 
     def _encode(self, params: Tree, features_BFM: Array, frames_B: Array) -> tuple[Array, Array]:
-        """(B, S, D), and (B, S) which of the frames are real."""
+        """Return the encoded frames (B, S, D), and the mask (B, S) of real frames."""
         real_BS = jnp.arange(int(frames_after(features_BFM.shape[1]))) < frames_B[:, None]
         return _conformer.encode(params, self.config, features_BFM.astype(self.dtype), real_BS), real_BS
 
     def _hidden_of(self, params: Tree, frames_BSD: Array, real_BS: Array, batch: Batch) -> Array:
-        """(N, D) what the output layer reads at each of its targets."""
+        """Return the hidden vectors (N, D) of the output layer's targets."""
         memory = _transformer.remember(params, frames_BSD, real_BS)
         hidden_BTD = _transformer.decode(params, self.config, memory, batch.inputs_BT)
         return hidden_BTD.reshape(-1, self.config.dim)[batch.places_N]
@@ -123,7 +133,7 @@ class JaxRecognizer(Recognizer):
     def _unit_losses(
         self, output: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, extra: dict[str, Any]
     ) -> Array:
-        """(N,) smoothed."""
+        """Return the (N,) losses with label smoothing."""
         smoothing = self.config.smoothing
         if not smoothing:
             return self.output.losses(output, structure, hidden_ND, targets_N, **extra)
@@ -131,7 +141,7 @@ class JaxRecognizer(Recognizer):
         if self.spec.definition.train_only_loss:
             losses_N = self.output.losses(output, structure, hidden_ND, targets_N, **extra)
         else:
-            losses_N = -pick(log_probs_NV, targets_N)  # the layer's own, from what smoothing has made anyway
+            losses_N = -pick(log_probs_NV, targets_N)  # the same loss, from values that smoothing needs anyway
         return (1 - smoothing) * losses_N - smoothing * log_probs_NV.mean(axis=1)
 
     def _evaluate_of(self, params: Tree, structure: Tree, batch: Batch) -> Array:
@@ -147,29 +157,29 @@ class JaxRecognizer(Recognizer):
             self.inputs_of(targets_BT),
             np.maximum(targets_BT, 0).astype(np.int32),
             ((targets_BT != PADDING).sum(axis=1) - 1).astype(np.int32),
-            *pack(targets_BT, PADDING, sizes=1),  # units are few: scoring padding costs less than compiling again
+            *pack(targets_BT, PADDING, sizes=1),  # the vocabulary is small: scoring padding is cheaper than compiling
         )
         return Batch(*map(put, arrays))
 
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Array:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             self.steps += 1
             self.params, self.optimizer, loss = self._step(
                 self.params,
                 self.optimizer,
                 self.structure,
                 self._batch(features_BFM, frames_B, targets_BT),
-                adapter.extra_on(self.device, self.next_extra_for(targets_BT)),
+                extra_on(self.device, self.next_extra_for(targets_BT)),
                 self.config.rate_at(self.steps),
             )
             return loss
 
     def evaluate(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> float:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             return float(self._evaluate(self.params, self.structure, self._batch(features_BFM, frames_B, targets_BT)))
 
     def listen(self, features_BFM: NDArray, frames_B: NDArray, longest: int) -> None:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             memory = self._listen(self.params, features_BFM, frames_after(frames_B).astype(np.int32))
         self.heard, self.decoding = (memory, longest), None
 
@@ -179,14 +189,14 @@ class JaxRecognizer(Recognizer):
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         assert self.heard is not None
         memory, longest = self.heard
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             cache = Cache.empty(self.config, len(prompts_BT), longest, self.dtype)
             return self._next_units(Decoding(memory, cache, 0), prompts_BT[:, 0], k)
 
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
         assert self.decoding is not None
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
-            # By itself: with what follows, that would be compiled for each number of kept states.
+        with precision(self.spec.dtype), jax.default_device(self.device):
+            # Compiled separately: the next step would otherwise be compiled for each number of kept states.
             cache = self._kept(self.decoding.cache, rows_R.astype(np.int32))
             return self._next_units(self.decoding._replace(cache=cache), ids_R, k)
 
@@ -195,10 +205,10 @@ class JaxRecognizer(Recognizer):
         longest = cache.key_LRXD.shape[2]
         if units == longest:
             raise BadInput(f"a unit after {units}: allowed: up to the {longest} that `listen` was told of")
-        found = self._next(self.params, self.structure, memory, cache, ids_R.astype(np.int32), units, k)
-        values, ids, cache = found
+        inputs_R = ids_R.astype(np.int32)
+        values, ids, cache = self._next(self.params, self.structure, memory, cache, inputs_R, units, k)
         self.decoding = Decoding(memory, cache, units + 1)
-        return adapter.to_numpy(values), adapter.to_numpy(ids)
+        return to_numpy(values), to_numpy(ids)
 
     def _next_of(
         self, params: Tree, structure: Tree, memory: Memory, cache: Cache, ids_R: Array, position: Array, k: int

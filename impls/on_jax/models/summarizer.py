@@ -1,6 +1,6 @@
 """The encoder-decoder in JAX. See `impls/on_numpy/models/summarizer.py` for the definition.
 
-Every shape of a batch is compiled anew: callers pad sources and targets to few lengths.
+Each shape of a batch is compiled separately, so callers pad sources and targets to few lengths.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.models.summarizer import PADDING, Summarizer, SummarizerConfig
-from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, to_numpy
 from vocabench.impls.on_jax.layer import Array, Tree, wide
 from vocabench.impls.on_jax.models import _lstm, _output
 from vocabench.impls.on_jax.models._lstm import State
 from vocabench.impls.on_jax.models._output import output_of
 from vocabench.impls.on_jax.models._packing import pack
+from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class Memory(NamedTuple):
-    """The encoder's states and which of them are those of words: what the decoder reads."""
+    """The encoder's states, and the mask of those that belong to words."""
 
     state_BSH: Array
     real_BS: Array
 
 
 def attend(params: Tree, states_BTH: Array, memory: Memory) -> Array:
-    """(B, T, H) the output layer's hidden vectors, from the decoder's states.
+    """Return the output layer's hidden vectors (B, T, H) from the decoder's states.
 
-    W_a multiplies the decoder's states, not the memory: they are fewer in training, no more than the memory's over a
-    whole search of usual width and length, and nothing else is to be kept.
+    W_a multiplies the decoder's states instead of the memory. In training there are fewer of them, in a typical search
+    not more, and no product with the memory has to be kept.
     """
     kind = wide(states_BTH.dtype)
     query_BTH = states_BTH @ params["attention_weight"]
@@ -46,12 +47,14 @@ def attend(params: Tree, states_BTH: Array, memory: Memory) -> Array:
 
 
 class JaxSummarizer(Summarizer):
-    def __init__(self, spec: LayerSpec, config: SummarizerConfig, device: adapter.Device) -> None:
+    """The encoder-decoder with a compiled training step, whose parameters are updated in place."""
+
+    def __init__(self, spec: LayerSpec, config: SummarizerConfig, device: Device) -> None:
         super().__init__(spec, config)
-        self.device, self.dtype = device, adapter.JAX_DTYPES[spec.dtype]
-        self.output = adapter.native(spec, device)
+        self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
+        self.output = native(spec, device)
         self._lstm = _lstm.form_for(device, spec.dtype)
-        with adapter.precision(spec.dtype), jax.default_device(device):
+        with precision(spec.dtype), jax.default_device(device):
             self.structure = self.output.structure()
         self._step = jax.jit(self._step_of, donate_argnums=(0, 1))
         self._evaluate = jax.jit(self._evaluate_of)
@@ -60,14 +63,14 @@ class JaxSummarizer(Summarizer):
         self._load(self.initial_parameters())
 
     def _load(self, params: Arrays) -> None:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
             self.optimizer = optimizers.init(self.config.optimizer, self.params)
         self.memory: Memory | None = None
         self.decode_state: State | None = None
 
     def parameters(self) -> Arrays:
-        with adapter.precision(self.spec.dtype):
+        with precision(self.spec.dtype):
             return _output.to_canonical(self.output, self.structure, self.params)
 
     def _encode(self, params: Tree, sources_BS: Array) -> tuple[Memory, State]:
@@ -82,7 +85,7 @@ class JaxSummarizer(Summarizer):
         return self._lstm(params, "decoder", params["target_embedding"], inputs_BT, state)
 
     def _hidden_of(self, params: Tree, sources_BS: Array, inputs_BT: Array, places_N: Array) -> Array:
-        """(N, H) the output layer's hidden vectors at these places."""
+        """Return the output layer's hidden vectors (N, H) at these places."""
         memory, state = self._encode(params, sources_BS)
         states_BTH, _ = self._decode(params, inputs_BT, state)
         return attend(params, states_BTH, memory).reshape(-1, self.config.hidden)[places_N]
@@ -116,30 +119,32 @@ class JaxSummarizer(Summarizer):
         return sources_BS.astype(np.int32), self.inputs_of(targets_BT), *pack(targets_BT, PADDING)
 
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Array:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             batch = self._batch(sources_BS, targets_BT)
-            extra = adapter.extra_on(self.device, self.next_extra_for(targets_BT))
+            extra = extra_on(self.device, self.next_extra_for(targets_BT))
             self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *batch, extra)
             return loss
 
     def evaluate(self, sources_BS: NDArray, targets_BT: NDArray) -> float:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
+        with precision(self.spec.dtype), jax.default_device(self.device):
             return float(self._evaluate(self.params, self.structure, *self._batch(sources_BS, targets_BT)))
 
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
-            found = self._prime(self.params, self.structure, prompts_BT.astype(np.int32), k)
-            values, ids, self.decode_state, self.memory = found
-            return adapter.to_numpy(values), adapter.to_numpy(ids)
+        with precision(self.spec.dtype), jax.default_device(self.device):
+            values, ids, self.decode_state, self.memory = self._prime(
+                self.params, self.structure, prompts_BT.astype(np.int32), k
+            )
+            return to_numpy(values), to_numpy(ids)
 
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
         assert self.decode_state is not None
-        with adapter.precision(self.spec.dtype), jax.default_device(self.device):
-            # Taken here: within the compiled function, it would be compiled for each number of kept states.
-            h_RH, c_RH = (kept[rows_R] for kept in self.decode_state)
-            found = self._extend(self.params, self.structure, self.memory, ids_R.astype(np.int32), (h_RH, c_RH), k)
-            values, ids, self.decode_state = found
-            return adapter.to_numpy(values), adapter.to_numpy(ids)
+        with precision(self.spec.dtype), jax.default_device(self.device):
+            # Gathered outside of the compiled function, which would otherwise be compiled for each number of states.
+            h_RH, c_RH = (state_BH[rows_R] for state_BH in self.decode_state)
+            values, ids, self.decode_state = self._extend(
+                self.params, self.structure, self.memory, ids_R.astype(np.int32), (h_RH, c_RH), k
+            )
+            return to_numpy(values), to_numpy(ids)
 
     def _prime_of(self, params: Tree, structure: Tree, sources_BS: Array, k: int) -> tuple[Array, Array, State, Memory]:
         memory, state = self._encode(params, sources_BS)

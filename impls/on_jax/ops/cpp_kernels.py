@@ -1,5 +1,7 @@
-"""Our kernels in C++ (`impls/cpp`), as operations of XLA's: both levels of two-level layers, binary trees, and fused
-softmax."""
+"""Our C++ kernels (`impls/cpp`) as XLA operations.
+
+They compute both levels of two-level layers, binary trees, fused softmax and matrix products.
+"""
 
 from __future__ import annotations
 
@@ -29,28 +31,29 @@ _TARGETS = (
 
 
 def known(dtype: str) -> bool:
-    """Whether there are kernels for vectors of a spec's `dtype` on the device that JAX takes by itself: a CPU."""
+    """Return whether there are kernels for vectors of a spec's `dtype` on JAX's default device, which must be a CPU."""
     return dtype == "float32" and jax.default_backend() == "cpu" and _registered()
 
 
 def multiplies(dtype: str) -> bool:
-    """Whether they multiply large matrices of `dtype` there faster than JAX does."""
+    """Return whether they multiply large matrices of `dtype` faster than JAX."""
     return cpp.multiplies_fastest() and known(dtype)
 
 
 def scores(
     hidden_ND: Array, row_N: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, end_C: Array
 ) -> Array:
-    """(N, S) of each token, sorted by cluster, with the words of its cluster; -inf in empty slots. 0 of tokens beyond
-    the last cluster's.
+    """Return the (N, S) scores of each token, sorted by cluster, with the words of its cluster.
+
+    Scores are -inf in empty slots, and 0 for tokens that belong to no cluster.
 
     Args:
         hidden_ND: Vectors in float32.
-        row_N: int32: that of each token.
+        row_N: int32, the row of `hidden_ND` of each token.
         slab_CSD: Word vectors by cluster and slot.
         bias_CS: Word biases, or None.
-        word_CS: int32: the word in each slot; negative in empty slots, which come last.
-        end_C: int32: one past the last token of each cluster.
+        word_CS: int32, the word in each slot; negative in empty slots, which come last.
+        end_C: int32, one past the last token of each cluster.
     """
     out = jax.ShapeDtypeStruct((len(row_N), slab_CSD.shape[1]), jnp.float32)
     return _call(_SCORES, out)(slab_CSD, word_CS, hidden_ND, row_N, end_C, _or_none(bias_CS))
@@ -58,14 +61,15 @@ def scores(
 
 def losses(
     hidden_ND: Array, row_N: Array, slot_N: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, end_C: Array,
-    *, learns: bool,
+    *, differentiated: bool,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """(N,) of each token, sorted by cluster, -log P of the word in `slot_N` among those of its cluster.
+    """Return the (N,) negative log-likelihoods of tokens sorted by cluster, and their gradients.
 
-    And if it `learns`, else of no rows, (N, S) their gradients by the scores, and (N, D) those by the hidden vectors,
-    each of which is one token's. All are 0 of tokens beyond the last cluster's.
+    The likelihood is that of the word in `slot_N` among those of its cluster. The gradients are those with respect to
+    the scores (N, S) and the hidden vectors (N, D), one vector for each token. They have no rows unless
+    `differentiated`. All results are 0 for tokens that belong to no cluster.
     """
-    tokens = len(row_N) if learns else 0
+    tokens = len(row_N) if differentiated else 0
     shapes = row_N.shape, (tokens, slab_CSD.shape[1]), (tokens, hidden_ND.shape[1])
     call = _call(_CLUSTER_LOSSES, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
     return call(slab_CSD, word_CS, hidden_ND, row_N, end_C, slot_N, _or_none(bias_CS))
@@ -75,7 +79,7 @@ def gradients(
     excess_NS: Array, weight_N: Array, hidden_ND: Array, row_N: Array, slab_CSD: Array, bias_CS: Array | None,
     word_CS: Array, end_C: Array,
 ) -> tuple[Array, Array | None]:  # fmt: skip
-    """Those by the words (C, S, D) and by their biases (C, S) of the sum of `losses`, each times its weight."""
+    """Return the gradients of the weighted sum of `losses` with respect to words (C, S, D) and biases (C, S)."""
     shapes = slab_CSD.shape, word_CS.shape if bias_CS is not None else (0, 0)
     call = _call(_BY_WORDS, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
     dslab_CSD, dbias_CS = call(slab_CSD, word_CS, hidden_ND, row_N, end_C, excess_NS, weight_N)
@@ -85,9 +89,10 @@ def gradients(
 def likeliest(
     hidden_ND: Array, log_cluster_NC: Array, slab_CSD: Array, bias_CS: Array | None, word_CS: Array, k: int
 ) -> tuple[Array, Array, Array]:
-    """Values and ids (N, K) of the k likeliest words, best first, equals by their ids, and (N,) the share of the
-    clusters that were looked through for them: 0 of a row that is no numbers, whose words are of no meaning."""
-    call = _call(_LIKELIEST, _found(len(hidden_ND), k))
+    """Return values and ids (N, K) of the k likeliest words, best first and ties by id, and the (N,) share of clusters
+    searched: 0 for rows that contain NaN, whose words are meaningless.
+    """
+    call = _call(_LIKELIEST, _best_shapes(len(hidden_ND), k))
     return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, log_cluster_NC)
 
 
@@ -95,20 +100,27 @@ def likeliest_of_hidden(
     hidden_ND: Array, projected: Projected, upper: Sequence[Array | None], slab_CSD: Array, bias_CS: Array | None,
     word_CS: Array, k: int,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """As `likeliest`, of hidden vectors whose upper level is made by the kernel too.
+    """Return the same as `likeliest`, but also compute the upper level with the kernel.
 
     Args:
-        projected: What projections make of vectors.
-        upper: What `vocabench.impls.on_numpy.methods.sohsm.UPPER_LEVEL` names.
+        hidden_ND: Hidden vectors in float32.
+        projected: The form of the projections.
+        upper: Parameters of the upper level, in the order of `sohsm.UPPER_LEVEL`; None for one that is missing.
+        slab_CSD: Word vectors by cluster and slot.
+        bias_CS: Word biases, or None.
+        word_CS: The word in each slot, as in `scores`.
+        k: Number of words.
     """
-    call = _call(_OF_HIDDEN, _found(len(hidden_ND), k))
-    numbers = {name: np.float32(number) for name, number in projected._asdict().items()}
-    return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper), **numbers)
+    call = _call(_OF_HIDDEN, _best_shapes(len(hidden_ND), k))
+    factors = {name: np.float32(factor) for name, factor in projected._asdict().items()}
+    return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper), **factors)
 
 
 def linear(hidden_ND: Array, weight_VD: Array) -> Array:
-    """(N, V) h W^T in the dtype of W and in at least float32, as `product`: by the kernels, or its gradient by W alone,
-    where they are fastest."""
+    """Return h W^T (N, V) like `product`, with the kernels where they are fastest.
+
+    On some processors only the gradient with respect to W is computed by the kernels.
+    """
     if len(hidden_ND) == 1 or not known(weight_VD.dtype.name):
         return product(hidden_ND, weight_VD)
     if cpp.multiplies_fastest():
@@ -137,7 +149,7 @@ _linear.defvjp(_linear_forward, _linear_backward)
 
 @jax.custom_vjp
 def _weight_gradient(dscores_NV: Array, hidden_ND: Array) -> Array:
-    """(V, D) the gradient of h W^T by W; differentiable as often as wanted."""
+    """Return the gradient (V, D) of h W^T with respect to W; differentiable any number of times."""
     out = jax.ShapeDtypeStruct((dscores_NV.shape[1], hidden_ND.shape[1]), jnp.float32)
     return _call(_BY_WEIGHT, out)(dscores_NV, hidden_ND)
 
@@ -150,7 +162,7 @@ _weight_gradient.defvjp(
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _product(left: Array, right: Array, left_by_columns: bool = False, right_by_columns: bool = False) -> Array:
-    """The products of the rows, or columns, of one with those of the other; differentiable as often as wanted."""
+    """Return the products of the rows, or columns, of both matrices; differentiable any number of times."""
     rows, depth = left.shape[::-1] if left_by_columns else left.shape
     columns = right.shape[1 if right_by_columns else 0]
     if not cpp.is_worth_splitting(rows, depth, columns):
@@ -169,14 +181,15 @@ def _product_backward(
     left_by_columns: bool, right_by_columns: bool, factors: tuple[Array, Array], dproduct: Array
 ) -> tuple[Array, Array]:
     left, right = factors
-    of_right, of_left = (right, not right_by_columns), (left, not left_by_columns)
-    dleft = _of_either(of_right, (dproduct, False)) if left_by_columns else _of_either((dproduct, False), of_right)
-    dright = _of_either(of_left, (dproduct, True)) if right_by_columns else _of_either((dproduct, True), of_left)
+    flipped_right, flipped_left = (right, not right_by_columns), (left, not left_by_columns)
+    by_rows, by_columns = (dproduct, False), (dproduct, True)
+    dleft = _oriented(flipped_right, by_rows) if left_by_columns else _oriented(by_rows, flipped_right)
+    dright = _oriented(flipped_left, by_columns) if right_by_columns else _oriented(by_columns, flipped_left)
     return dleft, dright
 
 
-def _of_either(left: tuple[Array, bool], right: tuple[Array, bool]) -> Array:
-    """Of factors with whether their columns are meant."""
+def _oriented(left: tuple[Array, bool], right: tuple[Array, bool]) -> Array:
+    """Return `_product` of two matrices, each with whether to use its columns."""
     return _product(left[0], right[0], left[1], right[1])
 
 
@@ -184,32 +197,36 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 def path_losses(hidden_ND: Array, node_weight: Array, paths: Paths) -> tuple[Array, Array, Array]:
-    """(N,) sums over paths of -log sigma(sign x r.h), and their derivatives by the products r.h (N, L) and by the
-    hidden vectors (N, D)."""
+    """Return the (N,) sums over paths of -log sigma(sign x r.h), and their derivatives.
+
+    The derivatives are those with respect to the products r.h (N, L) and the hidden vectors (N, D).
+    """
     shapes = hidden_ND.shape[:1], paths.index_NL.shape, hidden_ND.shape
     out = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
     return _call(_PATH_LOSSES, out)(hidden_ND, *paths, node_weight)
 
 
 def path_gradients(dscores_NL: Array, hidden_ND: Array, node_weight: Array, paths: Paths) -> Array:
-    """(nodes, D) what derivatives by the products give by the nodes."""
+    """Return the gradients (nodes, D) of the nodes, from the derivatives with respect to the products r.h."""
     return _call(_BY_NODES, jax.ShapeDtypeStruct(node_weight.shape, jnp.float32))(hidden_ND, *paths, dscores_NL)
 
 
 def likeliest_leaves(hidden_ND: Array, node_weight: Array, children: Array, k: int) -> tuple[Array, Array, Array]:
-    """Values and numbers (N, K) of a tree's k likeliest leaves, best first, equals by their numbers, and (N,) the share
-    of the nodes that were looked at for them: 0 of a row that is no numbers."""
-    return _call(_LEAVES, _found(len(hidden_ND), k))(node_weight, children, hidden_ND)
+    """Return values and numbers (N, K) of a tree's k likeliest leaves, and the (N,) share of nodes visited.
+
+    Leaves are ordered best first, ties by number. The share is 0 for rows that contain NaN.
+    """
+    return _call(_LEAVES, _best_shapes(len(hidden_ND), k))(node_weight, children, hidden_ND)
 
 
 def leaves_of_beam(
     hidden_ND: Array, node_weight: Array, children: Array, k: int, width: int
 ) -> tuple[Array, Array, Array]:
-    """As `likeliest_leaves`, of the leaves that the `width` likeliest ways of each level lead to."""
-    return _call(_BEAM, _found(len(hidden_ND), k))(node_weight, children, hidden_ND, width=np.int32(width))
+    """Return the same as `likeliest_leaves`, but only for leaves below the `width` likeliest prefixes of each level."""
+    return _call(_BEAM, _best_shapes(len(hidden_ND), k))(node_weight, children, hidden_ND, width=np.int32(width))
 
 
-def _found(rows: int, k: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+def _best_shapes(rows: int, k: int) -> tuple[jax.ShapeDtypeStruct, ...]:
     shapes = ((rows, k), jnp.float32), ((rows, k), jnp.int32), ((rows,), jnp.float32)
     return tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes)
 
@@ -217,12 +234,12 @@ def _found(rows: int, k: int) -> tuple[jax.ShapeDtypeStruct, ...]:
 def fused_softmax(
     hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, most: int
 ) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Total and gradients as `impls/cpp/fused_softmax.h` has them; targets in int32."""
+    """Return the total and the gradients that `impls/cpp/fused_softmax.h` describes; targets are int32."""
     shapes = (), hidden_ND.shape, weight_VD.shape, bias_V.shape
     call = _call(_FUSED, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
     by_unit = cpp.fuses_by_unit(len(hidden_ND), most, weight_VD.shape[1])
-    numbers = {"most": np.int32(most), "by_unit": np.int32(by_unit)}
-    total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, **numbers)
+    sizes = {"most": np.int32(most), "by_unit": np.int32(by_unit)}
+    total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, **sizes)
     return total, tuple(gradients)
 
 
@@ -231,7 +248,7 @@ def _or_none(array: Array | None) -> Array:
 
 
 def threads() -> int:
-    """As many as XLA has in its pools."""
+    """Return the number of threads in XLA's pools."""
     return int(os.environ.get("NPROC") or cpus.usable())
 
 

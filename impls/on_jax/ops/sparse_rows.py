@@ -1,10 +1,11 @@
-"""Few rows of large arrays: which ones a batch reads, a table of them, and their change in place.
+"""Few rows of large arrays: the list of rows that a batch reads, a table of them, and their update in place.
 
-Shapes must be known before a batch is, so a list of rows has room for the most that there can be. Its rows stand at its
-end, each once; the places before them hold a number beyond the last row, which is read as any row and never written.
-Loops visit the places that hold rows, so that the room costs little more than to be cleared.
+Shapes must be known before the batch, so a list of rows has room for as many rows as there can be. Its rows are at its
+end, each once. The unused places before them hold a number beyond the last row, which is read as an arbitrary row and
+never written. Loops visit only the places that hold rows, so that the unused room costs little more than clearing it.
 
-Shape letters besides those of `impls/spec.py`: R ids, U places of a list, B places visited together.
+Shape letters besides those of `impls/spec.py`: R ids, U places of a list, B places
+visited together.
 """
 
 from __future__ import annotations
@@ -22,33 +23,34 @@ Arrays = tuple[Array, ...]
 
 
 def distinct(ids_R: Array, size: int, room: int) -> tuple[Array, Array]:
-    """A list (U,) of the rows that ids name, and (R,) the place of each id in it.
+    """Return a list (U,) of the rows that occur in the ids, and the place (R,) of each id in the list.
 
     Args:
-        ids_R: From 0, below `size`, or `size` itself, which names no row and has no place.
-        size: Of the arrays that rows are of.
-        room: U, at least as many as there are rows.
+        ids_R: Row numbers below `size`, or `size` itself for no row, which has no place in the list.
+        size: Number of rows of the arrays.
+        room: Length U of the list, at least the number of different rows.
     """
-    every_R = jnp.arange(len(ids_R), dtype=jnp.int32)
-    speaker_R = jnp.zeros(size + 1, jnp.int32).at[ids_R].max(every_R)[ids_R]  # the last of equals, for all of them
-    count_R = jnp.cumsum((speaker_R == every_R) & (ids_R < size), dtype=jnp.int32)
-    place_R = jnp.where(ids_R < size, room - count_R[speaker_R], room)
+    index_R = jnp.arange(len(ids_R), dtype=jnp.int32)
+    last_R = jnp.zeros(size + 1, jnp.int32).at[ids_R].max(index_R)[ids_R]  # the last index with the same id
+    count_R = jnp.cumsum((last_R == index_R) & (ids_R < size), dtype=jnp.int32)
+    place_R = jnp.where(ids_R < size, room - count_R[last_R], room)
     return jnp.full(room, size, jnp.int32).at[place_R].set(ids_R, mode="drop"), place_R
 
 
 def tables(params: Tree, rows: Tree) -> Tree:
-    """`params` with the listed rows (U, ...) in place of the arrays that rows are listed of."""
+    """Return `params` with each array that has a list of rows replaced by these rows (U, ...)."""
     return params | {name: params[name].at[rows_U].get(mode="clip") for name, rows_U in rows.items()}
 
 
-def change(rows_U: Array, arrays: Arrays, changed: Callable[..., Arrays], *given: Array) -> Arrays:
-    """`arrays` (V, ...) with the listed rows changed, in place where XLA may write to them.
+def change(rows_U: Array, arrays: Arrays, changed: Callable[..., Arrays], *inputs: Array) -> Arrays:
+    """Return `arrays` (V, ...) with the listed rows changed, in place where XLA can reuse the buffers.
 
     Args:
         rows_U: A list of rows.
-        arrays: Of equal length.
-        changed: From rows (B, ...) of each array, as a tuple, and rows of what is given, to the new rows of each array.
-        given: (U, ...) more that the change needs, in order of the list.
+        arrays: Arrays of equal length.
+        changed: Function from the rows (B, ...) of each array, as a tuple, and the rows of each of `inputs`, to the new
+            rows of each array.
+        *inputs: Further inputs (U, ...) of `changed`, in the order of the list.
     """
     size, together = len(arrays[0]), min(_TOGETHER, len(rows_U))
     rows = len(rows_U) - jnp.argmax(rows_U < size)
@@ -56,9 +58,9 @@ def change(rows_U: Array, arrays: Arrays, changed: Callable[..., Arrays], *given
     def visit(number: Array, arrays: Arrays) -> Arrays:
         end = len(rows_U) - number * together
         start = jnp.maximum(end - together, 0)
-        row_B, *given_B = (lax.dynamic_slice_in_dim(each, start, together) for each in (rows_U, *given))
-        row_B = jnp.where(start + jnp.arange(together) < end, row_B, size)  # the last visit begins where it can
-        new = changed(tuple(array.at[row_B].get(mode="clip") for array in arrays), *given_B)
+        row_B, *inputs_B = (lax.dynamic_slice_in_dim(array, start, together) for array in (rows_U, *inputs))
+        row_B = jnp.where(start + jnp.arange(together) < end, row_B, size)  # the last visit may overlap the one before
+        new = changed(tuple(array.at[row_B].get(mode="clip") for array in arrays), *inputs_B)
         return tuple(array.at[row_B].set(value, mode="drop") for array, value in zip(arrays, new, strict=True))
 
     return lax.fori_loop(0, (rows + together - 1) // together, visit, arrays)

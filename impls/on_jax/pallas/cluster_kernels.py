@@ -1,11 +1,11 @@
-"""The softmax within a word's cluster by Pallas kernels, so that whole layers are few, and words are read once.
+"""The softmax within a word's cluster by Pallas kernels: few launches for a whole layer, and each word is read once.
 
-Triton compiles them; they are those of `impls/on_torch/triton/cluster_kernels.py`. Forward a program takes a tile of a
-cluster's tokens through the cluster's words: while these are in the chip's own memory, it sums, beside the
-exponentials, the words that they weigh, which is the gradient by the hidden vectors; the backward pass only scales
-that. The scores (N, S), few beside the words, are kept: from them backward makes the gradient by words, and reads no
-word again. Each number is summed by one program, in one order: no atomic addition, and the same bits every time. Slots
-without a word and clusters without a token are not read; their gradients are written as zeros.
+They follow `impls/on_torch/triton/cluster_kernels.py`. In the forward pass a program takes a tile of a cluster's tokens
+through the cluster's words. While these are in on-chip memory, it sums the exponentials and the words weighted with
+them, which give the gradient with respect to the hidden vectors; the backward pass only scales that. The scores (N, S),
+small beside the words, are kept: the backward pass computes the gradient with respect to the words from them and reads
+no word again. Each sum is computed by one program in a fixed order, without atomic additions, so that results are
+deterministic. Empty slots and clusters without tokens are not read; their gradients are written as zeros.
 """
 
 from __future__ import annotations
@@ -23,14 +23,21 @@ from jax.experimental.pallas import triton as plgpu
 from vocabench.impls.on_jax.layer import Array
 from vocabench.impls.on_jax.pallas.support import How, call, iota, loop, up
 
-_TOKENS = 16  # of a tile: a cluster has a dozen or fewer
-_BLOCKS = 8  # of words, which a program takes through one tile of tokens
-_PROGRAMS = 32  # of a cluster, between which the tiles of its tokens are dealt
-_SORTED = 1024  # tokens that are looked at together
+_TOKENS = 16  # tokens of a tile; a cluster has a dozen or fewer
+_BLOCKS = 8  # blocks of words that a program multiplies with one tile of tokens
+_PROGRAMS = 32  # programs of a cluster, which share the tiles of its tokens
+_SORTED = 1024  # tokens that the sort reads at a time
 
 
 class _Tiles(NamedTuple):
-    """Words and columns of a tile, powers of two, and how many warps and loads under way there are."""
+    """The sizes of a kernel's tiles, and its launch parameters.
+
+    Attributes:
+        words: Words of a tile, a power of two.
+        columns: Columns of a tile, a power of two.
+        warps: Warps of a program.
+        stages: Stages of software pipelining.
+    """
 
     words: int
     columns: int
@@ -39,54 +46,58 @@ class _Tiles(NamedTuple):
 
     @classmethod
     def forward(cls, slab_CSD: Array) -> _Tiles:
-        """Whole vectors: of wide ones the fewest words that a matrix unit takes, and no second load, for which there is
-        no room."""
+        """Return tiles with whole vectors.
+
+        Wide vectors leave room for only 16 words, the fewest of a tensor core, and for no second stage.
+        """
         columns = max(16, pl.next_power_of_2(slab_CSD.shape[2]))
         words = min(64, 2**15 // (columns * slab_CSD.dtype.itemsize))
         return cls(max(16, words), columns, warps=4, stages=3 if words >= 16 else 1)
 
     @classmethod
     def backward(cls, slab_CSD: Array, tf32: bool) -> _Tiles:
+        """Return tiles for the gradient with respect to the words."""
         half = slab_CSD.dtype.itemsize == 2
         columns = min(512 if half else 256 if tf32 else 128, max(16, pl.next_power_of_2(slab_CSD.shape[2])))
         return cls(16 if half or tf32 else 32, columns, warps=4, stages=3)
 
     def call(self, kernel: Any, out: Any, grid: tuple[int, ...], how: How) -> Any:
-        """`kernel` with tiles of this size, as an operation that returns arrays like `out`."""
+        """Return `kernel` with tiles of this size, as an operation that returns arrays like `out`."""
         return call(partial(kernel, tiles=self, tf32=how.tf32), out, grid, self.warps, self.stages, how.interpret)
 
 
 class _Tile(NamedTuple):
-    """Tokens of one cluster, in a kernel; N in a place that is not `real`."""
+    """Tokens of one cluster in a kernel; N in places that are not `real`."""
 
     token_T: Array
     real_T: Array
 
     def loaded(self, vectors_NX: Any, x_X: Array, real_X: Array, other: float = 0.0) -> Array:
-        """(T, X) some numbers of the tokens' vectors; `other` where there are none."""
+        """Return columns (T, X) of the tokens' vectors, and `other` outside of them."""
         at_TX, real_TX = self._at(x_X, real_X)
         return plgpu.load(vectors_NX.at[at_TX], mask=real_TX, other=other)
 
     def store(self, vectors_NX: Any, x_X: Array, real_X: Array, values_TX: Array) -> None:
+        """Store columns (T, X) of the tokens' vectors."""
         at_TX, real_TX = self._at(x_X, real_X)
         plgpu.store(vectors_NX.at[at_TX], values_TX, mask=real_TX)
 
     def _at(self, x_X: Array, real_X: Array) -> tuple[tuple[Array, Array], Array]:
         return (self.token_T[:, None], x_X[None, :]), self.real_T[:, None] & real_X[None, :]
 
-    def numbers(self, of_N: Any, other: float) -> Array:
-        """(T,) of the tokens."""
-        return plgpu.load(of_N.at[self.token_T], mask=self.real_T, other=other)
+    def values(self, values_N: Any, other: float) -> Array:
+        """Return the values (T,) of the tokens, and `other` in places that are not real."""
+        return plgpu.load(values_N.at[self.token_T], mask=self.real_T, other=other)
 
 
 class _Batch(NamedTuple):
-    """A batch sorted by cluster: arrays, and in a kernel references to them.
+    """A batch sorted by cluster: arrays, or references to them in a kernel.
 
     Attributes:
         order_N: Positions in the batch.
-        slot_N: Of the target words, not sorted.
-        begin_C: Where the tokens of each cluster begin among the sorted ones; with one place more.
-        size_C: Words of each cluster, which stand in its first slots.
+        slot_N: Slot of each target, not sorted.
+        begin_C: First sorted token of each cluster, with one more entry for the end.
+        size_C: Number of words of each cluster, which are in its first slots.
     """
 
     order_N: Any
@@ -96,6 +107,7 @@ class _Batch(NamedTuple):
 
     @classmethod
     def of(cls, cluster_N: Array, slot_N: Array, word_CS: Array, interpret: bool) -> _Batch:
+        """Sort tokens by their clusters."""
         tokens, programs = len(cluster_N), len(word_CS) + 1
         out = [jax.ShapeDtypeStruct((size,), jnp.int32) for size in (tokens, programs)]
         sort = call(_sort_kernel, out, (programs,), 4, 1, interpret)
@@ -103,7 +115,7 @@ class _Batch(NamedTuple):
         return cls(order_N, slot_N.astype(jnp.int32), begin_C, (word_CS >= 0).sum(axis=1, dtype=jnp.int32))
 
     def tile(self, first: Array, end: Array) -> _Tile:
-        """In a kernel: the tokens from a place of the sorted batch on, before `end`."""
+        """Return the sorted tokens from `first` on, before `end`, in a kernel."""
         place_T = first + iota(_TOKENS)
         real_T = place_T < end
         tokens = self.order_N.shape[0]
@@ -111,8 +123,13 @@ class _Batch(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What the forward pass keeps for the backward one: log sums of exponentials, scores with the words of the cluster,
-    and gradients by the hidden vectors of a loss whose own gradient is 1."""
+    """The results that the forward pass keeps for the backward pass.
+
+    Attributes:
+        log_sum_N: Log-sum-exp of the scores.
+        scores_NS: Scores of the words of the cluster.
+        dhidden_ND: Gradients of the losses with respect to the hidden vectors.
+    """
 
     log_sum_N: Array
     scores_NS: Array
@@ -120,22 +137,22 @@ class _Kept(NamedTuple):
 
 
 def _sort_kernel(cluster_N, order_N, begin_C):  # type: ignore[no-untyped-def]
-    """The tokens of each cluster in their order, those of none of them last, and where they begin."""
+    """Write the tokens of each cluster in order, those of no cluster last, and where they begin."""
     cluster, tokens = pl.program_id(0), cluster_N.shape[0]
 
-    def looked_at(number: Array) -> tuple[Array, Array]:
+    def read(number: Array) -> tuple[Array, Array]:
         token_B = number * _SORTED + iota(_SORTED)
         return token_B, plgpu.load(cluster_N.at[token_B], mask=token_B < tokens, other=begin_C.shape[0])
 
     def count(number: Array, before: Array) -> Array:
-        return before + (looked_at(number)[1] < cluster).sum(dtype=jnp.int32)
+        return before + (read(number)[1] < cluster).sum(dtype=jnp.int32)
 
     def place(number: Array, before: Array) -> Array:
-        token_B, cluster_B = looked_at(number)
-        mine_B = cluster_B == cluster
-        one_B = mine_B.astype(jnp.int32)
-        place_B = jnp.where(mine_B, before + jnp.cumsum(one_B, dtype=jnp.int32) - 1, tokens)
-        plgpu.store(order_N.at[place_B], token_B, mask=mine_B)
+        token_B, cluster_B = read(number)
+        is_member_B = cluster_B == cluster
+        one_B = is_member_B.astype(jnp.int32)
+        place_B = jnp.where(is_member_B, before + jnp.cumsum(one_B, dtype=jnp.int32) - 1, tokens)
+        plgpu.store(order_N.at[place_B], token_B, mask=is_member_B)
         return before + one_B.sum(dtype=jnp.int32)
 
     blocks = np.int32(pl.cdiv(tokens, _SORTED))
@@ -156,14 +173,14 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
         return plgpu.load(slab_CSD.at[at_BD], mask=real_BD, other=0.0)
 
     def added(slot_B: Array, real_B: Array) -> Array:
-        """What scores get on top: the biases, and -inf where there is no word."""
+        """Return the biases, and -inf in empty slots."""
         if bias_CS is None:
             return jnp.where(real_B, 0.0, -jnp.inf)
         return plgpu.load(bias_CS.at[cluster, slot_B], mask=real_B, other=-jnp.inf).astype(jnp.float32)
 
     def of_tile(number: Array, none: None) -> None:
         tile = batch.tile(first + number * step, end)
-        slot_T, hidden_TD = tile.numbers(batch.slot_N, 0), tile.loaded(hidden_ND, d_D, real_D)
+        slot_T, hidden_TD = tile.values(batch.slot_N, 0), tile.loaded(hidden_ND, d_D, real_D)
 
         def of_words(number: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
             highest_T, others_T, target_T, *dhidden = sums
@@ -172,7 +189,7 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
             words_BD = words(slot_B, real_B)
             scores_TB = plgpu.dot(hidden_TD, words_BD, trans_b=True, allow_tf32=tf32) + added(slot_B, real_B)[None, :]
             is_target_TB = slot_T[:, None] == slot_B[None, :]
-            # The first slot of a block holds a word, so the highest is finite.
+            # The first slot of a block holds a word, so the maximum is finite.
             higher_T = jnp.maximum(highest_T, scores_TB.max(axis=1))
             still_T = jnp.exp(highest_T - higher_T)
             weights_TB = jnp.where(is_target_TB, 0.0, jnp.exp(scores_TB - higher_T[:, None]))
@@ -186,7 +203,7 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
 
         zero_T = jnp.zeros(_TOKENS, jnp.float32)
         dhidden = [jnp.zeros((_TOKENS, tiles.columns), jnp.float32)] if kept else []
-        start = (zero_T - jnp.inf, zero_T, zero_T, *dhidden)  # others: the sum of all exponentials but the target's
+        start = (zero_T - jnp.inf, zero_T, zero_T, *dhidden)  # others_T: sum of all exponentials except the target's
         highest_T, others_T, target_T, *dhidden = loop(up(size, tiles.words), of_words, start)
         sum_T = others_T + jnp.exp(target_T - highest_T)
         log_sum_T = highest_T + jnp.log(sum_T)
@@ -194,17 +211,20 @@ def _forward_kernel(hidden_ND, slab_CSD, bias_CS, batch, nll_N, *kept, tiles, tf
         if kept:
             log_sum_N, _, dhidden_ND = kept
             plgpu.store(log_sum_N.at[tile.token_T], log_sum_T, mask=tile.real_T)
-            own_TD = words(slot_T, tile.real_T).astype(jnp.float32)
-            # The target weighs its probability less one, which is what all others have together.
-            dhidden_TD = (dhidden[0] - others_T[:, None] * own_TD) / sum_T[:, None]
+            target_TD = words(slot_T, tile.real_T).astype(jnp.float32)
+            # The weight of the target is its probability minus one: minus the probability of all other words.
+            dhidden_TD = (dhidden[0] - others_T[:, None] * target_TD) / sum_T[:, None]
             tile.store(dhidden_ND, d_D, real_D, dhidden_TD)
 
     loop(up(jnp.maximum(end - first, 0), step), of_tile, None)
 
 
 def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbias_CS, tiles, tf32):  # type: ignore[no-untyped-def]
-    """A program takes a block of a cluster's words through its tokens; where these are one tile, which most clusters'
-    are, it looks them up once for several blocks, and the programs of the others have nothing to do."""
+    """Compute the gradient of a block of a cluster's words from the cluster's tokens.
+
+    If the tokens are a single tile, as in most clusters, a program reads them once for several blocks, and the programs
+    of the other blocks do nothing.
+    """
     cluster, block, part, blocks = *(pl.program_id(axis) for axis in range(3)), pl.num_programs(1)
     _, width, dim = dslab_CSD.shape
     d_D = part * tiles.columns + iota(tiles.columns)
@@ -214,10 +234,10 @@ def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbi
     def slots(block: Array) -> Array:
         return block * tiles.words + iota(tiles.words)
 
-    def looked_up(first: Array) -> tuple[_Tile, Array, Array, Array, Array]:
+    def read(first: Array) -> tuple[_Tile, Array, Array, Array, Array]:
         tile = batch.tile(first, end)
-        numbers = tile.numbers(batch.slot_N, -1), tile.numbers(log_sum_N, 0.0), tile.numbers(dnll_N, 0.0)
-        return tile, *numbers, tile.loaded(hidden_ND, d_D, real_D)
+        values = tile.values(batch.slot_N, -1), tile.values(log_sum_N, 0.0), tile.values(dnll_N, 0.0)
+        return tile, *values, tile.loaded(hidden_ND, d_D, real_D)
 
     def gradients(tokens: tuple[_Tile, Array, Array, Array, Array], slot_B: Array) -> tuple[Array, Array]:
         tile, slot_T, log_sum_T, dnll_T, hidden_TD = tokens
@@ -236,7 +256,7 @@ def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbi
             plgpu.store(dbias.at[cluster, slot_B], dadded_B.astype(dbias.dtype), mask=here_B)
 
     def of_one_tile() -> None:
-        tokens = looked_up(begin)
+        tokens = read(begin)
 
         def of_block(number: Array, none: None) -> None:
             slot_B = slots(block + number)
@@ -248,7 +268,7 @@ def _slab_kernel(hidden_ND, batch, log_sum_N, scores_NS, dnll_N, dslab_CSD, *dbi
         slot_B = slots(block)
 
         def of_tile(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-            dwords_BD, dadded_B = gradients(looked_up(begin + number * _TOKENS), slot_B)
+            dwords_BD, dadded_B = gradients(read(begin + number * _TOKENS), slot_B)
             return sums[0] + dwords_BD, sums[1] + dadded_B
 
         start = jnp.zeros((tiles.words, tiles.columns), jnp.float32), jnp.zeros(tiles.words, jnp.float32)
@@ -269,8 +289,17 @@ def in_cluster_nll(
     slot_N: Array,
     interpret: bool = False,
 ) -> Array:
-    """What `cluster_softmax.in_cluster_nll` gives, for float32 and half precision. In TF32 where JAX is asked for it by name,
-    and by Pallas' interpreter on any device, if that is asked for."""
+    """Return the same as `cluster_softmax.in_cluster_nll`, in float32 and half precision.
+
+    Args:
+        hidden_ND: Hidden vectors.
+        slab_CSD: Word vectors by cluster and slot.
+        bias_CS: Word biases, or None.
+        word_CS: The word in each slot; negative in empty slots.
+        cluster_N: Cluster of each target; C for a target in none of the clusters.
+        slot_N: Slot of each target.
+        interpret: As in `How`.
+    """
     how = How.asked_for(interpret)
     batch = _Batch.of(cluster_N, slot_N, word_CS, interpret)
     nll_N: Any = _nll(hidden_ND, slab_CSD, bias_CS, batch, how)
@@ -303,7 +332,7 @@ def _backward(how, inputs, dnll_N):  # type: ignore[no-untyped-def]
     grid = clusters, pl.cdiv(width, tiles.words), pl.cdiv(dim, tiles.columns)
     call = tiles.call(_slab_kernel, [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in trained], grid, how)
     dslab_CSD, *dbias = call(hidden_ND.astype(slab_CSD.dtype), batch, kept.log_sum_N, kept.scores_NS, dnll_N)
-    # Of a token in none of the clusters no kernel has written one.
+    # No kernel has written a gradient for tokens that belong to no cluster.
     dhidden_ND = jnp.where(dnll_N[:, None] == 0, 0, kept.dhidden_ND * dnll_N[:, None])
     return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias[0] if dbias else None, None
 

@@ -1,4 +1,4 @@
-"""What our Pallas kernels, which Triton compiles, have in common: where there are any, and how they are made."""
+"""The basis of our Pallas kernels, which Triton compiles: where they are available, and how they are launched."""
 
 from __future__ import annotations
 
@@ -17,23 +17,27 @@ from vocabench.impls.forms import GPU, Form
 from vocabench.impls.on_jax.layer import Array
 
 _BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2}
-KERNELS = Form("pallas", "Pallas kernels", devices=(GPU,), dtypes=tuple(_BYTES))
-# Bytes of the chip's own memory that the kernels take for vectors of up to so many bytes, as JAX 0.11 compiles them for
-# NVIDIA's architectures 8.0, 8.9, 9.0 and 10.0: they hold sixteen words and as many hidden vectors at once.
+# Bytes of shared memory that the kernels use, by the size of a vector in bytes, as compiled by JAX 0.11 for compute
+# capabilities 8.0, 8.9, 9.0 and 10.0. They hold 16 words and 16 hidden vectors at a time.
 _SHARED = {2**11: 100_352, 2**12: 163_840}
+# The widest vectors are in half precision. `known` has the limits of the other dtypes and of smaller GPUs.
+_WIDEST = max(_SHARED) // min(_BYTES.values())
+KERNELS = Form("pallas", "Pallas kernels", devices=(GPU,), dtypes=tuple(_BYTES), max_dim=_WIDEST)
 
 
 def known(dtype: str, dim: int) -> bool:
-    """Whether there are kernels for vectors (D,) of a spec's `dtype` on the device that JAX takes by itself: an NVIDIA
-    GPU with room for what they hold of these, padded to a power of two."""
-    if dtype not in _BYTES or jax.default_backend() != "gpu" or not _installed():
+    """Return whether there are kernels for vectors (D,) of a spec's `dtype` on JAX's default device.
+
+    The device must be an NVIDIA GPU with enough shared memory for the vectors, padded to a power of two.
+    """
+    if not KERNELS.supports(dtype, dim) or jax.default_backend() != "gpu" or not _installed():
         return False
     size, room = 2 ** (dim - 1).bit_length() * _BYTES[dtype], _shared_memory(jax.devices()[0])
-    return any(size <= widest and taken <= room for widest, taken in _SHARED.items())
+    return any(size <= widest and used <= room for widest, used in _SHARED.items())
 
 
 def _shared_memory(device: Any) -> int:
-    """Bytes of the chip's own memory that a program may take; 0 where that is none of NVIDIA's, or older than 8.0."""
+    """Return the bytes of shared memory of a program; 0 unless the GPU is NVIDIA's and has capability 8.0 or newer."""
     major, _, _ = str(getattr(device, "compute_capability", "")).partition(".")
     modern = major.isdecimal() and int(major) >= 8
     return int(getattr(device, "shared_memory_per_block_optin", 0)) if modern else 0
@@ -41,19 +45,24 @@ def _shared_memory(device: Any) -> int:
 
 @cache
 def _installed() -> bool:
-    """Whether this JAX has Triton compile kernels; it says that later ones will not."""
+    """Return whether this version of JAX has Pallas' Triton backend, which is deprecated."""
     return importlib.util.find_spec("jax.experimental.pallas.triton") is not None
 
 
 class How(NamedTuple):
-    """How products are made: in TF32 or not, and by Pallas' interpreter, which needs no GPU, or not."""
+    """The settings of a kernel launch.
+
+    Attributes:
+        tf32: Whether float32 products are computed in TF32.
+        interpret: Whether Pallas' interpreter runs the kernels, which needs no GPU.
+    """
 
     tf32: bool
     interpret: bool
 
     @classmethod
     def asked_for(cls, interpret: bool) -> How:
-        """In TF32 where JAX is asked for it by name."""
+        """Return settings with TF32 if it is JAX's default precision of products."""
         return cls(jax.config.jax_default_matmul_precision == "tensorfloat32", interpret)
 
 
@@ -66,13 +75,18 @@ def call(
     interpret: bool,
     written_over: Mapping[int, int] = MappingProxyType({}),
 ) -> Any:
-    """`kernel` as an operation that returns arrays like `out`, with so many warps and loads under way.
+    """Return `kernel` as an operation on arrays.
 
     Args:
-        written_over: Of the inputs, by their numbers, over which outputs of these numbers are written.
+        kernel: The Pallas kernel.
+        out: Shapes and dtypes of the outputs.
+        grid: Numbers of programs.
+        warps: Warps of a program.
+        stages: Stages of software pipelining.
+        interpret: As in `How`.
+        written_over: Outputs that overwrite inputs: the number of the input to the number of the output.
     """
-    # Not every JAX has Pallas' way to Triton. Parameters of its class have Triton compile the kernel, and no other of
-    # Pallas' ways to a GPU.
+    # Imported here because not every JAX has Pallas' Triton backend. The type of the parameters selects this backend.
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton as plgpu
 
@@ -82,15 +96,15 @@ def call(
 
 
 def up(count: Array, size: int) -> Array:
-    """Tiles of `size` that a count takes; Triton knows no division that rounds down."""
+    """Return the number of tiles of `size` for a count. Triton has no division that rounds down."""
     return lax.div(count + (size - 1), np.int32(size))
 
 
 def iota(size: int) -> Array:
-    """0, 1, ... of 32 bits, though JAX be asked for 64 by itself."""
+    """Return 0, 1, ... in int32, even if 64-bit types are enabled."""
     return lax.iota(jnp.int32, size)
 
 
 def loop(count: Any, body: Any, start: Any) -> Any:
-    """What `body`, from the number of a turn and what the one before returned, makes of `start`."""
+    """Return the result of `lax.fori_loop` from 0 with an int32 counter."""
     return lax.fori_loop(np.int32(0), count, body, start)

@@ -1,11 +1,9 @@
-"""The k likeliest of words that are all scored, by Pallas kernels: exact to the order of ties, and nothing waits for
-the device, as `lax.cond` does.
+"""The k likeliest words by Pallas kernels, with all words scored: exact including ties, and without synchronization.
 
-Triton compiles them; they are those of `impls/on_torch/triton/topk_kernels.py`. Words are in groups, the clusters of a
-layer
-or leaves of a tree side by side. One pass over all scores finds the best word of each group; the k best lie in the k
-groups of the best bests, and only those are gone through once for each word that is asked for. Of equals the one with
-the lowest id is the best. A row in which no numbers are among the best has these values and the first ids.
+They follow `impls/on_torch/triton/topk_kernels.py`. Words are in groups: the clusters of a layer, or adjacent leaves of
+a tree. One pass over all scores finds the best word of each group. The k best words are in the k groups with the best
+best words, and each of these groups is searched once for each of k words. Ties are resolved by the lowest id. A row
+that contains NaN has NaN values and the first ids.
 """
 
 from __future__ import annotations
@@ -23,32 +21,31 @@ from jax.experimental.pallas import triton as plgpu
 from vocabench.impls.on_jax.layer import Array
 from vocabench.impls.on_jax.pallas.support import call, iota, loop
 
-MOST = 64  # words asked for
-WIDTH = 2**10  # of a group where words have none of their own
-_WIDEST = 2**13  # slots of a group, and groups, that a program holds at once
-_NOTHING = np.int32(2**31 - 1)  # an id above all others
+MOST = 64  # largest k
+WIDTH = 2**10  # width of a group where words have no groups of their own
+_WIDEST = 2**13  # largest number of slots of a group, and of groups, that a program holds
+_NOTHING = np.int32(2**31 - 1)  # an id above all word ids
 
 
 def takes(groups: int, width: int, k: int) -> bool:
-    """Whether these functions go through so many groups of so many slots for so many words."""
+    """Return whether these functions can handle so many groups of `width` slots, and k words."""
     return max(groups, width) <= _WIDEST and k <= MOST
 
 
 def _best(values_B: Array, ids_B: Array) -> tuple[Array, Array]:
-    """The highest value, and the lowest id of those that have it."""
+    """Return the highest value, and the lowest id that has it."""
     best = values_B.max()
     return best, jnp.where(values_B == best, ids_B, _NOTHING).min()
 
 
 def _take(count: int, values_B: Array, ids_B: Array, keep: Callable[[Array, Array, Array, Array], None]) -> None:
-    """The best of some words, the best of the others, and so on: `keep` is given each one's number, the ids that were
-    left, the value and the id."""
+    """Take the best word `count` times, and call `keep` with its number, the remaining ids, its value and its id."""
 
     def take(number: Array, left: tuple[Array, Array]) -> tuple[Array, Array]:
         values_B, ids_B = left
         best, lowest = _best(values_B, ids_B)
         keep(number, ids_B, best, lowest)
-        # Never the best again: what is -inf as well has a lower id.
+        # It is never the best again, because other words with -inf have lower ids.
         taken_B = (values_B == best) & (ids_B == lowest)
         return jnp.where(taken_B, -jnp.inf, values_B), jnp.where(taken_B, _NOTHING, ids_B)
 
@@ -56,7 +53,7 @@ def _take(count: int, values_B: Array, ids_B: Array, keep: Callable[[Array, Arra
 
 
 def _of_row(values_NX: Any, ids_NX: Any, row: Array, size: int) -> tuple[Array, Array]:
-    """(B,) values and ids of a row, the lowest of all beyond its end."""
+    """Return the values and ids (B,) of a row, padded with -inf."""
     place_B = iota(size)
     real_B = place_B < values_NX.shape[1]
     values_B = plgpu.load(values_NX.at[row, place_B], mask=real_B, other=-jnp.inf)
@@ -64,7 +61,7 @@ def _of_row(values_NX: Any, ids_NX: Any, row: Array, size: int) -> tuple[Array, 
 
 
 def _scored(scores_NF: Any, bias_CS: Any, word_CS: Any, row: Array, group: Array, size: int) -> tuple[Array, Array]:
-    """(B,) scores and ids of a group's words; the lowest of all in an empty slot."""
+    """Return the scores and ids (B,) of a group's words, with -inf in empty slots."""
     width, slot_B = word_CS.shape[1], iota(size)
     word_B = plgpu.load(word_CS.at[group, slot_B], mask=(slot_B < width) & (group >= 0), other=-1)
     real_B = word_B >= 0
@@ -78,7 +75,7 @@ def _scored(scores_NF: Any, bias_CS: Any, word_CS: Any, row: Array, group: Array
 def _bests_kernel(scores_NF, bias_CS, log_cluster_NC, word_CS, best_NC, ids_NC, *shifts, size):  # type: ignore[no-untyped-def]
     row, group = pl.program_id(0), pl.program_id(1)
     scores_B, ids_B = _scored(scores_NF, bias_CS, word_CS, row, group, size)
-    for shift_NC in shifts:  # where groups are clusters, from scores to log P(c, w | h)
+    for shift_NC in shifts:  # for clusters, the difference between log P(c, w | h) and scores
         highest = scores_B.max()  # finite: a cluster's first slot holds a word
         shift = log_cluster_NC[row, group] - highest - jnp.log(jnp.exp(scores_B - highest).sum())
         shift_NC[row, group] = shift
@@ -90,7 +87,7 @@ def _choose_kernel(best_NC, ids_NC, chosen_NM, *, size):  # type: ignore[no-unty
     row, group_B = pl.program_id(0), iota(size)
 
     def keep(number: Array, ids_B: Array, best: Array, lowest: Array) -> None:
-        # Ids differ, but for those of places where there is no group: these are chosen where no group has a number.
+        # Ids are unique, except for places without a group, which are chosen if no group has a valid best word.
         chosen_NM[row, number] = jnp.where(lowest == _NOTHING, -1, jnp.where(ids_B == lowest, group_B, 0).max())
 
     _take(chosen_NM.shape[1], *_of_row(best_NC, ids_NC, row, size), keep)
@@ -121,8 +118,10 @@ def _row_kernel(values_NX, ids_NX, values_NK, ids_NK, *, size):  # type: ignore[
 
 
 def _call(kernel: Any, grid: tuple[int, ...], held: int, interpret: bool, *out: tuple[Any, tuple[int, ...]]) -> Any:
-    """`kernel`, of whose programs each holds so many places, by as few warps as can: a warp alone need not wait for
-    others to agree on what is best."""
+    """Return `kernel` with programs that hold this many places each, and with as few warps as possible.
+
+    A single warp does not have to synchronize with others to find the best.
+    """
     size = max(32, pl.next_power_of_2(held))
     shapes = [jax.ShapeDtypeStruct(shape, kind) for kind, shape in out]
     return call(partial(kernel, size=size), shapes, grid, min(8, max(1, size // 1024)), 1, interpret)
@@ -131,35 +130,36 @@ def _call(kernel: Any, grid: tuple[int, ...], held: int, interpret: bool, *out: 
 def _best_words(
     scores_NF: Array, bias_CS: Array | None, log_cluster_NC: Array | None, word_CS: Array, k: int, interpret: bool
 ) -> tuple[Array, Array]:
-    (groups, width), rows, some = word_CS.shape, len(scores_NF), min(k, len(word_CS))
-    each = (jnp.float32, (rows, groups)), (jnp.int32, (rows, groups))
-    shifts = () if log_cluster_NC is None else each[:1]
-    of_groups = _call(_bests_kernel, (rows, groups), width, interpret, *each, *shifts)
-    best_NC, ids_NC, *shift_NC = of_groups(scores_NF, bias_CS, log_cluster_NC, word_CS)
-    (chosen_NM,) = _call(_choose_kernel, (rows,), groups, interpret, (jnp.int32, (rows, some)))(best_NC, ids_NC)
-    found = (jnp.float32, (rows, some, k)), (jnp.int32, (rows, some, k))
-    of_chosen = _call(_chosen_kernel, (rows, some), width, interpret, *found)
-    values_NMK, ids_NMK = of_chosen(scores_NF, bias_CS, shift_NC[0] if shift_NC else None, word_CS, chosen_NM)
-    of_row = _call(_row_kernel, (rows,), some * k, interpret, (jnp.float32, (rows, k)), (jnp.int32, (rows, k)))
-    return tuple(of_row(values_NMK.reshape(rows, -1), ids_NMK.reshape(rows, -1)))  # type: ignore[return-value]
+    """Return the k best words, from the groups that can contain them."""
+    (groups, width), rows, chosen = word_CS.shape, len(scores_NF), min(k, len(word_CS))
+    by_group = (jnp.float32, (rows, groups)), (jnp.int32, (rows, groups))
+    shifts = () if log_cluster_NC is None else by_group[:1]
+    find_bests = _call(_bests_kernel, (rows, groups), width, interpret, *by_group, *shifts)
+    best_NC, ids_NC, *shift_NC = find_bests(scores_NF, bias_CS, log_cluster_NC, word_CS)
+    (chosen_NM,) = _call(_choose_kernel, (rows,), groups, interpret, (jnp.int32, (rows, chosen)))(best_NC, ids_NC)
+    by_word = (jnp.float32, (rows, chosen, k)), (jnp.int32, (rows, chosen, k))
+    search_chosen = _call(_chosen_kernel, (rows, chosen), width, interpret, *by_word)
+    values_NMK, ids_NMK = search_chosen(scores_NF, bias_CS, shift_NC[0] if shift_NC else None, word_CS, chosen_NM)
+    merge = _call(_row_kernel, (rows,), chosen * k, interpret, (jnp.float32, (rows, k)), (jnp.int32, (rows, k)))
+    return tuple(merge(values_NMK.reshape(rows, -1), ids_NMK.reshape(rows, -1)))  # type: ignore[return-value]
 
 
 def best_of_clusters(
     scores_NF: Array, bias_CS: Array | None, log_cluster_NC: Array, word_CS: Array, k: int, interpret: bool = False
 ) -> tuple[Array, Array]:
-    """Values log P(c, w | h) and ids (N, K) of the k likeliest words of a two-level layer, ties by lower id.
+    """Return values log P(c, w | h) and ids (N, K) of the k likeliest words of a two-level layer, ties by lower id.
 
     Args:
         scores_NF: float32 products of hidden vectors with the words of all slots, cluster by cluster.
-        bias_CS: What a word's score gets on top, or None.
+        bias_CS: Word biases, or None.
         log_cluster_NC: float32 log P(c | h).
-        word_CS: int32, the word in each slot, negative where there is none; no cluster is empty.
-        k: As `takes` has it, at most the number of words.
-        interpret: By Pallas' interpreter, which needs no GPU.
+        word_CS: int32, the word in each slot, negative in empty slots. No cluster is empty.
+        k: Number of results; `takes` must allow it.
+        interpret: As in `How`.
     """
     return _best_words(scores_NF, bias_CS, log_cluster_NC, word_CS, k, interpret)
 
 
 def best_of_groups(scores_NF: Array, word_CS: Array, k: int, interpret: bool = False) -> tuple[Array, Array]:
-    """Values and ids (N, K) of the k highest float32 scores, ties by lower id; the rest as for `best_of_clusters`."""
+    """Return values and ids (N, K) of the k highest float32 scores. Arguments are those of `best_of_clusters`."""
     return _best_words(scores_NF, None, None, word_CS, k, interpret)

@@ -1,14 +1,11 @@
-"""The paths of a binary tree's tokens by Pallas kernels: a whole layer is a few, and no pair of a token and a node is
-written down.
+"""The paths of a binary tree's tokens by Pallas kernels: few launches for a whole layer, and no array of pairs.
 
-Triton compiles them; they are those of `impls/on_torch/triton/tree_kernels.py`. Forward a program takes a token down
-its
-path, and while the nodes' vectors are in the chip's own memory, it sums the gradient by the hidden vector, too; the
-backward pass only scales that. For the gradient by nodes the tokens are sorted by their leaves from left to right, so
-that those below any node stand side by side: a node belongs to the program of the first of its tokens, which sums over
-the others in their order. So each number is summed by one program: no atomic addition, and the same bits every time.
-Nodes nearest the root, which most tokens share, are left to one dense product, whose factors (N, H) are written on the
-way.
+They follow `impls/on_torch/triton/tree_kernels.py`. In the forward pass a program takes a token down its path. While
+the nodes' vectors are in on-chip memory, it also sums the gradient with respect to the hidden vector; the backward pass
+only scales that. For the gradient with respect to the nodes, tokens are sorted by their leaves from left to right, so
+that the tokens below any node are adjacent. A node belongs to the program of its first token, which sums over the
+others in order. Each sum is computed by one program, without atomic additions, so that results are deterministic. The
+nodes nearest the root, which most tokens share, are left to one dense product, whose factor (N, H) is also written.
 """
 
 from __future__ import annotations
@@ -27,22 +24,23 @@ from vocabench.impls.cpp import Paths
 from vocabench.impls.on_jax.layer import Array
 from vocabench.impls.on_jax.pallas.support import How, call, iota, loop, up
 
-_STEPS = 16  # of a path that are looked at together: the least that a matrix unit takes, and most words' whole path
-_TOKENS = 16  # below a node that are looked at together
-_BLOCK = 2**13  # numbers of the nodes' vectors that a token's program holds
-_COLUMNS = 256  # of the nodes' gradients that a program holds
-_RANKED, _COMPARED = 16, 256  # tokens that a program sorts, and others that it compares these with at a time
-_NOWHERE = 2**31 - 1  # place behind all others
-_ZEROS = 2**13  # that a program writes
-_LEAVES, _ROWS = 32, 64  # whose log-probabilities a program sums, leaves of each row
+_STEPS = 16  # steps of a path at a time: the fewest of a tensor core, and the whole path of most words
+_TOKENS = 16  # tokens below a node at a time
+_BLOCK = 2**13  # elements of the nodes' vectors that a program holds
+_COLUMNS = 256  # columns of the nodes' gradients that a program holds
+_RANKED, _COMPARED = 16, 256  # tokens that a program sorts, and tokens that it compares these with at a time
+_NOWHERE = 2**31 - 1  # a place after all others
+_ZEROS = 2**13  # zeros that a program writes
+_LEAVES, _ROWS = 32, 64  # leaves and rows whose log-probabilities a program sums
 
 
 class _Batch(NamedTuple):
-    """Paths of a batch: arrays, and in a kernel references to them.
+    """The paths of a batch: arrays, or references to them in a kernel.
 
     Attributes:
-        index_NL, sign_NL: As in `Paths`, but M, which is no node, beyond a path's end.
-        length_N: Of each path.
+        index_NL: Nodes of each path; M beyond its end.
+        sign_NL: Signs of the turns of each path.
+        length_N: Length of each path.
     """
 
     index_NL: Any
@@ -51,13 +49,13 @@ class _Batch(NamedTuple):
 
     @classmethod
     def of(cls, paths: Paths, nodes: int) -> _Batch:
+        """Return the batch of these paths in a tree with this many inner nodes."""
         real_NL = paths.sign_NL != 0
         index_NL = jnp.where(real_NL, paths.index_NL, nodes).astype(jnp.int32)
         return cls(index_NL, paths.sign_NL.astype(jnp.int32), real_NL.sum(axis=1, dtype=jnp.int32))
 
     def nodes(self, token: Any, step: Array, real: Any, other: int) -> Array:
-        """In a kernel: the nodes at some steps of tokens' paths; `other` where these are not real, or beyond the
-        longest path."""
+        """Return the nodes at the given steps of paths in a kernel; `other` where a step is not real or too long."""
         return plgpu.load(self.index_NL.at[token, step], mask=real & (step < self.index_NL.shape[1]), other=other)
 
 
@@ -68,7 +66,7 @@ def _zeros_kernel(zeros_MD, *, rows, columns):  # type: ignore[no-untyped-def]
 
 
 def _zeros_like(array_MD: Array, how: How) -> Array:
-    """By a kernel, as XLA writes zeros to a GPU at half its speed."""
+    """Return zeros, written by a kernel: XLA writes them at half the speed of a GPU."""
     columns = pl.next_power_of_2(array_MD.shape[1])
     rows = max(1, _ZEROS // columns)
     out, kernel = (
@@ -79,17 +77,17 @@ def _zeros_like(array_MD: Array, how: How) -> Array:
 
 
 def _order_kernel(place_N, order_N):  # type: ignore[no-untyped-def]
-    """The tokens by the places of their leaves, those of one leaf in their order."""
+    """Sort the tokens by the places of their leaves, stable for tokens of the same leaf."""
     tokens = place_N.shape[0]
 
-    def looked_at(number: Array, size: int) -> tuple[Array, Array]:
+    def read(number: Array, size: int) -> tuple[Array, Array]:
         token_T = number * size + iota(size)
         return token_T, plgpu.load(place_N.at[token_T], mask=token_T < tokens, other=_NOWHERE)
 
-    token_T, place_T = looked_at(pl.program_id(0), _RANKED)
+    token_T, place_T = read(pl.program_id(0), _RANKED)
 
     def count(number: Array, rank_T: Array) -> Array:
-        token_B, place_B = looked_at(number, _COMPARED)
+        token_B, place_B = read(number, _COMPARED)
         earlier_TB = (place_B[None, :] == place_T[:, None]) & (token_B[None, :] < token_T[:, None])
         before_TB = earlier_TB | (place_B[None, :] < place_T[:, None])
         return rank_T + before_TB.astype(jnp.int32).sum(axis=1, dtype=jnp.int32)
@@ -117,7 +115,7 @@ def _forward_kernel(hidden_ND, node_MD, batch, nll_N, *kept, steps, columns):  #
         small_B = jnp.exp(-jnp.abs(turn_B))  # never overflows
         nll_B = nll_B + jnp.where(real_B, jnp.maximum(-turn_B, 0.0) + jnp.log(1.0 + small_B), 0.0)
         for dscores_NL in dscores:
-            # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the path's end.
+            # d/dx of -log sigma(s x) is -s sigma(-s x). The sign is 0 beyond the end of the path.
             dscores_B = -sign_B * jnp.where(turn_B > 0, small_B, 1.0) / (1.0 + small_B)
             plgpu.store(dscores_NL.at[token, step_B], dscores_B, mask=real_B)
             dhidden = [dhidden[0] + (nodes_BD * dscores_B[:, None]).sum(axis=0)]
@@ -131,7 +129,7 @@ def _forward_kernel(hidden_ND, node_MD, batch, nll_N, *kept, steps, columns):  #
 
 
 def _backward_kernel(zeros_MD, hidden_ND, batch, order_N, dscores_NL, dnll_N, dnode_MD, dnear_NH, *, columns, tf32):  # type: ignore[no-untyped-def]
-    del zeros_MD  # what stands in the nodes' gradient beforehand
+    del zeros_MD  # the initial content of the nodes' gradient
     place, (tokens, near), (nodes, dim) = pl.program_id(0), dnear_NH.shape, dnode_MD.shape
     token, before = order_N[place], order_N[jnp.maximum(place - 1, 0)]
     length = batch.length_N[token]
@@ -140,7 +138,7 @@ def _backward_kernel(zeros_MD, hidden_ND, batch, order_N, dscores_NL, dnll_N, dn
     real_D = d_D < dim
 
     def of_root(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Nodes near the root are the first of a path, and so are those that the token before has on its path."""
+        """Skip nodes near the root and nodes of the previous token's path, which are the first nodes of the path."""
         begin, dnear_H = sums
         step_B = number * _STEPS + iota(_STEPS)
         node_B = batch.nodes(token, step_B, True, nodes)
@@ -176,7 +174,7 @@ def _backward_kernel(zeros_MD, hidden_ND, batch, order_N, dscores_NL, dnll_N, dn
             hidden_TD = plgpu.load(hidden_ND.at[token_T[:, None], d_D[None, :]], mask=real_TD, other=0.0)
             cast_TB = dscores_TB.astype(hidden_TD.dtype)
             dnode_BD = dnode_BD + plgpu.dot(cast_TB, hidden_TD, trans_a=True, allow_tf32=tf32)
-            # Tokens below a node stand side by side: where the last is not, none of those after it is.
+            # Tokens below a node are adjacent: if the last one is not below it, no later one is.
             return jnp.where(any_T.min() > 0, here + _TOKENS, tokens), dnode_BD
 
         zeros_BD = jnp.zeros((_STEPS, columns), jnp.float32)
@@ -188,8 +186,10 @@ def _backward_kernel(zeros_MD, hidden_ND, batch, order_N, dscores_NL, dnll_N, dn
 
 
 def _leaves_kernel(turns_PN, index_FL, sign_FL, length_F, leaf_F, log_leaf_NX, *, together):  # type: ignore[no-untyped-def]
-    """For leaves that stand side by side: the turns from the root that the first and the last have in common, which are
-    all of theirs, once for all."""
+    """Sum the turns of adjacent leaves.
+
+    The turns from the root that the first and the last leaf have in common belong to all leaves, and are read once.
+    """
     begin, (leaves,) = pl.program_id(0) * _LEAVES, leaf_F.shape
     place_B, row_T = begin + iota(_LEAVES), pl.program_id(1) * together + iota(together)
     inside_B, inside_T = place_B < leaves, row_T < turns_PN.shape[1]
@@ -207,7 +207,7 @@ def _leaves_kernel(turns_PN, index_FL, sign_FL, length_F, leaf_F, log_leaf_NX, *
         step_S = number * _STEPS + iota(_STEPS)
         real_S = step_S < shortest
         turn_S = turn(first, step_S, real_S)
-        # Once paths have parted they have no node in common any more.
+        # Paths that have parted have no further node in common.
         same_S = real_S & (turn_S == turn(last, step_S, real_S))
         mask_ST = same_S[:, None] & inside_T[None, :]
         values_ST = plgpu.load(turns_PN.at[turn_S[:, None], row_T[None, :]], mask=mask_ST, other=0.0)
@@ -231,14 +231,18 @@ def log_leaves(
     scores_MN: Array, index_FL: Array, sign_FL: Array, length_F: Array, leaf_F: Array, width: int,
     interpret: bool = False,
 ) -> Array:  # fmt: skip
-    """(N, X) float32 log-probabilities of the leaves, from left to right, in room for whole groups of `width`; of no
-    meaning beyond the last leaf.
+    """Return (N, X) float32 log-probabilities of the leaves, from left to right.
+
+    X is the number of leaves, rounded up to a multiple of `width`. Entries beyond the last leaf are meaningless.
 
     Args:
         scores_MN: Scores of the inner nodes.
-        index_FL, sign_FL: Of each leaf's path.
-        length_F: How long each is.
+        index_FL: Nodes of each leaf's path.
+        sign_FL: Signs of the turns of each leaf's path.
+        length_F: Length of each leaf's path.
         leaf_F: The leaf at each place from left to right.
+        width: Width of a group of leaves.
+        interpret: As in `How`.
     """
     (_, rows), leaves = scores_MN.shape, len(leaf_F)
     turns_PN = jax.nn.log_sigmoid(jnp.concatenate([scores_MN, -scores_MN]).astype(jnp.float32))
@@ -250,16 +254,17 @@ def log_leaves(
 
 
 def path_nll(hidden_ND: Array, node_MD: Array, paths: Paths, near: int, interpret: bool = False) -> Array:
-    """(N,) sums over each token's path of -log sigma(sign x r.h), for float32 and half precision. In TF32 where JAX is
-    asked for it by name, and by Pallas' interpreter on any device, if that is asked for.
+    """Return the (N,) sums over each token's path of -log sigma(sign x r.h), in float32 and half precision.
 
     Args:
-        hidden_ND: (N, D).
-        node_MD: The inner nodes' vectors.
-        near: How many nodes, the last, a dense product differentiates: of every path those that come first.
+        hidden_ND: Hidden vectors.
+        node_MD: Vectors of the inner nodes.
+        paths: Path of each token.
+        near: Number of nodes that a dense product differentiates: the last ones, which are the first of every path.
+        interpret: As in `How`.
     """
     batch = _Batch.of(paths, len(node_MD))
-    # Those of no node stand last, and not between tokens below one.
+    # Tokens without a path come last, and not between the tokens below a node.
     place_N = jnp.where(batch.length_N > 0, paths.place_N, _NOWHERE).astype(jnp.int32)
     return _nll(hidden_ND, node_MD, batch, place_N, near, How.asked_for(interpret))  # type: ignore[return-value]
 

@@ -1,9 +1,9 @@
-"""The optimizers as pure functions over trees. `impls/on_numpy/optimizers.py` has the same formulas in NumPy.
+"""The optimizers as pure functions of trees. `impls/on_numpy/optimizers.py` has the same formulas in NumPy.
 
-Where a batch reads few rows of a parameter, a step can change these rows alone, with the result of a step over all of
-them: `update` takes the gradient of the rows listed, and `make_up` brings rows up before they are read. The steps that
-a row missed, with a gradient of zero, change nothing with Adagrad or plain SGD without weight decay; otherwise they are
-done over, so that the arithmetic is that of the dense step, done later.
+If a batch reads few rows of a parameter, a step can update only these rows, with the same result as a step over all
+rows: `update` takes the gradient of the listed rows, and `make_up` brings rows up to date before they are read. The
+steps that a row missed had a gradient of zero. They change nothing with Adagrad, or with plain SGD without
+weight decay. Otherwise they are repeated later, with the arithmetic of the dense step.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from vocabench.impls.optimizers import Optimizer, check_rate
 
 
 class State(NamedTuple):
-    """
+    """The state of an optimizer.
+
     Attributes:
-        steps: Taken.
-        slots: Dictionaries like the parameters.
-        seen: (V,) of each parameter of which steps are missed: the last step that each row has taken part in.
+        steps: Number of steps taken.
+        slots: Dictionaries with the names and shapes of the parameters.
+        seen: For each parameter whose rows can miss steps, the last step (V,) that each row has taken part in.
     """
 
     steps: Array
@@ -35,11 +36,11 @@ class State(NamedTuple):
 
 
 def init(settings: Optimizer, params: Tree, few_rows: Iterable[str] = ()) -> State:
-    """Before the first step; `few_rows` names the parameters that are updated by rows."""
+    """Return the state before the first step. `few_rows` names the parameters that are updated by rows."""
     return _init(settings, params, tuple(few_rows))
 
 
-@partial(jax.jit, static_argnums=(0, 2))  # else each shape of a parameter is a program
+@partial(jax.jit, static_argnums=(0, 2))  # otherwise each shape of a parameter would be a program
 def _init(settings: Optimizer, params: Tree, few_rows: tuple[str, ...]) -> State:
     start = settings.initial_accumulator if settings.name == "adagrad" else 0.0
     slots = tuple({name: jnp.full_like(value, start) for name, value in params.items()} for _ in range(settings.slots))
@@ -55,18 +56,21 @@ def update(
     rate: Array | float | None = None,
     rows: Tree | None = None,
 ) -> tuple[Tree, State]:
-    """One step: clip by the global norm, add weight decay, update.
+    """Take one step: clip by the global norm, add weight decay, update.
 
     Args:
-        settings: Of the optimizer.
-        params: The parameters.
-        grads: Of each parameter, or (U, ...) of the rows listed of it.
-        state: Before the step.
-        rate: What a schedule gives for this step; the settings' learning rate where left out, as it is with `rows`.
-        rows: Lists (U,) as in `sparse_rows`, of the parameters that are updated by rows.
+        settings: The optimizer's name and hyperparameters.
+        params: Parameters before the step.
+        grads: Gradient of each parameter, or of its listed rows (U, ...).
+        state: State before the step.
+        rate: Learning rate of this step, from a schedule; the settings' learning rate if None.
+        rows: Lists (U,) of rows, as in `sparse_rows`, of the parameters that are updated by rows.
+
+    Returns:
+        The parameters and the state after the step.
 
     Raises:
-        BadInput: Of `rate` with `rows`.
+        BadInput: `rate` is given together with `rows`.
     """
     check_rate(rate, by_rows=bool(rows))
     rows, steps = rows or {}, state.steps + 1
@@ -84,7 +88,7 @@ def update(
 
 
 def make_up(settings: Optimizer, params: Tree, state: State, rows: Tree | None = None) -> tuple[Tree, State]:
-    """Rows brought to the present step: those listed, before they are read, or all."""
+    """Bring rows up to date with the last step: the listed ones, before they are read, or all."""
     params, slots, seen = dict(params), tuple(dict(slot) for slot in state.slots), dict(state.seen)
 
     def late(held: sparse_rows.Arrays) -> Array:
@@ -102,7 +106,7 @@ def make_up(settings: Optimizer, params: Tree, state: State, rows: Tree | None =
 
     for name, seen_V in seen.items():
         rows_U = jnp.arange(len(seen_V), dtype=jnp.int32) if rows is None else rows[name]
-        # Rows that have missed as many steps are visited together; places without a row stay in front.
+        # Rows that have missed equally many steps are visited together. Unused places stay in front.
         rows_U = rows_U[jnp.argsort(seen_V.at[rows_U].get(mode="fill", fill_value=-1))]
         held = params[name], *(slot[name] for slot in slots), seen_V
         params[name], *values, seen[name] = sparse_rows.change(rows_U, held, all_missed)
@@ -112,10 +116,10 @@ def make_up(settings: Optimizer, params: Tree, state: State, rows: Tree | None =
 
 
 def _clipping(settings: Optimizer, grads: Tree) -> Array | None:
-    """What all gradients are multiplied with, so that their global norm stays below the settings'."""
+    """Return the factor for all gradients that keeps their global norm below `clip_norm`."""
     if not settings.clip_norm:
         return None
-    norm = jnp.sqrt(sum(jnp.vdot(g, g, preferred_element_type=wide(g.dtype)) for g in grads.values()))
+    norm = jnp.sqrt(sum(jnp.vdot(grad, grad, preferred_element_type=wide(grad.dtype)) for grad in grads.values()))
     return jnp.minimum(1.0, settings.clip_norm / (norm + 1e-6))
 
 
@@ -127,19 +131,19 @@ def _rule(
     held: sparse_rows.Arrays,
     raw: Array,
 ) -> sparse_rows.Arrays:
-    """A parameter and its slots after a step, the number of which may be another for each row (B, 1).
+    """Return a parameter and its slots after a step. The number of the step can differ between rows (B, 1).
 
-    All is computed in float32 at least, then rounded to what is held: in bfloat16 Adam's beta2 would be 1.
+    The step is computed in at least float32 and then rounded: in bfloat16 Adam's beta2 would be 1.
     """
     kind = wide(held[0].dtype)
-    param, *slots = (each.astype(kind) for each in held)
+    param, *slots = (array.astype(kind) for array in held)
 
     def finished(raw: Array) -> Array:
         grad = raw.astype(kind)
         return (grad if scale is None else grad * scale.astype(kind)) + settings.weight_decay * param
 
-    # For CPUs XLA makes one result in each pass over memory, and writes out what two of them have in common: that, as
-    # large as the parameter, is hidden from it and computed twice.
+    # On a CPU XLA computes one result in each pass over memory, and stores common subexpressions. The finished gradient
+    # is as large as the parameter, so the barrier makes XLA compute it twice instead of storing it.
     grad = finished(raw)
     again = finished(lax.optimization_barrier(raw)) if jax.default_backend() == "cpu" else grad
     if settings.name == "adagrad":
@@ -159,5 +163,5 @@ def _rule(
 
 
 def _column(row_B: Array, like: Array) -> Array:
-    """`row_B` with the dimensions of `like`."""
+    """Return `row_B` with the number of dimensions of `like`."""
     return row_B.reshape(-1, *[1] * (like.ndim - 1))

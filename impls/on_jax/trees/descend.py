@@ -1,9 +1,9 @@
-"""Decoding of a binary tree without the whole vocabulary: exact top-k, beam, sample.
+"""Decoding of a binary tree without the whole vocabulary: exact top-k, beam and sample.
 
-For top-k, no word is likelier than the turns that lead to its subtree. The nodes nearest the root are one dense
-product; below them each row follows its likeliest subtrees, until none is as likely as the k-th best word found. A row
-that had to let go of a subtree as likely as that, or that has equals among its best, is solved anew with more subtrees
-at a time.
+No word is likelier than the turns that lead to its subtree. Top-k scores the nodes nearest the root with one dense
+product. Below them each row follows its likeliest subtrees, until none is as likely as the k-th best word so far. A row
+is solved again with more subtrees at a time if it had to drop a subtree that is as likely as that word, or if its best
+words contain ties.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Tree(NamedTuple):
     """A tree and its vectors.
 
     Attributes:
-        node_weight: (V-1, D) inner nodes in order of creation.
-        children: (V-1, 2): a word is its id, inner node j is V + j.
-        exits_E: The words and inner nodes that hang below the nodes nearest the root, numbered as `children` does.
-        turns_2ME: As in `vocabench.impls.structures.huffman.NearRoot`, of these exits.
+        node_weight: (V-1, D) vectors of the inner nodes, in order of creation.
+        children: (V-1, 2) children of each inner node: a word by its id, inner node j as V + j.
+        exits_E: The words and inner nodes directly below the nodes nearest the root, numbered as in `children`.
+        turns_2ME: The turns that lead to each exit, as in `vocabench.impls.structures.huffman.NearRoot`.
     """
 
     node_weight: Array
@@ -37,21 +37,23 @@ class Tree(NamedTuple):
 
     @property
     def vocab(self) -> int:
+        """The number of words."""
         return len(self.node_weight) + 1
 
     def scores(self, hidden_ND: Array, node_NB: Array) -> Array:
-        """(N, B) r.h of some inner nodes of each row."""
+        """Return (N, B) r.h of B inner nodes of each row."""
         kind = wide(self.node_weight.dtype)
         return jnp.einsum("nbd,nd->nb", self.node_weight[node_NB], hidden_ND, preferred_element_type=kind)
 
 
 class Followed(NamedTuple):
-    """What following `beam` subtrees of each row at a time found.
+    """The result of following `beam` subtrees of each row at a time.
 
     Attributes:
-        values_NJ, ids_NJ: The k + 1 best words that were met.
-        lost_N: The likeliest subtree let go.
-        nodes_N: How many nodes were scored.
+        values_NJ: Log-probabilities of the k + 1 best words that were reached.
+        ids_NJ: Ids of these words.
+        lost_N: Log-probability of the likeliest subtree that was dropped.
+        nodes_N: Number of nodes that were scored.
     """
 
     values_NJ: Array
@@ -60,20 +62,20 @@ class Followed(NamedTuple):
     nodes_N: Array
 
     def open(self, k: int) -> Array:
-        """(N,) True where the first k words may not be the best, or not in the order of ties."""
+        """Return (N,) True where the first k words may not be the best, or ties may be in the wrong order."""
         tied_N = (self.values_NJ[:, 1:] == self.values_NJ[:, :-1]).any(axis=1)
         return tied_N | (self.lost_N >= self.values_NJ[:, k - 1])
 
 
 def follow(hidden_ND: Array, tree: Tree, k: int, beam: int) -> Followed:
-    """The best words below the likeliest subtrees, at most `beam` of which are followed at a time."""
+    """Search for the best words below the likeliest subtrees, and follow at most `beam` of these at a time."""
     rows, vocab, near = len(hidden_ND), tree.vocab, len(tree.turns_2ME) // 2
     scores_NM = product(hidden_ND, tree.node_weight[vocab - 1 - near :])
     turns_N2M = jnp.concatenate([jax.nn.log_sigmoid(scores_NM), jax.nn.log_sigmoid(-scores_NM)], axis=1)
     exits_NE = turns_N2M @ tree.turns_2ME.astype(turns_N2M.dtype)
 
     def split(prefix: Array, child: Array, values_NJ: Array, ids_NJ: Array) -> tuple[Array, ...]:
-        """Of children with their prefixes: the best words with those so far, the likeliest subtrees, the next one."""
+        """Return the best words so far, the likeliest subtrees among these children, and the next likeliest one."""
         is_word = child < vocab
         values = jnp.concatenate([values_NJ, jnp.where(is_word, prefix, -jnp.inf)], axis=1)
         values_NJ, place = top_k(values, k + 1)
@@ -93,23 +95,23 @@ def follow(hidden_ND: Array, tree: Tree, k: int, beam: int) -> Followed:
         values_NJ, ids_NJ, prefix_NB, node_NB, lost_N, nodes_N = state
         nodes_N += reaching(values_NJ, prefix_NB).sum(axis=1, dtype=jnp.int32)
         scores_NB = tree.scores(hidden_ND, node_NB)
-        sides = [prefix_NB + jax.nn.log_sigmoid(each) for each in (scores_NB, -scores_NB)]
+        sides = [prefix_NB + jax.nn.log_sigmoid(signed_NB) for signed_NB in (scores_NB, -scores_NB)]
         below = tree.children[node_NB].reshape(rows, 2 * beam)
         prefix = jnp.stack(sides, axis=2).reshape(rows, 2 * beam)
         values_NJ, ids_NJ, prefix_NB, node_NB, lower_N = split(prefix, below, values_NJ, ids_NJ)
         return values_NJ, ids_NJ, prefix_NB, node_NB, jnp.maximum(lost_N, lower_N), nodes_N
 
-    # Room for the first k + 1 words and the first subtrees, whatever hangs below the near nodes.
+    # Padding makes room for k + 1 words and `beam` + 1 subtrees, even if there are fewer exits.
     exits_NE = jnp.pad(exits_NE, ((0, 0), (0, beam + 1)), constant_values=-jnp.inf)
     child_NE = jnp.broadcast_to(jnp.pad(tree.exits_E, (0, beam + 1)), exits_NE.shape)
-    none = jnp.full((rows, k + 1), -jnp.inf, exits_NE.dtype), jnp.zeros((rows, k + 1), tree.exits_E.dtype)
-    start = *split(exits_NE, child_NE, *none), jnp.full(rows, near, jnp.int32)
+    blank = jnp.full((rows, k + 1), -jnp.inf, exits_NE.dtype), jnp.zeros((rows, k + 1), tree.exits_E.dtype)
+    start = *split(exits_NE, child_NE, *blank), jnp.full(rows, near, jnp.int32)
     values_NJ, ids_NJ, _, _, lost_N, nodes_N = lax.while_loop(going, descend, start)
     return Followed(values_NJ, ids_NJ, lost_N, nodes_N)
 
 
 def beam(hidden_ND: Array, tree: Tree, k: int, width: int) -> tuple[Array, Array]:
-    """Values and ids (N, K) of k likely words: at each level the `width` likeliest prefixes and words are kept."""
+    """Return values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level."""
     rows, vocab, kind = len(hidden_ND), tree.vocab, wide(tree.node_weight.dtype)
 
     def is_inner(state: tuple[Array, Array]) -> Array:
@@ -120,7 +122,10 @@ def beam(hidden_ND: Array, tree: Tree, k: int, width: int) -> tuple[Array, Array
         value_NW, node_NW = state
         inner_NW, at_NW = is_inner(state), jnp.maximum(node_NW - vocab, 0)
         score_NW = tree.scores(hidden_ND, at_NW)
-        sides = [jnp.where(inner_NW, value_NW + jax.nn.log_sigmoid(each), -jnp.inf) for each in (score_NW, -score_NW)]
+        sides = [
+            jnp.where(inner_NW, value_NW + jax.nn.log_sigmoid(signed_NW), -jnp.inf)
+            for signed_NW in (score_NW, -score_NW)
+        ]
         values = jnp.concatenate([jnp.where(inner_NW, -jnp.inf, value_NW), *sides], axis=1)
         nodes = jnp.concatenate([node_NW, tree.children[at_NW, 0], tree.children[at_NW, 1]], axis=1)
         value_NW, place_NW = top_k(values, width)
@@ -133,7 +138,7 @@ def beam(hidden_ND: Array, tree: Tree, k: int, width: int) -> tuple[Array, Array
 
 
 def sample(hidden_ND: Array, tree: Tree, uniforms_NL: Array) -> Array:
-    """(N,) words: from the root down, left where the uniform number lies below sigma(r.h)."""
+    """Return (N,) words: from the root down, turn left if the uniform number is below sigma(r.h)."""
     vocab = tree.vocab
 
     def descend(turn: Array, node_N: Array) -> Array:

@@ -12,7 +12,8 @@ from jax import lax
 
 from vocabench.impls.cpp import CPP, Paths
 from vocabench.impls.forms import Form
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Reach, Tree, product, put, wide
+from vocabench.impls.on_jax.device import put
+from vocabench.impls.on_jax.layer import Array, OutputLayer, Reach, Tree, product, wide
 from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.ops.sparse_rows import distinct
 from vocabench.impls.on_jax.ops.topk import settle, top_k
@@ -22,37 +23,40 @@ from vocabench.impls.on_jax.trees import descend
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import huffman, trees
 
-# The inner nodes visited most, which most paths share, are scored for all tokens by one dense product.
+# The inner nodes visited most are shared by most paths: one dense product scores them for all tokens.
 _SHARED_NODES = 256
-# The rest of the paths are (token, node) pairs, of which the forms take so many at a time: of a few the vectors stay in
-# a processor's cache, a GPU wants many. Kernels of our own need neither: on a CPU, where there is a compiler, those of
-# `cpp_kernels.py`, on a GPU those of `tree_kernels.py`.
+# The rest of the paths are (token, node) pairs, which each form takes so many at a time. On a CPU the vectors of a few
+# pairs stay in the cache; a GPU is faster with many. Our own kernels need no such size: those of `cpp_kernels.py` on a
+# CPU with a compiler, and those of `tree_kernels.py` on a GPU.
 _FORMS = tuple(
     Form(f"pairs_{pairs}", f"{pairs:,} pairs of a token and a node at a time", size=pairs) for pairs in (256, 2**14)
 )
-# Decoding: how many subtrees a row follows at a time; first a few, then, for the rows that these do not settle, many.
+# Decoding: subtrees that a row follows at a time. Rows that the first number does not settle use the second.
 _BEAMS = (16, 64)
-_AT_ONCE_ON_GPU = 2**27  # scores of nodes, all rows together: so many a GPU makes while the host waits for a decision
+_AT_ONCE_ON_GPU = 2**27  # scores of nodes of all rows: a GPU computes these while the host waits for a decision
 
 
 def _cold_pairs(index_NL: Array, cold_NL: Array, at_once: int) -> tuple[Array, Array, Array]:
-    """(P,) tokens and nodes of the pairs off the shared nodes, moved to the front of room for all N L, and how many."""
+    """Return the tokens and nodes (P,) of the pairs without a shared node, and the number of these pairs.
+
+    The arrays have room for all N L pairs. The pairs are moved to the front.
+    """
     tokens, depth = index_NL.shape
     flat = cold_NL.ravel()
     room = -(-tokens * depth // at_once) * at_once
     place = jnp.where(flat, jnp.cumsum(flat) - 1, room)
-    which = jnp.zeros(room, jnp.int32).at[place].set(jnp.arange(tokens * depth, dtype=jnp.int32), mode="drop")
-    return which // depth, index_NL.ravel()[which], flat.sum()
+    pair_P = jnp.zeros(room, jnp.int32).at[place].set(jnp.arange(tokens * depth, dtype=jnp.int32), mode="drop")
+    return pair_P // depth, index_NL.ravel()[pair_P], flat.sum()
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _path_nll(hidden_ND: Array, node_weight: Array, index_NL: Array, sign_NL: Array, form: Form | None) -> Array:
-    """(N,) sum over each token's path of -log sigma(sign x r.h), with the gradient written out."""
+    """Return the (N,) sums over each token's path of -log sigma(sign x r.h). The gradient is written by hand."""
     return _forward(hidden_ND, node_weight, index_NL, sign_NL, form)[0]
 
 
 def _forward(hidden_ND, node_weight, index_NL, sign_NL, form):  # type: ignore[no-untyped-def]
-    # Parents come after their children, and the nodes visited most are the last.
+    # Parents come after their children, so the nodes visited most are the last ones.
     first = max(0, node_weight.shape[0] - _SHARED_NODES)
     tokens, depth = index_NL.shape
     kind = wide(node_weight.dtype)
@@ -69,7 +73,7 @@ def _forward(hidden_ND, node_weight, index_NL, sign_NL, form):  # type: ignore[n
 
     def score(step: Array, scores_P: Array) -> Array:
         start = step * at_once
-        rows, nodes = (lax.dynamic_slice_in_dim(a, start, at_once) for a in (token_P, node_P))
+        rows, nodes = (lax.dynamic_slice_in_dim(array, start, at_once) for array in (token_P, node_P))
         products = node_weight[nodes].astype(kind) * hidden_cast_ND[rows].astype(kind)
         return lax.dynamic_update_slice_in_dim(scores_P, products.sum(axis=1), start, 0)
 
@@ -80,7 +84,7 @@ def _forward(hidden_ND, node_weight, index_NL, sign_NL, form):  # type: ignore[n
     signs_NL = sign_NL.astype(kind)
     turns_NL = signs_NL * scores_NL
     nll_N = -jnp.where(on_path_NL, jax.nn.log_sigmoid(turns_NL), 0).sum(axis=1)
-    # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the path's end.
+    # d/dx of -log sigma(s x) is -s sigma(-s x). The sign is 0 beyond the end of the path.
     dscores_NL = -signs_NL * jax.nn.sigmoid(-turns_NL)
     kept = (hidden_ND, node_weight, dscores_NL, on_path_NL & near_NL, near_place_NL, cold_NL, token_P, node_P, steps)
     return nll_N, kept
@@ -109,7 +113,7 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
     def add(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         dhidden_ND, dnode = carry
         start = step * at_once
-        rows, nodes, ds = (lax.dynamic_slice_in_dim(a, start, at_once) for a in (token_P, node_P, dscores_P))
+        rows, nodes, ds = (lax.dynamic_slice_in_dim(array, start, at_once) for array in (token_P, node_P, dscores_P))
         # Entries beyond the last pair have a gradient of zero.
         dhidden_ND = dhidden_ND.at[rows].add(ds[:, None] * node_weight[nodes].astype(kind))
         return dhidden_ND, dnode.at[nodes].add(ds[:, None] * hidden_cast_ND[rows].astype(kind))
@@ -123,7 +127,7 @@ _path_nll.defvjp(_forward, _backward)
 
 @jax.custom_vjp
 def _nll_by_kernels(hidden_ND: Array, node_weight: Array, paths: Paths) -> Array:
-    """As `_path_nll`."""
+    """Return the same as `_path_nll`, computed by our C++ kernels."""
     return _forward_by_kernels(hidden_ND, node_weight, paths)[0]
 
 
@@ -145,10 +149,12 @@ _nll_by_kernels.defvjp(_forward_by_kernels, _backward_by_kernels)
 class TreeSoftmax(OutputLayer):
     """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
 
-    Parameters: `node_weight` (nodes, D), where the method has biases (nodes, D + 1) with the biases in the last column,
-    which meets a 1 that every hidden vector gets. Structure: `index`, `sign` (leaves, L) of each leaf's path, and its
-    `place` among all (leaves,), from left to right; `leaf` (V, M) of each word, -1 beyond its last one, and `leaf_word`
-    (leaves,); `children`, `exits` and `turns` as in `descend.Tree`.
+    Parameters: `node_weight` (nodes, D). If the method has biases, it is (nodes, D + 1) with the biases in the last
+    column, and every hidden vector is extended by a 1.
+
+    Structure: `index` and `sign` (leaves, L) of each leaf's path; `place` (leaves,) of each leaf from left to right;
+    `leaf` (V, M) of each word, padded with -1; `leaf_word` (leaves,), the word of each leaf; `children`, `exits` and
+    `turns` as in `descend.Tree`.
     """
 
     FEW_ROWS: ClassVar = ("node_weight",)
@@ -159,7 +165,7 @@ class TreeSoftmax(OutputLayer):
         self._levels = huffman.levels(spec.structure["children"])
         self._leaf_word = trees.words_of_leaves(spec.structure, spec.vocab)
         self._leaf_VM = trees.leaves_of_words(self._leaf_word)
-        self._single = self._leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
+        self._single = self._leaf_VM.shape[1] == 1  # each word is the leaf of the same number
         self._biased = "node_bias" in spec.parameter_shapes()
         self._shared = min(_SHARED_NODES, len(self._children))
         self._first_shared = len(self._children) - self._shared
@@ -186,7 +192,7 @@ class TreeSoftmax(OutputLayer):
         hidden_ND = self._with_one(hidden_ND)
         if self._single:
             return self._leaf_nll(params, structure, hidden_ND, targets_N)
-        # Each code of a target is a path of its own, from the same hidden vector.
+        # Each code of a target is a separate path with the same hidden vector.
         leaf_NM = structure["leaf"][targets_N]
         hidden_PD = jnp.repeat(hidden_ND, leaf_NM.shape[1], axis=0)
         nll_P = self._leaf_nll(params, structure, hidden_PD, jnp.maximum(leaf_NM, 0).ravel())
@@ -198,9 +204,8 @@ class TreeSoftmax(OutputLayer):
         if self.form == CPP:
             return _nll_by_kernels(hidden_ND, params["node_weight"], paths)
         if self.form == KERNELS:
-            from vocabench.impls.on_jax.pallas import (
-                tree_kernels,  # imports Pallas' way to Triton, which not every JAX has
-            )
+            # Imported here because not every JAX has Pallas' Triton backend.
+            from vocabench.impls.on_jax.pallas import tree_kernels
 
             return tree_kernels.path_nll(hidden_ND, params["node_weight"], paths, self._shared)
         return _path_nll(hidden_ND, params["node_weight"], paths.index_NL, paths.sign_NL, self.form)
@@ -214,7 +219,7 @@ class TreeSoftmax(OutputLayer):
         cold_PL = (sign_PL != 0) & (index_PL < first)
         room = min(len(leaf_P) * self._longest_off, first)
         rows_U, place_R = distinct(jnp.where(cold_PL, index_PL, nodes).ravel(), nodes, room)
-        # The shared nodes, of which a batch reads most, are the last of the table too.
+        # A batch reads most of the shared nodes. They stay the last rows of the table.
         rows_U = jnp.concatenate([rows_U, jnp.arange(first, nodes, dtype=jnp.int32)])
         paths = {
             "index": jnp.where(cold_PL, place_R.reshape(cold_PL.shape), index_PL - first + room),
@@ -232,7 +237,7 @@ class TreeSoftmax(OutputLayer):
         return jax.nn.logsumexp(log_code_NVM, axis=2)
 
     def _leaf_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
-        # Level by level, nodes as rows so that a level is read and written in whole rows: O(V D + V) a token.
+        # Level by level in O(V D + V) for each token. Nodes are rows, so that a level reads and writes whole rows.
         node_weight = params["node_weight"]
         hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
         scores_MN = jnp.matmul(node_weight, hidden_cast_ND.T, preferred_element_type=wide(node_weight.dtype))
@@ -245,15 +250,17 @@ class TreeSoftmax(OutputLayer):
         return prefix[:leaves].T
 
     def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
-        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of the inner nodes scored; all
-        of them where words have several codes, as then no prefix bounds a word."""
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of inner nodes scored.
+
+        All nodes are scored if words have several codes, because no prefix is then a bound for a word.
+        """
         if not self._single:
             return super().search(params, structure, hidden_ND, k)
         if self.form == CPP:
             return cpp_kernels.likeliest_leaves(
                 self._cast(params, hidden_ND), params["node_weight"], structure["children"], k
             )
-        if self._finds_by_kernels(len(hidden_ND), k):
+        if self._searches_by_kernels(len(hidden_ND), k):
             return *self._likeliest(params, structure, hidden_ND, k), jnp.ones(len(hidden_ND), jnp.float32)
         nodes, tree, cast_ND = len(self._children), self._tree(params, structure), self._cast(params, hidden_ND)
 
@@ -262,35 +269,38 @@ class TreeSoftmax(OutputLayer):
             if not beams:
                 values_RK, ids_RK = top_k(self._leaf_log_probs(params, hidden_RD), k)
                 return values_RK, ids_RK.astype(jnp.int32), jnp.full(len(rows_R), nodes, jnp.int32)
-            found = descend.follow(hidden_RD, tree, k, beams[0])
-            first = found.values_NJ[:, :k], found.ids_NJ[:, :k], found.nodes_N
-            return settle(first, found.open(k), lambda some: solve(rows_R[some], beams[1:]))
+            followed = descend.follow(hidden_RD, tree, k, beams[0])
+            best = followed.values_NJ[:, :k], followed.ids_NJ[:, :k], followed.nodes_N
+            return settle(best, followed.open(k), lambda open_O: solve(rows_R[open_O], beams[1:]))
 
         values_NK, ids_NK, nodes_N = solve(jnp.arange(len(hidden_ND)), _BEAMS)
         return values_NK, ids_NK, nodes_N.astype(jnp.float32) / nodes
 
-    def _finds_by_kernels(self, rows: int, k: int) -> bool:
+    def _searches_by_kernels(self, rows: int, k: int) -> bool:
+        """Return whether a GPU scores all leaves faster than the host can control a search by bounds."""
         if self.form != KERNELS or rows * len(self._children) > _AT_ONCE_ON_GPU:
             return False
-        from vocabench.impls.on_jax.pallas import topk_kernels  # imports Pallas' way to Triton, which not every JAX has
+        # Imported here because not every JAX has Pallas' Triton backend.
+        from vocabench.impls.on_jax.pallas import topk_kernels
 
         return topk_kernels.takes(-(-len(self._leaf_word) // topk_kernels.WIDTH), topk_kernels.WIDTH, k)
 
     def _likeliest(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
-        """Values and ids (N, K), every node scored: on a GPU the host would wait for each turn of a loop by bounds."""
+        """Return the values and ids (N, K) of the k likeliest words, with all nodes scored."""
         from vocabench.impls.on_jax.pallas import topk_kernels, tree_kernels
 
         scores_MN = product(params["node_weight"], self._cast(params, hidden_ND))
         index_FL, sign_FL, length_F, leaf_F = (structure[name] for name in ("index", "sign", "length", "leaf_at"))
-        given = scores_MN, index_FL, sign_FL, length_F, leaf_F
-        log_leaf_NX = tree_kernels.log_leaves(*given, width=topk_kernels.WIDTH)
-        # Groups of leaves that stand side by side; each is a word, of the same number.
+        log_leaf_NX = tree_kernels.log_leaves(scores_MN, index_FL, sign_FL, length_F, leaf_F, width=topk_kernels.WIDTH)
+        # A group holds adjacent leaves. Each leaf is the word of the same number.
         word_X = jnp.pad(leaf_F, (0, log_leaf_NX.shape[1] - len(leaf_F)), constant_values=-1)
         return topk_kernels.best_of_groups(log_leaf_NX, word_X.reshape(-1, topk_kernels.WIDTH), k)
 
     def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
-        """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level; exact where
-        words have several codes."""
+        """Return values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level.
+
+        The result is exact if words have several codes.
+        """
         if not self._single:
             return self.topk(params, structure, hidden_ND, k)
         if self.form == CPP:
@@ -299,7 +309,7 @@ class TreeSoftmax(OutputLayer):
         return descend.beam(self._cast(params, hidden_ND), self._tree(params, structure), k, width)
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
-        """(N,) words, one number for each turn."""
+        """Draw (N,) words, with one uniform number for each turn."""
         leaf_N = descend.sample(self._cast(params, hidden_ND), self._tree(params, structure), uniforms_NU)
         return structure["leaf_word"][leaf_N]
 

@@ -1,13 +1,13 @@
 """The softmax within a word's cluster, for tokens of many clusters at once: the costly half of a two-level layer.
 
-Words are stored by cluster in a (C, S, D) slab. The first T tokens of every cluster are one batched product over the
-slab as it lies, which XLA runs on all cores; the tokens that full clusters have beyond are cut into further tiles of
-one cluster each, and a loop visits those that hold tokens, a few at a time. There are at most N / T + min(C, N) of them
-whatever the clusters are, so that shapes are static. The gradient is written out; d loss / d logits is made in the
-forward pass, where the exponentials are at hand, so that the slab is read once in each direction.
+Words are stored by cluster in a (C, S, D) slab. The first T tokens of every cluster form one batched product with the
+whole slab, which XLA runs on all cores. The remaining tokens of full clusters are cut into further tiles of one cluster
+each, and a loop visits the tiles that hold tokens, a few at a time. There are at most N / T + min(C, N) tiles for any
+assignment of tokens, so that shapes are static. The gradient is written by hand: d loss / d logits is computed in the
+forward pass, where the exponentials are available, so that the slab is read once in each direction.
 
-On a CPU, where there is a compiler, the products are kernels of our own (`cpp_kernels.py`), which need no tiles; on a GPU
-kernels of our own (`cluster_kernels.py`) do the whole in training.
+Our own kernels replace the tiles: on a CPU with a compiler those of `cpp_kernels.py`, and in training on a GPU those of
+`cluster_kernels.py`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
 
 _FURTHER = 32  # tokens of a further tile
-_TOGETHER = 8  # tiles visited together: products of single tiles in a loop run at a third of the speed
-
+_TOGETHER = 8  # tiles visited together; a loop over single tiles runs at a third of the speed
 
 # `Form.size` is the number of further tiles that are visited together.
 FORMS = tuple(
@@ -44,18 +43,18 @@ FORMS = tuple(
 
 
 def forms(dtype: str, dim: int) -> tuple[Form, ...]:
-    """Return the forms for word vectors (D,) of a spec's `dtype`: our kernels first, which are the fastest."""
+    """Return the forms for word vectors (D,) of a spec's `dtype`, the fastest first: our kernels."""
     kernels = ((CPP, cpp_kernels.known(dtype)), (KERNELS, support.known(dtype, dim)))
     return (*(form for form, is_known in kernels if is_known), *FORMS)
 
 
-# Pairs of a row and a cluster in a tile, when decoding: one takes 45 us to read its cluster, and 2.5 us more for each
-# of its places (two CPU cores, 512 numbers a word, 320 words a cluster).
+# Pairs of a row and a cluster in a tile, when decoding. Reading the cluster takes as long as 18 pairs (two CPU cores,
+# D = 512, S = 320).
 _LARGE, _SMALL = 32, 8
 
 
 def _first_places(tokens: int, clusters: int, share: float) -> int:
-    """T: the tokens that an average cluster of these has of a batch, as the next power of two."""
+    """Return T: the mean number of tokens per cluster, rounded up to a power of two."""
     return max(8, 1 << (math.ceil(share * tokens / clusters) - 1).bit_length())
 
 
@@ -64,7 +63,8 @@ class _Sorted(NamedTuple):
 
     Attributes:
         order_N: Positions in the batch.
-        begin_C, end_C: The range of each cluster among the sorted tokens.
+        begin_C: The first token of each cluster in the sorted batch.
+        end_C: One past the last token of each cluster.
     """
 
     order_N: Array
@@ -73,29 +73,30 @@ class _Sorted(NamedTuple):
 
     @classmethod
     def of(cls, cluster_N: Array, clusters: int) -> _Sorted:
+        """Sort tokens by their clusters."""
         order_N = jnp.argsort(cluster_N)
         end_C = jnp.searchsorted(cluster_N[order_N], jnp.arange(clusters), side="right").astype(jnp.int32)
         return cls(order_N, jnp.concatenate([jnp.zeros(1, jnp.int32), end_C[:-1]]), end_C)
 
     def tokens(self, start_M: Array, cluster_M: Array, places: int) -> Array:
-        """(M, T) the tokens of tiles that start at these places of the sorted batch; N where a tile has none left."""
+        """Return the tokens (M, T) of tiles that start at these places of the sorted batch; N in unused places."""
         index_MT = start_M[:, None] + jnp.arange(places)
         tokens = len(self.order_N)
         token_MT = self.order_N[jnp.minimum(index_MT, tokens - 1)]
         return jnp.where(index_MT < self.end_C[cluster_M][:, None], token_MT, tokens)
 
     def first(self, places: int) -> Array:
-        """(C, T) the tokens in the first `places` of each cluster; N where there is none."""
+        """Return the first tokens (C, T) of each cluster; N in unused places."""
         return self.tokens(self.begin_C, jnp.arange(len(self.end_C)), places)
 
     def further(self, places: int, size: int, together: int) -> _Tiles:
-        """Tiles of `size` tokens for what the clusters hold beyond `places`, to be visited `together` at a time."""
-        full = min(len(self.end_C), len(self.order_N) // (places + 1))  # clusters that hold more, at most
+        """Return tiles of `size` for the tokens of each cluster beyond `places`, to be visited `together` at a time."""
+        full = min(len(self.end_C), len(self.order_N) // (places + 1))  # an upper bound on clusters that hold more
         begin_C = self.begin_C + places
         return self._cut(begin_C, _ceil(self.end_C - begin_C, size), size, full, together)
 
     def large_and_small(self, large: int, small: int, together: int) -> tuple[_Tiles, _Tiles]:
-        """Tiles of `large` tokens, and of `small` ones for those that are left of a cluster where these are so few."""
+        """Return tiles of `large` tokens, and tiles of `small` tokens for small remainders of clusters."""
         clusters, tokens = len(self.end_C), len(self.order_N)
         large_C = _ceil(self.end_C - self.begin_C - small, large)
         begin_C = self.begin_C + large * large_C
@@ -105,7 +106,7 @@ class _Sorted(NamedTuple):
         )
 
     def _cut(self, begin_C: Array, tiles_C: Array, size: int, clusters: int, together: int) -> _Tiles:
-        """Some tiles of each cluster, of `clusters` at most, for its tokens from `begin_C` on."""
+        """Cut `tiles_C` tiles from each cluster, starting at `begin_C`. At most `clusters` of them have tiles."""
         tokens = len(self.order_N)
         bound = -(-tokens // size) + clusters + together
         last_C = jnp.cumsum(tiles_C)
@@ -118,24 +119,30 @@ class _Sorted(NamedTuple):
 
 
 def _ceil(tokens_C: Array, size: int) -> Array:
-    """Tiles of `size` that so many tokens take; none for fewer than one."""
+    """Return how many tiles of `size` hold this many tokens; 0 for negative numbers of tokens."""
     return (jnp.maximum(tokens_C, 0) + size - 1) // size
 
 
 class _Tiles(NamedTuple):
-    """The tokens and the cluster of each tile: N and C where there is none, as in all but the first `count` tiles."""
+    """Tiles of tokens.
+
+    Attributes:
+        token_MT: Tokens of each tile; N in unused places.
+        cluster_M: Cluster of each tile; C in tiles without tokens.
+        count: Number of tiles that hold tokens. They are the first ones.
+    """
 
     token_MT: Array
     cluster_M: Array
     count: Array
 
     def visited(self, together: int, visit: Callable[[Array, Any], Any], start: Any) -> Any:
-        """What `visit`, from the number of a visit and what the one before returned, makes of `start`."""
+        """Fold `visit`, which takes the number of a visit and the previous result, over all visits, from `start`."""
         return lax.fori_loop(0, (self.count + together - 1) // together, visit, start)
 
     def at(self, visit: Array, together: int) -> tuple[Array, Array]:
-        """The tiles of a visit."""
-        return tuple(lax.dynamic_slice_in_dim(a, visit * together, together) for a in self[:2])  # type: ignore[return-value]
+        """Return the tokens and clusters of the tiles of a visit."""
+        return tuple(lax.dynamic_slice_in_dim(array, visit * together, together) for array in self[:2])  # type: ignore[return-value]
 
 
 def in_cluster_nll(
@@ -148,28 +155,27 @@ def in_cluster_nll(
     form: Form | None,
     share: float = 1.0,
 ) -> Array:
-    """(N,) negative log-likelihood of each target among the words of its cluster, in nats; 0 where that is none of
-    these.
+    """Return the (N,) negative log-likelihoods of targets among the words of their clusters, in nats.
 
     Args:
-        hidden_ND: (N, D).
+        hidden_ND: Hidden vectors.
         slab_CSD: Word vectors by cluster and slot.
         bias_CS: Word biases, or None.
-        word_CS: The word in each slot; a number that is negative where the slot is empty.
-        cluster_N, slot_N: Where the target words stand; cluster C where the target is in none of them.
+        word_CS: The word in each slot; negative in empty slots.
+        cluster_N: Cluster of each target; C for a target in none of the clusters, whose result is 0.
+        slot_N: Slot of each target.
         form: One of `forms`.
-        share: Of the tokens that is expected in these clusters, for which first tiles are made.
+        share: Expected share of the tokens in these clusters, which determines the size of the first tiles.
     """
-    further = slab_CSD, bias_CS, word_CS, cluster_N, slot_N
+    words = slab_CSD, bias_CS, word_CS, cluster_N, slot_N
     if form == CPP:
-        return _nll_by_kernels(hidden_ND.astype(slab_CSD.dtype), *further)
+        return _nll_by_kernels(hidden_ND.astype(slab_CSD.dtype), *words)
     if form == KERNELS:
-        from vocabench.impls.on_jax.pallas import (
-            cluster_kernels,  # imports Pallas' way to Triton, which not every JAX has
-        )
+        # Imported here because not every JAX has Pallas' Triton backend.
+        from vocabench.impls.on_jax.pallas import cluster_kernels
 
-        return cluster_kernels.in_cluster_nll(hidden_ND, *further)
-    return _in_cluster_nll(hidden_ND, *further, (form or FORMS[0]).size, share)
+        return cluster_kernels.in_cluster_nll(hidden_ND, *words)
+    return _in_cluster_nll(hidden_ND, *words, (form or FORMS[0]).size, share)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7))
@@ -186,8 +192,10 @@ def pair_scores(
     cluster_P: Array,
     form: Form | None,
 ) -> Array:
-    """(P, S) scores of rows with the words of clusters, for pairs of both, -inf in an empty slot; for a cluster beyond
-    the last, of no meaning."""
+    """Return the (P, S) scores of the words of a cluster, for pairs of a row and a cluster; -inf in empty slots.
+
+    Scores for a cluster beyond the last one are meaningless.
+    """
     if form == CPP:
         batch = _Sorted.of(cluster_P, len(slab_CSD))
         row_sorted_P = row_P[batch.order_N]
@@ -198,20 +206,20 @@ def pair_scores(
 
 
 def _pair_products(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Array) -> Array:
-    """(P, S) products of pairs; 0 for a cluster beyond the last."""
+    """Return the (P, S) products of pairs; 0 for a cluster beyond the last one."""
     rows, pairs, width, kind = len(hidden_ND), len(row_P), slab_CSD.shape[1], wide(slab_CSD.dtype)
     cast_ND, batch = hidden_ND.astype(slab_CSD.dtype), _Sorted.of(cluster_P, len(slab_CSD))
-    # A visit reads so many clusters even where fewer pairs are left; those of one row are all of different clusters.
+    # A visit always reads this many clusters. The pairs of a single row all have different clusters.
     together = 1 if rows == 1 else min(_TOGETHER, max(1, pairs // 16))
     if rows > _SMALL:
         tiles_of_sizes = batch.large_and_small(min(_LARGE, rows), _SMALL, together)
     else:
         tiles_of_sizes = (batch.further(0, rows, together),)
 
-    def of_tiles(words_BSD: Array, hidden_BTD: Array) -> Array:
+    def products(words_BSD: Array, hidden_BTD: Array) -> Array:
         if rows == 1:
             return jnp.einsum("btd,bsd->bts", hidden_BTD, words_BSD, preferred_element_type=kind)
-        # Words first: at eight places a quarter faster than tokens first, which XLA would make of the two by itself.
+        # Words first is a quarter faster for tiles of 8. The barrier keeps XLA from merging the transposition.
         scores_BST = jnp.einsum("bsd,btd->bst", words_BSD, hidden_BTD, preferred_element_type=kind)
         return jnp.swapaxes(lax.optimization_barrier(scores_BST), 1, 2)
 
@@ -220,7 +228,7 @@ def _pair_products(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: A
 
         def visit(number: Array, scores_PS: Array, tiles: _Tiles = tiles) -> Array:
             pair_BT, cluster_B = tiles.at(number, together)
-            scores_BTS = of_tiles(slab_CSD[cluster_B], cast_ND[row_P[pair_BT]])
+            scores_BTS = products(slab_CSD[cluster_B], cast_ND[row_P[pair_BT]])
             return scores_PS.at[pair_BT].set(scores_BTS, mode="drop")
 
         scores_PS = tiles.visited(together, visit, scores_PS)
@@ -228,12 +236,12 @@ def _pair_products(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: A
 
 
 def added_scores(bias_CS: Array | None, word_CS: Array, kind: jnp.dtype) -> Array:
-    """(C, S) what a word's score gets on top: its bias or 0, and -inf in an empty slot."""
+    """Return (C, S) the term to add to each score: the bias or 0, and -inf in empty slots."""
     return jnp.where(word_CS < 0, -jnp.inf, jnp.zeros((), kind) if bias_CS is None else bias_CS.astype(kind))
 
 
 def _nll(scores_CST: Array, slot_CT: Array) -> tuple[Array, Array]:
-    """(C, T) nll of the words at `slot_CT` among those of their cluster, and d nll / d scores (C, S, T)."""
+    """Return the (C, T) nll of the words at `slot_CT` within their cluster, and d nll / d scores (C, S, T)."""
     highest_C1T = scores_CST.max(axis=1, keepdims=True)
     exp_CST = jnp.exp(scores_CST - highest_C1T)
     sum_C1T = exp_CST.sum(axis=1, keepdims=True)
@@ -250,20 +258,20 @@ def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together,
     places = _first_places(tokens, clusters, share)
     added_CS = added_scores(bias_CS, word_CS, kind)
 
-    def of_tiles(words_CSD: Array, added_CS: Array, token_CT: Array) -> tuple[Array, Array]:
-        # A place without a token reads the last one; what comes out is dropped.
+    def nll_of_tiles(words_CSD: Array, added_CS: Array, token_CT: Array) -> tuple[Array, Array]:
+        # An unused place reads the last token, and its result is dropped.
         hidden_CTD, slot_CT = cast_ND[token_CT], slot_N[token_CT]
         scores_CST = jnp.einsum("csd,ctd->cst", words_CSD, hidden_CTD, preferred_element_type=kind)
         return _nll(scores_CST + added_CS[:, :, None], slot_CT)
 
     token_CT = batch.first(places)
-    nll_CT, dscores_CST = of_tiles(slab_CSD, added_CS, token_CT)
+    nll_CT, dscores_CST = nll_of_tiles(slab_CSD, added_CS, token_CT)
     tiles = batch.further(places, _FURTHER, together)
 
     def visit(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         dscores_NS, nll_N = carry
         token_BT, cluster_B = tiles.at(number, together)
-        nll_BT, dscores_BST = of_tiles(slab_CSD[cluster_B], added_CS[cluster_B], token_BT)
+        nll_BT, dscores_BST = nll_of_tiles(slab_CSD[cluster_B], added_CS[cluster_B], token_BT)
         dscores_NS = dscores_NS.at[token_BT].set(jnp.swapaxes(dscores_BST, 1, 2), mode="drop")
         return dscores_NS, nll_N.at[token_BT].set(nll_BT, mode="drop")
 
@@ -283,7 +291,7 @@ def _backward(together, share, kept, dnll_N):  # type: ignore[no-untyped-def]
     dscores_CST = jnp.where((token_CT < tokens)[:, None], dscores_CST * weights(token_CT)[:, None], 0)
     dbias_CS = None if bias_CS is None else dscores_CST.sum(axis=2)
     dscores_CST = dscores_CST.astype(narrow)
-    # Laid out anew: XLA would rather read it transposed within the product, which takes twice as long.
+    # The barrier makes XLA store the transposed array. Reading it transposed within the product takes twice as long.
     dscores_CTS = lax.optimization_barrier(jnp.swapaxes(dscores_CST, 1, 2))
     dhidden_CTD = jnp.einsum("cts,csd->ctd", dscores_CTS, slab_CSD)
     dhidden_ND = jnp.zeros_like(cast_ND).at[token_CT].set(dhidden_CTD, mode="drop")
@@ -312,19 +320,19 @@ _in_cluster_nll.defvjp(_forward, _backward)
 
 @jax.custom_vjp
 def _nll_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
-    return _by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, learns=False)[0]
+    return _by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, differentiated=False)[0]
 
 
-def _by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, *, learns):  # type: ignore[no-untyped-def]
+def _by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, *, differentiated):  # type: ignore[no-untyped-def]
     batch = _Sorted.of(cluster_N, len(slab_CSD))
     tokens, words = (hidden_ND, batch.order_N, slot_N[batch.order_N]), (slab_CSD, bias_CS, word_CS)
-    losses_N, excess_NS, dhidden_ND = cpp_kernels.losses(*tokens, *words, batch.end_C, learns=learns)
+    losses_N, excess_NS, dhidden_ND = cpp_kernels.losses(*tokens, *words, batch.end_C, differentiated=differentiated)
     nll_N = jnp.zeros_like(losses_N).at[batch.order_N].set(losses_N, unique_indices=True)
     return nll_N, (hidden_ND, *words, batch, excess_NS, dhidden_ND)
 
 
 def _forward_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N):  # type: ignore[no-untyped-def]
-    return _by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, learns=True)
+    return _by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, differentiated=True)
 
 
 def _backward_by_kernels(kept, dnll_N):  # type: ignore[no-untyped-def]

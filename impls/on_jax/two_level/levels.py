@@ -1,7 +1,7 @@
-"""One level of a class-based layer: a softmax within each group, for groups of very different size.
+"""One level of a class-based layer: a softmax within each group, for groups of very different sizes.
 
-Groups of about the same size share a slab (`impls/structures/shelves.py`), and each slab is a two-level layer's lower
-half: `cluster_softmax.py` for training, `expand.py` for decoding.
+Groups of similar size share a slab (`impls/structures/shelves.py`). Each slab is the lower level of a two-level layer:
+`cluster_softmax.py` computes it in training, `expand.py` in decoding.
 """
 
 from __future__ import annotations
@@ -11,25 +11,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from vocabench.impls.forms import Form
-from vocabench.impls.on_jax.layer import Array, Tree, draw, product, put
+from vocabench.impls.on_jax.device import put
+from vocabench.impls.on_jax.layer import Array, Tree, draw, product
 from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
 from vocabench.impls.on_jax.two_level import cluster_softmax, expand
 from vocabench.impls.structures.shelves import Shelves
 
 
 class Level:
-    """log P(member | group, h) of M members, which parameters and structure call `name`.
+    """log P(member | group, h) of M members.
 
-    Parameters: for each shelf b `{name}_weight{b}` (G, S, D) and `{name}_bias{b}` (G, S), zero in the slots left over.
-    Structure: `{name}_group`, `_shelf`, `_row`, `_slot`, `_place` (M,) of each member; for each shelf
-    `{name}_member{b}` (G, S), -1 where the slot is empty, and `{name}_groups{b}` (G,).
+    Parameters, for each shelf b: `{name}_weight{b}` (G, S, D) and `{name}_bias{b}` (G, S), zero in empty slots.
+
+    Structure: `{name}_group`, `_shelf`, `_row`, `_slot` and `_place` (M,) of each member; for each shelf b
+    `{name}_member{b}` (G, S), -1 in empty slots, and `{name}_groups{b}` (G,).
+
+    Args:
+        name: Prefix of the names of parameters and structure.
+        shelves: Where each member is stored.
+        form: One of `cluster_softmax.forms`.
     """
 
     def __init__(self, name: str, shelves: Shelves, form: Form | None) -> None:
-        self.form = form  # of `cluster_softmax.forms`
+        self.form = form
         self.name, self._shelves, self.shelves = name, shelves, shelves.shelves
 
     def structure(self) -> Tree:
+        """Return the arrays that the functions read besides the parameters."""
         whole: dict[str, np.ndarray] = {
             "group": self._shelves.group_M,
             "shelf": self._shelves.shelf_M,
@@ -42,10 +50,11 @@ class Level:
         return {f"{self.name}_{key}": put(array, jnp.int32) for key, array in whole.items()}
 
     def group(self, structure: Tree) -> Array:
+        """Return the group (M,) of each member."""
         return structure[f"{self.name}_group"]
 
     def nll(self, params: Tree, structure: Tree, hidden_ND: Array, member_N: Array) -> Array:
-        """(N,) -log P(member | its group, h)."""
+        """Return (N,) -log P(member | its group, h)."""
         shelf_N, row_N, slot_N = (structure[f"{self.name}_{key}"][member_N] for key in ("shelf", "row", "slot"))
         total_N = None
         for number, shelf in enumerate(self.shelves):
@@ -64,7 +73,7 @@ class Level:
         return total_N
 
     def log_within(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        """(N, M) log P(member | its group, h)."""
+        """Return (N, M) log P(member | its group, h)."""
         parts = []
         for number in range(len(self.shelves)):
             words = self._words(params, structure, number)
@@ -76,54 +85,55 @@ class Level:
     def search(
         self, params: Tree, structure: Tree, hidden_ND: Array, log_group_NC: Array, k: int
     ) -> tuple[Array, Array, Array]:
-        """Values and members (N, K) of the highest log P(group, member | h), and (N,) the share of groups expanded."""
-        found, expanded = [], jnp.zeros(len(hidden_ND), jnp.float32)
+        """Return values and members (N, K) of the likeliest members, and the (N,) share of groups expanded."""
+        best, expanded = [], jnp.zeros(len(hidden_ND), jnp.float32)
         for number, shelf in enumerate(self.shelves):
             log_group_NG = log_group_NC[:, structure[f"{self.name}_groups{number}"]]
             words = self._words(params, structure, number)
-            *best, share_N = expand.search(hidden_ND, log_group_NG, words, min(k, shelf.members))
-            found.append(best)
+            *best_of_shelf, share_N = expand.search(hidden_ND, log_group_NG, words, min(k, shelf.members))
+            best.append(best_of_shelf)
             expanded += share_N * len(shelf.groups_G)
-        return *_best_of(found, k), expanded / log_group_NC.shape[1]
+        return *_best_of(best, k), expanded / log_group_NC.shape[1]
 
     def beam(
         self, params: Tree, structure: Tree, hidden_ND: Array, log_group_NC: Array, k: int, width: int
     ) -> tuple[Array, Array]:
-        """Values and members (N, K) of the k highest among the members of the `width` likeliest groups."""
+        """Return values and members (N, K) of the k likeliest members of the `width` likeliest groups."""
         log_group_NC = followed(log_group_NC, width)
-        found = []
+        best = []
         for number, shelf in enumerate(self.shelves):
             log_group_NG = log_group_NC[:, structure[f"{self.name}_groups{number}"]]
             words, most = self._words(params, structure, number), min(k, shelf.members)
-            found.append(list(expand.beam(hidden_ND, log_group_NG, words, most, width)))
-        return _best_of(found, k)
+            best.append(list(expand.beam(hidden_ND, log_group_NG, words, most, width)))
+        return _best_of(best, k)
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, group_N: Array, uniforms_N: Array) -> Array:
-        """(N,) a member of each token's group."""
-        every_N, member_N = jnp.arange(len(hidden_ND)), jnp.zeros_like(group_N)
+        """Return (N,) members, each drawn from the token's group."""
+        token_N, member_N = jnp.arange(len(hidden_ND)), jnp.zeros_like(group_N)
         for number, shelf in enumerate(self.shelves):
             groups_G = structure[f"{self.name}_groups{number}"]
             row_N = jnp.minimum(jnp.searchsorted(groups_G, group_N), len(shelf.groups_G) - 1)
             here_N = groups_G[row_N] == group_N
             words = self._words(params, structure, number)
-            in_group_NS = words.in_cluster(hidden_ND, every_N, jnp.where(here_N, row_N, len(shelf.groups_G)))
+            in_group_NS = words.in_cluster(hidden_ND, token_N, jnp.where(here_N, row_N, len(shelf.groups_G)))
             drawn_N = words.word_CS[row_N, draw(jnp.exp(in_group_NS), uniforms_N)]
             member_N = jnp.where(here_N, drawn_N, member_N)
         return member_N
 
     def to_canonical(self, structure: Tree, tree: Tree, kind: str) -> Array:
-        """(M, D) weights or (M,) biases, or their gradients or slots, in the order of the members."""
+        """Return (M, D) weights or (M,) biases, or their gradients or optimizer slots, in the order of the members."""
         slabs = [tree[f"{self.name}_{kind}{number}"] for number in range(len(self.shelves))]
         flat = jnp.concatenate([slab.reshape(-1, *slab.shape[2:]) for slab in slabs])
         return flat[structure[f"{self.name}_place"]]
 
     def from_canonical(self, structure: Tree, by_member: Array, kind: str) -> Tree:
-        found: Tree = {}
+        """Return weights or biases by shelf, or their gradients or optimizer slots, from those by member."""
+        slabs: Tree = {}
         for number in range(len(self.shelves)):
             member_GS = structure[f"{self.name}_member{number}"]
             place_GS = jnp.where(member_GS < 0, len(by_member), member_GS)
-            found[f"{self.name}_{kind}{number}"] = by_member.at[place_GS].get(mode="fill", fill_value=0)
-        return found
+            slabs[f"{self.name}_{kind}{number}"] = by_member.at[place_GS].get(mode="fill", fill_value=0)
+        return slabs
 
     def _words(self, params: Tree, structure: Tree, number: int) -> expand.WordsByCluster:
         slab_GSD, bias_GS = params[f"{self.name}_weight{number}"], params[f"{self.name}_bias{number}"]
@@ -132,16 +142,18 @@ class Level:
 
 
 def followed(log_group_NC: Array, width: int) -> Array:
-    """`log_group_NC` with -inf for all but the `width` likeliest groups of each row."""
+    """Return `log_group_NC` with -inf for all but the `width` likeliest groups of each row."""
     if width >= log_group_NC.shape[1]:
         return log_group_NC
     values_NW, chosen_NW = top_k(log_group_NC, width)
-    rows_N1 = jnp.arange(len(log_group_NC))[:, None]
-    return jnp.full_like(log_group_NC, -jnp.inf).at[rows_N1, chosen_NW].set(values_NW)
+    row_N1 = jnp.arange(len(log_group_NC))[:, None]
+    return jnp.full_like(log_group_NC, -jnp.inf).at[row_N1, chosen_NW].set(values_NW)
 
 
-def _best_of(found: list[list[Array]], k: int) -> tuple[Array, Array]:
-    if len(found) == 1:
-        return found[0][0], found[0][1]
-    values_NX, ids_NX = (jnp.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
+def _best_of(best_of_shelves: list[list[Array]], k: int) -> tuple[Array, Array]:
+    """Return the k best of the values and ids of all shelves."""
+    if len(best_of_shelves) == 1:
+        values_NK, ids_NK = best_of_shelves[0]
+        return values_NK, ids_NK
+    values_NX, ids_NX = (jnp.concatenate(parts, axis=1) for parts in zip(*best_of_shelves, strict=True))
     return best_by_id(values_NX, ids_NX, k)

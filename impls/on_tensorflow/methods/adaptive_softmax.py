@@ -24,12 +24,12 @@ from vocabench.impls.structures.cutoffs import Bands
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """log P(w | h) = log softmax(H h)[w or its tail i] + log softmax(W_i P_i h)[w] where w lies in tail i (Grave et
-    al. 2017).
+    """log P(w | h) = log softmax(H h)[w or its tail i] + log softmax(W_i P_i h)[w] if w is in tail i (Grave et al.
+    2017).
 
     Weights: `head_weight` (head + tails, D), and for each tail `tail{i}_projection` (D / 4^(i + 1), D) and
-    `tail{i}_weight` (words, D / 4^(i + 1)), words by id within the head and each tail. Constants: `band` (V,) of each
-    word, 0 the head and i + 1 tail i; `place` (V,) of each word in its band.
+    `tail{i}_weight` (words, D / 4^(i + 1)), words by id within the head and each tail. Constants: `band` (V,), 0 for
+    words of the head and i + 1 for tail i; `place` (V,), the position of each word in its band.
     """
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
@@ -48,7 +48,7 @@ class AdaptiveSoftmax(OutputLayer):
         nll_N = cross_entropy(self._head_scores(hidden_ND), entry_N)
         if not self.tails:
             return nll_N
-        # Each token to its band and back again: shapes that no compiler could know, and no scatter in either pass.
+        # Distribute the tokens over the bands, and collect the results. This needs no scatter in either pass.
         count = self.tails + 1
         hidden, place = (tf.dynamic_partition(array, band_N, count) for array in (hidden_ND, place_N))
         rows = tf.dynamic_partition(tf.range(tf.size(band_N)), band_N, count)
@@ -65,25 +65,35 @@ class AdaptiveSoftmax(OutputLayer):
         return tf.gather(tf.concat(parts, axis=1), tf.argsort(tf.concat(self._words, axis=0)), axis=1)
 
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words, and (N,) the share of the words scored: a tail is expanded
-        for the rows in which it is as likely as the k-th best word so far, as none of its words is likelier."""
-        return self._expanded(hidden_ND, k, lambda log_tail_NT, tail, least_N: log_tail_NT[:, tail] >= least_N)
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of words scored.
+
+        No word of a tail is likelier than the tail. A tail is therefore expanded only for the rows in which it is as
+        likely as the k-th best word so far.
+        """
+        return self._expanded(hidden_ND, k, lambda log_tail_NT, tail, lowest_N: log_tail_NT[:, tail] >= lowest_N)
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
+        """Return values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
         if width >= self.tails:
             return self.topk(hidden_ND, k)
 
-        def followed(log_tail_NT: Tensor, tail: int, least_N: Tensor) -> Tensor:
+        def is_followed(log_tail_NT: Tensor, tail: int, lowest_N: Tensor) -> Tensor:
             return tf.reduce_any(tf.equal(tf.math.top_k(log_tail_NT, width).indices, tail), axis=1)
 
-        return self._expanded(hidden_ND, k, followed)[:2]
+        return self._expanded(hidden_ND, k, is_followed)[:2]
 
     def _expanded(
-        self, hidden_ND: Tensor, k: int, wanted: Callable[[Tensor, int, Tensor], Tensor]
+        self, hidden_ND: Tensor, k: int, expands: Callable[[Tensor, int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the best words of the head and of the tails that are wanted in a row, and (N,) the
-        share of the words scored. `wanted` sees log P of the tails (N, tails) and the k-th best so far (N,)."""
+        """Return values and ids (N, K) of the best words of the head and the expanded tails, and the (N,) share of
+        words scored.
+
+        Args:
+            hidden_ND: (N, D).
+            k: Number of words.
+            expands: Returns (N,) whether a row expands a tail, from log P of the tails (N, tails), the number of the
+                tail, and the k-th best value so far (N,).
+        """
         head = tf.nn.log_softmax(self._head_scores(hidden_ND))
         values, place = tf.math.top_k(head[:, : self.head], tf.minimum(k, self.head))
         missing = [[0, 0], [0, tf.maximum(k - self.head, 0)]]
@@ -92,15 +102,15 @@ class AdaptiveSoftmax(OutputLayer):
         scored_N = tf.fill(tf.shape(hidden_ND)[:1], float(self.head))
         for tail in range(self.tails):
             words_S, size = self._words[tail + 1], len(self._bands.words[tail + 1])
-            wanted_N = wanted(head[:, self.head :], tail, values_NK[:, -1])
-            scored_N += tf.where(wanted_N, float(size), 0.0)
-            rows_R1 = tf.where(wanted_N)
+            expanded_N = expands(head[:, self.head :], tail, values_NK[:, -1])
+            scored_N += tf.where(expanded_N, float(size), 0.0)
+            rows_R1 = tf.where(expanded_N)
             rows_R = rows_R1[:, 0]
             joint_RS = self._joint(tf.gather(hidden_ND, rows_R), tf.gather(head[:, self.head + tail], rows_R), tail)
             values, place = tf.math.top_k(joint_RS, tf.minimum(k, size))
             values = tf.concat([tf.gather(values_NK, rows_R), values], axis=1)
             ids = tf.concat([tf.gather(ids_NK, rows_R), tf.gather(words_S, place)], axis=1)
-            # `top_k` takes the first of equals: they must stand in the order of ids.
+            # `top_k` prefers the first of equal values, so candidates are sorted by id.
             by_id = tf.argsort(ids, axis=1)
             values, ids = (tf.gather(array, by_id, batch_dims=1) for array in (values, ids))
             values, place = tf.math.top_k(values, k)
@@ -109,7 +119,7 @@ class AdaptiveSoftmax(OutputLayer):
         return values_NK, ids_NK, scored_N / self.spec.vocab
 
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words: a word of the head or a tail by the first number, one of the tail's words by the second."""
+        """Return (N,) words: the first uniform number draws a head word or a tail, the second a word of the tail."""
         entry_N = draw(tf.nn.softmax(self._head_scores(hidden_ND)), uniforms_NU[:, 0])
         word_N = tf.gather(self._words[0], tf.minimum(entry_N, self.head - 1))
         for tail in range(self.tails):
@@ -121,7 +131,7 @@ class AdaptiveSoftmax(OutputLayer):
         return word_N
 
     def _head_scores(self, hidden_ND: Tensor) -> Tensor:
-        """(N, head + tails) of the head's words and of each tail."""
+        """Return (N, head + tails) scores of the words of the head and of each tail."""
         return at_least_float32(cpp_kernels.linear(hidden_ND, self.value_of("head_weight")))
 
     def _tail_scores(self, hidden_RD: Tensor, tail: int) -> Tensor:
@@ -129,19 +139,19 @@ class AdaptiveSoftmax(OutputLayer):
         return at_least_float32(product(projected, self.value_of(f"tail{tail}_weight")))
 
     def _joint(self, hidden_RD: Tensor, log_tail_R: Tensor, tail: int) -> Tensor:
-        """(R, S) log P(tail, w | h) of the tail's words."""
+        """Return (R, S) log P(tail, w | h) of the words of a tail."""
         return tf.nn.log_softmax(self._tail_scores(hidden_RD, tail)) + log_tail_R[:, None]
 
-    # Words by id inside, by falling count outside.
+    # Words are stored by id within each band; their canonical order is by falling count.
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        return {name: self._moved(name, value, back=True) for name, value in tensors.items()}
+        return {name: self._reordered(name, value, to_canonical=True) for name, value in tensors.items()}
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        return {name: self._moved(name, value, back=False) for name, value in tensors.items()}
+        return {name: self._reordered(name, value, to_canonical=False) for name, value in tensors.items()}
 
-    def _moved(self, name: str, value: Tensor, *, back: bool) -> Tensor:
+    def _reordered(self, name: str, value: Tensor, *, to_canonical: bool) -> Tensor:
         rows = self._bands.rows(name)
-        return value if rows is None else tf.gather(value, rows.argsort() if back else rows)
+        return value if rows is None else tf.gather(value, rows.argsort() if to_canonical else rows)
 
 
 LAYER = AdaptiveSoftmax

@@ -23,11 +23,11 @@ from vocabench.impls.spec import LayerSpec, Shapes
 
 
 class ClassHierarchicalSoftmax(OutputLayer):
-    """log P(w | h) = log P(c | h) + log P(w | c, h), with log P(s | h) + log P(c | s, h) in place of the first where
-    there are three levels.
+    """log P(w | h) = log P(c | h) + log P(w | c, h), with log P(c | h) = log P(s | h) + log P(c | s, h) if there are
+    three levels.
 
-    Weights: of the highest level, `class` or `superclass`, `_weight` (C, D) and `_bias` (C,); of those below what
-    `Level` has.
+    Weights: `class_weight` or `superclass_weight` (C, D) and `class_bias` or `superclass_bias` (C,) of the highest
+    level, and the weights of `Level` for each level below.
     """
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
@@ -62,18 +62,18 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return self._joint(hidden_ND, len(self.levels))
 
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of classes expanded."""
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of classes expanded."""
         return self.levels[-1].search(hidden_ND, self._joint(hidden_ND, len(self.levels) - 1), k)
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words, following the `width` likeliest of each level above."""
+        """Return values and ids (N, K) of k likely words, following the `width` likeliest members of higher levels."""
         log_NC = self._joint(hidden_ND, 0)
         for level in self.levels[:-1]:
             log_NC = tf.gather(followed(log_NC, width), level.group, axis=1) + level.log_within(hidden_ND)
         return self.levels[-1].beam(hidden_ND, log_NC, k, width)
 
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words: one number for each level."""
+        """Return (N,) words. Each uniform number draws the member of one level."""
         chosen_N = draw(tf.exp(self._joint(hidden_ND, 0)), uniforms_NU[:, 0])
         for number, level in enumerate(self.levels, start=1):
             chosen_N = level.sample(hidden_ND, chosen_N, uniforms_NU[:, number])
@@ -84,7 +84,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return at_least_float32(product(hidden_ND, weight) + bias)
 
     def _joint(self, hidden_ND: Tensor, depth: int) -> Tensor:
-        """(N, M) log P of each member of a level, its whole way from the top included."""
+        """Return (N, M) log P of each member of a level, including all levels above."""
         log_NM = tf.nn.log_softmax(self._top_logits(hidden_ND))
         for level in self.levels[:depth]:
             log_NM = tf.gather(log_NM, level.group, axis=1) + level.log_within(hidden_ND)
@@ -94,16 +94,16 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return f"{self.form}, on {len(self.levels[-1].shelves)} slabs of classes of about one size"
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        found = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        converted = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
         for level in self.levels:
-            found |= level.to_canonical(tensors)
-        return found
+            converted |= level.to_canonical(tensors)
+        return converted
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        found = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        converted = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
         for level in self.levels:
-            found |= level.from_canonical(tensors)
-        return found
+            converted |= level.from_canonical(tensors)
+        return converted
 
 
 LAYER = ClassHierarchicalSoftmax

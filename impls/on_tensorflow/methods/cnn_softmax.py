@@ -23,15 +23,15 @@ from vocabench.impls.structures.windows import WIDEST, Blocks, blocks, windows
 
 class CnnSoftmax(OutputLayer):
     """log P(w | h) = log softmax(h (f P^T / sqrt 4F + r M^T / sqrt R)^T + b)[w], with f the pooled filters over the
-    characters of every word.
+    characters of each word.
 
     Weights: `char_embedding` (A, E), `conv{k}_weight` (F, k, E) and `conv{k}_bias` (F,) for k = 1..4,
-    `char_projection` (D, 4 F), `correction_weight` (V, R) and `correction_projection` (D, R) where there is a
-    correction, `bias` (V,). Constants: `windows` (U, 4) and `blocks`.
+    `char_projection` (D, 4 F), `bias` (V,), and if there is a correction `correction_weight` (V, R) and
+    `correction_projection` (D, R). Constants: `windows` (U, 4) and `blocks`.
 
-    Every call makes the scores (U, X) of the U different windows that the words have, of which each word takes the
-    highest a filter: (V, X) features. Where X + R is below D the hidden vectors are projected to that, else the words'
-    vectors (V, D) are made. Held are these, the scores' gradient and (V, X) ids.
+    Each call computes the scores (U, X) of the U different windows of the words. The features (V, X) of a word are the
+    highest score of each filter. If X + R is below D, hidden vectors are projected to that width; otherwise the word
+    vectors (V, D) are computed. Memory holds these, the gradient of the scores and (V, X) ids.
     """
 
     FORMS = (XLA, OWN_KERNELS)
@@ -44,15 +44,15 @@ class CnnSoftmax(OutputLayer):
         self._corrects = "correction_weight" in self.inner_shapes()
 
     def _features(self) -> Tensor:
-        """(V, X)"""
+        """Return the (V, X) features of the words."""
         biases = [at_least_float32(self.value_of(f"conv{k}_bias")) for k in WIDTHS]
-        # A bias is the same at every place: it can wait until one is chosen.
+        # A bias is the same for all windows, so it is added after the maximum.
         return tf.nn.relu(_highest(self._scores(), self.blocks) + tf.concat(biases, axis=0))
 
     def _scores(self) -> Tensor:
-        """(U, X) of each window and filter, in float32 at least, as gradients are summed.
+        """Return the (U, X) scores of each window and filter, in at least float32, in which gradients are summed.
 
-        All widths are one product: filters short of the widest are filled up.
+        All widths are one product: narrower filters are padded.
         """
         around = {k: [[0, 0], [before(k), WIDEST - k - before(k)], [0, 0]] for k in WIDTHS}
         weight_XKE = tf.concat([tf.pad(self._scaled(f"conv{k}_weight"), around[k]) for k in WIDTHS], axis=0)
@@ -62,7 +62,7 @@ class CnnSoftmax(OutputLayer):
         return at_least_float32(product(windows_UY, weight_XY))
 
     def _scaled(self, name: str) -> Tensor:
-        """A matrix over the square root of how many terms its products have, in float32 at least."""
+        """Return a weight divided by the square root of the number of terms of its products, in at least float32."""
         weight = at_least_float32(self.value_of(name))
         return weight / math.prod(weight.shape[1:]) ** 0.5
 
@@ -72,7 +72,7 @@ class CnnSoftmax(OutputLayer):
             features_VY = tf.concat([features_VY, self.value_of("correction_weight")], axis=1)
             projection_DY = tf.concat([projection_DY, self._scaled("correction_projection")], axis=1)
         projection_DY = tf.cast(projection_DY, self.compute_dtype)
-        # Whichever is narrower meets the vocabulary.
+        # The narrower of features and hidden vectors is multiplied with the vocabulary.
         if features_VY.shape[1] < self.spec.dim:  # type: ignore[operator]
             logits_NV = product(product(hidden_ND, tf.transpose(projection_DY)), features_VY)
         else:
@@ -87,26 +87,26 @@ class CnnSoftmax(OutputLayer):
 
 
 def _highest(scores_UX: Tensor, blocks: Blocks) -> Tensor:
-    """(V, X) the highest of each word's scores; the gradient goes to the first that is as high."""
+    """Return the (V, X) highest scores of each word. The gradient goes to the first of equal scores."""
     filters = scores_UX.shape[1]
     fixed_UX = tf.stop_gradient(scores_UX)
 
     def winners(block: tuple[Tensor, Tensor]) -> Tensor:
         ids_TW, places = block
 
-        def later(place: Tensor, highest_WX: Tensor, winner_WX: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def compare(place: Tensor, highest_WX: Tensor, winner_WX: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             score_WX = tf.gather(fixed_UX, ids_TW[place])
             winner_WX = tf.where(score_WX > highest_WX, ids_TW[place, :, None], winner_WX)
             return place + 1, tf.maximum(highest_WX, score_WX), winner_WX
 
         first_WX = tf.broadcast_to(ids_TW[0, :, None], [ids_TW.shape[1], filters])
         start = (tf.constant(1), tf.gather(fixed_UX, ids_TW[0]), first_WX)
-        return tf.while_loop(lambda place, *_: place < places, later, start, parallel_iterations=1)[2]
+        return tf.while_loop(lambda place, *_: place < places, compare, start, parallel_iterations=1)[2]
 
-    each = (blocks.ids_BTW, blocks.places_B)
-    winner_BWX = tf.map_fn(winners, each, parallel_iterations=1, fn_output_signature=tf.int32)
+    inputs = (blocks.ids_BTW, blocks.places_B)
+    winner_BWX = tf.map_fn(winners, inputs, parallel_iterations=1, fn_output_signature=tf.int32)
     winner_VX = tf.gather(tf.reshape(winner_BWX, [-1, filters]), blocks.rank_V)
-    # XLA reads, and sums gradients, at one index faster than at two.
+    # With one index instead of two, XLA reads and sums gradients faster.
     flat_VX = tf.cast(winner_VX, tf.int64) * filters + tf.range(filters, dtype=tf.int64)
     return tf.gather(tf.reshape(scores_UX, [-1]), flat_VX)
 

@@ -1,5 +1,7 @@
-"""Differentiated softmax in TensorFlow: one product and one log-sum-exp a band. See
-`impls/on_numpy/methods/d_softmax.py`."""
+"""Differentiated softmax in TensorFlow: one product and one log-sum-exp for each band.
+
+See `impls/on_numpy/methods/d_softmax.py` for the definition.
+"""
 
 from __future__ import annotations
 
@@ -33,23 +35,23 @@ class DifferentiatedSoftmax(OutputLayer):
         super().__init__(spec, **keyword)
         self.bands = int(spec.structure["band"].max()) + 1
         self.band, self.slot = (tf.constant(spec.structure[name], tf.int32) for name in ("band", "slot"))
-        # The words when the bands stand one after another, and the place of each of them there.
+        # The words band after band, and the position of each word in this order.
         self.word = tf.constant(bands.words_by_band(spec.structure["band"]), tf.int32)
         self.place = tf.constant(bands.places(spec.structure["band"]), tf.int32)
 
-    def _of_bands(self, kind: str) -> list[Tensor]:
+    def _by_band(self, kind: str) -> list[Tensor]:
         return [self.value_of(f"band{band}_{kind}") for band in range(self.bands)]
 
     def _inputs(self, hidden_ND: Tensor) -> list[Tensor]:
-        """(N, E) of each band: what its words are scored from."""
-        return tf.split(hidden_ND, [weight.shape[1] for weight in self._of_bands("weight")], axis=1)
+        """Return the (N, E) vectors from which the words of each band are scored."""
+        return tf.split(hidden_ND, [weight.shape[1] for weight in self._by_band("weight")], axis=1)
 
     def _logits(self, hidden_ND: Tensor) -> list[Tensor]:
-        """(N, words) of each band."""
-        weights = self._of_bands("weight")
+        """Return the (N, words) logits of each band."""
+        weights = self._by_band("weight")
         biases = tf.split(self.value_of("bias"), [weight.shape[0] for weight in weights])
-        triples = zip(self._inputs(hidden_ND), weights, biases, strict=True)
-        return [at_least_float32(product(inputs_NE, weight) + bias) for inputs_NE, weight, bias in triples]
+        bands = zip(self._inputs(hidden_ND), weights, biases, strict=True)
+        return [at_least_float32(product(inputs_NE, weight) + bias) for inputs_NE, weight, bias in bands]
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         # The bands' logits are never copied into one array.
@@ -71,7 +73,7 @@ class DifferentiatedSoftmax(OutputLayer):
 
 
 def pick(scores_NV: Tensor, index_N: Tensor) -> Tensor:
-    """(N,) one entry of each row."""
+    """Return (N,) entries, one of each row."""
     return tf.gather(scores_NV, index_N, batch_dims=1)
 
 

@@ -7,13 +7,13 @@ from vocabench.impls.on_tensorflow.methods.d_softmax import DifferentiatedSoftma
 
 
 class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):
-    """As `DifferentiatedSoftmax`, with P_b h in place of a slice h_b.
+    """`DifferentiatedSoftmax` with projections P_b h instead of slices h_b.
 
-    Weights: those, and `band{b}_projection` (E_b, D).
+    Weights: the weights of `DifferentiatedSoftmax`, and `band{b}_projection` (E_b, D).
     """
 
     def _inputs(self, hidden_ND: Tensor) -> list[Tensor]:
-        return [product(hidden_ND, projection_ED) for projection_ED in self._of_bands("projection")]
+        return [product(hidden_ND, projection_ED) for projection_ED in self._by_band("projection")]
 
 
 LAYER = ProjectedDifferentiatedSoftmax

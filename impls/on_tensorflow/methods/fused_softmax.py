@@ -1,4 +1,4 @@
-"""Full softmax whose (N, V) logits never exist whole, in TensorFlow. See `impls/on_numpy/methods/fused_softmax.py`."""
+"""Full softmax without an (N, V) array of logits, in TensorFlow. See `impls/on_numpy/methods/fused_softmax.py`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from vocabench.impls.on_tensorflow.ops import cpp_kernels
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import blocks
 
-# Where the number of tokens is not known while tracing: how many are expected, and their padded number's divisor.
+# If the number of tokens is not known while tracing: the expected number, and the multiple to which it is padded.
 _TOKENS = 1024
 _ROUND = 64
-_WORDS = 2**12  # whose gradients are added to at a time, in a cache
+_WORDS = 2**12  # words whose gradients are updated at a time, in a cache
 
 
 @traced(jit_compile=True)
 def _forward(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, form: Form
 ) -> tuple[Tensor, Tensor]:
-    """(N,) log-sum-exp over the vocabulary and (N,) logits of the targets."""
+    """Return the (N,) log-sum-exp over the vocabulary and the (N,) logits of the targets."""
     vocab = weight_VD.shape[0]
     width = _width(hidden_ND, vocab, form)
 
     def visit(block: Tensor, highest_N: Tensor, sum_N: Tensor, target_N: Tensor) -> tuple[Tensor, ...]:
-        start, own_B = _place(block, width, vocab)
-        logits_NB = tf.where(own_B, _logits(hidden_ND, weight_VD, bias_V, start, width), -float("inf"))
-        is_target_NB = (start + tf.range(width) == targets_N[:, None]) & own_B
+        start, is_new_B = _place(block, width, vocab)
+        logits_NB = tf.where(is_new_B, _logits(hidden_ND, weight_VD, bias_V, start, width), -float("inf"))
+        is_target_NB = (start + tf.range(width) == targets_N[:, None]) & is_new_B
         target_N += tf.reduce_sum(tf.where(is_target_NB, logits_NB, 0), axis=1)
         above_N = tf.maximum(highest_N, tf.reduce_max(logits_NB, axis=1))
         exp_N = tf.reduce_sum(tf.exp(logits_NB - above_N[:, None]), axis=1)
@@ -59,22 +59,22 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     vocab = weight_VD.shape[0]
     width = _width(hidden_ND, vocab, form)
-    kind, narrow = log_sum_N.dtype, weight_VD.dtype
+    wide, narrow = log_sum_N.dtype, weight_VD.dtype
 
     def visit(block: Tensor, dhidden_ND: Tensor, dweight_VD: Tensor, dbias_V: Tensor) -> tuple[Tensor, ...]:
-        start, own_B = _place(block, width, vocab)
+        start, is_new_B = _place(block, width, vocab)
         logits_NB = _logits(hidden_ND, weight_VD, bias_V, start, width)
-        is_target_NB = tf.cast(start + tf.range(width) == targets_N[:, None], kind)
+        is_target_NB = tf.cast(start + tf.range(width) == targets_N[:, None], wide)
         dlogits_NB = (tf.exp(logits_NB - log_sum_N[:, None]) - is_target_NB) * dnll_N[:, None]
-        # Words that the block before has had get the same gradient once more, but must not add to hidden's twice.
+        # Words that the previous block contains get the same gradient again, but must not add twice to `dhidden_ND`.
         dwords_BD = tf.matmul(tf.cast(dlogits_NB, narrow), tf.cast(hidden_ND, narrow), transpose_a=True)
         dweight_VD = _put(dweight_VD, dwords_BD, [start, 0])
         dbias_V = _put(dbias_V, tf.cast(tf.reduce_sum(dlogits_NB, axis=0), narrow), [start])
-        own_NB = tf.cast(tf.where(own_B, dlogits_NB, 0), narrow)
-        dhidden_ND += tf.cast(own_NB @ _slice(weight_VD, start, width), kind)
+        dnew_NB = tf.cast(tf.where(is_new_B, dlogits_NB, 0), narrow)
+        dhidden_ND += tf.cast(dnew_NB @ _slice(weight_VD, start, width), wide)
         return block + 1, dhidden_ND, dweight_VD, dbias_V
 
-    zeros = (tf.zeros_like(hidden_ND, kind), _zeros_like(weight_VD), tf.zeros_like(bias_V))
+    zeros = (tf.zeros_like(hidden_ND, wide), _zeros_like(weight_VD), tf.zeros_like(bias_V))
     count = -(-vocab // width)
     _, dhidden_ND, dweight_VD, dbias_V = tf.while_loop(lambda block, *_: block < count, visit, (tf.constant(0), *zeros))
     return tf.cast(dhidden_ND, hidden_ND.dtype), dweight_VD, dbias_V
@@ -84,31 +84,33 @@ def _backward(
 def _differentiated(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor, form: Form
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The sum of the losses, each times its share, and its gradients by the first three arguments: block by block of
-    tokens, from the exponentials of the block's logits."""
-    tokens, vocab, kind = hidden_ND.shape[0], weight_VD.shape[0], weight_VD.dtype
+    """Return the weighted sum of the losses and its gradients with respect to the first three arguments.
+
+    The gradients are computed by blocks of tokens, from the exponentials of the block's logits.
+    """
+    tokens, vocab, dtype = hidden_ND.shape[0], weight_VD.shape[0], weight_VD.dtype
     width, words = blocks.of_tokens(tokens, vocab, form), min(vocab, _WORDS)
 
     def is_block_of_words(number: Tensor, _: Tensor) -> Tensor:
         return number < -(-vocab // words)
 
     def visit(block: Tensor, total: Tensor, dhidden_ND: Tensor, dweight_VD: Tensor, dbias_V: Tensor) -> Any:
-        start, own_B = _place(block, width, tokens)
+        start, is_new_B = _place(block, width, tokens)
         hidden_BD, targets_B1 = _slice(hidden_ND, start, width), _slice(targets_N, start, width)[:, None]
-        share_B = tf.where(own_B, _slice(share_N, start, width), 0)
+        share_B = tf.where(is_new_B, _slice(share_N, start, width), 0)
         product_BV = product(hidden_BD, weight_VD)
 
-        def above(number: Tensor, highest_B: Tensor) -> tuple[Tensor, Tensor]:
+        def maximum(number: Tensor, highest_B: Tensor) -> tuple[Tensor, Tensor]:
             first, _ = _place(number, words, vocab)
             logits_BW = tf.slice(product_BV, [0, first], [width, words]) + _slice(bias_V, first, words)
             return number + 1, tf.maximum(highest_B, tf.reduce_max(logits_BW, axis=1))
 
-        # By blocks of words too: for a maximum over all XLA would hold the logits beside the product.
-        none_B = tf.fill([width], tf.cast(-math.inf, kind))
-        _, highest_B = tf.while_loop(is_block_of_words, above, (tf.constant(0), none_B))
+        # By blocks of words: for a maximum over all words, XLA would store the logits in addition to the product.
+        none_B = tf.fill([width], tf.cast(-math.inf, dtype))
+        _, highest_B = tf.while_loop(is_block_of_words, maximum, (tf.constant(0), none_B))
         exp_BV = tf.exp(product_BV + bias_V - highest_B[:, None])
         sum_B = tf.reduce_sum(exp_BV, axis=1)
-        # Not picked from the logits: so nothing needs them any more, and XLA can put the exponentials there.
+        # Not read from the logits, so that XLA can store the exponentials in their memory.
         rows_BD = tf.gather_nd(weight_VD, targets_B1)
         target_B = tf.reduce_sum(hidden_BD * rows_BD, axis=1) + tf.gather_nd(bias_V, targets_B1)
         scale_B1 = (share_B / sum_B)[:, None]
@@ -116,12 +118,12 @@ def _differentiated(
         dhidden_BD = (exp_BV @ weight_VD) * scale_B1 - rows_BD * share_B[:, None]
 
         def add(number: Tensor, dweight_VD: Tensor) -> tuple[Tensor, Tensor]:
-            first, own_W = _place(number, words, vocab)
-            own_BW = tf.where(own_W, tf.slice(exp_BV, [0, first], [width, words]), 0)
-            dwords_WD = _slice(dweight_VD, first, words) + tf.matmul(own_BW, scaled_BD, transpose_a=True)
+            first, is_new_W = _place(number, words, vocab)
+            is_new_BW = tf.where(is_new_W, tf.slice(exp_BV, [0, first], [width, words]), 0)
+            dwords_WD = _slice(dweight_VD, first, words) + tf.matmul(is_new_BW, scaled_BD, transpose_a=True)
             return number + 1, _put(dweight_VD, dwords_WD, [first, 0])
 
-        # By blocks of words, since a product of its own would be as large as the weights.
+        # By blocks of words, since a product for all words would be as large as the weights.
         _, dweight_VD = tf.while_loop(is_block_of_words, add, (tf.constant(0), dweight_VD))
         return (
             block + 1,
@@ -131,16 +133,16 @@ def _differentiated(
             dbias_V + tf.linalg.matvec(exp_BV, scale_B1[:, 0], transpose_a=True),
         )
 
-    zeros = (tf.zeros([], kind), tf.zeros_like(hidden_ND), _zeros_like(weight_VD), tf.zeros_like(bias_V))
-    found = tf.while_loop(lambda block, *_: block < -(-tokens // width), visit, (tf.constant(0), *zeros))
-    _, total, dhidden_ND, dweight_VD, dbias_V = found
+    zeros = (tf.zeros([], dtype), tf.zeros_like(hidden_ND), _zeros_like(weight_VD), tf.zeros_like(bias_V))
+    results = tf.while_loop(lambda block, *_: block < -(-tokens // width), visit, (tf.constant(0), *zeros))
+    _, total, dhidden_ND, dweight_VD, dbias_V = results
     targets_N1 = targets_N[:, None]
     dweight_VD = tf.tensor_scatter_nd_sub(dweight_VD, targets_N1, hidden_ND * share_N[:, None])
     return total, dhidden_ND, dweight_VD, tf.tensor_scatter_nd_sub(dbias_V, targets_N1, share_N)
 
 
 def _zeros_like(weight_VD: Tensor) -> Tensor:
-    """What is known to be zeros would be a constant of the compiled code, as large as the weights."""
+    """Return zeros that XLA cannot see through: it would store a constant as large as the weights in its program."""
     zero: Any = gen_xla_ops.xla_optimization_barrier([tf.zeros([], weight_VD.dtype)])
     return tf.fill(weight_VD.shape, zero[0])
 
@@ -150,8 +152,10 @@ def _width(hidden_ND: Tensor, vocab: int, form: Form) -> int:
 
 
 def _place(block: Tensor, width: int, size: int) -> tuple[Tensor, Tensor]:
-    """A block's first of `size` words or tokens, and (B,) which of them no block before has had: the last begins early,
-    to be whole."""
+    """Return the first of the words or tokens of a block, and (B,) which of them no previous block contains.
+
+    The last block begins early, so that all blocks have the same size.
+    """
     start = tf.minimum(block * width, size - width)
     return start, start + tf.range(width) >= block * width
 
@@ -162,7 +166,7 @@ def _slice(array_V: Tensor, start: Tensor, width: int) -> Tensor:
 
 
 def _put(array: Tensor, piece: Tensor, begin: list[Tensor | int]) -> Tensor:
-    """XLA writes the piece in place inside a loop, where TensorFlow's own scatter goes row by row."""
+    """Write a piece into an array. In a loop XLA does so in place, while TensorFlow's scatter goes row by row."""
     return gen_xla_ops.xla_dynamic_update_slice(array, piece, tf.stack(begin))
 
 
@@ -175,23 +179,25 @@ def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, start: Tensor,
 
 
 class FusedSoftmax(FullSoftmax):
-    """Full softmax by blocks: of tokens, whose gradients are made with their losses, or of words, whose logits are made
-    once forward and once backward.
+    """Full softmax by blocks of tokens or of words.
 
-    Weights: `weight` (V, D), `bias` (V,), as of full softmax.
+    The gradients of a block of tokens are computed together with its losses. The logits of a block of words are
+    computed in the forward pass and again in the backward pass.
+
+    Weights: `weight` (V, D), `bias` (V,).
     """
 
     @classmethod
     def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
-        # Blocks of tokens add up the gradient by words in its own dtype. They are the faster while they are of some
-        # hundred tokens, as at 44,000 words; at 128,000 they gain nothing and take more memory.
+        # Blocks of tokens sum the gradient with respect to the words in its own dtype. They are faster if a block has
+        # some hundred tokens, as with 44,000 words. With 128,000 words they gain nothing and use more memory.
         by_tokens = (blocks.TOKEN_FORM,) if blocks.TOKEN_FORM.supports(spec.dtype, spec.dim) else ()
-        own = (*blocks.WORD_FORMS, *by_tokens)
-        return cpp.with_fused_softmax(own, spec.dim) if cpp_kernels.known(spec.dtype) else own
+        forms = (*blocks.WORD_FORMS, *by_tokens)
+        return cpp.with_fused_softmax(forms, spec.dim) if cpp_kernels.known(spec.dtype) else forms
 
     @property
     def _form(self) -> Form:
-        assert self.form is not None  # there are always blocks of words
+        assert self.form is not None  # blocks of words are available everywhere
         return self.form
 
     @property
@@ -201,30 +207,30 @@ class FusedSoftmax(FullSoftmax):
     def reduced(
         self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, count: Tensor | int, **extra: Tensor
     ) -> Tensor:
-        cut_when_traced = self._form == blocks.TOKEN_FORM
-        if not blocks.are_of_tokens(self._form) or (cut_when_traced and hidden_ND.shape[0] is None):
+        needs_static_shape = self._form == blocks.TOKEN_FORM
+        if not blocks.are_of_tokens(self._form) or (needs_static_shape and hidden_ND.shape[0] is None):
             return super().reduced(hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = self._weights()
-        kind, targets_N = weight_VD.dtype, tf.cast(targets_N, tf.int32)
-        share_N = tf.cast(real_N, kind) / tf.cast(count, kind)
+        dtype, targets_N = weight_VD.dtype, tf.cast(targets_N, tf.int32)
+        share_N = tf.cast(real_N, dtype) / tf.cast(count, dtype)
 
         @tf.custom_gradient
         def by_tokens(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
             untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
-            given = untaped[0], untaped[1], untaped[2], targets_N, share_N
+            inputs = untaped[0], untaped[1], untaped[2], targets_N, share_N
             if self.form == CPP:
-                total, gradients = cpp_kernels.fused_softmax(*given, blocks.most_tokens(self.spec.vocab, self._form))
+                total, gradients = cpp_kernels.fused_softmax(*inputs, blocks.most_tokens(self.spec.vocab, self._form))
             else:
-                total, *gradients = _differentiated(*given, self._form)
+                total, *gradients = _differentiated(*inputs, self._form)
             return total, lambda dtotal: tuple(gradient * dtotal for gradient in gradients)
 
-        return by_tokens(tf.cast(hidden_ND, kind), weight_VD, bias_V)
+        return by_tokens(tf.cast(hidden_ND, dtype), weight_VD, bias_V)
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         targets_N = tf.cast(targets_N, tf.int32)
         if hidden_ND.shape[0] is not None:
             return self._nll(hidden_ND, targets_N)
-        # XLA compiles once a number of tokens: padded, there are few.
+        # XLA compiles a program for each number of tokens; with padding there are few.
         tokens: Any = tf.shape(hidden_ND)[0]
         spare = -tokens % _ROUND
         return self._nll(tf.pad(hidden_ND, [[0, spare], [0, 0]]), tf.pad(targets_N, [[0, spare]]))[:tokens]
@@ -232,7 +238,7 @@ class FusedSoftmax(FullSoftmax):
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         @tf.custom_gradient
         def nll(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
-            # No tape must follow the loop inside: it would keep every block for a gradient that is written out here.
+            # A tape that recorded the loop would keep all blocks. The gradient is written out instead.
             untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
             log_sum_N, target_N = _forward(untaped[0], untaped[1], untaped[2], targets_N, self._form)
 
@@ -244,32 +250,32 @@ class FusedSoftmax(FullSoftmax):
         return nll(hidden_ND, *self._weights())
 
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Exact: the best words so far stand before a block's, and `top_k` prefers the first of equals."""
+        """Search block by block. The best words so far precede those of a block, so `top_k` prefers them in ties."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)
         width = _width(hidden_ND, vocab, self._form)
-        if width == vocab:  # to go by blocks would only cost
+        if width == vocab:  # a single block is full softmax
             return super().search(hidden_ND, k)
 
         def visit(block: Tensor, best_NK: Tensor, ids_NK: Tensor, log_sum_N: Tensor) -> tuple[Tensor, ...]:
-            start, own_B = _place(block, width, vocab)
-            logits_NB = tf.where(own_B, _logits(cast_ND, weight_VD, bias_V, start, width), -math.inf)
+            start, is_new_B = _place(block, width, vocab)
+            logits_NB = tf.where(is_new_B, _logits(cast_ND, weight_VD, bias_V, start, width), -math.inf)
             ids_NB = tf.broadcast_to(start + tf.range(width), tf.shape(logits_NB))
             best_NK, place_NK = tf.math.top_k(tf.concat([best_NK, logits_NB], axis=1), k)
             ids_NK = tf.gather(tf.concat([ids_NK, ids_NB], axis=1), place_NK, batch_dims=1)
             return block + 1, best_NK, ids_NK, _log_add(log_sum_N, tf.reduce_logsumexp(logits_NB, axis=1))
 
-        shape, kind = [tf.shape(hidden_ND)[0], k], at_least_float32(weight_VD[:0]).dtype
-        none = tf.cast(-math.inf, kind)
+        shape, dtype = [tf.shape(hidden_ND)[0], k], at_least_float32(weight_VD[:0]).dtype
+        none = tf.cast(-math.inf, dtype)
         start = tf.constant(0), tf.fill(shape, none), tf.zeros(shape, tf.int32), tf.fill(shape[:1], none)
         count = -(-vocab // width)
-        # One block at a time: blocks in parallel would be in memory together.
-        found = tf.while_loop(lambda block, *_: block < count, visit, start, parallel_iterations=1)
-        _, best_NK, ids_NK, log_sum_N = found
+        # One block at a time, since parallel blocks would be in memory together.
+        results = tf.while_loop(lambda block, *_: block < count, visit, start, parallel_iterations=1)
+        _, best_NK, ids_NK, log_sum_N = results
         return best_NK - log_sum_N[:, None], ids_NK, tf.ones(shape[:1])
 
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words: a block by its share of the sum, then a word of it; only a row's own block is scored twice."""
+        """Return (N,) words: draw a block by its share of the sum, then a word of it. That block is scored again."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND, uniforms_N = tf.cast(hidden_ND, weight_VD.dtype), uniforms_NU[:, 0]
         width = _width(hidden_ND, vocab, self._form)
@@ -278,8 +284,8 @@ class FusedSoftmax(FullSoftmax):
         count = -(-vocab // width)
 
         def logits(rows_RD: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
-            start, own_B = _place(block, width, vocab)
-            return start, tf.where(own_B, _logits(rows_RD, weight_VD, bias_V, start, width), -math.inf)
+            start, is_new_B = _place(block, width, vocab)
+            return start, tf.where(is_new_B, _logits(rows_RD, weight_VD, bias_V, start, width), -math.inf)
 
         def add(block: Tensor, log_sums: tf.TensorArray) -> tuple[Tensor, tf.TensorArray]:
             return block + 1, log_sums.write(block, tf.reduce_logsumexp(logits(cast_ND, block)[1], axis=1))
@@ -289,10 +295,10 @@ class FusedSoftmax(FullSoftmax):
         share_NB = tf.nn.softmax(tf.transpose(sums.stack()))
         block_N = draw(share_NB, uniforms_N)
         at_N1 = block_N[:, None]
-        before_N, own_N = (
+        before_N, share_N = (
             tf.gather(array, at_N1, batch_dims=1)[:, 0] for array in (tf.cumsum(share_NB, 1, exclusive=True), share_NB)
         )
-        left_N = tf.clip_by_value((uniforms_N - before_N) / own_N, 0, 1 - 2.0**-24)  # below 1 in float32 too
+        left_N = tf.clip_by_value((uniforms_N - before_N) / share_N, 0, 1 - 2.0**-24)  # below 1 in float32 too
 
         def pick(block: Tensor, word_N: Tensor) -> tuple[Tensor, Tensor]:
             rows_R1 = tf.where(block_N == block)

@@ -1,4 +1,4 @@
-"""Full softmax that keeps the exponentials alone, in TensorFlow. See `impls/on_numpy/methods/inplace_softmax.py`."""
+"""Full softmax that stores only the exponentials, in TensorFlow. See `impls/on_numpy/methods/inplace_softmax.py`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from vocabench.impls.on_tensorflow.methods.full_softmax import FullSoftmax
 
 
 class InplaceSoftmax(FullSoftmax):
-    """Full softmax whose exponentials are all that is kept for the gradient; in half precision, full softmax as it is.
+    """Full softmax that stores only the exponentials for the gradient. In half precision it is plain full softmax.
 
-    Weights: `weight` (V, D), `bias` (V,), as of full softmax.
+    Weights: `weight` (V, D), `bias` (V,).
     """
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ class InplaceSoftmax(FullSoftmax):
             rows_ND, offset_N = tf.gather_nd(weight_VD, targets_N1), tf.gather_nd(bias_V, targets_N1)
             logits_NV = product(hidden_ND, weight_VD) + bias_V
             highest_N = tf.reduce_max(logits_NV, axis=1)
-            exp_NV = tf.exp(logits_NV - highest_N[:, None])  # where the logits were: nothing reads them after this
+            exp_NV = tf.exp(logits_NV - highest_N[:, None])  # in the memory of the logits, which nothing reads any more
             sum_N = tf.reduce_sum(exp_NV, axis=1)
 
             def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:

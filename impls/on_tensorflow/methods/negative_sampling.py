@@ -6,7 +6,7 @@ from vocabench.impls.on_tensorflow.methods.nce import NoiseContrastiveEstimation
 
 
 class NegativeSampling(NoiseContrastiveEstimation):
-    """-log sigma(s_t) - sum over the sampled words of log sigma(-s_w): its correction is zero."""
+    """-log sigma(s_t) - sum over the sampled words of log sigma(-s_w), without a correction."""
 
 
 LAYER = NegativeSampling

@@ -9,7 +9,7 @@ from vocabench.impls.on_tensorflow.sampled import SampledLayer
 
 
 class SampledSoftmax(SampledLayer):
-    """Cross-entropy over the target and the sampled words, each score less the logarithm of its expected count."""
+    """Cross-entropy over the target and the sampled words, each score minus the logarithm of the expected count."""
 
     def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
         return tf.reduce_logsumexp(tf.concat([target_N[:, None], sampled_NS], axis=1), axis=1) - target_N

@@ -13,33 +13,34 @@ from vocabench.impls.spec import LayerSpec
 
 @tf.custom_gradient
 def _with_dense_gradient(parameter: Tensor) -> tuple[Tensor, object]:
-    """A parameter whose rows TensorFlow looks up, with the gradient of all rows, as all layers here give it."""
+    """Return a parameter whose gradient is dense, as in all layers here, although TensorFlow looks up its rows."""
     return tf.convert_to_tensor(parameter), tf.convert_to_tensor
 
 
 class SampledSoftmaxLoss(FullSoftmax):
-    """`tf.nn.sampled_softmax_loss` over given words: `layer(hidden_ND, targets_N, sampled_ids=ids_S)`, with
-    `correction=correction_V` where a batch has its own.
+    """`tf.nn.sampled_softmax_loss` over given words.
+
+    Call `layer(hidden_ND, targets_N, sampled_ids=ids_S)`, with `correction=correction_V` if the batch has its own.
 
     Weights: `weight` (V, D), `bias` (V,).
     """
 
-    FORMS = ()  # XLA has no look-up of accidental hits
+    FORMS = ()  # XLA does not implement the look-up of accidental hits
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)
-        kind = at_least_float32(tf.zeros(0, spec.storage)).dtype
-        self.expected = tf.cast(tf.exp(spec.structure["correction"]), kind)
+        dtype = at_least_float32(tf.zeros(0, spec.storage)).dtype
+        self.expected = tf.cast(tf.exp(spec.structure["correction"]), dtype)
 
     def losses(  # type: ignore[override]
         self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
     ) -> Tensor:
         expected_V = self.expected if correction is None else tf.cast(tf.exp(correction), self.expected.dtype)
         weight_VD, bias_V = (_with_dense_gradient(self.value_of(name)) for name in ("weight", "bias"))
-        # TensorFlow leaves out one hit of a word alone. A word drawn m times is given once, expected m times as seldom:
-        # e^(s - log(E / m)) is m e^(s - log E).
+        # TensorFlow removes only one hit of a word. A word drawn m times is therefore passed once, with its expected
+        # count divided by m: e^(s - log(E / m)) = m e^(s - log E).
         words_U, _, times_U = tf.unique_with_counts(sampled_ids)
-        # It computes in the dtype of the hidden vectors; in bfloat16 a hit that is left out makes it NaN.
+        # It computes in the dtype of the hidden vectors, and in bfloat16 a removed hit results in NaN.
         return tf.nn.sampled_softmax_loss(
             weight_VD,
             bias_V,

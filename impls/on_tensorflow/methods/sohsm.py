@@ -24,20 +24,20 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     """log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w] (Shen et al.
     2017).
 
-    Weights: `cluster_projection`, `word_projection` (D, D), as `projection` has them; `cluster_weight` (C, D);
-    `word_weight` (C, S, D), words by cluster and slot with zeros in the slots left over; with `bias` also
-    `cluster_bias` (C,) and `word_bias` (C, S). `cluster`, `slot` (V,) of each word and `word` (C, S) of each slot, -1
-    where empty, are variables that are not trained.
+    Weights: `cluster_projection`, `word_projection` (D, D), if the option `projection` has them; `cluster_weight`
+    (C, D); `word_weight` (C, S, D), words by cluster and slot with zeros in empty slots; with `bias` also
+    `cluster_bias` (C,) and `word_bias` (C, S). Variables that are not trained: `cluster`, `slot` (V,) of each word,
+    and `word` (C, S) of each slot, -1 where it is empty.
 
-    In training call `observe` at each batch, and every so often `reorganize`, which gives each word a new cluster and
-    moves its vector, its bias and their optimizer state along.
+    During training, call `observe` for each batch, and at intervals `reorganize`, which assigns words to new clusters
+    and moves their vectors, biases and optimizer state along.
     """
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         self.limits = sohsm.limits(spec.counts, spec.options)
         self.width = clusters.slab_width(self.limits.words)
         super().__init__(spec, **keyword)
-        # Keras saves them with the rest.
+        # As weights, they are saved by Keras.
         self.cluster, self.slot, self.word = (
             self.add_weight(name=name, shape=shape, initializer="zeros", dtype="int32", trainable=False).value
             for name, shape in (
@@ -46,7 +46,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         )  # fmt: skip
         self._place(spec.structure["cluster"])
         if self.form == CPP:
-            # Here, where a weight's value is its variable: where Keras casts by itself, it is a tensor of one call.
+            # Created here, where a weight's value is its variable. Where Keras casts, it is a tensor of a single call.
             upper = [self.value_of(name) for name in sohsm.UPPER_LEVEL]
             words = self.value_of("word_weight"), self.value_of("word_bias"), self.word
             projected = sohsm.projected(str(spec.options["projection"]))
@@ -60,6 +60,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def one_operation(self) -> tuple[str, ...]:
         return ("search",) if self.form == CPP else ()
 
+    @property
+    def reorganizes(self) -> bool:
+        return int(str(self.spec.options["interval"])) > 0
+
     def inner_shapes(self) -> Shapes:
         shapes = self.spec.parameter_shapes()
         shapes["word_weight"] = (self.limits.clusters, self.width, self.spec.dim)
@@ -68,11 +72,20 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return shapes
 
     def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        cluster_nll_N, word_nll_N, _ = self.nll_parts(hidden_ND, targets_N)
+        cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
 
-    def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(N,) of the target's cluster, (N,) of it given its cluster (equations 5, 6), and (N, C) cluster logits."""
+    def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the (N,) negative log-likelihoods of clusters, and of targets given their cluster (equations 5, 6)."""
+        return self._parts(hidden_ND, targets_N)[:2]
+
+    def observed_loss(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean loss, and (N, C) log P(c | h) for `observe`."""
+        cluster_nll_N, word_nll_N, logits_NC = self._parts(hidden_ND, targets_N)
+        return tf.reduce_mean(cluster_nll_N + word_nll_N), tf.nn.log_softmax(logits_NC)
+
+    def _parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the results of `nll_parts`, and (N, C) logits of the clusters."""
         cluster_N, slot_N = tf.gather(self.cluster, targets_N), tf.gather(self.slot, targets_N)
         logits_NC = self._cluster_logits(hidden_ND)
         word_nll_N = cluster_softmax.in_cluster_nll(
@@ -87,7 +100,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return cross_entropy(logits_NC, cluster_N), word_nll_N, logits_NC
 
     def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
-        """(N, C) log P(c | h)."""
+        """Return (N, C) log P(c | h)."""
         return tf.nn.log_softmax(self._cluster_logits(hidden_ND))
 
     def log_probs(self, hidden_ND: Tensor) -> Tensor:
@@ -99,28 +112,28 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         if self.value_of("word_bias") is not None:
             scores_NCS += tf.cast(self.value_of("word_bias"), scores_NCS.dtype)
         scores_NCS = tf.where(self.word < 0, -tf.cast(float("inf"), scores_NCS.dtype), scores_NCS)
-        # `reduce_logsumexp` of an empty cluster is -inf, and no word reads it.
+        # The sum of an empty cluster is -inf, and no word reads it.
         shift_NC = self.cluster_log_probs(hidden_ND) - tf.reduce_logsumexp(scores_NCS, axis=2)
         joint_NCS = scores_NCS + shift_NC[:, :, None]
         joint = tf.reshape(joint_NCS, [-1, self.limits.clusters * self.width])
         return tf.gather(joint, self.cluster * self.width + self.slot, axis=1)
 
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of clusters expanded."""
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of clusters expanded."""
         if self.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
             return self._search_of_few(hidden_ND, k)
         return expand.search(*self._levels(hidden_ND), self._words(), k)
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
+        """Return values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
         return expand.beam(*self._levels(hidden_ND), self._words(), k, width)
 
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words: a cluster by the first number, one of its words by the second."""
+        """Return (N,) words: the first uniform number draws a cluster, the second one of its words."""
         return expand.sample(*self._levels(hidden_ND), self._words(), uniforms_NU)
 
     def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, D) what words are multiplied with, and (N, C) log P(c | h)."""
+        """Return the (N, D) factors of the products with word vectors, and (N, C) log P(c | h)."""
         return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND)
 
     def _words(self) -> expand.WordsByCluster:
@@ -149,35 +162,41 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _product(self, left: Tensor, right: Tensor) -> Tensor:
         return cpp_kernels.linear(left, right) if self.form == CPP else product(left, right)
 
-    # Words by slot inside, in vocabulary order outside.
+    # Stored by slot; their canonical form is in vocabulary order.
     _BY_SLOT = ("word_weight", "word_bias")
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
         place_V2 = tf.stack([self.cluster, self.slot], axis=1)
-        return {n: tf.gather_nd(v, place_V2) if n in self._BY_SLOT else v for n, v in tensors.items()}
+        return {
+            name: tf.gather_nd(value, place_V2) if name in self._BY_SLOT else value for name, value in tensors.items()
+        }
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        return {n: self._to_slots(v) if n in self._BY_SLOT else v for n, v in tensors.items()}
+        return {name: self._to_slots(value) if name in self._BY_SLOT else value for name, value in tensors.items()}
 
     def _to_slots(self, by_word_V: Tensor) -> Tensor:
         shape = [self.limits.clusters, self.width, *by_word_V.shape[1:]]
         return tf.scatter_nd(tf.stack([self.cluster, self.slot], axis=1), by_word_V, shape)
 
     def _place(self, cluster_V: NDArray[np.int64]) -> None:
+        """Assign words to these clusters."""
         slot_V = clusters.slots(cluster_V, self.limits.clusters)
         word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width, empty=-1)
         for variable, array in ((self.cluster, cluster_V), (self.slot, slot_V), (self.word, word_CS)):
             variable.assign(array.astype(np.int32))
 
     def blank_statistics(self) -> tf.Variable:
-        """(V + 1, C) zeros: q(w, c) of equation 9 before the first batch; entries without a word go to the last row."""
-        size = (self.spec.vocab, self.limits.clusters)
-        dtype = tf.as_dtype(statistics_dtype(*size))
-        return tf.Variable(tf.zeros([size[0] + 1, size[1]], dtype), trainable=False)
+        """Return (V + 1, C) zeros, q(w, c) of equation 9 before the first batch.
+
+        The additional last row takes the entries of a batch that have no word.
+        """
+        vocab, cluster_count = self.spec.vocab, self.limits.clusters
+        dtype = tf.as_dtype(statistics_dtype(vocab, cluster_count))
+        return tf.Variable(tf.zeros([vocab + 1, cluster_count], dtype), trainable=False)
 
     @staticmethod
     def observe(statistics: tf.Variable, log_cluster_NC: Tensor, weights: BatchWeights) -> None:
-        """Move the statistics by one batch, whose weights come from `StatisticsWeights` on the host."""
+        """Update the statistics with one batch, whose weights `StatisticsWeights` computes on the host."""
         log2_NC = tf.cast(log_cluster_NC, tf.float32) / float(np.log(2))
         sums_NC = tf.math.unsorted_segment_sum(log2_NC, weights.segment, tf.size(weights.segment))
         old_NC = tf.cast(tf.gather(statistics, weights.words), tf.float32)
@@ -187,16 +206,24 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def reorganize(
         self, statistics: tf.Variable, rng: np.random.Generator, *slots: Tensors
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """New clusters by algorithm 1 from the statistics; returns the cluster of each word (V,) before and after.
+        """Move words to new clusters, chosen from the statistics by algorithm 1.
 
-        Word vectors and biases move with their words, and so do the variables of `slots`, dictionaries by weight name.
+        Args:
+            statistics: The statistics that `observe` has updated.
+            rng: Draws the order in which words are placed.
+            *slots: Variables of the optimizer by weight name, which move with their words.
+
+        Returns:
+            The cluster of each word (V,) before and after.
         """
         before_V = self.cluster.numpy().astype(np.int64)
         scores_VC = statistics.numpy()[:-1].astype(np.float32)
         after_V = clusters.organize(scores_VC, self.spec.counts, self.limits, rng)
         groups = [self.named_weights(), *slots]
         by_slot = [{name: group[name] for name in self._BY_SLOT if name in group} for group in groups]
-        canonical = [self.to_canonical({n: tf.convert_to_tensor(v) for n, v in group.items()}) for group in by_slot]
+        canonical = [
+            self.to_canonical({name: tf.convert_to_tensor(value) for name, value in group.items()}) for group in by_slot
+        ]
         self._place(after_V)
         for variables, values in zip(by_slot, canonical, strict=True):
             for name, variable in variables.items():

@@ -22,12 +22,12 @@ from vocabench.impls.on_tensorflow.models._blocks import (
 
 
 def encode(params: Tensors, features_BFM: Tensor, frames_B: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, S, D), and (B, S) which of these frames are real.
+    """Return (B, S, D) encoded frames, and (B, S) which of them are real.
 
     Args:
-        params: Of the whole recognizer.
-        features_BFM: Features.
-        frames_B: How many of the frames after the convolutions are real.
+        params: Parameters of the recognizer.
+        features_BFM: Features of the audio frames.
+        frames_B: Number of real frames after the convolutions.
     """
     x_BSD = _front(params, features_BFM)
     size = tf.shape(x_BSD)[1]
@@ -39,18 +39,18 @@ def encode(params: Tensors, features_BFM: Tensor, frames_B: Tensor) -> tuple[Ten
 
 
 def _front(params: Tensors, features_BFM: Tensor) -> Tensor:
-    """(B, S, D)"""
+    """Return the (B, S, D) frames after the convolutions."""
     x_BFMC = features_BFM[:, :, :, None]
     for name in ("front.conv1", "front.conv2"):
-        # Channels last, the only order that TensorFlow has for a CPU.
+        # Channels are last, the only order that TensorFlow supports on a CPU.
         filters_33CC = tf.transpose(params[f"{name}_weight"], [2, 3, 1, 0])
         x_BFMC = tf.nn.conv2d(x_BFMC, filters_33CC, strides=2, padding="VALID")
         x_BFMC = tf.nn.relu(tf.nn.bias_add(x_BFMC, params[f"{name}_bias"]))
     weight_DX = params["front.out_weight"]
     (dim, width), channels = weight_DX.shape, x_BFMC.shape[3]
-    # The weights are turned to the channels inside: there are fewer of them than frames.
-    turned_DMC = tf.transpose(tf.reshape(weight_DX, [dim, channels, -1]), [0, 2, 1])
-    out = {"out_weight": tf.reshape(turned_DMC, [dim, width]), "out_bias": params["front.out_bias"]}
+    # The weights are transposed to this order, since they are smaller than the frames.
+    weight_DMC = tf.transpose(tf.reshape(weight_DX, [dim, channels, -1]), [0, 2, 1])
+    out = {"out_weight": tf.reshape(weight_DMC, [dim, width]), "out_bias": params["front.out_bias"]}
     shape = tf.shape(x_BFMC)
     flat_BSX = tf.reshape(x_BFMC, [shape[0], shape[1], width])
     return linear(out, "out", flat_BSX) * dim**0.5
@@ -81,19 +81,20 @@ def _relative_attention(params: Tensors, x_BSD: Tensor, real_BS: Tensor, offsets
 
 
 def _by_frame(scores_BHSP: Tensor) -> Tensor:
-    """(B, H, S, S) the score of frame i with the offset i - j, from those with all offsets S - 1 down to -S.
+    """Return the (B, H, S, S) scores of frames i with offsets i - j, from the scores with all offsets S - 1 down to -S.
 
-    Each row begins a place further left than the row before: cut anew into rows one element shorter, all begin alike.
+    The first offset of each row is one place further left than in the row above. In rows that are one element shorter,
+    all first offsets are in the same column.
     """
     batch, heads, size, _ = tf.unstack(tf.shape(scores_BHSP))
-    in_line_BHX = tf.reshape(scores_BHSP, [batch, heads, -1])[:, :, size - 1 : -1]
-    return tf.reshape(in_line_BHX, [batch, heads, size, -1])[:, :, :, :size]
+    flat_BHX = tf.reshape(scores_BHSP, [batch, heads, -1])[:, :, size - 1 : -1]
+    return tf.reshape(flat_BHX, [batch, heads, size, -1])[:, :, :, :size]
 
 
 def _convolution(params: Tensors, x_BSD: Tensor, real_BS: Tensor) -> Tensor:
     kept_BSD, gate_BSD = tf.split(linear(params, "conv.in", x_BSD), 2, axis=2)
     gated_BSD = tf.where(real_BS[:, :, None], kept_BSD * tf.sigmoid(gate_BSD), tf.zeros([], x_BSD.dtype))
-    # Summed in at least float32.
+    # The convolution sums in at least float32.
     filters_1KD1 = tf.transpose(at_least_float32(params["conv.depth_weight"]))[None, :, :, None]
     mixed_B1SD = tf.nn.depthwise_conv2d(at_least_float32(gated_BSD)[:, None], filters_1KD1, [1, 1, 1, 1], "SAME")
     mixed_BSD = tf.nn.bias_add(tf.cast(mixed_B1SD[:, 0], x_BSD.dtype), params["conv.depth_bias"])

@@ -1,5 +1,7 @@
-"""An LSTM over sequences of any length, without a trace for each: cuDNN's on an accelerator, through Keras, and on a
-CPU a loop whose gradient is written out."""
+"""An LSTM over sequences of any length, with a single trace for all lengths.
+
+On an accelerator it is cuDNN's, through Keras. On a CPU it is a loop whose gradient is written out.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,24 @@ State = tuple[Tensor, Tensor]
 
 
 def keras_lstm(inputs: int, hidden: int, dtype: str, *, unroll: bool = False) -> keras.layers.LSTM:
-    """Keras's, blank: its gate order is ours, it has one bias, and its matrices are ours transposed."""
+    """Return Keras's LSTM with zero parameters.
+
+    It has the same order of gates and one bias. Its matrices are the transposes of the canonical ones.
+    """
     blank = keras.layers.LSTM(
         hidden,
         return_sequences=True,
         return_state=True,
         dtype=dtype,
         unroll=unroll,
-        recurrent_initializer="zeros",  # the orthogonal one knows no bfloat16
+        recurrent_initializer="zeros",  # the default initializer does not support bfloat16
     )
     blank.build((None, None, inputs))
     return blank
 
 
 def variables_of(prefix: str, layer: keras.layers.LSTM) -> dict[str, tf.Variable]:
-    """By the names of `impls/models/lstm.py`."""
+    """Return the variables of a layer by the names of `impls/models/lstm.py`."""
     cell = layer.cell
     values = {"input_weight": cell.kernel, "hidden_weight": cell.recurrent_kernel, "bias": cell.bias}
     return {f"{prefix}_{name}": value.value for name, value in values.items()}
@@ -37,14 +42,14 @@ def variables_of(prefix: str, layer: keras.layers.LSTM) -> dict[str, tf.Variable
 class LSTM:
     """One LSTM of a network.
 
-    Keras's own masked loop takes half as long again on a CPU; unrolled it is as fast as ours, but traced for every
-    length (two cores, 64 sequences of 50 words, width 128).
+    On a CPU, Keras's masked loop takes 1.5 times as long as the loop here. Keras's unrolled loop is as fast, but is
+    traced for each length (two cores, 64 sequences of 50 words, width 128).
 
     Args:
-        prefix: Of its parameters' names.
+        prefix: Prefix of the parameter names.
         inputs: Width of an input.
-        hidden: Of a state.
-        dtype: Of everything.
+        hidden: Width of a state.
+        dtype: Dtype of inputs, states and parameters.
         on_cpu: Whether to run the loop.
     """
 
@@ -53,21 +58,22 @@ class LSTM:
         self._layer = keras_lstm(inputs, hidden, dtype)
 
     def variables(self) -> dict[str, tf.Variable]:
+        """Return the variables by parameter name."""
         return variables_of(self._prefix, self._layer)
 
     def __call__(self, inputs_BTE: Tensor, real_BT: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, T, H) states, of no meaning where there is padding, and the state after each sequence's last real place.
+        """Return (B, T, H) states, which are meaningless at padding, and the final state of each sequence.
 
         Args:
             inputs_BTE: (B, T, E).
-            real_BT: False in the places of padding, which stand at the end of a sequence; none has only these.
-            state: (B, H) both, before the first place.
+            real_BT: False for padding, which is at the end of a sequence. No sequence consists of padding alone.
+            state: The two (B, H) arrays before the first position.
         """
         if not self._on_cpu:
             states_BTH, *final = self._layer(inputs_BTE, mask=real_BT, initial_state=list(state))
             return states_BTH, tuple(final)
         input_EG, hidden_HG, bias_G = (tf.convert_to_tensor(value) for value in self.variables().values())
-        # The product with the inputs needs no state, so it is one for all steps.
+        # The product with the inputs does not depend on the state, so it is one product for all steps.
         gates_TBG = tf.matmul(tf.transpose(inputs_BTE, [1, 0, 2]), input_EG) + bias_G
         states: Any = _loop(gates_TBG, hidden_HG, *state)
         h_TBH, c_TBH = states
@@ -78,49 +84,51 @@ class LSTM:
 
 @tf.custom_gradient
 def _loop(gates_TBG: Tensor, hidden_HG: Tensor, h_BH: Tensor, c_BH: Tensor) -> tuple[tuple[Tensor, Tensor], object]:
-    """(T, B, H) of h and c after each step, from what the inputs and the bias give to the gates.
+    """Return h and c (T, B, H) after each step, from the contributions of inputs and bias to the gates.
 
-    The loop back carries only what one step hands to the one before; the matrix's gradient is one product for all.
+    The backward loop computes only the gradients that depend on the next step. The gradient of the matrix is one
+    product for all steps.
     """
     steps, width = tf.shape(gates_TBG)[0], hidden_HG.shape[0]
     inputs = _array(gates_TBG)
 
-    def step(t: Tensor, h_BH: Tensor, c_BH: Tensor, *done: tf.TensorArray) -> tuple[Tensor | tf.TensorArray, ...]:
+    def step(t: Tensor, h_BH: Tensor, c_BH: Tensor, *outputs: tf.TensorArray) -> tuple[Tensor | tf.TensorArray, ...]:
         i, f, g, o = tf.split(inputs.read(t) + tf.matmul(h_BH, hidden_HG), 4, axis=1)
         i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
         c_BH = f * c_BH + i * g
         h_BH = o * tf.tanh(c_BH)
-        made = (h_BH, c_BH, tf.concat([i, f, g, o], axis=1))
-        return t + 1, h_BH, c_BH, *(array.write(t, value) for array, value in zip(done, made, strict=True))
+        values = (h_BH, c_BH, tf.concat([i, f, g, o], axis=1))
+        return t + 1, h_BH, c_BH, *(array.write(t, value) for array, value in zip(outputs, values, strict=True))
 
-    empty = (tf.TensorArray(gates_TBG.dtype, steps, element_shape=[None, n]) for n in (width, width, 4 * width))
-    _, _, _, *done = tf.while_loop(lambda t, *_: t < steps, step, (0, h_BH, c_BH, *empty), maximum_iterations=steps)
-    h_TBH, c_TBH, opened_TBG = (array.stack() for array in done)
+    empty = (tf.TensorArray(gates_TBG.dtype, steps, element_shape=[None, size]) for size in (width, width, 4 * width))
+    _, _, _, *outputs = tf.while_loop(lambda t, *_: t < steps, step, (0, h_BH, c_BH, *empty), maximum_iterations=steps)
+    h_TBH, c_TBH, activated_TBG = (array.stack() for array in outputs)
 
     def gradient(dh_TBH: Tensor, dc_TBH: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        i, f, g, o = tf.split(opened_TBG, 4, axis=2)
+        i, f, g, o = tf.split(activated_TBG, 4, axis=2)
         before_h, before_c = (tf.concat([first[None], rest[:-1]], 0) for first, rest in ((h_BH, h_TBH), (c_BH, c_TBH)))
         tanh_c = tf.tanh(c_TBH)
         slopes_TBG = tf.concat([g * i * (1 - i), before_c * f * (1 - f), i * (1 - g * g), tanh_c * o * (1 - o)], axis=2)
-        known = [_array(each) for each in (dh_TBH, dc_TBH, o * (1 - tanh_c * tanh_c), f, slopes_TBG)]
+        by_step = [_array(values) for values in (dh_TBH, dc_TBH, o * (1 - tanh_c * tanh_c), f, slopes_TBG)]
 
-        def back(t: Tensor, dh: Tensor, dc: Tensor, dgates: tf.TensorArray) -> tuple[Tensor | tf.TensorArray, ...]:
-            dh_here, dc_here, slope, forget, slopes = (array.read(t) for array in known)
+        def backward(t: Tensor, dh: Tensor, dc: Tensor, dgates: tf.TensorArray) -> tuple[Tensor | tf.TensorArray, ...]:
+            dh_here, dc_here, slope, forget, slopes = (array.read(t) for array in by_step)
             dh += dh_here
             dc += dc_here + dh * slope
-            made = tf.concat([dc, dc, dc, dh], axis=1) * slopes
-            return t - 1, tf.matmul(made, hidden_HG, transpose_b=True), dc * forget, dgates.write(t, made)
+            dgates_BG = tf.concat([dc, dc, dc, dh], axis=1) * slopes
+            return t - 1, tf.matmul(dgates_BG, hidden_HG, transpose_b=True), dc * forget, dgates.write(t, dgates_BG)
 
         blank = tf.TensorArray(gates_TBG.dtype, steps, element_shape=[None, 4 * width])
         start = (steps - 1, tf.zeros_like(h_BH), tf.zeros_like(c_BH), blank)
-        _, dh, dc, dgates = tf.while_loop(lambda t, *_: t >= 0, back, start, maximum_iterations=steps)
+        _, dh, dc, dgates = tf.while_loop(lambda t, *_: t >= 0, backward, start, maximum_iterations=steps)
         dgates_TBG = dgates.stack()
-        flat = (tf.reshape(each, [-1, each.shape[2]]) for each in (before_h, dgates_TBG))
+        flat = (tf.reshape(array, [-1, array.shape[2]]) for array in (before_h, dgates_TBG))
         return dgates_TBG, tf.matmul(*flat, transpose_a=True), dh, dc
 
     return (h_TBH, c_TBH), gradient
 
 
 def _array(values_TBX: Tensor) -> tf.TensorArray:
+    """Return an array that a loop reads by step."""
     array = tf.TensorArray(values_TBX.dtype, tf.shape(values_TBX)[0], element_shape=[None, values_TBX.shape[2]])
     return array.unstack(values_TBX)

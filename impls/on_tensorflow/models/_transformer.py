@@ -1,8 +1,9 @@
-"""A pre-norm transformer decoder over any encoder's frames in TensorFlow. See `impls/models/recognizer.py` for the
-formulas.
+"""A pre-norm transformer decoder over the frames of any encoder in TensorFlow.
 
-Shape letters: B sequences, S frames, T units, P units with those of the past, D width, H heads, E = D / H, R rows of a
-decode, which are B or as many for each sequence.
+See `impls/models/recognizer.py` for the formulas.
+
+Shape letters: B sequences, S frames, T units, P units including earlier ones, D width, H heads, E = D / H, R rows that
+are decoded, the same number for each sequence.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ KeysValues = tuple[Tensor, Tensor]  # (B, H, S, E) each
 
 
 def remember(params: Tensors, frames_BSD: Tensor, heads: int) -> list[KeysValues]:
-    """What each block's attention to the encoder's frames reads, which no unit changes."""
+    """Return the keys and values of the encoder's frames for each block, which do not depend on the units."""
     return [_keys_values(block, "cross", frames_BSD, heads) for block in blocks_of(params, "decoder")]
 
 
 def nothing_read(params: Tensors, rows: Tensor, heads: int) -> list[KeysValues]:
-    """The past before the first unit."""
+    """Return the keys and values before the first unit: none."""
     scale_LD = params["decoder.*.self.norm_scale"]
     blocks, dim = scale_LD.shape
     nothing_RH0E = tf.zeros([rows, heads, 0, dim // heads], scale_LD.dtype)
@@ -41,32 +42,32 @@ def nothing_read(params: Tensors, rows: Tensor, heads: int) -> list[KeysValues]:
 
 def decode(
     params: Tensors,
-    read_RT: Tensor,
+    ids_RT: Tensor,
     memory: Sequence[KeysValues],
     real_BS: Tensor,
     past: Sequence[KeysValues],
 ) -> tuple[Tensor, list[KeysValues]]:
-    """(R, T, D) hidden vectors after each of the units read, and what to hand back as `past` with the next.
+    """Return (R, T, D) hidden vectors after each unit, and the keys and values to pass as `past` with the next units.
 
     Args:
-        params: Of the whole recognizer.
-        read_RT: Unit ids.
-        memory: Of `remember`.
+        params: Parameters of the recognizer.
+        ids_RT: Unit ids.
+        memory: The result of `remember`.
         real_BS: Which of the encoder's frames are real.
-        past: What this gave for the units before.
+        past: Keys and values of earlier units, from the previous call or `nothing_read`.
     """
     embedding_VD = params["embedding"]
-    dim, kind = embedding_VD.shape[1], embedding_VD.dtype
+    dim, dtype = embedding_VD.shape[1], embedding_VD.dtype
     start = tf.shape(past[0][0])[2]
-    place_T = tf.range(start, start + tf.shape(read_RT)[1])
-    x_RTD = look_up(embedding_VD, read_RT) * dim**0.5 + sinusoids(place_T, dim, kind)
-    seen_TP = tf.range(place_T[-1] + 1) <= place_T[:, None]
-    masks = additive_mask(seen_TP, kind), additive_mask(real_BS, kind)[:, None, None]
-    now = []
+    place_T = tf.range(start, start + tf.shape(ids_RT)[1])
+    x_RTD = look_up(embedding_VD, ids_RT) * dim**0.5 + sinusoids(place_T, dim, dtype)
+    visible_TP = tf.range(place_T[-1] + 1) <= place_T[:, None]
+    masks = additive_mask(visible_TP, dtype), additive_mask(real_BS, dtype)[:, None, None]
+    keys_values = []
     for block, frames, before in zip(blocks_of(params, "decoder"), memory, past, strict=True):
         x_RTD, read_so_far = _block(block, x_RTD, frames, before, *masks)
-        now.append(read_so_far)
-    return norm(params, "decoder.norm", x_RTD), now
+        keys_values.append(read_so_far)
+    return norm(params, "decoder.norm", x_RTD), keys_values
 
 
 @traced
@@ -78,7 +79,7 @@ def _block(
     here = _keys_values(params, "self", normed_RTD, heads)
     read_so_far = tf.concat([past[0], here[0]], axis=2), tf.concat([past[1], here[1]], axis=2)
     x_RTD += _attend(params, "self", normed_RTD, read_so_far, mask_TP)
-    # A sequence's rows are to its frames what the units of one row are: the frames stay one copy.
+    # To its frames, the rows of a sequence are like the units of one row, so the frames are not copied.
     x_BWD = tf.reshape(x_RTD, [tf.shape(mask_B11S)[0], -1, dim])
     x_BWD += _attend(params, "cross", norm(params, "cross.norm", x_BWD), frames, mask_B11S)
     x_BWD += feed_forward(params, "feed", x_BWD, tf.nn.relu)
@@ -90,7 +91,7 @@ def _keys_values(params: Tensors, name: str, x_BSD: Tensor, heads: int) -> KeysV
 
 
 def _attend(params: Tensors, name: str, x_BTD: Tensor, memory: KeysValues, mask: Tensor) -> Tensor:
-    """(B, T, D)"""
+    """Return (B, T, D) results of multi-head attention."""
     key_BHSE, value_BHSE = memory
     _, heads, _, width = key_BHSE.shape
     query_BHTE = split(linear(params, f"{name}.query", x_BTD), heads) * width**-0.5

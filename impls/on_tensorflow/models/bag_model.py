@@ -6,9 +6,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.on_tensorflow.device import Switched, extra_on, native
+from vocabench.impls.on_tensorflow.device import Switched, extra_on
 from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.models import _parameters
+from vocabench.impls.on_tensorflow.native import native
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
@@ -32,12 +33,12 @@ class TensorFlowBagModel(Switched, BagModel):
         with tf.device(self.device):
             _parameters.load_canonical(params, self._variables(), self.output)
             self.optimizer = optimizers.Updates(self.config.optimizer, self._variables())
-            # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
+            # The step writes to the optimizer's variables, so a new optimizer needs a new trace.
             self._step = traced(self._step_of)
             self._evaluate = traced(self._evaluate_of)
 
     def _mean_vectors(self, bags_NJ: Tensor) -> Tensor:
-        """(N, D)."""
+        """Return the (N, D) means of the input vectors of each bag."""
         real_NJ1 = tf.cast(bags_NJ >= 0, self.dtype)[:, :, None]
         vectors_NJD = look_up(self.input, tf.maximum(bags_NJ, 0)) * real_NJ1
         return tf.reduce_sum(vectors_NJD, axis=1) / tf.reduce_sum(real_NJ1, axis=1)

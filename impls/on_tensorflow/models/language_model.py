@@ -1,17 +1,22 @@
-"""The LSTM language model of SOHSM section 4.2 in TensorFlow; on an accelerator the LSTM is cuDNN's, through Keras."""
+"""The LSTM language model of the SOHSM paper (section 4.2) in TensorFlow.
+
+On an accelerator the LSTM is cuDNN's, through Keras.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
-from vocabench.impls.on_tensorflow.device import Switched, extra_on, native, to_numpy, wait
+from vocabench.impls.on_tensorflow.device import Switched, extra_on, to_numpy, wait
 from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors, look_up, traced
-from vocabench.impls.on_tensorflow.methods.sohsm import SelfOrganizedHierarchicalSoftmax
 from vocabench.impls.on_tensorflow.models import _lstm, _parameters
 from vocabench.impls.on_tensorflow.models._lstm import State
+from vocabench.impls.on_tensorflow.native import native
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights
@@ -25,12 +30,12 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
         self.weights: StatisticsWeights | None = None
         self.statistics: tf.Variable | None = None
         with tf.device(device):
-            self.output = native(spec)
+            self.output: Any = native(spec)  # a layer that reorganizes has more methods than `OutputLayer`
             self.embedding = tf.Variable(tf.zeros([spec.vocab, config.embedding], self.dtype))
-            # Unrolled, a step of known length needs no loop machinery on the CPU; cuDNN takes whole sequences.
+            # Unrolled, a step of known length needs no loop on the CPU. cuDNN takes whole sequences.
             on_cpu = device.startswith("/CPU")
             self.lstm = _lstm.keras_lstm(config.embedding, config.hidden, spec.storage, unroll=on_cpu)
-            if isinstance(self.output, SelfOrganizedHierarchicalSoftmax) and spec.options["interval"]:
+            if self.output.reorganizes:
                 self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
                 self.statistics = self.output.blank_statistics()
         self._load(self.initial_parameters())
@@ -49,7 +54,7 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
             few_rows = ["embedding", *(f"output.{name}" for name in self.output.FEW_ROWS)]
             settings = self.config.optimizer
             self.optimizer = optimizers.Updates(settings, self._variables(), few_rows if settings.row_sparse else ())
-            # The step writes into the optimizer's variables, so a new optimizer needs a new trace.
+            # The step writes to the optimizer's variables, so a new optimizer needs a new trace.
             self._step = traced(self._step_of)
             self._evaluate = traced(self._evaluate_of)
             self._hidden = traced(self._hidden_of)
@@ -63,6 +68,7 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
         return zeros, zeros
 
     def _hidden_of(self, inputs_BT: Tensor, state: State, vectors_VE: Tensor | None = None) -> tuple[Tensor, State]:
+        """Return (B*T, D) hidden vectors, batch-major, and the final state."""
         vectors_VE = self.embedding if vectors_VE is None else vectors_VE
         outputs_BTH, h_BH, c_BH = self.lstm(look_up(vectors_VE, inputs_BT), initial_state=list(state))
         return tf.reshape(outputs_BTH, [-1, self.config.hidden]), (h_BH, c_BH)
@@ -83,15 +89,12 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
             tape.watch(sources)
             hidden_ND, state = self._hidden_of(inputs_BT, state, sources["embedding"])
             if weights is None:
-                loss, logits_NC = reach.loss(hidden_ND, _parameters.output_of(tables)), None
+                loss, log_cluster_NC = reach.loss(hidden_ND, _parameters.output_of(tables)), None
             else:
-                assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
-                cluster_N, word_N, logits_NC = self.output.nll_parts(hidden_ND, targets_N)
-                loss = tf.reduce_mean(cluster_N + word_N)
+                loss, log_cluster_NC = self.output.observed_loss(hidden_ND, targets_N)
         grads = tape.gradient(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         if weights is not None:
-            assert isinstance(self.output, SelfOrganizedHierarchicalSoftmax)
-            self.output.observe(self.statistics, tf.nn.log_softmax(logits_NC), BatchWeights(*weights))
+            self.output.observe(self.statistics, log_cluster_NC, BatchWeights(*weights))
         self.optimizer.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()}, rows=rows)
         return loss, state
 
@@ -102,7 +105,7 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
             weights = None
             if self.weights is not None:
                 batch = self.weights.batch(targets_N)
-                weights = tuple(tf.constant(a) for a in (batch.words, batch.segment, batch.keep, batch.share))
+                weights = tuple(tf.constant(array) for array in (batch.words, batch.segment, batch.keep, batch.share))
             ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_N, tf.int32))
             extra = extra_on(self.device, self.next_extra(inputs_BT.ravel()))
             loss, self.train_state = self._step(*ids, extra, state, weights)
@@ -110,10 +113,9 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
 
     def _evaluate_of(self, inputs_BT: Tensor, targets_N: Tensor, state: State) -> tuple[Tensors, State]:
         hidden_ND, state = self._hidden_of(inputs_BT, state)
-        if isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
-            cluster_N, word_N, _ = self.output.nll_parts(hidden_ND, targets_N)
-            return {"nll": tf.reduce_sum(cluster_N + word_N), "cluster_nll": tf.reduce_sum(cluster_N)}, state
-        return {"nll": tf.reduce_sum(self.output.nll(hidden_ND, targets_N))}, state
+        parts = self.output.nll_parts(hidden_ND, targets_N)
+        sums = {"nll": tf.reduce_sum(sum(parts[1:], parts[0]))}
+        return sums | ({"cluster_nll": tf.reduce_sum(parts[0])} if len(parts) > 1 else {}), state
 
     def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
         with tf.device(self.device):
@@ -148,12 +150,9 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
         return *self.output.topk(state[0], k), state  # the LSTM's output is its hidden state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
-        if not isinstance(self.output, SelfOrganizedHierarchicalSoftmax):
+        if self.statistics is None:
             return None
         self.reorganizations += 1
-        if self.statistics is None:
-            kept_V = self.output.cluster.numpy().astype(np.int64)
-            return kept_V, kept_V
         rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
         with tf.device(self.device):
             self.optimizer.catch_up()

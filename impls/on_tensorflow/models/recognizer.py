@@ -1,5 +1,7 @@
-"""The speech recognizer in TensorFlow. See `impls/models/recognizer.py` for the formulas,
-`impls/on_numpy/models/recognizer.py` for their definition."""
+"""The speech recognizer in TensorFlow.
+
+See `impls/models/recognizer.py` for the formulas, and `impls/on_numpy/models/recognizer.py` for the definition.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,21 @@ from numpy.typing import NDArray
 
 from vocabench.impls.models import stacks
 from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig, frames_after
-from vocabench.impls.on_tensorflow.device import Switched, extra_on, extra_signature, native, to_numpy, wait
+from vocabench.impls.on_tensorflow.device import Switched, extra_on, extra_signature, to_numpy, wait
 from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
 from vocabench.impls.on_tensorflow.models._transformer import KeysValues
+from vocabench.impls.on_tensorflow.native import native
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class _Speech(NamedTuple):
-    """What the encoder reads.
+    """Inputs of the encoder.
 
     Attributes:
-        features_BFM: Features.
-        frames_B: How many frames are real after the convolutions.
+        features_BFM: Features of the audio frames.
+        frames_B: Number of real frames after the convolutions.
     """
 
     features_BFM: Tensor
@@ -33,17 +36,17 @@ class _Speech(NamedTuple):
 
 
 class _Units(NamedTuple):
-    """What the decoder reads and what is to come of it; both as in `Recognizer`."""
+    """Inputs and targets of the decoder, as defined in `Recognizer`."""
 
     inputs_BT: Tensor
     targets_BT: Tensor
 
 
 class _Heard(NamedTuple):
-    """What the decoder attends to.
+    """The encoded speech, to which the decoder attends.
 
     Attributes:
-        memory: Keys and values of the frames, for each of its blocks.
+        memory: Keys and values of the frames for each block.
         real_BS: Which of the frames are real.
     """
 
@@ -60,27 +63,28 @@ class TensorFlowRecognizer(Switched, Recognizer):
             self.output = native(spec)
             self.body = {name: tf.Variable(tf.zeros(shape, self.dtype)) for name, shape in shapes.items()}
             self.optimizer = optimizers.Updates(config.optimizer, self._variables())
-        # One trace of each function is for all shapes.
+        # Each function has one trace for all shapes.
         ids_N, ids_BT = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
         speech = _Speech(tf.TensorSpec([None, None, config.mels], self.dtype), ids_N)
         units = _Units(ids_BT, ids_BT)
         extra = extra_signature(spec)
         rate = tf.TensorSpec([], tf.float64)
         by_head = tf.TensorSpec([None, config.heads, None, config.dim // config.heads], self.dtype)
-        kept = [(by_head, by_head)] * config.decoder_layers
-        heard = _Heard(kept, tf.TensorSpec([None, None], tf.bool))
+        keys_values = [(by_head, by_head)] * config.decoder_layers
+        heard = _Heard(keys_values, tf.TensorSpec([None, None], tf.bool))
         self._step = traced(self._step_of, input_signature=[speech, units, extra, rate])
         self._evaluate = traced(self._evaluate_of, input_signature=[speech, units])
         self._listen = traced(self._listen_of, input_signature=[speech])
-        self._next = cache(lambda k: traced(partial(self._next_of, k), input_signature=[heard, kept, ids_N, ids_N]))
+        next_signature = [heard, keys_values, ids_N, ids_N]
+        self._next = cache(lambda k: traced(partial(self._next_of, k), input_signature=next_signature))
         self._load(self.initial_parameters())
 
     def _variables(self) -> _parameters.Variables:
         return _parameters.with_output(self.body, self.output.named_weights())
 
     def parameters(self) -> Arrays:
-        found = stacks.unstack(_parameters.to_canonical(self._variables(), self.output))
-        return {name: found[name] for name in self.parameter_shapes()}
+        canonical = stacks.unstack(_parameters.to_canonical(self._variables(), self.output))
+        return {name: canonical[name] for name in self.parameter_shapes()}
 
     def _load(self, params: Arrays) -> None:
         with tf.device(self.device):
@@ -97,7 +101,7 @@ class TensorFlowRecognizer(Switched, Recognizer):
         return _Heard(_transformer.remember(self.body, frames_BSD, self.config.heads), real_BS)
 
     def _hidden(self, heard: _Heard, units: _Units) -> tuple[Tensor, Tensor]:
-        """(N, D) what the output layer reads at each of the targets' units, and (N,) those."""
+        """Return the (N, D) hidden vectors and (N,) targets of all real positions."""
         past = _transformer.nothing_read(self.body, tf.shape(units.inputs_BT)[0], self.config.heads)
         hidden_BTD, _ = _transformer.decode(self.body, units.inputs_BT, *heard, past)
         place_N2 = tf.where(units.targets_BT >= 0)
@@ -117,7 +121,7 @@ class TensorFlowRecognizer(Switched, Recognizer):
         return (1 - weight) * loss + weight * ctc_nll / tf.cast(tf.size(targets_N), loss.dtype)
 
     def _unit_loss(self, hidden_ND: Tensor, targets_N: Tensor, extra: Tensors) -> Tensor:
-        """The mean over the units, smoothed."""
+        """Return the mean loss over the units, with label smoothing."""
         smoothing = self.config.smoothing
         if not smoothing:
             return self.output(hidden_ND, targets_N, **extra)
@@ -125,12 +129,12 @@ class TensorFlowRecognizer(Switched, Recognizer):
         if self.spec.definition.train_only_loss:
             loss = self.output(hidden_ND, targets_N, **extra)
         else:
-            # The layer's own, from what smoothing has made anyway.
+            # The loss of the layer, from the log-probabilities that smoothing needs anyway.
             loss = -tf.reduce_mean(tf.gather(log_probs_NV, targets_N, batch_dims=1))
         return (1 - smoothing) * loss - smoothing * tf.reduce_mean(log_probs_NV)
 
     def _ctc_nll(self, frames_BSD: Tensor, frames_B: Tensor, targets_BT: Tensor) -> Tensor:
-        """Summed over the utterances that have frames enough."""
+        """Return the sum of the CTC losses of the utterances that have enough frames."""
         log_probs_BSU = tf.nn.log_softmax(at_least_float32(_blocks.linear(self.body, "ctc", frames_BSD)))
         labels_B = tf.math.count_nonzero(targets_BT >= 0, axis=1, dtype=tf.int32) - 1
         return tf.reduce_sum(_ctc.nll(log_probs_BSU, frames_B, targets_BT, labels_B))

@@ -8,20 +8,21 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
-from vocabench.impls.on_tensorflow.device import Switched, extra_on, extra_signature, native, to_numpy, wait
+from vocabench.impls.on_tensorflow.device import Switched, extra_on, extra_signature, to_numpy, wait
 from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, look_up, traced
 from vocabench.impls.on_tensorflow.models import _parameters
 from vocabench.impls.on_tensorflow.models._lstm import LSTM, State
+from vocabench.impls.on_tensorflow.native import native
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class _Source(NamedTuple):
-    """What attention reads.
+    """The encoded source, to which the decoder attends.
 
     Attributes:
-        memory_BSH: The encoder's states e.
-        real_BS: False in the places of padding.
+        memory_BSH: The states e of the encoder.
+        real_BS: False for padding.
     """
 
     memory_BSH: Tensor
@@ -35,8 +36,8 @@ class TensorFlowSummarizer(Switched, Summarizer):
         with tf.device(device):
             self.output = native(spec)
             shapes = config.body_shapes(spec)
-            own = ("source_embedding", "target_embedding", "attention_weight", "combine_weight")
-            self.own = {name: tf.Variable(tf.zeros(shapes[name], self.dtype)) for name in own}
+            names = ("source_embedding", "target_embedding", "attention_weight", "combine_weight")
+            self.body = {name: tf.Variable(tf.zeros(shapes[name], self.dtype)) for name in names}
             self.encoder, self.decoder = (
                 LSTM(prefix, config.embedding, config.hidden, spec.storage, on_cpu=device.startswith("/CPU"))
                 for prefix in ("encoder", "decoder")
@@ -44,7 +45,7 @@ class TensorFlowSummarizer(Switched, Summarizer):
         self._load(self.initial_parameters())
 
     def _variables(self) -> _parameters.Variables:
-        body = {**self.own, **self.encoder.variables(), **self.decoder.variables()}
+        body = {**self.body, **self.encoder.variables(), **self.decoder.variables()}
         return _parameters.with_output(body, self.output.named_weights())
 
     def parameters(self) -> Arrays:
@@ -54,7 +55,7 @@ class TensorFlowSummarizer(Switched, Summarizer):
         with tf.device(self.device):
             _parameters.load_canonical(params, self._variables(), self.output)
             self.optimizer = optimizers.Updates(self.config.optimizer, self._variables())
-        # The step writes into the optimizer's variables, so a new optimizer needs a new trace; one is for all shapes.
+        # The step writes to the optimizer's variables, so a new optimizer needs a new trace, one for all shapes.
         words = [tf.TensorSpec([None, None], tf.int32)] * 3
         signature = [*words, extra_signature(self.spec)]
         self._step = traced(self._step_of, input_signature=signature)
@@ -65,33 +66,33 @@ class TensorFlowSummarizer(Switched, Summarizer):
         self.decode_state: State | None = None
 
     def _encode(self, sources_BS: Tensor) -> tuple[Tensor, Tensor, State]:
-        """(B, S, H) states, (B, S) which places are real, and the state after the last of these."""
+        """Return (B, S, H) states, (B, S) which positions are real, and the final state."""
         real_BS = sources_BS >= 0
         zeros_BH = tf.zeros([tf.shape(sources_BS)[0], self.config.hidden], self.dtype)
-        vectors_BSE = look_up(self.own["source_embedding"], tf.maximum(sources_BS, 0))
+        vectors_BSE = look_up(self.body["source_embedding"], tf.maximum(sources_BS, 0))
         memory_BSH, state = self.encoder(vectors_BSE, real_BS, (zeros_BH, zeros_BH))
         return memory_BSH, real_BS, state
 
     def _decode(self, inputs_BT: Tensor, real_BT: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, T, H) states s, and the last."""
-        return self.decoder(look_up(self.own["target_embedding"], inputs_BT), real_BT, state)
+        """Return (B, T, H) states s, and the final state."""
+        return self.decoder(look_up(self.body["target_embedding"], inputs_BT), real_BT, state)
 
     def _attend(self, states_BTH: Tensor, source: _Source) -> Tensor:
-        """(B, T, H) contexts c."""
-        # W_a meets the decoder's states: there are fewer of them than of the encoder's.
-        queries_BTH = tf.matmul(states_BTH, self.own["attention_weight"])
+        """Return (B, T, H) contexts c."""
+        # W_a is multiplied with the decoder's states, which are fewer than the encoder's.
+        queries_BTH = tf.matmul(states_BTH, self.body["attention_weight"])
         scores_BTS = at_least_float32(tf.matmul(queries_BTH, source.memory_BSH, transpose_b=True))
         none = -tf.cast(float("inf"), scores_BTS.dtype)
         shares_BTS = tf.nn.softmax(tf.where(source.real_BS[:, None, :], scores_BTS, none))
         return tf.matmul(tf.cast(shares_BTS, self.dtype), source.memory_BSH)
 
     def _combine(self, contexts_NH: Tensor, states_NH: Tensor) -> Tensor:
-        """(N, H) what the output layer reads."""
+        """Return the (N, H) hidden vectors for the output layer."""
         both_NF = tf.concat([contexts_NH, states_NH], axis=1)
-        return tf.tanh(tf.matmul(both_NF, self.own["combine_weight"], transpose_b=True))
+        return tf.tanh(tf.matmul(both_NF, self.body["combine_weight"], transpose_b=True))
 
     def _hidden(self, sources_BS: Tensor, inputs_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, H) and (N,) targets of the real places alone: padding is not scored."""
+        """Return the (N, H) hidden vectors and (N,) targets of all real positions: padding is not scored."""
         memory_BSH, real_BS, state = self._encode(sources_BS)
         states_BTH, _ = self._decode(inputs_BT, targets_BT >= 0, state)
         contexts_BTH = self._attend(states_BTH, _Source(memory_BSH, real_BS))
@@ -128,8 +129,8 @@ class TensorFlowSummarizer(Switched, Summarizer):
         assert self.source is not None
         assert self.decode_state is not None
         with tf.device(self.device):
-            found = self._extend(*_tensors(rows_R, ids_R), self.decode_state, self.source, k)
-            values, ids, self.decode_state = found
+            tensors = _tensors(rows_R, ids_R)
+            values, ids, self.decode_state = self._extend(*tensors, self.decode_state, self.source, k)
             return to_numpy(values), to_numpy(ids)
 
     def _prime_of(self, sources_BS: Tensor, k: int) -> tuple[Tensor, Tensor, State, _Source]:
@@ -141,19 +142,19 @@ class TensorFlowSummarizer(Switched, Summarizer):
     def _extend_of(
         self, rows_R: Tensor, ids_R: Tensor, state: State, source: _Source, k: int
     ) -> tuple[Tensor, Tensor, State]:
-        h_RH, c_RH = (tf.gather(each, rows_R) for each in state)
+        h_RH, c_RH = (tf.gather(array_BH, rows_R) for array_BH in state)
         return self._next(ids_R, (h_RH, c_RH), source, k)
 
     def _next(self, ids_R: Tensor, state: State, source: _Source, k: int) -> tuple[Tensor, Tensor, State]:
         inputs_R1 = ids_R[:, None]
         _, state = self._decode(inputs_R1, tf.ones_like(inputs_R1, tf.bool), state)
-        # As many rows for each source, in order.
+        # Each source has the same number of rows, in order.
         states_BWH = tf.reshape(state[0], [tf.shape(source.memory_BSH)[0], -1, self.config.hidden])
         contexts_RH = tf.reshape(self._attend(states_BWH, source), [-1, self.config.hidden])
         return *self.output.topk(self._combine(contexts_RH, state[0]), k), state
 
     def synchronize(self) -> None:
-        wait(self.own)
+        wait(self.body)
 
 
 def _tensors(*ids: NDArray) -> list[Tensor]:

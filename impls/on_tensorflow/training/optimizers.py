@@ -1,12 +1,12 @@
-"""The optimizers over variables. `impls/on_numpy/optimizers.py` has the same formulas in NumPy; Keras's read epsilon
-and weight decay otherwise.
+"""The optimizers over variables. `impls/on_numpy/optimizers.py` has the same formulas in NumPy.
 
-Where a batch reads few rows of a variable, a step can change these rows alone, with the result of a step over all of
-them. The steps that a row missed, with a gradient of zero, change nothing with Adagrad or plain SGD without weight
-decay; otherwise they are done over before the row is read, so that the arithmetic is that of the dense step, done
-later.
+Keras's optimizers interpret epsilon and weight decay differently.
 
-Shape letters besides those of `impls/spec.py`: U rows of a variable, each once.
+If a batch reads few rows of a variable, a step can change only these rows, with the same result as a step over all of
+them. The steps that a row has missed, with a gradient of zero, change nothing with Adagrad or plain SGD without weight
+decay. With other optimizers they are made up before the row is read: the arithmetic of the dense step, done later.
+
+Shape letters in addition to those of `impls/spec.py`: U rows of a variable, without duplicates.
 """
 
 from __future__ import annotations
@@ -21,40 +21,42 @@ from vocabench.impls.optimizers import Optimizer, check_rate
 
 Variables = Mapping[str, tf.Variable]
 
-_LARGE = 2**20  # numbers of a variable: for smaller ones XLA takes longer to compile than it ever saves
+_LARGE = 2**20  # elements of a variable from which on XLA saves more time than it takes to compile
 
 
 class Updates:
-    """State of one optimizer over named variables. `minimize`, `read` and `apply` are traced into the step that calls
-    them.
+    """State of one optimizer over named variables.
+
+    `minimize`, `read` and `apply` are traced into the step that calls them.
 
     Args:
-        settings: Of the optimizer.
-        variables: What it trains.
-        few_rows: Names of those that are updated by rows.
+        settings: Settings of the optimizer.
+        variables: The variables that it trains.
+        few_rows: Names of the variables that are updated by rows.
     """
 
     def __init__(self, settings: Optimizer, variables: Variables, few_rows: Iterable[str] = ()) -> None:
         self.settings = settings
         self.variables = dict(variables)
         self.slots = [
-            {n: tf.Variable(self._start(v), trainable=False) for n, v in variables.items()}
+            {name: tf.Variable(self._start(variable), trainable=False) for name, variable in variables.items()}
             for _ in range(settings.slots)
         ]
         self.steps = tf.Variable(tf.zeros([], tf.int64), trainable=False)
         self._by_rows = tuple(few_rows)
-        # (V,) the last step that each row has taken part in, where it matters.
+        # (V,) the last step that updated each row, for optimizers with which missed steps change a row.
         missing = () if settings.idle_without_gradient else self._by_rows
         self._seen = {
             name: tf.Variable(tf.zeros(self.variables[name].shape[:1], tf.int64), trainable=False) for name in missing
         }
 
     def _start(self, variable: tf.Variable) -> Tensor:
+        """Return the initial value of the slots of a variable."""
         start = self.settings.initial_accumulator if self.settings.name == "adagrad" else 0.0
         return tf.fill(variable.shape, tf.constant(start, variable.dtype))
 
     def reset(self) -> None:
-        """As before the first step, in what has been traced too."""
+        """Return to the state before the first step, without a new trace."""
         for slot in self.slots:
             for variable in slot.values():
                 variable.assign(self._start(variable))
@@ -63,7 +65,7 @@ class Updates:
         self.steps.assign(0)
 
     def minimize(self, loss_of: Callable[[], Tensor], rate: Tensor | None = None) -> Tensor:
-        """One step down the gradient of a loss; its value before it. `rate` as in `apply`."""
+        """Take one step down the gradient of a loss and return the loss before it. `rate` is an argument of `apply`."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             for variable in self.variables.values():
                 tape.watch(variable)
@@ -73,7 +75,7 @@ class Updates:
         return loss
 
     def read(self, rows: Tensors) -> Tensors:
-        """Tables (U, ...) of rows (U,) of some variables, brought to the present step."""
+        """Return tables (U, ...) of rows (U,) of variables, after making up the steps that the rows have missed."""
         for name, rows_U in rows.items():
             self._make_up(name, rows_U)
         return {name: tf.gather(self.variables[name], rows_U) for name, rows_U in rows.items()}
@@ -81,9 +83,16 @@ class Updates:
     def apply(
         self, grads: Mapping[str, Tensor], rate: Tensor | None = None, rows: Mapping[str, Tensor] | None = None
     ) -> None:
-        """One step: clip by the global norm, add weight decay, update, at the learning rate of the settings or at
-        `rate`, a scalar. Where `rows` has (U,) of a variable, its gradient is that of these, and no other is changed;
-        `rate` with `rows` is refused as `BadInput`.
+        """Take one step: clip by the global norm, add weight decay, and update the variables.
+
+        Args:
+            grads: Gradients by variable name.
+            rate: Scalar learning rate; by default the one of the settings.
+            rows: Row numbers (U,) by variable name. The gradient of such a variable has these rows, and no other row
+                is changed.
+
+        Raises:
+            BadInput: Both `rate` and `rows` are given.
         """
         check_rate(rate, by_rows=bool(rows))
         rows = rows or {}
@@ -101,22 +110,22 @@ class Updates:
                 self._change_all(name, grads[name], scale, rate)
 
     def catch_up(self) -> None:
-        """Bring every row to the present step: before variables are read whole."""
+        """Make up all missed steps, as is necessary before variables are read whole."""
         for name, seen_V in self._seen.items():
             self._make_up(name, tf.range(tf.size(seen_V)))
         for name in self._by_rows:
             for variable in (self.variables[name], *(slot[name] for slot in self.slots)):
-                # Since its rows have been written, each reader of all of it gets a copy of its own.
+                # After rows of a variable were written, TensorFlow copies it for each reader of the whole.
                 tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
     def _make_up(self, name: str, rows_U: Tensor) -> None:
-        """The steps that rows have missed."""
+        """Take the steps that rows have missed."""
         if name not in self._seen:
             return
 
         def missed(rows_U: Tensor, step_U: Tensor) -> tuple[Tensor, Tensor]:
-            late_U = step_U <= self.steps
-            return tf.boolean_mask(rows_U, late_U), tf.boolean_mask(step_U, late_U)
+            behind_U = step_U <= self.steps
+            return tf.boolean_mask(rows_U, behind_U), tf.boolean_mask(step_U, behind_U)
 
         def step(rows_U: Tensor, step_U: Tensor) -> tuple[Tensor, Tensor]:
             zeros = tf.zeros([], self.variables[name].dtype)
@@ -127,23 +136,23 @@ class Updates:
         tf.while_loop(lambda rows_U, _: tf.size(rows_U) > 0, step, start)
 
     def _change_all(self, name: str, grad: Tensor, scale: Tensor, rate: Tensor | None) -> None:
-        """One step of a whole variable.
+        """Take one step of a whole variable.
 
-        Its gradient is finished in one pass, and TensorFlow's own kernels, which every device has for these dtypes,
-        change it and its slots in place: `_rule` goes over arrays as large ten times. They compute in the variable's
-        precision, so that half precision is left to `_rule`.
+        In float32 and float64, the gradient is finished in one pass, and TensorFlow's own kernels update the variable
+        and its slots in place, while `_rule` passes over such arrays ten times. The kernels compute in the precision of
+        the variable, so half precision uses `_rule`.
         """
         settings, variable = self.settings, self.variables[name]
-        held = [variable, *(slot[name] for slot in self.slots)]
+        state = [variable, *(slot[name] for slot in self.slots)]
         in_one_pass = partial(traced, jit_compile=variable.shape.num_elements() >= _LARGE)
         if variable.dtype not in (tf.float32, tf.float64):
-            before = [tf.convert_to_tensor(each) for each in held]
-            for old, new in zip(held, in_one_pass(self._rule)(before, grad, scale, self.steps, rate), strict=True):
+            before = [tf.convert_to_tensor(value) for value in state]
+            for old, new in zip(state, in_one_pass(self._rule)(before, grad, scale, self.steps, rate), strict=True):
                 old.assign(new)
             return
         if settings.clip_norm or settings.weight_decay:
             grad = in_one_pass(self._finished)(grad, tf.convert_to_tensor(variable), tf.cast(scale, grad.dtype))
-        var, *slots = (each.handle for each in held)
+        var, *slots = (value.handle for value in state)
         lr = tf.constant(settings.learning_rate, grad.dtype) if rate is None else tf.cast(rate, grad.dtype)
         epsilon = tf.constant(settings.epsilon, grad.dtype)
         if settings.name == "adagrad":
@@ -152,7 +161,7 @@ class Updates:
             time, betas = tf.cast(self.steps, grad.dtype), (settings.beta1, settings.beta2)
             beta1, beta2 = (tf.constant(beta, grad.dtype) for beta in betas)
             beta1_power, beta2_power = tf.pow(beta1, time), tf.pow(beta2, time)
-            # There epsilon is added before the correction of the second moment, here after it.
+            # The kernel adds epsilon before the correction of the second moment, and the definition after it.
             tf.raw_ops.ResourceApplyAdam(
                 var=var, m=slots[0], v=slots[1], beta1_power=beta1_power, beta2_power=beta2_power, lr=lr,
                 beta1=beta1, beta2=beta2, epsilon=epsilon * tf.sqrt(1 - beta2_power), grad=grad,
@@ -161,27 +170,28 @@ class Updates:
             tf.raw_ops.ResourceApplyGradientDescent(var=var, alpha=lr, delta=grad)
 
     def _change_rows(self, name: str, rows_U: Tensor, grad: Tensor, scale: Tensor, step_U: Tensor) -> None:
-        """One step of some rows; `step_U` is the number of it."""
-        held = [self.variables[name], *(slot[name] for slot in self.slots)]
-        before = [tf.gather(variable, rows_U) for variable in held]
-        step = tf.reshape(step_U, [-1, *[1] * (len(held[0].shape) - 1)])
-        for variable, new in zip(held, self._rule(before, grad, scale, step), strict=True):
+        """Take one step, number `step_U`, of rows of a variable."""
+        state = [self.variables[name], *(slot[name] for slot in self.slots)]
+        before = [tf.gather(variable, rows_U) for variable in state]
+        step = tf.reshape(step_U, [-1, *[1] * (len(state[0].shape) - 1)])
+        for variable, new in zip(state, self._rule(before, grad, scale, step), strict=True):
             variable.scatter_update(tf.IndexedSlices(new, rows_U))
         if name in self._seen:
             self._seen[name].scatter_update(tf.IndexedSlices(step_U, rows_U))
 
     def _finished(self, grad: Tensor, param: Tensor, scale: Tensor) -> Tensor:
-        """A gradient, clipped and with weight decay."""
+        """Return the gradient, clipped and with weight decay."""
         return (grad * scale if self.settings.clip_norm else grad) + self.settings.weight_decay * param
 
     def _rule(
-        self, held: list[Tensor], grad: Tensor, scale: Tensor, step: Tensor, rate: Tensor | None = None
+        self, state: list[Tensor], grad: Tensor, scale: Tensor, step: Tensor, rate: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """A parameter and its slots after a step, the number of which may be another for each row (U, 1).
+        """Return a parameter and its slots after a step, whose number may differ from row to row (U, 1).
 
-        All is computed in float32 at least, then rounded to what is held: in bfloat16 Adam's beta2 would be 1.
+        The computation is in at least float32, and the results are rounded to the dtypes of the state: in bfloat16,
+        Adam's beta2 would be 1.
         """
-        settings, (param, *slots) = self.settings, [at_least_float32(each) for each in held]
+        settings, (param, *slots) = self.settings, [at_least_float32(value) for value in state]
         grad = self._finished(at_least_float32(grad), param, tf.cast(scale, param.dtype))
         if settings.name == "adagrad":
             slots = [slots[0] + grad * grad]
@@ -196,4 +206,4 @@ class Updates:
         else:
             change = grad
         new = param - (settings.learning_rate if rate is None else tf.cast(rate, change.dtype)) * change, *slots
-        return tuple(tf.cast(value, old.dtype) for value, old in zip(new, held, strict=True))
+        return tuple(tf.cast(value, old.dtype) for value, old in zip(new, state, strict=True))

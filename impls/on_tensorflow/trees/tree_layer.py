@@ -25,23 +25,21 @@ from vocabench.impls.on_tensorflow.ops import cpp_kernels
 from vocabench.impls.spec import LayerSpec, Shapes
 from vocabench.impls.structures import huffman, trees
 
-# The inner nodes visited most, which most paths share, are scored for all tokens by one dense product.
-_SHARED_NODES = 256
+_SHARED_NODES = 256  # the most visited inner nodes, which one dense product scores for all tokens
 # Decoding: the nodes nearest the root that are scored for every row, and how many subtrees a row follows at a time:
-# first a few, then, for the rows that these do not settle, many.
+# first a few, and then many for the rows that these do not settle.
 _NEAR_NODES = 512
 _BEAMS = (16, 64)
 
-
-PAIRS = Form("pairs", "pairs of a token and a node")  # without our kernels
+PAIRS = Form("pairs", "pairs of a token and a node")
 
 
 class _Targets(NamedTuple):
-    """A batch's.
+    """The targets of a batch.
 
     Attributes:
         leaf_NM: The leaves of each target, -1 beyond its last one.
-        paths: To each of these, N times M.
+        paths: The N times M paths to these leaves.
     """
 
     leaf_NM: Tensor
@@ -49,13 +47,13 @@ class _Targets(NamedTuple):
 
 
 def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL: Tensor, shared: int) -> Tensor:
-    """(N,) sum over each token's path of -log sigma(sign x r.h), with the gradient written out; `shared` is how many of
-    the last nodes are taken for all tokens.
+    """Return the (N,) sums over each token's path of -log sigma(sign x r.h), with the gradient written out.
 
-    A gather of every path's vectors would copy each near-root vector once a token and let their gradients collide;
-    here the shared nodes are a dense product, and what remains are (token, node) pairs.
+    Gathering the vectors of all paths would copy a vector near the root once for each token, and their gradients would
+    collide. The last `shared` nodes are therefore scored by a dense product for all tokens, and only the others in
+    (token, node) pairs.
     """
-    first = tf.shape(node_weight)[0] - shared  # parents come after their children, and the most visited are the last
+    first = tf.shape(node_weight)[0] - shared  # parents follow their children, so the most visited nodes are the last
     on_path_NL, near_NL = tf.not_equal(sign_NL, 0), index_NL >= first
     near_place_NL = tf.maximum(index_NL - first, 0)
     cold_P2 = tf.where(on_path_NL & ~near_NL)  # (token, step) of each pair
@@ -68,18 +66,18 @@ def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL:
         cast_ND = tf.cast(hidden_ND, node_weight.dtype)
         near_HD = node_weight[first:]
         near_scores_NH = at_least_float32(tf.matmul(cast_ND, near_HD, transpose_b=True))
-        kind = near_scores_NH.dtype
+        dtype = near_scores_NH.dtype
         scores_NL = tf.gather(near_scores_NH, near_place_NL, batch_dims=1)
         nodes_PD, tokens_PD = tf.gather(node_weight, node_P), tf.gather(cast_ND, token_P)
-        cold_scores_P = tf.reduce_sum(tf.cast(nodes_PD, kind) * tf.cast(tokens_PD, kind), axis=1)
+        cold_scores_P = tf.reduce_sum(tf.cast(nodes_PD, dtype) * tf.cast(tokens_PD, dtype), axis=1)
         scores_NL = tf.tensor_scatter_nd_update(scores_NL, cold_P2, cold_scores_P)
 
-        signs_NL = tf.cast(sign_NL, kind)
+        signs_NL = tf.cast(sign_NL, dtype)
         turns_NL = signs_NL * scores_NL
         nll_N = -tf.reduce_sum(tf.where(on_path_NL, tf.math.log_sigmoid(turns_NL), tf.zeros_like(turns_NL)), axis=1)
 
         def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor]:
-            # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the path's end.
+            # d/dx of -log sigma(s x) is -s sigma(-s x); the sign is 0 beyond the end of the path.
             dscores_NL = -signs_NL * tf.sigmoid(-turns_NL) * dnll_N[:, None]
             dnear_NL = tf.where(near_NL, dscores_NL, tf.zeros_like(dscores_NL))
             rows_NL = tf.broadcast_to(tf.range(tf.shape(index_NL)[0])[:, None], tf.shape(index_NL))
@@ -87,12 +85,12 @@ def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL:
             dnear_NH = tf.cast(tf.scatter_nd(places, dnear_NL, tf.shape(near_scores_NH)), node_weight.dtype)
             dcold_P = tf.cast(tf.gather_nd(dscores_NL, cold_P2), node_weight.dtype)[:, None]
             dhidden_ND = tf.matmul(dnear_NH, near_HD)
-            by_token_ND = tf.math.unsorted_segment_sum(dcold_P * nodes_PD, token_P, tf.shape(hidden_ND)[0])
-            # One array from the start: to put two parts together would copy a gradient as large as the weights.
-            by_node = tf.scatter_nd(node_P[:, None], dcold_P * tokens_PD, tf.shape(node_weight))
+            dcold_ND = tf.math.unsorted_segment_sum(dcold_P * nodes_PD, token_P, tf.shape(hidden_ND)[0])
+            # One array from the start, since joining two parts would copy a gradient as large as the weights.
+            dcold = tf.scatter_nd(node_P[:, None], dcold_P * tokens_PD, tf.shape(node_weight))
             dnear_HD = tf.matmul(dnear_NH, cast_ND, transpose_a=True)
-            dnode = add_rows(by_node, tf.range(first, first + shared), dnear_HD)
-            return tf.cast(dhidden_ND + by_token_ND, hidden_ND.dtype), dnode
+            dnode = add_rows(dcold, tf.range(first, first + shared), dnear_HD)
+            return tf.cast(dhidden_ND + dcold_ND, hidden_ND.dtype), dnode
 
         return nll_N, gradient
 
@@ -100,7 +98,7 @@ def _path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL:
 
 
 def _nll_by_kernels(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> Tensor:
-    """As `_path_nll`."""
+    """Return the results of `_path_nll`, computed by the C++ kernels."""
 
     @tf.custom_gradient
     def nll(hidden_ND: Tensor, node_weight: Tensor) -> tuple[Tensor, object]:
@@ -119,8 +117,8 @@ def _nll_by_kernels(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> Ten
 class TreeSoftmax(OutputLayer):
     """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
 
-    Weights: `node_weight` (nodes, D), where the method has biases (nodes, D + 1) with the biases in the last column,
-    which meets a 1 that every hidden vector gets.
+    Weights: `node_weight` (nodes, D); if the method has biases (nodes, D + 1), with the biases in the last column. A 1
+    is then appended to every hidden vector.
     """
 
     FEW_ROWS: ClassVar = ("node_weight",)
@@ -134,19 +132,19 @@ class TreeSoftmax(OutputLayer):
         self._shared = min(_SHARED_NODES, len(children))
         leaf_word = trees.words_of_leaves(spec.structure, spec.vocab)
         leaf_VM = trees.leaves_of_words(leaf_word)
-        self._single = leaf_VM.shape[1] == 1  # a word is a leaf, of the same number
+        self._single = leaf_VM.shape[1] == 1  # each word is the leaf of the same number
         self._leaf_word, self._leaf_VM = tf.constant(leaf_word, tf.int32), tf.constant(leaf_VM, tf.int32)
         self.index = tf.constant(spec.structure["index"], tf.int32)
         self.sign = tf.constant(spec.structure["sign"], tf.int32)
         self.place = tf.constant(huffman.places(children), tf.int32)
         self._levels = [(nodes, children[nodes, 0], children[nodes, 1]) for nodes in huffman.levels(children)]
-        # Where each leaf and inner node stands when prefixes are stacked level by level, the root first.
+        # Position of each leaf and inner node when prefixes are stacked level by level, the root first.
         order = np.concatenate([[2 * self.leaves - 2], *(side for _, *sides in self._levels for side in sides)])
         self._stacked = np.argsort(order)
         self.children = tf.constant(children, tf.int32)
         near = huffman.near_root(children, _NEAR_NODES)
         self._first_near, self._turns = near.first, near.turns
-        # A dozen operations a turn, of little work each: XLA's program for one row takes a tenth less.
+        # An iteration has a dozen small operations: XLA's program for one row takes a tenth less time.
         self._follow_one = traced(self._follow, jit_compile=True)
         self._exits = near.exits.astype(np.int32)
 
@@ -168,7 +166,7 @@ class TreeSoftmax(OutputLayer):
         (leaf_NM, paths), nodes = self._targets(targets_N), self.leaves - 1
         cold_PL = tf.not_equal(paths.sign_NL, 0) & (paths.index_NL < nodes - self._shared)
         cold_U, place_R = tf.unique(tf.boolean_mask(paths.index_NL, cold_PL))
-        # The shared nodes, of which a batch reads most, are the last of the table too.
+        # The shared nodes, most of which a batch reads, are the last of the table, too.
         shift = tf.size(cold_U) - (nodes - self._shared)
         index_PL = tf.tensor_scatter_nd_update(paths.index_NL + shift, tf.where(cold_PL), place_R)
         in_table = _Targets(leaf_NM, paths._replace(index_NL=index_PL))
@@ -181,13 +179,13 @@ class TreeSoftmax(OutputLayer):
     def _targets(self, targets_N: Tensor) -> _Targets:
         leaf_NM = tf.gather(self._leaf_VM, targets_N)
         leaf_P = tf.reshape(tf.maximum(leaf_NM, 0), [-1])
-        return _Targets(leaf_NM, Paths(*(tf.gather(each, leaf_P) for each in (self.index, self.sign, self.place))))
+        return _Targets(leaf_NM, Paths(*(tf.gather(array, leaf_P) for array in (self.index, self.sign, self.place))))
 
     def _nll(self, hidden_ND: Tensor, targets: _Targets, node_weight: Tensor) -> Tensor:
         hidden_ND = self._with_one(hidden_ND)
         if self._single:
             return self._nll_of_paths(hidden_ND, targets.paths, node_weight)
-        # Each code of a target is a path of its own, from the same hidden vector.
+        # Each code of a target is a path of its own, for the same hidden vector.
         hidden_PD = tf.repeat(hidden_ND, targets.leaf_NM.shape[1], axis=0)
         nll_P = self._nll_of_paths(hidden_PD, targets.paths, node_weight)
         log_code_NM = tf.reshape(-nll_P, tf.shape(targets.leaf_NM))
@@ -206,7 +204,7 @@ class TreeSoftmax(OutputLayer):
         return tf.reduce_logsumexp(_where_real(self._leaf_VM, log_code_NVM), axis=2)
 
     def _leaf_log_probs(self, hidden_ND: Tensor) -> Tensor:
-        # Level by level, nodes as rows so that a level is read and written in whole rows: O(V D + V) a token.
+        # Nodes are rows, so that each level is read and written in whole rows: O(V D + V) per token.
         node_weight, leaves = tf.convert_to_tensor(self.value_of("node_weight")), self.leaves
         cast_ND = tf.cast(hidden_ND, node_weight.dtype)
         scores_MN = at_least_float32(tf.matmul(node_weight, cast_ND, transpose_b=True))
@@ -221,12 +219,12 @@ class TreeSoftmax(OutputLayer):
         return tf.transpose(tf.gather(tf.concat(levels, axis=0), self._stacked[:leaves]))
 
     def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and ids (N, K) of the k likeliest words by bounds, and (N,) the share of the inner nodes scored.
+        """Return values and ids (N, K) of the k likeliest words, and the (N,) share of inner nodes scored.
 
-        No word is likelier than the turns that lead to its subtree. The nodes nearest the root are one dense product;
-        below them each row follows its likeliest subtrees, until none is as likely as the k-th best word found. A row
-        that had to let go of a subtree as likely as that, or that has equals among its best, is scored whole; so is
-        every row where words have several codes, as then no prefix bounds a word.
+        No word is likelier than the prefix of its code. The nodes nearest the root are one dense product. Below them,
+        each row follows its likeliest subtrees until none is as likely as the k-th best word so far. A row is scored
+        whole if it had to drop a subtree as likely as that word, or if its best words contain ties. If words have
+        several codes, all rows are scored whole, since no prefix bounds a word.
         """
         if not self._single:
             return super().search(hidden_ND, k)
@@ -238,16 +236,18 @@ class TreeSoftmax(OutputLayer):
         return values_NK, ids_NK, tf.cast(nodes_N, tf.float32) / (self.leaves - 1)
 
     def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level; exact where
-        words have several codes."""
+        """Return values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level.
+
+        The result is exact if words have several codes.
+        """
         if not self._single:
             return self.topk(hidden_ND, k)
         if self.form == CPP:
             tree = self.value_of("node_weight"), self.children
             return cpp_kernels.leaves_of_beam(self._with_one(hidden_ND), *tree, k, width)[:2]
         (cast_ND, node_weight), leaves = self._cast(hidden_ND), self.leaves
-        kind = at_least_float32(node_weight[:0]).dtype
-        none = tf.cast(-math.inf, kind)
+        dtype = at_least_float32(node_weight[:0]).dtype
+        none = tf.cast(-math.inf, dtype)
 
         def is_inner(value_NW: Tensor, node_NW: Tensor) -> Tensor:
             return (node_NW >= leaves) & (value_NW > none)
@@ -255,7 +255,7 @@ class TreeSoftmax(OutputLayer):
         def descend(value_NW: Tensor, node_NW: Tensor) -> tuple[Tensor, Tensor]:
             inner_NW, at_NW = is_inner(value_NW, node_NW), tf.maximum(node_NW - leaves, 0)
             score_NW = at_least_float32(tf.linalg.matvec(tf.gather(node_weight, at_NW), cast_ND))
-            left_NW, right_NW = (value_NW + tf.math.log_sigmoid(each) for each in (score_NW, -score_NW))
+            left_NW, right_NW = (value_NW + tf.math.log_sigmoid(turn_NW) for turn_NW in (score_NW, -score_NW))
             stay_NW = tf.where(inner_NW, none, value_NW)
             values = tf.concat([stay_NW, tf.where(inner_NW, left_NW, none), tf.where(inner_NW, right_NW, none)], axis=1)
             child_NW2 = tf.gather(self.children, at_NW)
@@ -264,13 +264,13 @@ class TreeSoftmax(OutputLayer):
             return value_NW, tf.gather(nodes, place_NW, batch_dims=1)
 
         rows = tf.shape(hidden_ND)[0]
-        value_NW = tf.concat([tf.zeros([rows, 1], kind), tf.fill([rows, width - 1], none)], axis=1)
+        value_NW = tf.concat([tf.zeros([rows, 1], dtype), tf.fill([rows, width - 1], none)], axis=1)
         start = value_NW, tf.fill([rows, width], 2 * leaves - 2)  # the root
-        value_NW, node_NW = tf.while_loop(lambda *held: tf.reduce_any(is_inner(*held)), descend, start)
+        value_NW, node_NW = tf.while_loop(lambda *state: tf.reduce_any(is_inner(*state)), descend, start)
         return best_by_id(value_NW, node_NW, k)
 
     def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """(N,) words, from the root down, one number for each turn: left where it lies below sigma(r.h + b)."""
+        """Return (N,) words. Each uniform number decides one turn: left if it is below sigma(r.h + b)."""
         (cast_ND, node_weight), leaves = self._cast(hidden_ND), self.leaves
 
         def descend(turn: Tensor, node_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -285,45 +285,54 @@ class TreeSoftmax(OutputLayer):
         return tf.gather(self._leaf_word, leaf_N)
 
     def _settle(self, hidden_ND: Tensor, k: int, beams: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """`search` with the first of `beams`, and with the next for the rows that it leaves open."""
+        """Search with the first of `beams`, and with the next one for the rows that it does not settle.
+
+        Rows that no beam settles are scored whole.
+
+        Returns:
+            Values and ids (N, K), and the (N,) number of nodes scored.
+        """
         if not beams:
-            found = tf.math.top_k(self._leaf_log_probs(hidden_ND), k)
-            return *found, tf.fill(tf.shape(hidden_ND)[:1], self.leaves - 1)
+            return *tf.math.top_k(self._leaf_log_probs(hidden_ND), k), tf.fill(tf.shape(hidden_ND)[:1], self.leaves - 1)
         follow = self._follow_one if hidden_ND.shape[0] == 1 and not on_gpu() else self._follow
         best_NJ, ids_NJ, lost_N1, nodes_N = follow(hidden_ND, k, beams[0])
         tied_N = tf.reduce_any(tf.equal(best_NJ[:, 1:], best_NJ[:, :-1]), axis=1)
         open_N = tied_N | (lost_N1[:, 0] >= best_NJ[:, k - 1])
-        found = best_NJ[:, :k], ids_NJ[:, :k], nodes_N
+        result = best_NJ[:, :k], ids_NJ[:, :k], nodes_N
 
-        def again() -> tuple[Tensor, ...]:
+        def with_next_beam() -> tuple[Tensor, ...]:
             rows = tf.where(open_N)
-            better = self._settle(tf.gather(hidden_ND, rows[:, 0]), k, beams[1:])
-            return tuple(tf.tensor_scatter_nd_update(old, rows, new) for old, new in zip(found, better, strict=True))
+            settled = self._settle(tf.gather(hidden_ND, rows[:, 0]), k, beams[1:])
+            return tuple(tf.tensor_scatter_nd_update(old, rows, new) for old, new in zip(result, settled, strict=True))
 
-        return tf.cond(tf.reduce_any(open_N), again, lambda: found)
+        return tf.cond(tf.reduce_any(open_N), with_next_beam, lambda: result)
 
     def _follow(self, hidden_ND: Tensor, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The k + 1 best words that were met, (N, J) values and ids, (N, 1) the likeliest subtree let go, and (N,) how
-        many nodes were scored."""
+        """Follow the `beam` likeliest subtrees of each row.
+
+        Returns:
+            Values and ids (N, J) of the k + 1 best words met, the (N, 1) log-probability of the likeliest subtree
+            dropped, and the (N,) number of nodes scored.
+        """
         node_weight, leaves = tf.convert_to_tensor(self.value_of("node_weight")), self.leaves
         cast_ND = tf.cast(hidden_ND, node_weight.dtype)
         scores_NH = at_least_float32(tf.matmul(cast_ND, node_weight[self._first_near :], transpose_b=True))
-        turns = tf.concat([tf.math.log_sigmoid(scores_NH), tf.math.log_sigmoid(-scores_NH)], axis=1)
-        exits_NE = tf.matmul(turns, tf.cast(self._turns, turns.dtype))
-        none = -tf.cast(float("inf"), turns.dtype)
+        log_turns = tf.concat([tf.math.log_sigmoid(scores_NH), tf.math.log_sigmoid(-scores_NH)], axis=1)
+        exits_NE = tf.matmul(log_turns, tf.cast(self._turns, log_turns.dtype))
+        none = -tf.cast(float("inf"), log_turns.dtype)
         rows = tf.shape(hidden_ND)[0]
 
         def split(prefix: Tensor, child: Tensor, *best: Tensor) -> tuple[Tensor, ...]:
-            """Of children with their prefixes: the best words with `best`'s, the likeliest inner nodes, the next."""
+            """Return the best words among the children and `best`, the likeliest inner nodes, and the next of these."""
             is_word = child < leaves
             words = tf.concat([*best[:1], tf.where(is_word, prefix, none)], axis=1)
             ids = tf.concat([*best[1:], child], axis=1)
             best_NJ, place = tf.math.top_k(words, k + 1)
-            inner_NB, at = tf.math.top_k(tf.where(is_word, none, prefix), beam + 1)
-            node_NB = tf.maximum(tf.gather(child, at, batch_dims=1) - leaves, 0)
+            inner_NB, inner_place = tf.math.top_k(tf.where(is_word, none, prefix), beam + 1)
+            node_NB = tf.maximum(tf.gather(child, inner_place, batch_dims=1) - leaves, 0)
             return (best_NJ, tf.gather(ids, place, batch_dims=1), inner_NB[:, :-1], node_NB[:, :-1], inner_NB[:, -1:])
 
-        def going(best_NJ: Tensor, ids: Tensor, prefix_NB: Tensor, *_: Tensor) -> Tensor:
+        def continues(best_NJ: Tensor, ids: Tensor, prefix_NB: Tensor, *_: Tensor) -> Tensor:
             return tf.reduce_any((prefix_NB[:, 0] >= best_NJ[:, k - 1]) & (prefix_NB[:, 0] > none))
 
         def descend(
@@ -332,22 +341,22 @@ class TreeSoftmax(OutputLayer):
             reach_NB = (prefix_NB >= best_NJ[:, k - 1 : k]) & (prefix_NB > none)
             nodes_N += tf.math.count_nonzero(reach_NB, axis=1, dtype=tf.int32)
             scores_NB = at_least_float32(tf.linalg.matvec(tf.gather(node_weight, node_NB), cast_ND))
-            left_NB, right_NB = (prefix_NB + tf.math.log_sigmoid(each) for each in (scores_NB, -scores_NB))
+            left_NB, right_NB = (prefix_NB + tf.math.log_sigmoid(turn_NB) for turn_NB in (scores_NB, -scores_NB))
             below = tf.reshape(tf.gather(self.children, node_NB), [rows, 2 * beam])
             prefix = tf.reshape(tf.stack([left_NB, right_NB], axis=2), [rows, 2 * beam])
-            *found, lower_N1 = split(prefix, below, best_NJ, ids_NJ)
-            return *found, tf.maximum(lost_N1, lower_N1), nodes_N
+            *state, lower_N1 = split(prefix, below, best_NJ, ids_NJ)
+            return *state, tf.maximum(lost_N1, lower_N1), nodes_N
 
-        # Room for the first k + 1 words and the first subtrees, whatever hangs below the near nodes.
+        # Padding, since there may be fewer than k + 1 words and `beam` + 1 subtrees below the near nodes.
         best = tf.fill([rows, k + 1], none), tf.zeros([rows, k + 1], tf.int32)
         exits_NE = tf.pad(exits_NE, [[0, 0], [0, beam + 1]], constant_values=none)
         child_NE = tf.broadcast_to(np.pad(self._exits, (0, beam + 1)), tf.shape(exits_NE))
         start = *split(exits_NE, child_NE, *best), tf.fill([rows], len(self._turns) // 2)
-        best_NJ, ids_NJ, _, _, lost_N1, nodes_N = tf.while_loop(going, descend, start)
+        best_NJ, ids_NJ, _, _, lost_N1, nodes_N = tf.while_loop(continues, descend, start)
         return best_NJ, ids_NJ, lost_N1, nodes_N
 
     def _cast(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, D) hidden vectors in the dtype of the nodes, which are the second."""
+        """Return the (N, D) hidden vectors in the dtype of the nodes, and the nodes."""
         node_weight = tf.convert_to_tensor(self.value_of("node_weight"))
         return tf.cast(self._with_one(hidden_ND), node_weight.dtype), node_weight
 
@@ -371,11 +380,11 @@ class TreeSoftmax(OutputLayer):
 
 
 def _where_real(leaf: Tensor, log_code: Tensor) -> Tensor:
-    """-inf for the codes that a word does not have."""
+    """Return `log_code` with -inf for the codes that a word does not have."""
     return tf.where(leaf < 0, -tf.cast(math.inf, log_code.dtype), log_code)
 
 
-def _places(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each of `wanted` stands in `ids`."""
+def _places(ids: np.ndarray, requested: np.ndarray) -> np.ndarray:
+    """Return the positions of the requested ids in `ids`."""
     order = np.argsort(ids)
-    return order[np.searchsorted(ids[order], wanted)]
+    return order[np.searchsorted(ids[order], requested)]

@@ -1,7 +1,7 @@
-"""One level of a class-based layer: a softmax within each group, for groups of very different size.
+"""One level of a class-based layer: a softmax within each group, for groups of very different sizes.
 
-Groups of about the same size share a slab (`impls/structures/shelves.py`), and each slab is a two-level layer's lower
-half: `cluster_softmax.py` for training, `expand.py` for decoding.
+Groups of about the same size share a slab (`impls/structures/shelves.py`). Each slab is the lower level of a two-level
+layer: `cluster_softmax.py` trains it, and `expand.py` decodes it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from vocabench.impls.structures.shelves import Shelves
 
 
 class Level:
-    """log P(member | group, h) of M members, which the layer's weights call `name`: for each shelf b
-    `{name}_weight{b}` (G, S, D) and `{name}_bias{b}` (G, S), zero in the slots left over.
+    """log P(member | group, h) of M members.
+
+    Weights for each shelf b: `{name}_weight{b}` (G, S, D) and `{name}_bias{b}` (G, S), zero in empty slots.
 
     Args:
-        name: Of the level.
-        shelves: How its members lie.
-        value_of: From the name of a weight to its value.
-        form: Of products with the members, as in `cluster_softmax.forms`.
+        name: Name of the level, the prefix of its weights.
+        shelves: The members by shelf, group and slot.
+        value_of: Returns the value of a weight by name.
+        form: Form of the products with the members, one of `cluster_softmax.forms`.
     """
 
     def __init__(self, name: str, shelves: Shelves, value_of: Callable[[str], Tensor], form: Form | None) -> None:
@@ -38,12 +39,12 @@ class Level:
         self._members = [tf.constant(shelf.member_GS, tf.int32) for shelf in self.shelves]
 
     def nll(self, hidden_ND: Tensor, member_N: Tensor) -> Tensor:
-        """(N,) -log P(member | its group, h)."""
+        """Return (N,) -log P(member | its group, h)."""
         shelf_N, row_N, slot_N = (tf.gather(array, member_N) for array in (self._shelf, self._row, self._slot))
         tokens, count = cluster_softmax.count(member_N), len(self.shelves)
         if count == 1:
             return self._nll_on_shelf(0, hidden_ND, row_N, slot_N, tokens)
-        # Each token to its shelf and back again.
+        # Distribute the tokens over the shelves, and collect the results.
         hidden, row, slot = (tf.dynamic_partition(array, shelf_N, count) for array in (hidden_ND, row_N, slot_N))
         parts = []
         for number, shelf in enumerate(self.shelves):
@@ -53,7 +54,7 @@ class Level:
     def _nll_on_shelf(
         self, number: int, hidden_RD: Tensor, row_R: Tensor, slot_R: Tensor, tokens: float | Tensor
     ) -> Tensor:
-        weight_GSD, bias_GS = self._of(number, "weight"), self._of(number, "bias")
+        weight_GSD, bias_GS = self._weight(number, "weight"), self._weight(number, "bias")
         member_GS = self._members[number]
 
         def nll() -> Tensor:
@@ -61,11 +62,11 @@ class Level:
                 hidden_RD, weight_GSD, bias_GS, member_GS, row_R, slot_R, self._form, tokens
             )
 
-        # Tiles of no token at all would read one.
+        # Empty tiles read any token, so there must be one.
         return tf.cond(tf.size(row_R) > 0, nll, lambda: tf.reduce_sum(at_least_float32(hidden_RD), axis=1))
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
-        """(N, M) log P(member | its group, h)."""
+        """Return (N, M) log P(member | its group, h)."""
         parts = []
         for number, shelf in enumerate(self.shelves):
             scores_NGS = cluster_softmax.all_scores(hidden_ND, *self._words(number)[:3])
@@ -73,26 +74,28 @@ class Level:
         return tf.gather(tf.concat(parts, axis=1), self._place_M, axis=1)
 
     def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and members (N, K) of the highest log P(group, member | h), and (N,) the share of groups expanded."""
-        found, expanded = [], tf.zeros(tf.shape(hidden_ND)[:1])
+        """Return values and members (N, K) of the k highest log P(group, member | h), and the (N,) share of groups
+        expanded.
+        """
+        results, expanded_N = [], tf.zeros(tf.shape(hidden_ND)[:1])
         for number, shelf in enumerate(self.shelves):
             log_group_NG = tf.gather(log_group_NC, shelf.groups_G, axis=1)
             *best, share_N = expand.search(hidden_ND, log_group_NG, self._words(number), min(k, shelf.members))
-            found.append(best)
-            expanded += share_N * len(shelf.groups_G)
-        return *_best_of(found, k), expanded / sum(len(shelf.groups_G) for shelf in self.shelves)
+            results.append(best)
+            expanded_N += share_N * len(shelf.groups_G)
+        return *_best_of(results, k), expanded_N / sum(len(shelf.groups_G) for shelf in self.shelves)
 
     def beam(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Values and members (N, K) of the k highest among the members of the `width` likeliest groups."""
+        """Return values and members (N, K) of the k likeliest members of the `width` likeliest groups."""
         log_group_NC = followed(log_group_NC, width)
-        found = []
+        results = []
         for number, shelf in enumerate(self.shelves):
             log_group_NG = tf.gather(log_group_NC, shelf.groups_G, axis=1)
-            found.append(expand.beam(hidden_ND, log_group_NG, self._words(number), min(k, shelf.members), width))
-        return _best_of(found, k)
+            results.append(expand.beam(hidden_ND, log_group_NG, self._words(number), min(k, shelf.members), width))
+        return _best_of(results, k)
 
     def sample(self, hidden_ND: Tensor, group_N: Tensor, uniforms_N: Tensor) -> Tensor:
-        """(N,) a member of each token's group."""
+        """Return (N,) members drawn from each token's group."""
         member_N = tf.zeros_like(group_N)
         for number, shelf in enumerate(self.shelves):
             groups_G = tf.constant(shelf.groups_G, tf.int32)
@@ -107,41 +110,43 @@ class Level:
         return member_N
 
     def inner_shapes(self, dim: int) -> Shapes:
-        found: Shapes = {}
+        """Return the shapes of the weights as they are stored."""
+        shapes: Shapes = {}
         for number, shelf in enumerate(self.shelves):
-            found[f"{self.name}_weight{number}"] = (*shelf.member_GS.shape, dim)
-            found[f"{self.name}_bias{number}"] = shelf.member_GS.shape
-        return found
+            shapes[f"{self.name}_weight{number}"] = (*shelf.member_GS.shape, dim)
+            shapes[f"{self.name}_bias{number}"] = shelf.member_GS.shape
+        return shapes
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        """Weights (M, D) and biases (M,), or their gradients or slots, in the order of the members."""
-        found = {}
+        """Return weights (M, D) and biases (M,), or their gradients or slots, in the order of the members."""
+        canonical = {}
         for kind in ("weight", "bias"):
             slabs = [tensors[f"{self.name}_{kind}{number}"] for number in range(len(self.shelves))]
             flat = [tf.reshape(slab, [-1, *slab.shape[2:]]) for slab in slabs]
-            found[f"{self.name}_{kind}"] = tf.gather(tf.concat(flat, axis=0), self._place_M)
-        return found
+            canonical[f"{self.name}_{kind}"] = tf.gather(tf.concat(flat, axis=0), self._place_M)
+        return canonical
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        found, sizes = {}, [shelf.member_GS.size for shelf in self.shelves]
+        """Return the slabs of all shelves, from arrays in the order of the members."""
+        stored, sizes = {}, [shelf.member_GS.size for shelf in self.shelves]
         for kind in ("weight", "bias"):
             by_member = tensors[f"{self.name}_{kind}"]
             flat = tf.scatter_nd(self._place_M[:, None], by_member, [sum(sizes), *by_member.shape[1:]])
             parts = tf.split(flat, sizes)
             for number, (part, shelf) in enumerate(zip(parts, self.shelves, strict=True)):
-                found[f"{self.name}_{kind}{number}"] = tf.reshape(part, [*shelf.member_GS.shape, *by_member.shape[1:]])
-        return found
+                stored[f"{self.name}_{kind}{number}"] = tf.reshape(part, [*shelf.member_GS.shape, *by_member.shape[1:]])
+        return stored
 
-    def _of(self, number: int, kind: str) -> Tensor:
+    def _weight(self, number: int, kind: str) -> Tensor:
         return self._value_of(f"{self.name}_{kind}{number}")
 
     def _words(self, number: int) -> expand.WordsByCluster:
-        weight_GSD = tf.convert_to_tensor(self._of(number, "weight"))
-        return expand.WordsByCluster(weight_GSD, self._of(number, "bias"), self._members[number], self._form)
+        weight_GSD = tf.convert_to_tensor(self._weight(number, "weight"))
+        return expand.WordsByCluster(weight_GSD, self._weight(number, "bias"), self._members[number], self._form)
 
 
 def followed(log_group_NC: Tensor, width: int) -> Tensor:
-    """`log_group_NC` with -inf for all but the `width` likeliest groups of each row."""
+    """Return `log_group_NC` with -inf for all but the `width` likeliest groups of each row."""
     groups = log_group_NC.shape[1]
     if width >= groups:
         return log_group_NC
@@ -150,8 +155,9 @@ def followed(log_group_NC: Tensor, width: int) -> Tensor:
     return tf.where(is_chosen_NC, log_group_NC, -tf.cast(float("inf"), log_group_NC.dtype))
 
 
-def _best_of(found: list, k: int) -> tuple[Tensor, Tensor]:
-    if len(found) == 1:
-        return found[0][0], found[0][1]
-    values_NX, ids_NX = (tf.concat(parts, axis=1) for parts in zip(*found, strict=True))
+def _best_of(results: list, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k best of the results of all shelves."""
+    if len(results) == 1:
+        return results[0][0], results[0][1]
+    values_NX, ids_NX = (tf.concat(parts, axis=1) for parts in zip(*results, strict=True))
     return best_by_id(values_NX, ids_NX, k)

@@ -1,4 +1,4 @@
-"""The Pallas kernels that find the likeliest words."""
+"""Tests of the Pallas kernels that find the likeliest words."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ from vocabench.impls.on_jax.pallas import topk_kernels
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("k", [1, 10, 60])
-def test_the_best_of_clusters(k, biased):
-    """Of half of the words each has an equal; a cluster may hold fewer words than are asked for."""
+def test_best_of_clusters_is_exact(k, biased):
+    """Half of the rows have ties, and some clusters hold fewer than k words."""
     rng = np.random.default_rng(k)
     size_C = rng.integers(1, 25, 9)
     held_CS = np.arange(24) < size_C[:, None]
@@ -27,9 +27,9 @@ def test_the_best_of_clusters(k, biased):
     log_cluster_NC = np.log(rng.dirichlet(np.ones(9), 6))
     log_cluster_NC[4:] = -2.0
     scores_NF, biases = jnp.asarray(scores_NCS.reshape(6, -1)), jnp.asarray(bias_CS) if biased else None
-    given = scores_NF, biases, jnp.asarray(log_cluster_NC, "float32"), jnp.asarray(word_CS)
-    found = topk_kernels.best_of_clusters(*given, k, interpret=pallas.INTERPRET)
-    values_NK, ids_NK = (np.asarray(array) for array in found)
+    inputs = scores_NF, biases, jnp.asarray(log_cluster_NC, "float32"), jnp.asarray(word_CS)
+    best = topk_kernels.best_of_clusters(*inputs, k, interpret=pallas.INTERPRET)
+    values_NK, ids_NK = (np.asarray(array) for array in best)
     joint_NCS = np.where(held_CS, scores_NCS + bias_CS, -np.inf)
     joint_NCS += (log_cluster_NC - np.logaddexp.reduce(joint_NCS, axis=2))[:, :, None]
     by_word_NV = np.empty((6, held_CS.sum()))
@@ -43,32 +43,32 @@ def test_the_best_of_clusters(k, biased):
 
 
 @pytest.mark.parametrize(("columns", "k"), [(1, 1), (50, 7), (700, 10), (700, 16)])
-def test_the_best_of_groups_with_ties(columns, k):
-    """Of few kinds, so that most are ties; of groups that hold fewer than k, and fewer groups than k."""
+def test_best_of_groups_is_exact_with_ties(columns, k):
+    """Scores have few different values, so that most are ties. There are fewer than k groups, or slots in a group."""
     rng = np.random.default_rng(columns)
     scores_NV = rng.integers(-3, 4, (5, columns)).astype(np.float32)
     scores_NV[scores_NV == 2] = -np.inf
     scores_NV[0] = rng.normal(size=columns)
     word_X = np.append(rng.permutation(columns), [-1] * (-columns % 32))
     scores_NX = np.append(scores_NV[:, word_X[:columns]], np.full((5, -columns % 32), 9.0, np.float32), axis=1)
-    given = jnp.asarray(scores_NX), jnp.asarray(word_X.reshape(-1, 32), jnp.int32), k
-    values_NK, ids_NK = topk_kernels.best_of_groups(*given, interpret=pallas.INTERPRET)
+    inputs = jnp.asarray(scores_NX), jnp.asarray(word_X.reshape(-1, 32), jnp.int32), k
+    values_NK, ids_NK = topk_kernels.best_of_groups(*inputs, interpret=pallas.INTERPRET)
     order_NV = np.argsort(-scores_NV, axis=1, kind="stable")[:, :k]
     np.testing.assert_array_equal(ids_NK, order_NV)
     np.testing.assert_array_equal(values_NK, np.take_along_axis(scores_NV, order_NV, axis=1))
 
 
 @pytest.mark.parametrize("clustered", [True, False])
-def test_of_no_numbers_are_words_all_the_same(clustered):
-    """No id is beyond the vocabulary, no group is read that is not there; a row of numbers stays as it is."""
+def test_rows_with_nan_have_valid_ids(clustered):
+    """All ids are in the vocabulary, and rows without NaN are not affected."""
     word_CS = np.array([[4, -1, -1], [0, 3, -1], [1, 2, 5]])
     scores_NF = np.zeros((3, 9), np.float32)
     scores_NF[0], scores_NF[1, 3:6] = np.nan, np.nan
     log_cluster_NC = np.log(np.full((3, 3), 1 / 3, np.float32))
     words = jnp.asarray(word_CS, jnp.int32)
     if clustered:
-        given = jnp.asarray(scores_NF), None, jnp.asarray(log_cluster_NC), words, 5
-        values_NK, ids_NK = topk_kernels.best_of_clusters(*given, interpret=pallas.INTERPRET)
+        inputs = jnp.asarray(scores_NF), None, jnp.asarray(log_cluster_NC), words, 5
+        values_NK, ids_NK = topk_kernels.best_of_clusters(*inputs, interpret=pallas.INTERPRET)
     else:
         values_NK, ids_NK = topk_kernels.best_of_groups(jnp.asarray(scores_NF), words, 5, interpret=pallas.INTERPRET)
     assert np.isnan(values_NK[0]).all()
@@ -76,19 +76,19 @@ def test_of_no_numbers_are_words_all_the_same(clustered):
     assert np.asarray(ids_NK)[2].tolist() == ([4, 0, 3, 1, 2] if clustered else [0, 1, 2, 3, 4])
 
 
-def of_clusters(scores_NF, bias_CS, log_cluster_NC, word_CS):
+def best_of_clusters(scores_NF, bias_CS, log_cluster_NC, word_CS):
     return topk_kernels.best_of_clusters(scores_NF, bias_CS, log_cluster_NC, word_CS, 10)
 
 
-def of_groups(scores_NF, word_CS):
+def best_of_groups(scores_NF, word_CS):
     return topk_kernels.best_of_groups(scores_NF, word_CS, 10)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_a_gpu_is_given_kernels(bits):
-    """Though a program asks JAX for 64 bits."""
+def test_program_for_a_gpu_consists_of_kernels(bits):
+    """64-bit types do not change that."""
     scores, words = (jnp.float32, 64, 210 * 316), (jnp.int32, 210, 316)
     with jax.enable_x64(bits == 64):
-        program = pallas.for_a_gpu(of_clusters, scores, (jnp.bfloat16, 210, 316), (jnp.float32, 64, 210), words)
+        program = pallas.for_a_gpu(best_of_clusters, scores, (jnp.bfloat16, 210, 316), (jnp.float32, 64, 210), words)
         assert program.count(pallas.TRITON) == 4
-        assert pallas.for_a_gpu(of_groups, scores, words).count(pallas.TRITON) == 4
+        assert pallas.for_a_gpu(best_of_groups, scores, words).count(pallas.TRITON) == 4

@@ -1,4 +1,4 @@
-"""The Pallas kernels of the softmax within clusters."""
+"""Tests of the Pallas kernels of the softmax within clusters."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ pytest.importorskip("jax.experimental.pallas.triton")
 import jax.numpy as jnp
 
 from tests.impls.on_jax import pallas
-from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.device import precision
 from vocabench.impls.on_jax.pallas import cluster_kernels
 
 pytestmark = pytest.mark.usefixtures("no_tf32")
@@ -21,14 +21,13 @@ TOKENS, CLUSTERS = 2560, 210
 
 @pytest.fixture
 def few_programs(monkeypatch):
-    """So that one deals with several tiles of a cluster's tokens, and looks at them in several parts, where these are
-    few; the interpreter has less to do, too."""
+    """Use few programs and small sorts, so that small batches take several of each. This also saves time."""
     monkeypatch.setattr(cluster_kernels, "_PROGRAMS", 2)
     monkeypatch.setattr(cluster_kernels, "_SORTED", 64)
 
 
 def drawn(biased, tokens, clusters, width, dim) -> tuple[Any, Any, Any]:
-    """What is trained, the rest, and the loss's gradient; some clusters have most tokens, some none, one no word."""
+    """Return trained arrays, fixed arrays and weights. Some clusters have most tokens, some none, one has no word."""
     rng = np.random.default_rng(tokens)
     size_C = rng.integers(1, width + 1, clusters)
     size_C[0], size_C[-1] = width, 0
@@ -39,25 +38,25 @@ def drawn(biased, tokens, clusters, width, dim) -> tuple[Any, Any, Any]:
     slab_CSD = rng.normal(size=(clusters, width, dim)) * (word_CS >= 0)[:, :, None] / dim**0.5
     bias_CS = rng.normal(size=(clusters, width)) if biased else None
     trained = rng.normal(size=(tokens, dim)), slab_CSD, bias_CS
-    return trained, [jnp.asarray(a, jnp.int32) for a in (word_CS, cluster_N, slot_N)], rng.normal(size=tokens)
+    return trained, [jnp.asarray(array, jnp.int32) for array in (word_CS, cluster_N, slot_N)], rng.normal(size=tokens)
 
 
 def exact(trained, fixed, dnll_N) -> list[Any]:
-    """Losses and gradients in float64, token by token."""
-    hidden_ND, slab_CSD, bias_CS = jax.tree.map(lambda a: np.asarray(a, np.float64), trained)
-    word_CS, cluster_N, slot_N = (np.asarray(a) for a in fixed)
+    """Return losses and gradients in float64, token by token."""
+    hidden_ND, slab_CSD, bias_CS = jax.tree.map(lambda array: np.asarray(array, np.float64), trained)
+    word_CS, cluster_N, slot_N = (np.asarray(array) for array in fixed)
     nll_N, dhidden_ND, dslab_CSD = np.zeros(len(hidden_ND)), np.zeros_like(hidden_ND), np.zeros_like(slab_CSD)
     dbias_CS = np.zeros(word_CS.shape)
     for token in np.flatnonzero(cluster_N < len(slab_CSD)):
-        own, slot = cluster_N[token], slot_N[token]
-        scores_S = slab_CSD[own] @ hidden_ND[token] + (0 if bias_CS is None else bias_CS[own])
-        probability_S = np.where(word_CS[own] < 0, 0, np.exp(scores_S))
+        cluster, slot = cluster_N[token], slot_N[token]
+        scores_S = slab_CSD[cluster] @ hidden_ND[token] + (0 if bias_CS is None else bias_CS[cluster])
+        probability_S = np.where(word_CS[cluster] < 0, 0, np.exp(scores_S))
         probability_S /= probability_S.sum()
         nll_N[token] = -np.log(probability_S[slot])
         dscores_S = dnll_N[token] * (probability_S - (np.arange(len(scores_S)) == slot))
-        dhidden_ND[token] = dscores_S @ slab_CSD[own]
-        dslab_CSD[own] += np.outer(dscores_S, hidden_ND[token])
-        dbias_CS[own] += dscores_S
+        dhidden_ND[token] = dscores_S @ slab_CSD[cluster]
+        dslab_CSD[cluster] += np.outer(dscores_S, hidden_ND[token])
+        dbias_CS[cluster] += dscores_S
     return [nll_N, dhidden_ND, dslab_CSD, *([] if bias_CS is None else [dbias_CS])]
 
 
@@ -70,17 +69,17 @@ def exact(trained, fixed, dnll_N) -> list[Any]:
         ((150, 3, 37, 201), True, "bfloat16", 2e-2),
     ],
 )
-def test_softmax_within_clusters(sizes, biased, dtype, tolerance, few_programs):
+def test_softmax_within_clusters_agrees_with_float64(sizes, biased, dtype, tolerance, few_programs):
     trained, fixed, dnll_N = drawn(biased, *sizes)
-    trained = jax.tree.map(lambda a: jnp.asarray(a, dtype), trained)
+    trained = jax.tree.map(lambda array: jnp.asarray(array, dtype), trained)
 
     def nll(trained):
         return cluster_kernels.in_cluster_nll(*trained, *fixed, interpret=pallas.INTERPRET)
 
-    found = pallas.differentiated(nll, trained, dnll_N)
-    pallas.close(found, exact(trained, fixed, dnll_N), tolerance)
-    assert not found[2][np.asarray(fixed[0]) < 0].any()
-    np.testing.assert_array_equal(jax.jit(nll)(trained), found[0])
+    nll_N, *gradients = pallas.differentiated(nll, trained, dnll_N)
+    pallas.close([nll_N, *gradients], exact(trained, fixed, dnll_N), tolerance)
+    assert not gradients[1][np.asarray(fixed[0]) < 0].any()
+    np.testing.assert_array_equal(jax.jit(nll)(trained), nll_N)
 
 
 def lowered(dtype, width, dim):
@@ -93,9 +92,8 @@ def lowered(dtype, width, dim):
 @pytest.mark.parametrize(
     ("dtype", "width", "dim", "tf32"), [("bfloat16", 320, 512, 0), ("tf32", 77, 1000, 4), ("float32", 320, 512, 0)]
 )
-def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width, dim, tf32, capsys):
-    """They have loops and products that Triton knows."""
-    with adapter.precision(dtype):
+def test_program_for_a_gpu_has_kernels_of_the_requested_precision(dtype, width, dim, tf32, capsys):
+    with precision(dtype):
         program = lowered(dtype, width, dim)
     kernels = capsys.readouterr().out
     assert program.count(pallas.TRITON) == 3
@@ -105,6 +103,6 @@ def test_a_gpu_is_given_kernels_of_the_precision_that_is_asked_for(dtype, width,
     assert "scf.while" not in kernels
 
 
-def test_a_program_may_ask_jax_for_64_bits():
+def test_kernels_do_not_depend_on_64_bit_types():
     with jax.enable_x64(True):
         assert lowered("float32", 40, 24).count(pallas.TRITON) == 3

@@ -1,4 +1,4 @@
-"""The C++ kernels of JAX's two-level layers: the same numbers as its own products, under every transformation."""
+"""Tests of the C++ kernels of two-level layers: they agree with JAX's own products under all transformations."""
 
 from typing import Any
 
@@ -23,67 +23,68 @@ if not cpp_kernels.known("float32"):
 TILES = next(iter(cluster_softmax.FORMS))
 
 
-def _given(clusters=4, slots=6, dim=10, tokens=15, bias=True) -> tuple[Any, Any]:
+def inputs_of_loss(clusters=4, slots=6, dim=10, tokens=15, bias=True) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     size_C = np.array([6, 1, 3, 2])
     word_CS = np.where(np.arange(slots) < size_C[:, None], 1, -1)
-    cluster_N = rng.integers(0, clusters + 1, tokens)  # the last is none of them
+    cluster_N = rng.integers(0, clusters + 1, tokens)  # `clusters` means none of them
     slot_N = rng.integers(0, np.append(size_C, 9)[cluster_N])
     slab_CSD = rng.normal(size=(clusters, slots, dim)) * (word_CS >= 0)[:, :, None]
     bias_CS = rng.normal(size=(clusters, slots)) * (word_CS >= 0) if bias else None
     trained = [
-        None if a is None else jnp.asarray(a, jnp.float32) for a in (rng.normal(size=(tokens, dim)), slab_CSD, bias_CS)
+        None if array is None else jnp.asarray(array, jnp.float32)
+        for array in (rng.normal(size=(tokens, dim)), slab_CSD, bias_CS)
     ]
-    return trained, [jnp.asarray(a, jnp.int32) for a in (word_CS, cluster_N, slot_N)]
+    return trained, [jnp.asarray(array, jnp.int32) for array in (word_CS, cluster_N, slot_N)]
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_targets_of_no_cluster_count_for_nothing(bias):
-    trained, fixed = _given(bias=bias)
+def test_targets_outside_of_all_clusters_have_no_loss_and_no_gradient(bias):
+    trained, fixed = inputs_of_loss(bias=bias)
     weight_N = jnp.linspace(0.5, 2, len(fixed[1]))
 
     def loss(trained, form):
         return (weight_N * cluster_softmax.in_cluster_nll(*trained, *fixed, form=form)).sum()
 
-    found, expected = (
-        jax.jit(jax.value_and_grad(lambda t, form=form: loss(t, form)))(trained) for form in (CPP, TILES)
+    (total, gradients), (expected, expected_gradients) = (
+        jax.jit(jax.value_and_grad(lambda trained, form=form: loss(trained, form)))(trained) for form in (CPP, TILES)
     )
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
-    for own, other in zip(jax.tree.leaves(found[1]), jax.tree.leaves(expected[1]), strict=True):
-        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
-    assert not np.asarray(found[1][0])[np.asarray(fixed[1]) == 4].any()
-    assert not np.asarray(found[1][1])[np.asarray(fixed[0]) < 0].any()
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    for gradient, exact in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True):
+        np.testing.assert_allclose(gradient, exact, rtol=1e-4, atol=1e-5)
+    assert not np.asarray(gradients[0])[np.asarray(fixed[1]) == 4].any()
+    assert not np.asarray(gradients[1])[np.asarray(fixed[0]) < 0].any()
 
 
-def test_under_vmap_and_in_a_loop():
-    (hidden_ND, slab_CSD, bias_CS), fixed = _given()
+def test_kernels_run_under_vmap_and_in_a_loop():
+    (hidden_ND, slab_CSD, bias_CS), fixed = inputs_of_loss()
 
     def total(hidden_ND, form):
         return cluster_softmax.in_cluster_nll(hidden_ND, slab_CSD, bias_CS, *fixed, form=form).sum()
 
-    several_BND = jnp.stack([hidden_ND, -hidden_ND, 2 * hidden_ND])
-    expected_B = jax.vmap(lambda h: total(h, TILES))(several_BND)
-    np.testing.assert_allclose(jax.vmap(lambda h: total(h, CPP))(several_BND), expected_B, rtol=1e-5)
-    np.testing.assert_allclose(jax.lax.map(lambda h: total(h, CPP), several_BND), expected_B, rtol=1e-5)
+    batches_BND = jnp.stack([hidden_ND, -hidden_ND, 2 * hidden_ND])
+    expected_B = jax.vmap(lambda hidden_ND: total(hidden_ND, TILES))(batches_BND)
+    np.testing.assert_allclose(jax.vmap(lambda hidden_ND: total(hidden_ND, CPP))(batches_BND), expected_B, rtol=1e-5)
+    np.testing.assert_allclose(jax.lax.map(lambda hidden_ND: total(hidden_ND, CPP), batches_BND), expected_B, rtol=1e-5)
 
 
-def test_pairs_in_any_order():
-    (hidden_ND, slab_CSD, bias_CS), (word_CS, *_) = _given()
+def test_pairs_may_be_in_any_order():
+    (hidden_ND, slab_CSD, bias_CS), (word_CS, *_) = inputs_of_loss()
     row_P, cluster_P = jnp.array([3, 0, 3, 7, 1], jnp.int32), jnp.array([2, 0, 0, 2, 3], jnp.int32)
-    found, expected = (
+    scores_PS, expected_PS = (
         cluster_softmax.pair_scores(hidden_ND, slab_CSD, bias_CS, word_CS, row_P, cluster_P, form)
         for form in (CPP, TILES)
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(scores_PS, expected_PS, rtol=1e-5, atol=1e-5)
 
 
-def test_other_precisions_take_other_forms():
+def test_kernels_are_for_float32_on_a_cpu():
     for dtype in ("float64", "bfloat16"):
         assert CPP not in layers.forms("jax", layers.spec("sohsm", counts=zipf_counts(50), dim=8, dtype=dtype))
     assert CPP not in layers.forms("jax", layers.spec("sohsm", counts=zipf_counts(50), dim=8), "cuda")
 
 
-def test_threads_are_as_many_as_xlas(monkeypatch):
+def test_kernels_use_as_many_threads_as_xla(monkeypatch):
     monkeypatch.setattr(cpus, "usable", lambda: 3)
     monkeypatch.delenv("NPROC", raising=False)
     assert cpp_kernels.threads() == 3

@@ -1,4 +1,4 @@
-"""Layers of JAX whose Pallas kernels run on a GPU, else by Pallas' interpreter; and where there are such kernels."""
+"""Tests of layers with Pallas kernels, on a GPU or with Pallas' interpreter, and of where the kernels are available."""
 
 import dataclasses
 from functools import partial
@@ -16,7 +16,7 @@ pytest.importorskip("jax.experimental.pallas.triton")
 import jax.numpy as jnp
 
 from tests.impls.on_jax.pallas import INTERPRET
-from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.ops import cpp_kernels, sparse_rows
 from vocabench.impls.on_jax.pallas import cluster_kernels, softmax_kernels, support, topk_kernels, tree_kernels
 from vocabench.impls.on_jax.pallas.support import KERNELS
@@ -26,20 +26,20 @@ pytestmark = pytest.mark.usefixtures("no_tf32")
 
 @pytest.fixture(autouse=True)
 def no_compiler(monkeypatch):
-    """Kernels for CPUs, which take their time to compile, are not asked for here."""
+    """Disable kernels for CPUs, which take long to compile."""
     monkeypatch.setattr(cpp_kernels, "known", lambda dtype: False)
 
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """Layers have the kernels, which the interpreter runs; it has less to do where programs are few."""
+    """Give layers the kernels, and run them with the interpreter. Fewer programs save it time."""
     monkeypatch.setattr(support, "known", lambda dtype, dim: True)
     monkeypatch.setattr(cluster_kernels, "_PROGRAMS", 2)
-    own = (
+    functions = (
         (cluster_kernels, "in_cluster_nll"), (tree_kernels, "path_nll"), (softmax_kernels, "fused_nll"),
         (topk_kernels, "best_of_clusters"), (topk_kernels, "best_of_groups"), (tree_kernels, "log_leaves"),
     )  # fmt: skip
-    for module, name in own:
+    for module, name in functions:
         monkeypatch.setattr(module, name, partial(getattr(module, name), interpret=INTERPRET))
 
 
@@ -57,7 +57,7 @@ SEVERAL_CODES = {"tree": "adaptive_eps", "eps": 0.4, "vectors": np.random.defaul
         ("fused_softmax", {}),
     ],
 )
-def test_layers_of_kernels_agree_with_their_definition(method, options, interpreted):
+def test_layers_with_kernels_agree_with_their_definition(method, options, interpreted):
     spec = layers.spec(method, counts=zipf_counts(97), dim=24, seed=5, **options)
     form = layers.forms("jax", spec, "cuda")[0]
     ours = layers.from_spec("jax", dataclasses.replace(spec, form=form.id), "cpu" if INTERPRET else "cuda")
@@ -65,31 +65,32 @@ def test_layers_of_kernels_agree_with_their_definition(method, options, interpre
     inputs = batch(spec.counts, tokens=60, dim=24, seed=5)
     loss, dhidden_ND, grads = ours.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
     oracle = layers.from_spec("numpy", dataclasses.replace(spec, dtype="float64"))
-    wanted_loss, wanted_ND, wanted = oracle.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
-    np.testing.assert_allclose(loss, wanted_loss, rtol=1e-5)
-    np.testing.assert_allclose(dhidden_ND, wanted_ND, atol=1e-5 * np.abs(wanted_ND).max())
+    expected_loss, expected_ND, expected = oracle.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    np.testing.assert_allclose(dhidden_ND, expected_ND, atol=1e-5 * np.abs(expected_ND).max())
     for name, grad in grads.items():
-        np.testing.assert_allclose(grad, wanted[name], atol=1e-5 * np.abs(wanted[name]).max(), err_msg=name)
+        np.testing.assert_allclose(grad, expected[name], atol=1e-5 * np.abs(expected[name]).max(), err_msg=name)
     for rows, k in ((1, 10), (60, 3), (60, 97)):
         values_NK, ids_NK = ours.topk(inputs.hidden_ND[:rows], k)
-        wanted_NK, wanted_ids_NK = oracle.topk(inputs.hidden_ND[:rows], k)
-        np.testing.assert_allclose(values_NK, wanted_NK, rtol=1e-4)
-        np.testing.assert_array_equal(ids_NK, wanted_ids_NK)
+        expected_NK, expected_ids_NK = oracle.topk(inputs.hidden_ND[:rows], k)
+        np.testing.assert_allclose(values_NK, expected_NK, rtol=1e-4)
+        np.testing.assert_array_equal(ids_NK, expected_ids_NK)
 
 
 @pytest.mark.parametrize(("method", "options"), [("huffman", {}), ("binary_tree", SEVERAL_CODES)])
-def test_a_table_of_the_nodes_that_a_batch_reads_has_their_gradients(method, options, interpreted):
+def test_gradients_of_a_table_of_nodes_are_those_of_all_nodes(method, options, interpreted):
     counts_V = zipf_counts(97) if options else zipf_counts(400)
     spec = layers.spec(method, counts=counts_V, dim=8, seed=5, **options)
-    layer, inputs = adapter.native(dataclasses.replace(spec, form=KERNELS.id)), batch(counts_V, tokens=20, dim=8, seed=5)
+    layer = native(dataclasses.replace(spec, form=KERNELS.id))
+    inputs = batch(counts_V, tokens=20, dim=8, seed=5)
     structure, initial = layer.structure(), spec.initial_parameters()
-    params = layer.from_canonical(structure, {name: jnp.asarray(a, jnp.float32) for name, a in initial.items()})
+    params = layer.from_canonical(structure, {name: jnp.asarray(value, jnp.float32) for name, value in initial.items()})
     hidden_ND, targets_N = jnp.asarray(inputs.hidden_ND, jnp.float32), jnp.asarray(inputs.targets_N)
-    of_nodes = jax.jit(jax.value_and_grad(layer.loss))
-    loss, whole = of_nodes(params, structure, hidden_ND, targets_N)
+    loss_and_gradient = jax.jit(jax.value_and_grad(layer.loss))
+    loss, whole = loss_and_gradient(params, structure, hidden_ND, targets_N)
     reach = layer.reach(structure, targets_N)
     table = sparse_rows.tables(params, reach.rows)
-    loss_of_table, few = of_nodes(table, reach.structure, hidden_ND, reach.targets_N)
+    loss_of_table, few = loss_and_gradient(table, reach.structure, hidden_ND, reach.targets_N)
     scattered = jnp.zeros_like(whole["node_weight"]).at[reach.rows["node_weight"]].add(few["node_weight"], mode="drop")
     np.testing.assert_array_equal(loss_of_table, loss)
     np.testing.assert_allclose(scattered, whole["node_weight"], atol=1e-6)
@@ -103,7 +104,7 @@ H100, RTX_4090, T4, MI300 = gpu("9.0", 227), gpu("8.9", 99), gpu("7.5", 64), gpu
 
 
 @pytest.mark.parametrize(
-    ("device", "method", "dim", "dtype", "there"),
+    ("device", "method", "dim", "dtype", "available"),
     [
         (H100, "sohsm", 2048, "bfloat16", True),
         (H100, "class_hsm", 2049, "bfloat16", False),
@@ -120,18 +121,17 @@ H100, RTX_4090, T4, MI300 = gpu("9.0", 227), gpu("8.9", 99), gpu("7.5", 64), gpu
         (MI300, "sohsm", 64, "float32", False),
     ],
 )
-def test_there_are_kernels_on_a_gpu_with_room_for_them(device, method, dim, dtype, there, monkeypatch):
-    """And are what a layer takes by itself."""
+def test_kernels_are_preferred_on_a_gpu_with_enough_shared_memory(device, method, dim, dtype, available, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "devices", lambda: [device])
     spec = layers.spec(method, counts=zipf_counts(9), dim=dim, dtype=dtype)
-    assert (KERNELS in layers.forms("jax", spec, "cuda")) == there
-    assert (adapter.native(spec).form == KERNELS) == there
+    assert (KERNELS in layers.forms("jax", spec, "cuda")) == available
+    assert (native(spec).form == KERNELS) == available
     assert KERNELS not in layers.forms("jax", spec)
-    assert adapter.native(spec, SimpleNamespace(platform="cpu")).form != KERNELS
+    assert native(spec, SimpleNamespace(platform="cpu")).form != KERNELS
 
 
-def test_a_machine_without_a_gpu_has_none_of_them():
+def test_a_machine_without_a_gpu_has_no_kernels():
     if jax.default_backend() == "gpu":
-        pytest.skip("here is one")
+        pytest.skip("this machine has a GPU")
     assert KERNELS not in layers.forms("jax", layers.spec("sohsm", counts=zipf_counts(9), dim=8), "cuda")

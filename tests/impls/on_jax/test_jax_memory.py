@@ -1,4 +1,4 @@
-"""Peak memory in JAX on an accelerator, where the process's counter of it cannot be reset."""
+"""Tests of peak memory in JAX, whose counter cannot be reset."""
 
 import pytest
 
@@ -19,15 +19,15 @@ def peak(method, work):
 
 
 @pytest.mark.parametrize("work", ["layer", "layer_step", "log_probs"])
-def test_peaks_are_planned(work):
-    """Logits or probabilities of all words are at least as much."""
+def test_peak_is_that_of_the_planned_program(work):
+    """Full softmax needs at least the memory of its logits or probabilities."""
     logits = 4 * TOKENS * VOCAB
     assert logits <= peak("full_softmax", work) < 6 * logits
     if work != "log_probs":
         assert peak("sohsm", work) < logits
 
 
-def test_only_what_is_called_while_somebody_asks_is_planned():
+def test_only_calls_within_planned_bytes_count():
     assert memory.planned_bytes(lambda: None) is None
     with pytest.raises(ZeroDivisionError):
         memory.planned_bytes(lambda: 1 / 0)

@@ -1,4 +1,4 @@
-"""What the recognizer is made of in JAX alone, and that it keeps its precision."""
+"""Tests of the parts of the recognizer that only JAX has, and of its precision."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def utterances():
 
 
 def assert_slope(function, arrays):
-    """The gradient along a direction is the central difference."""
+    """Assert that the gradient along a random direction is the central difference."""
     rng = np.random.default_rng(1)
     directions = [rng.normal(size=array.shape) for array in arrays]
     grads = jax.grad(function, argnums=tuple(range(len(arrays))))(*arrays)
@@ -52,8 +52,8 @@ def assert_slope(function, arrays):
 
 
 @pytest.mark.parametrize("taps", [1, 3, 19])
-def test_depthwise_convolution(taps):
-    """Also where there are more taps than frames, and more than are unrolled."""
+def test_depthwise_convolution_agrees_with_numpy(taps):
+    """There may be more taps than frames, and more than are unrolled."""
     rng = np.random.default_rng(0)
     x_BSD, weight_DK = rng.normal(size=(2, 7, 3)), rng.normal(size=(3, taps))
     padded_BPD = np.pad(x_BSD, ((0, 0), (taps // 2, taps // 2), (0, 0)))
@@ -63,8 +63,8 @@ def test_depthwise_convolution(taps):
         assert_slope(lambda x, weight: (depthwise(x, weight) ** 2).sum(), (x_BSD, weight_DK))
 
 
-def test_ctc_is_the_definitions():
-    """Utterances of different lengths, with equal labels, with none, and with too few frames."""
+def test_ctc_agrees_with_the_definition():
+    """Utterances differ in length. Some have equal labels, no labels or too few frames."""
     rng = np.random.default_rng(0)
     logits_BSC = rng.normal(size=(5, 6, 4))
     frames_B, lengths_B = np.array([6, 4, 3, 5, 1]), np.array([3, 2, 3, 0, 1])
@@ -76,12 +76,12 @@ def test_ctc_is_the_definitions():
     ]
     assert np.isinf(expected).tolist() == [False, False, True, False, False]
     with jax.enable_x64(True):
-        given = jnp.asarray(frames_B), jnp.asarray(labels_BT), jnp.asarray(lengths_B)
+        inputs = jnp.asarray(frames_B), jnp.asarray(labels_BT), jnp.asarray(lengths_B)
 
         def total(logits_BSC):
-            return ctc_nll(logits_BSC, *given).sum()
+            return ctc_nll(logits_BSC, *inputs).sum()
 
-        nll_B = jax.jit(ctc_nll)(logits_BSC, *given)
+        nll_B = jax.jit(ctc_nll)(logits_BSC, *inputs)
         np.testing.assert_allclose(nll_B, np.where(np.isinf(expected), 0, expected), atol=1e-12)
         assert_slope(total, (logits_BSC,))
         grad_BSC = np.asarray(jax.grad(total)(logits_BSC))
@@ -91,9 +91,8 @@ def test_ctc_is_the_definitions():
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 0.02)])
-def test_smaller_precisions(dtype, error):
-    """The loss, and the first units' log-probabilities, come within the precision of the definition's, and training
-    goes on in it."""
+def test_lower_precisions_agree_with_the_definition(dtype, error):
+    """The loss and the log-probabilities of first units agree, and parameters keep their dtype in training."""
     ours, oracle = model_of("jax", dtype), model_of("numpy")
     assert float(ours.step(*utterances(), TARGETS_BT)) == pytest.approx(
         oracle.loss(*utterances(), TARGETS_BT), rel=error
@@ -107,7 +106,7 @@ def test_smaller_precisions(dtype, error):
     np.testing.assert_allclose(values[0], values[1], rtol=error)
 
 
-def test_no_unit_after_the_longest():
+def test_no_unit_follows_the_longest_transcript():
     model = model_of("jax")
     model.listen(*utterances(), 2)
     ids_B1 = model.prime(np.full((2, 1), END), 1)[1]

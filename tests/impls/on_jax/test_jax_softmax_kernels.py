@@ -1,4 +1,4 @@
-"""The Pallas kernels of a softmax by blocks of words."""
+"""Tests of the Pallas kernels of a softmax by blocks of words."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ TOKENS, VOCAB = 2560, 44_000
     ("tokens", "vocab", "dim", "width"),
     [(30, 700, 24, 192), (7, 128, 16, 64), (1, 90, 33, 90), (20, 100, 8, 100), (5, 65, 9, 64)],
 )
-def test_a_softmax_by_blocks_of_words(tokens, vocab, dim, width, dtype, tolerance, monkeypatch):
-    """With a few words after the last block, one, none; a block wider than a part that is looked at together."""
+def test_softmax_by_blocks_agrees_with_float64(tokens, vocab, dim, width, dtype, tolerance, monkeypatch):
+    """A few words, one or none remain after the last block. Some blocks are wider than the part read at a time."""
     monkeypatch.setattr(softmax_kernels, "_COLUMNS", 64)
     monkeypatch.setattr(softmax_kernels, "_WORDS", 128)
     rng = np.random.default_rng(vocab)
@@ -33,17 +33,17 @@ def test_a_softmax_by_blocks_of_words(tokens, vocab, dim, width, dtype, toleranc
 
     def nll(trained):
         hidden_ND, weight_VD, bias_V = trained
-        given = hidden_ND, weight_VD, bias_V, jnp.asarray(targets_N)
-        return softmax_kernels.fused_nll(*given, width, interpret=pallas.INTERPRET)
+        inputs = hidden_ND, weight_VD, bias_V, jnp.asarray(targets_N)
+        return softmax_kernels.fused_nll(*inputs, width, interpret=pallas.INTERPRET)
 
-    found = pallas.differentiated(nll, trained, dnll_N)
+    nll_N, *gradients = pallas.differentiated(nll, trained, dnll_N)
     hidden_ND, weight_VD, bias_V = (np.asarray(array, np.float64) for array in trained)
     logits_NV = hidden_ND @ weight_VD.T + bias_V
     log_probs_NV = logits_NV - np.logaddexp.reduce(logits_NV, axis=1, keepdims=True)
     dlogits_NV = dnll_N[:, None] * (np.exp(log_probs_NV) - (targets_N[:, None] == np.arange(vocab)))
-    wanted = [dlogits_NV @ weight_VD, dlogits_NV.T @ hidden_ND, dlogits_NV.sum(axis=0)]
-    pallas.close(found, [-log_probs_NV[np.arange(tokens), targets_N], *wanted], tolerance)
-    np.testing.assert_array_equal(jax.jit(nll)(trained), found[0])
+    expected = [dlogits_NV @ weight_VD, dlogits_NV.T @ hidden_ND, dlogits_NV.sum(axis=0)]
+    pallas.close([nll_N, *gradients], [-log_probs_NV[np.arange(tokens), targets_N], *expected], tolerance)
+    np.testing.assert_array_equal(jax.jit(nll)(trained), nll_N)
 
 
 def test_logits_are_not_kept_from_the_forward_pass():
@@ -55,8 +55,8 @@ def test_logits_are_not_kept_from_the_forward_pass():
             hidden_ND, weight_VD, bias_V, targets_N, width, interpret=pallas.INTERPRET
         ).sum()
 
-    given = jnp.ones((tokens, dim)), jnp.ones((vocab, dim)), jnp.ones(vocab)
-    planned = jax.jit(jax.grad(nll, argnums=(0, 1, 2))).lower(*given).compile().memory_analysis()
+    inputs = jnp.ones((tokens, dim)), jnp.ones((vocab, dim)), jnp.ones(vocab)
+    planned = jax.jit(jax.grad(nll, argnums=(0, 1, 2))).lower(*inputs).compile().memory_analysis()
     assert planned.temp_size_in_bytes < tokens * vocab * 4 / 2
 
 
@@ -68,10 +68,10 @@ def lowered(dtype, dim):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_gpu_is_given_kernels_of_a_loop_and_of_the_last_words(dtype):
+def test_program_for_a_gpu_has_kernels_in_the_loop_and_for_the_last_words(dtype):
     assert lowered(dtype, 512).count(pallas.TRITON) == 4
 
 
-def test_a_program_may_ask_jax_for_64_bits():
+def test_kernels_do_not_depend_on_64_bit_types():
     with jax.enable_x64(True):
         assert lowered("float32", 24).count(pallas.TRITON) == 4

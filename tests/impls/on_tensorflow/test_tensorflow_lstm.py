@@ -1,4 +1,4 @@
-"""The loop that TensorFlow's networks run on a CPU against Keras's LSTM, which they run on an accelerator."""
+"""The LSTM loop for CPUs agrees with Keras's LSTM, which TensorFlow's networks use on accelerators."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from vocabench.impls.on_tensorflow.models._lstm import LSTM
 
 
 @pytest.mark.parametrize("lengths", [[6, 1, 4], [1, 1, 1]])
-def test_the_loop_is_kerass_lstm(lengths):
+def test_the_loop_agrees_with_kerass_lstm(lengths):
     rng = np.random.default_rng(0)
     steps = max(lengths)
     layers = [LSTM("lstm", 5, 4, "float64", on_cpu=on_cpu) for on_cpu in (True, False)]
@@ -30,8 +30,8 @@ def test_the_loop_is_kerass_lstm(lengths):
         with tf.GradientTape() as tape:
             tape.watch(watched)
             states_BTH, final = layer(watched["inputs"], tf.constant(real_BT), tf.unstack(watched["start"]))
-            seen = tf.reduce_sum(states_BTH * weight_BTH) + tf.reduce_sum(tf.stack(final) * weight)
-        return {"states": states_BTH[real_BT], "final": tf.stack(final), **tape.gradient(seen, watched)}
+            total = tf.reduce_sum(states_BTH * weight_BTH) + tf.reduce_sum(tf.stack(final) * weight)
+        return {"states": states_BTH[real_BT], "final": tf.stack(final), **tape.gradient(total, watched)}
 
     ours, kerass = (run(layer) for layer in layers)
     for name, value in kerass.items():

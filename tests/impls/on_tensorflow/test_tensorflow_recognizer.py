@@ -1,4 +1,4 @@
-"""What the recognizer in TensorFlow has of its own: CTC by hand, one trace for all shapes, narrow numbers."""
+"""Parts of the recognizer that are specific to TensorFlow: CTC, one trace for all shapes, low precision."""
 
 import functools
 from dataclasses import replace
@@ -43,8 +43,8 @@ def model_of(dtype="float32", **changes):
     return layers.create_network("tensorflow", spec, replace(TINY, **changes))
 
 
-def test_ctc_is_the_definitions_and_its_gradient_that_of_the_definition():
-    """Of utterances without labels, with equal ones, with just enough frames and one too few, and padding."""
+def test_ctc_and_its_gradient_agree_with_the_definition():
+    """Cases: no labels, equal labels, just enough frames, one frame too few, and padding."""
     blank, labels_BL = 4, np.array([[0, 1, 2, 3], [9, 9, 9, 9], [1, 1, 1, 9], [1, 1, 1, 9], [2, 0, 9, 9], [3, 9, 9, 9]])
     lengths_B, frames_B = np.array([4, 0, 3, 3, 2, 1]), np.array([7, 6, 5, 4, 6, 1])
     scores_BSU = np.random.default_rng(0).normal(size=(6, 7, blank + 1))
@@ -73,15 +73,15 @@ def test_ctc_is_the_definitions_and_its_gradient_that_of_the_definition():
             assert gradient_BSU[place] == 0
             continue
         ends = []
-        for reach in (1e-5, -1e-5):
-            scores_BSU[place] += reach
+        for change in (1e-5, -1e-5):
+            scores_BSU[place] += change
             ends.append(truth(scores_BSU)[place[0]])
-            scores_BSU[place] -= reach
+            scores_BSU[place] -= change
         slope = weight_B[place[0]] * (ends[0] - ends[1]) / 2e-5
         assert float(gradient_BSU[place]) == pytest.approx(slope, abs=1e-8), place
 
 
-def test_one_trace_for_all_shapes_rates_and_loads():
+def test_there_is_one_trace_for_all_shapes_rates_and_loads():
     model = model_of(ctc_weight=0.3)
     start = model.parameters()
     loss = float(model.step(*BATCH))
@@ -97,13 +97,13 @@ def test_one_trace_for_all_shapes_rates_and_loads():
 
 
 @functools.cache
-def exact():
+def in_float64():
     model = model_of("float64", ctc_weight=0.3)
     return model.evaluate(*BATCH), float(model.step(*BATCH))
 
 
 @pytest.mark.parametrize(("dtype", "rel"), [("float32", 1e-5), ("bfloat16", 0.02)])
-def test_narrow_numbers_come_near(dtype, rel):
+def test_lower_precisions_agree_within_their_rounding(dtype, rel):
     narrow = model_of(dtype, ctc_weight=0.3)
-    assert (narrow.evaluate(*BATCH), float(narrow.step(*BATCH))) == pytest.approx(exact(), rel=rel)
+    assert (narrow.evaluate(*BATCH), float(narrow.step(*BATCH))) == pytest.approx(in_float64(), rel=rel)
     assert all(np.isfinite(value).all() for value in narrow.parameters().values())

@@ -1,4 +1,4 @@
-"""TensorFlow's variables are read as they lie."""
+"""TensorFlow's variables are read without copies."""
 
 import numpy as np
 import pytest
@@ -17,18 +17,18 @@ from vocabench.impls.on_tensorflow.layer import look_up
 
 
 def _is_copied(variable):
-    """Whether a reader of the whole variable gets a copy of its own."""
+    """Return whether each reader of the whole variable gets a copy."""
     first, second = (tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype) for _ in range(2))
     places = [np.frombuffer(memoryview(tensor), np.uint8).ctypes.data for tensor in (first, second)]
     return places[0] != places[1]
 
 
-def test_a_variable_that_rows_are_looked_up_in_is_not_copied():
+def test_looking_up_rows_of_a_variable_does_not_copy_it():
     table, ids = tf.Variable(tf.random.stateless_normal([64, 16], (0, 1))), tf.constant([3, 3, 7])
     assert np.array_equal(look_up(table, ids), table.numpy()[[3, 3, 7]])
     assert not _is_copied(table)
     tf.gather(table, ids)
-    assert _is_copied(table), "look_up would be of no use"
+    assert _is_copied(table), "look_up would not be necessary"
 
 
 @pytest.mark.parametrize("method", ["full_softmax", "sohsm"])

@@ -1,0 +1,142 @@
+"""JAX layers as values: initial parameters, equality and hashes, and which of them reorganize."""
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+from vocabench.harness import layers, registry
+from vocabench.harness.measure.workload import batch, zipf_counts
+from vocabench.impls.on_jax.native import native
+
+COUNTS_V = zipf_counts(60)
+DIM = 8
+METHODS = registry.methods("jax")
+
+
+def spec_of(method="full_softmax", *, counts=COUNTS_V, dim=DIM, seed=0, dtype="float32", **options):
+    return layers.spec(method, counts=counts, dim=dim, seed=seed, dtype=dtype, **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_initial_parameters_are_those_of_the_specification(method):
+    layer = native(spec_of(method, seed=3))
+    params, structure = layer.init()
+    canonical = layer.to_canonical(structure, params)
+    assert structure.keys() == layer.structure().keys()
+    for name, value in layer.spec.initial_parameters().items():
+        np.testing.assert_array_equal(canonical[name], value.astype(np.float32), err_msg=name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_another_seed_gives_other_parameters_and_the_same_structure(method):
+    layer = native(spec_of(method, seed=3))
+    params, structure = layer.init(seed=4)
+    canonical = layer.to_canonical(structure, params)
+    for name, value in dataclasses.replace(layer.spec, seed=4).initial_parameters().items():
+        np.testing.assert_array_equal(canonical[name], value.astype(np.float32), err_msg=name)
+    for name, array in layer.structure().items():
+        np.testing.assert_array_equal(structure[name], array, err_msg=name)
+    same, _ = layer.init(seed=3)
+    assert all(np.array_equal(same[name], value) for name, value in layer.init()[0].items())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float64", "bfloat16"])
+def test_initial_parameters_have_the_dtype_of_the_specification(dtype):
+    layer = native(spec_of("sohsm", dtype=dtype))
+    params, _ = layer.init()
+    assert {str(value.dtype) for value in params.values()} == {layer.spec.storage}
+
+
+def test_initial_arrays_are_placed_on_the_given_device():
+    device = jax.devices()[-1]
+    params, structure = native(spec_of("huffman"), device).init(device=device)
+    assert all(value.devices() == {device} for value in [*params.values(), *structure.values()])
+
+
+def test_layers_of_equal_specifications_are_equal():
+    pairs = [
+        (native(spec_of()), native(spec_of())),
+        (native(spec_of("sohsm", interval=0)), native(spec_of("sohsm", interval=0))),
+        (native(spec_of("class_hsm")), native(spec_of("class_hsm"))),
+        (
+            native(spec_of("sohsm", clusters=20, cluster=np.arange(60) // 3)),
+            native(spec_of("sohsm", clusters=20, cluster=np.arange(60) // 3)),
+        ),
+    ]
+    for first, second in pairs:
+        assert first is not second
+        assert first == second
+        assert hash(first) == hash(second)
+
+
+def test_layers_of_different_specifications_differ():
+    specs = [
+        spec_of(),
+        spec_of("fused_softmax"),
+        spec_of(counts=zipf_counts(61)),
+        spec_of(counts=COUNTS_V[::-1].copy()),
+        spec_of(dim=16),
+        spec_of(seed=1),
+        spec_of(dtype="bfloat16"),
+        spec_of(dtype="tf32"),
+        spec_of("sohsm"),
+        spec_of("sohsm", interval=0),
+        spec_of("sohsm", clusters=20, cluster=np.arange(60) // 3),
+        spec_of("sohsm", clusters=20, cluster=np.arange(60) % 20),
+    ]
+    different = [native(spec) for spec in specs]
+    assert len(set(different)) == len(different)
+    assert native(specs[0]) != specs[0]
+
+
+def test_layers_of_different_forms_differ():
+    spec = spec_of("sohsm")
+    forms = native(spec).forms(spec)
+    assert len({native(dataclasses.replace(spec, form=form.id)) for form in forms}) == len(forms) > 1
+
+
+def test_a_layer_is_a_static_argument_of_a_compiled_function():
+    inputs = batch(COUNTS_V, tokens=5, dim=DIM, seed=1)
+    traces = []
+
+    @partial(jax.jit, static_argnums=0)
+    def loss(layer, params, structure, hidden_ND, targets_N):
+        traces.append(layer)
+        return layer.loss(params, structure, hidden_ND, targets_N)
+
+    def call(layer):
+        return float(loss(layer, *layer.init(seed=0), inputs.hidden_ND, inputs.targets_N.astype(np.int32)))
+
+    first = call(native(spec_of("huffman")))
+    assert call(native(spec_of("huffman"))) == first
+    assert len(traces) == 1
+    call(native(spec_of("full_softmax")))
+    assert len(traces) == 2
+
+
+def test_arrays_are_hashed_once(monkeypatch):
+    layer = native(spec_of())
+    hash(layer)
+    monkeypatch.setattr("vocabench.impls.on_jax.layer._content", None)
+    assert hash(layer) == hash(layer)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_only_sohsm_with_an_interval_reorganizes(method):
+    layer = native(spec_of(method))
+    assert layer.reorganizes == (method == "sohsm")
+    assert (layer.blank_statistics() is not None) == layer.reorganizes
+
+
+def test_sohsm_without_an_interval_does_not_reorganize():
+    assert not native(spec_of("sohsm", interval=0)).reorganizes
+
+
+def test_a_fixed_layer_cannot_reorganize():
+    layer = native(spec_of("huffman"))
+    with pytest.raises(NotImplementedError, match="huffman has no clusters"):
+        layer.reorganized({}, jax.numpy.zeros(0), np.random.default_rng(0))
