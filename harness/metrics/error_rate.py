@@ -4,8 +4,7 @@
 
 Errors are pooled over utterances, so a long utterance counts more than a short one. A rate can exceed 1. The alignments
 of least edit distance are those of the jiwer library. A `CharacterErrorRate` or a `PhoneErrorRate` fixes everything
-that
-must be equal before two figures can be compared, and its `signature` states it.
+that must be equal before two figures can be compared, and its `signature` states it.
 
 An empty hypothesis consists of deletions only. If a reference is empty, every symbol of the hypothesis is an insertion,
 which adds to the errors but not to the length.

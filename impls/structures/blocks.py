@@ -2,9 +2,9 @@
 
 Blocks of words suit every use of the losses, but the gradient of a block needs the log-sum-exp over all blocks, so each
 logit is computed twice: once in the forward and once in the backward pass. A block of tokens holds all logits of its
-tokens, so its gradient is computed at once from the same logits: three products instead of four. In exchange, the weight
-of each token in the total must be known in advance, as in a mean, and the gradient with respect to the words is kept
-from the forward to the backward pass.
+tokens, so its gradient is computed at once from the same logits: three products instead of four. In exchange, the
+weight of each token in the total must be known in advance, as in a mean, and the gradient with respect to the words is
+kept from the forward to the backward pass.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def made(framework, method, vocab, kernels=None, **options):
     forms = [form for form in adapter.forms(spec) if (form == CPP) == kernels]
     if not forms:
         pytest.skip("the C++ kernels cannot be compiled here")
-    return adapter.native(dataclasses.replace(spec, form=forms[0])), oracle
+    return adapter.native(dataclasses.replace(spec, form=forms[0].id)), oracle
 
 
 def as_tensor(framework, array):

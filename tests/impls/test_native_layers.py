@@ -175,7 +175,7 @@ def test_torch_autocast_sums_in_float32(method):
 
 @needs["torch"]
 @pytest.mark.parametrize("options", [{}, {"projection": "none", "bias": True}], ids=["paper", "biases"])
-@pytest.mark.parametrize("form", ["", "loop over clusters"])
+@pytest.mark.parametrize("form", ["", "loop"])
 def test_a_state_dict_of_torch_brings_its_clusters_along(form, options):
     """Into a layer that begins with others, as a checkpoint of a trained model does."""
     import torch
@@ -205,7 +205,7 @@ def test_a_state_dict_of_torch_brings_its_clusters_along(form, options):
 
 
 @needs["torch"]
-@pytest.mark.parametrize("form", ["grouped_mm", "loop over clusters"])
+@pytest.mark.parametrize("form", ["grouped_mm", "loop"])
 def test_a_layer_of_torch_is_trained_after_it_has_decoded_under_inference_mode(form):
     import torch
 

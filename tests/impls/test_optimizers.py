@@ -24,7 +24,7 @@ def in_sixteen_bits(rng, *shape):
 def trained_by_torch(settings, start, rows_SU, grads):
     import torch
 
-    from vocabench.impls.on_torch.adapter import to_numpy
+    from vocabench.impls.on_torch.device import to_numpy
     from vocabench.impls.on_torch.training import optimizers
     from vocabench.impls.on_torch.training.row_sparse import _SLOTS, RowSparse
 
@@ -47,7 +47,7 @@ def trained_by_torch(settings, start, rows_SU, grads):
 
 
 def trained_by_tensorflow(settings, start, rows_SU, grads):
-    from vocabench.impls.on_tensorflow.adapter import tf, to_numpy
+    from vocabench.impls.on_tensorflow.device import tf, to_numpy
     from vocabench.impls.on_tensorflow.training import optimizers
 
     variables = {name: tf.Variable(tf.constant(value, tf.bfloat16)) for name, value in start.items()}

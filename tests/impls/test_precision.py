@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -77,8 +78,8 @@ def test_cells_in_tf32_are_skipped_without_a_device_that_has_it(in_empty_folder,
         selection = ["-f", framework, "-m", "full_softmax", "--precision", "tf32", "--out", "rows.jsonl"]
         assert cli.main(["run", "check", *selection]) == 0
     rows = results_files.rows(in_empty_folder / "rows.jsonl")
-    assert [row["status"] for row in rows] == ["skipped"] * len(FRAMEWORKS)
-    assert all("needs a CUDA device of compute capability 8.0 or newer" in row["message"] for row in rows)
+    assert [row.status for row in rows] == ["skipped"] * len(FRAMEWORKS)
+    assert all("needs a CUDA device of compute capability 8.0 or newer" in row.message for row in rows)
 
 
 # JAX: the precision stands in the program itself.
@@ -201,7 +202,8 @@ def on_cuda(ampere, monkeypatch) -> Iterator[None]:
             device = torch.device("cuda:0")
             monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)  # which a PyTorch for CPUs refuses
         real = adapter.precision
-        monkeypatch.setattr(adapter, "precision", lambda dtype, _, real=real, device=device: real(dtype, device))
+        for module in (adapter, sys.modules[real.__module__]):
+            monkeypatch.setattr(module, "precision", lambda dtype, _, real=real, device=device: real(dtype, device))
     eagerly = tf_eagerly if "tensorflow" in SWITCHED else contextlib.nullcontext
     with eagerly():
         yield
@@ -338,7 +340,7 @@ def test_tensorflows_provenance_is_read_where_the_row_computed(monkeypatch):
     from vocabench.impls.on_tensorflow import adapter
 
     monkeypatch.setattr(adapter, "check_device", lambda device: "/GPU:0")
-    monkeypatch.setattr(adapter, "_details", lambda device: {"device_name": "a card", "compute_capability": (9, 0)})
+    monkeypatch.setattr(adapter, "details", lambda device: {"device_name": "a card", "compute_capability": (9, 0)})
     assert adapter.compute_capability("cuda:0") == (9, 0)
     for dtype, told in (("float32", "False"), ("tf32", "True"), ("bfloat16", "False")):
         assert adapter.describe("cuda:0", dtype)["tf32"] == told

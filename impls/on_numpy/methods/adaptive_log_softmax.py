@@ -1,7 +1,7 @@
-"""Adaptive softmax as PyTorch's own `AdaptiveLogSoftmaxWithLoss` computes it: a peer of `adaptive_softmax`.
+"""Adaptive softmax as PyTorch's own `AdaptiveLogSoftmaxWithLoss` computes it, a peer of `adaptive_softmax`.
 
-The very function of `adaptive_softmax` with the same cutoffs, so that PyTorch's implementation is held against the same
-definition, and timed next to ours.
+It is the same function as `adaptive_softmax` with the same cutoffs. PyTorch's implementation is therefore checked
+against the same definition and timed next to ours.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from vocabench.impls.spec import Arrays
 
 
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
-    """That of `adaptive_softmax`, with one tail at least, as PyTorch's has to have."""
-    found = adaptive_softmax.structure(counts_V, options, seed)
+    """Return the structure of `adaptive_softmax`, with at least one tail because PyTorch requires one."""
+    arrays = adaptive_softmax.structure(counts_V, options, seed)
     vocab = len(counts_V)
-    return found if len(found["cutoffs"]) > 1 else {**found, "cutoffs": np.array([(vocab + 1) // 2, vocab])}
+    return arrays if len(arrays["cutoffs"]) > 1 else {**arrays, "cutoffs": np.array([(vocab + 1) // 2, vocab])}
 
 
 DEFINITION = dataclasses.replace(
@@ -34,7 +34,9 @@ DEFINITION = dataclasses.replace(
 
 
 class AdaptiveLogSoftmax(adaptive_softmax.AdaptiveSoftmax):
-    # PyTorch's has neither: the whole distribution is made.
+    """Adaptive softmax whose search and sampling use the whole distribution."""
+
+    # PyTorch's module offers neither search nor sampling by parts, so both use the whole distribution.
     _beam = OracleLayer._beam
     _sample = OracleLayer._sample
 

@@ -1,15 +1,15 @@
 """Adaptive softmax (Grave, Joulin, Cisse, Grangier, Jegou 2017, arXiv 1609.04309).
 
-Words by falling count are cut into a head and tails. The head scores its words and one entry for each tail at full
-width; tail i scores its words from a projection of h to D / div_value^(i + 1) numbers:
+Words are sorted by descending count and cut into a head and several tails. The head scores its words, plus one entry
+for each tail, from all of h. Tail i scores its words from a projection of h to D / div_value^(i + 1) dimensions:
 
     log P(w | h) = log softmax(H h)[w]                                          for a word of the head
     log P(w | h) = log softmax(H h)[tail i] + log softmax(W_i P_i h)[w]         for a word of tail i
 
-No biases, as in `torch.nn.AdaptiveLogSoftmaxWithLoss`, whose function of the same parameters this is.
+There are no biases. The function and its parameters are those of `torch.nn.AdaptiveLogSoftmaxWithLoss`.
 
-Forward 2 D (head + tails) FLOPs a token, and 2 D / 4^(i + 1) (D + words of the tail) for those whose target lies in
-tail i. `impls/structures/cutoffs.py` has the choice of the cuts.
+The forward pass costs 2 D (head + tails) FLOPs per token, plus 2 D / div_value^(i + 1) (D + words of tail i) for each
+token whose target lies in tail i. `impls/structures/cutoffs.py` chooses the cutoffs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ from vocabench.impls.structures import cutoffs
 from vocabench.impls.uniform import uniform
 
 OPTIONS = {
-    "cutoffs": Rising("ends of the head and of each tail but the last, in words by falling count; empty: the cheapest"),
-    "div_value": Number(4.0, 1.0, 1e6, "what the width is divided by from the head to the first tail, and from it on"),
+    "cutoffs": Rising(
+        "ends of the head and of every tail but the last, in words by descending count; empty: the cheapest"
+    ),
+    "div_value": Number(
+        4.0, 1.0, 1e6, "factor by which the width shrinks from the head to the first tail, and from tail to tail"
+    ),
 }
 
 
@@ -46,28 +50,28 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
 def shapes(spec: LayerSpec) -> Shapes:
     ends = spec.structure["cutoffs"].tolist()
     div_value: float = spec.options["div_value"]  # type: ignore[assignment]
-    found: Shapes = {"head_weight": (ends[0] + len(ends) - 1, spec.dim)}
+    parameter_shapes: Shapes = {"head_weight": (ends[0] + len(ends) - 1, spec.dim)}
     for tail, (start, end) in enumerate(pairwise(ends)):
         width = max(1, int(spec.dim // div_value ** (tail + 1)))
-        found |= {f"tail{tail}_projection": (width, spec.dim), f"tail{tail}_weight": (end - start, width)}
-    return found
+        parameter_shapes |= {f"tail{tail}_projection": (width, spec.dim), f"tail{tail}_weight": (end - start, width)}
+    return parameter_shapes
 
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
-    found = spec.parameter_shapes().items()
-    return {name: uniform(rng, 1.0, shape) / np.sqrt(shape[1]) for name, shape in found}
+    parameter_shapes = spec.parameter_shapes().items()
+    return {name: uniform(rng, 1.0, shape) / np.sqrt(shape[1]) for name, shape in parameter_shapes}
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
-    """The head, and each tail that a target lies in for the tokens of that tail alone."""
-    tokens, found = len(targets_N), spec.parameter_shapes()
-    parameters = math.prod(found["head_weight"])
+    """Count the head for all tokens, and each tail only for the tokens whose target lies in it."""
+    tokens, parameter_shapes = len(targets_N), spec.parameter_shapes()
+    parameters = math.prod(parameter_shapes["head_weight"])
     multiply_adds = tokens * parameters
     rank_N = np.argsort(spec.structure["order"])[targets_N]
     for tail, (start, end) in enumerate(pairwise(spec.structure["cutoffs"].tolist())):
         inside = int(np.count_nonzero((start <= rank_N) & (rank_N < end)))
         if inside:
-            words, inner = found[f"tail{tail}_weight"]
+            words, inner = parameter_shapes[f"tail{tail}_weight"]
             multiply_adds += cost.through_projection(inside, spec.dim, inner, words)
             parameters += inner * (spec.dim + words)
     return cost.least(spec, tokens, multiply_adds=multiply_adds, parameters=parameters)
@@ -86,22 +90,24 @@ DEFINITION = Definition(
 
 
 class AdaptiveSoftmax(OracleLayer):
+    """Adaptive softmax with a full-width head and projected tails."""
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.order_V = spec.structure["order"]
         ends = spec.structure["cutoffs"]
         self.head = int(ends[0])
-        # By falling count: where each tail's words lie.
+        # The words of each tail, as a range of ranks by descending count.
         self.tails = [slice(int(start), int(end)) for start, end in pairwise(ends)]
         self.rank_V = np.argsort(self.order_V)
         self.tail_V = np.searchsorted(ends, self.rank_V, side="right") - 1  # -1 in the head
 
     def head_log_probs(self, hidden_ND: NDArray) -> NDArray:
-        """(N, head + tails) log P of each word of the head, by falling count, and of each tail."""
+        """Return log P (N, head + tails) of each word of the head, by descending count, and of each tail."""
         return log_softmax(hidden_ND.astype(np.float64) @ self.params["head_weight"].T)
 
     def _tail_log_probs(self, hidden_ND: NDArray, tail: int) -> NDArray:
-        """(N, S) log P(w | tail, h)."""
+        """Return log P(w | tail, h) (N, S)."""
         projected = hidden_ND.astype(np.float64) @ self.params[f"tail{tail}_projection"].T
         return log_softmax(projected @ self.params[f"tail{tail}_weight"].T)
 
@@ -113,18 +119,18 @@ class AdaptiveSoftmax(OracleLayer):
         return np.concatenate(parts, axis=1)[:, self.rank_V]
 
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
-        # The head's words and those of the likeliest tails.
+        # Keep the head's words and those of the most probable tails.
         tails = len(self.tails)
         _, chosen_NW = best(self.head_log_probs(hidden_ND)[:, self.head :], min(width, tails))
         followed_NT = np.zeros((len(hidden_ND), tails + 1), dtype=bool)
-        followed_NT[:, -1] = True  # the head: tail -1
+        followed_NT[:, -1] = True  # the head, which is tail -1
         np.put_along_axis(followed_NT, chosen_NW, True, axis=1)
         return best(np.where(followed_NT[:, self.tail_V], self._log_probs(hidden_ND), -np.inf), k)
 
     def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
         probabilities_NV = np.exp(self._log_probs(hidden_ND))
         tail_mass_NT = np.exp(self.head_log_probs(hidden_ND)[:, self.head :])
-        # First a word of the head, in order of ids, or a tail; then one of the tail's words.
+        # First draw a word of the head, in order of ids, or a tail; then draw one of the tail's words.
         head_words = np.flatnonzero(self.tail_V < 0)
         first_N = draw(np.concatenate([probabilities_NV[:, head_words], tail_mass_NT], axis=1), uniforms_NU[:, 0])
         inside_NV = self.tail_V == (first_N - self.head)[:, None]
@@ -147,7 +153,7 @@ class AdaptiveSoftmax(OracleLayer):
         grads["head_weight"] = dscores.T @ hidden_ND
         dhidden_ND = dscores @ self.params["head_weight"]
 
-        # The word among those of its tail, for the tokens of that tail alone.
+        # The word: a softmax over the words of its tail, for the tokens of that tail only.
         for tail, words in enumerate(self.tails):
             rows = np.flatnonzero(tail_N == tail)
             projection, weight = self.params[f"tail{tail}_projection"], self.params[f"tail{tail}_weight"]

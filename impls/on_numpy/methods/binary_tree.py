@@ -1,25 +1,26 @@
 """Hierarchical softmax over a binary tree (Morin and Bengio 2005; Mnih and Hinton 2009).
 
-On its way from the root, a leaf turns left at an inner node with probability sigma(r.h + b) (Mnih and Hinton, equation
-5). A word is one leaf; in trees of the rule `adaptive_eps` it may be several, whose probabilities are summed:
+Each leaf is reached from the root by a sequence of turns. At an inner node with vector r and bias b, the probability of
+turning left is sigma(r.h + b) (Mnih and Hinton, equation 5). A word is one leaf, except in trees built by the rule
+`adaptive_eps`, where it may be several leaves whose probabilities are summed:
 
     log P(w | h) = logsumexp over the codes of w of sum over the code's inner nodes of log sigma(sign . (r.h + b))
 
-The tree (option `tree`) is
-    random          balanced over the words in random order
-    balanced, adaptive, adaptive_eps
-                    the words' vectors split again and again by a mixture of two Gaussians (Mnih and Hinton 2009,
-                    section 4): into halves, by the likelier component, or to both where that is in doubt by `eps`.
-                    The vectors come from a model trained on a random tree: for each word, the mean of the hidden
-                    vectors from which it was to be predicted
-    wordnet         WordNet's is-a hierarchy made binary (Morin and Bengio 2005), from a WordNet 3 database that the
-    user
-                    has (`wordnet`, its folder) and the words' spelling (`words`)
-    given           any other: `children` (V-1, 2), where word w is w, inner node j is V + j, children come before their
-                    parents and the root is last
+The option `tree` selects the tree:
 
-A target costs 2 D x (length of its codes) FLOPs. `impls/on_numpy/tree.py` has the formulas,
-`impls/structures/trees.py` and `wordnet.py` make the trees.
+    random          A balanced tree over the words in random order.
+    balanced, adaptive, adaptive_eps
+                    Recursive splits of the word vectors by a mixture of two Gaussians (Mnih and Hinton 2009, section
+                    4): into halves, by the more probable component, or into both parts where the responsibility is
+                    within `eps` of 1/2. The vectors come from a model trained on a random tree: the vector of a word
+                    is the mean of the hidden vectors from which it had to be predicted.
+    wordnet         WordNet's is-a hierarchy made binary (Morin and Bengio 2005). It needs the folder of a WordNet 3
+                    database (`wordnet`) and the spelling of the words (`words`).
+    given           Any other tree, as `children` (V-1, 2). Word w has number w and inner node j has number V + j.
+                    Children come before their parents, and the root is last.
+
+A target costs 2 D x (length of its codes) FLOPs. `impls/on_numpy/tree.py` has the formulas;
+`impls/structures/trees.py` and `wordnet.py` build the trees.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ from vocabench.impls.structures import huffman, trees, wordnet
 from vocabench.impls.uniform import uniform
 
 OPTIONS = {
-    "tree": Choice("random", ("random", *trees.RULES, "wordnet", "given"), "which tree"),
-    "eps": Number(0.1, 0.0, 0.5, "adaptive_eps: both sides take a word whose responsibility is so near to 1/2"),
-    "vectors": Table("(V, E) word vectors for the trees that are made from them, or a .npy file of them"),
-    "wordnet": Folder("the folder of a WordNet 3 database (data.noun, index.noun, ...) for tree='wordnet'"),
-    "words": Words("V words for tree='wordnet', or a text file of them; a task over a text gives its own"),
+    "tree": Choice("random", ("random", *trees.RULES, "wordnet", "given"), "rule that builds the tree"),
+    "eps": Number(
+        0.1, 0.0, 0.5, "for tree='adaptive_eps': words whose responsibility is within eps of 1/2 go to both sides"
+    ),
+    "vectors": Table("(V, E) word vectors for trees built from vectors, or a .npy file of them"),
+    "wordnet": Folder("folder of a WordNet 3 database (data.noun, index.noun, ...) for tree='wordnet'"),
+    "words": Words("V words for tree='wordnet', or a text file of them; a task over text supplies its own"),
     "children": Table("(V-1, 2) children of the inner nodes for tree='given', or a .npy file of them"),
 }
 
@@ -59,7 +62,7 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
 
 
 def bootstrap(options: Mapping[str, object]) -> dict[str, object] | None:
-    """Vectors come from a random tree (Mnih and Hinton 2009, section 4)."""
+    """Return options for a random tree, whose training yields the vectors (Mnih and Hinton 2009, section 4)."""
     missing = options["tree"] in trees.RULES and options["vectors"] is None
     return {**options, "tree": "random"} if missing else None
 
@@ -78,7 +81,7 @@ def _tree(options: Mapping[str, object], counts_V: NDArray[np.int64], rng: np.ra
         if len(vectors_VE) != vocab:
             raise BadInput(f"option vectors has {len(vectors_VE)} rows: allowed: {vocab}, one for each word")
         tree = trees.mixture_tree(vectors_VE.astype(np.float64), kind, float(options["eps"]), rng)  # type: ignore[arg-type]
-    # Fast layers score the last nodes for all tokens at once: those visited most.
+    # Fast layers score the last nodes for all tokens at once, so the most visited nodes come last.
     codes_V = np.bincount(tree.leaf_word)
     visits_F = counts_V[tree.leaf_word] / codes_V[tree.leaf_word]
     return trees.Tree(trees.renumber(tree.children, visits_F), tree.leaf_word)
@@ -97,7 +100,7 @@ def _of_wordnet(options: Mapping[str, object], counts_V: NDArray[np.int64], rng:
 
 
 def _only_with(options: Mapping[str, object], name: str, kinds: tuple[str, ...]) -> NDArray | None:
-    """The array of option `name`, which the `kinds` of tree need and the others do not know."""
+    """Return the array of option `name`, which the `kinds` of trees require and other trees do not accept."""
     array = read_table(name, options[name])
     if (options["tree"] in kinds) != (array is not None):
         has = "missing" if array is None else "given"
@@ -111,8 +114,10 @@ def shapes(spec: LayerSpec) -> Shapes:
 
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
-    """Vectors uniform in +-1/sqrt(D); biases at the log-odds of the counts on both sides, so that training starts from
-    the unigram distribution."""
+    """Draw vectors uniform in +-1/sqrt(D), and set biases to the log-odds of the counts on both sides.
+
+    Training therefore starts from the unigram distribution.
+    """
     children = spec.structure["children"]
     bound = 1 / np.sqrt(spec.dim)
     leaf_word = spec.structure["leaf_word"]

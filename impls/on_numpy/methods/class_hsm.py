@@ -1,16 +1,17 @@
-"""Class-based hierarchical softmax (Goodman 2001, arXiv cs/0108006; Mikolov et al. 2011), of two levels or three.
+"""Class-based hierarchical softmax (Goodman 2001, arXiv cs/0108006; Mikolov et al. 2011) with two or three levels.
 
-Each word belongs to one class c, and with three levels each class to one superclass s:
+Each word belongs to one class c. With three levels, each class belongs to one superclass s:
 
     log P(w | h) = log softmax(U h + a)[c(w)] + log softmax over the words of c(w) of (W h + b)[w]
     log P(w | h) = log P(s | h) + log P(c | s, h) + log P(w | c, h)
 
-The layer is that of SOHSM without projections; what differs is how words come to their class (`bins`), which
-`impls/structures/classes.py` has: by falling count with equal shares of the counts or of their square roots, at random,
-by the similarity of word vectors (Le et al. 2011; Chen et al. 2016, arXiv 1512.04906) or of what stands next to the
-words in the training text, or as they are given.
+With two levels, the layer is SOHSM without projections. What differs is how words are assigned to classes. The option
+`bins` selects one of the rules in `impls/structures/classes.py`: by descending count, with equal shares of the counts or
+of their square roots; at random; by the similarity of word vectors (Le et al. 2011; Chen et al. 2016, arXiv 1512.04906);
+by the similarity of the words' neighbours in the training text; or as given.
 
-Forward 2 D (C + words of the class) FLOPs a token; with C = sqrt V classes O(D sqrt V), with three levels O(D V^(1/3)).
+With two levels, the forward pass costs 2 D (C + words of the class) FLOPs per token, which is O(D sqrt V) with C = sqrt V
+classes. With three levels it is O(D V^(1/3)).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from vocabench.impls.structures.shelves import Shelves
 from vocabench.impls.uniform import uniform
 
 OPTIONS = {
-    "bins": Choice("sqrt_count", (*classes.BINS, "given"), "what classes are made by"),
-    "levels": Choice(2, (2, 3), "classes and words, or superclasses above"),
-    "classes": Number(0, 0, 2**31, "number of classes of words; 0 is V^(1/2) of two levels, V^(2/3) of three"),
+    "bins": Choice("sqrt_count", (*classes.BINS, "given"), "rule that assigns words to classes"),
+    "levels": Choice(2, (2, 3), "2: classes and words; 3: superclasses above them, too"),
+    "classes": Number(0, 0, 2**31, "number of classes of words; 0 is V^(1/2) for two levels, V^(2/3) for three"),
     "cluster": Table("(V,) the class of each word for bins='given', or a .npy file of them", dims=1),
     "vectors": Table("(V, E) word vectors for bins='similarity', or a .npy file of them"),
     "pairs": pairs("bins"),
@@ -43,21 +44,21 @@ OPTIONS = {
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
     vocab = len(counts_V)
     rng = np.random.default_rng([seed, 0])
-    wanted = classes.sizes(vocab, int(options["levels"]))  # type: ignore[call-overload]
+    group_counts = classes.sizes(vocab, int(options["levels"]))  # type: ignore[call-overload]
     if options["classes"]:
-        wanted[-1] = int(options["classes"])  # type: ignore[call-overload]
-        if wanted[-1] > vocab:
-            raise BadInput(f"option classes={wanted[-1]}: allowed: at most {vocab}, the vocabulary")
-        wanted[0] = min(wanted)
+        group_counts[-1] = int(options["classes"])  # type: ignore[call-overload]
+        if group_counts[-1] > vocab:
+            raise BadInput(f"option classes={group_counts[-1]}: allowed: at most {vocab}, the vocabulary")
+        group_counts[0] = min(group_counts)
     vectors_VE, given_V = _vectors(options, counts_V), _given(options, vocab)
-    class_V = _group(options, counts_V, vectors_VE, wanted[-1], rng) if given_V is None else given_V
-    found: Arrays = {"cluster": class_V, "cluster_count": np.array(int(class_V.max()) + 1)}
-    if len(wanted) == 2:
+    class_V = _group(options, counts_V, vectors_VE, group_counts[-1], rng) if given_V is None else given_V
+    arrays: Arrays = {"cluster": class_V, "cluster_count": np.array(int(class_V.max()) + 1)}
+    if len(group_counts) == 2:
         count = int(class_V.max()) + 1
         counts_C = np.bincount(class_V, weights=_weights(options, counts_V), minlength=count)
         vectors_CE = None if vectors_VE is None else classes.sums(vectors_VE, class_V, count)
-        found["supercluster"] = _group(options, counts_C, vectors_CE, min(wanted[0], count), rng, summed=True)
-    return found
+        arrays["supercluster"] = _group(options, counts_C, vectors_CE, min(group_counts[0], count), rng, summed=True)
+    return arrays
 
 
 def _given(options: Mapping[str, object], vocab: int) -> NDArray[np.int64] | None:
@@ -94,7 +95,7 @@ def _group(
     *,
     summed: bool = False,
 ) -> NDArray[np.int64]:
-    """(M,) the class of each word, or the superclass of each class, whose counts are summed weights."""
+    """Return the group (M,) of each word or class. With `summed`, the counts are sums of the words' weights."""
     if vectors_ME is not None:
         return classes.by_similarity(
             vectors_ME, np.ceil(counts_M).astype(np.int64), classes.limits(len(counts_M), count), rng
@@ -105,52 +106,59 @@ def _group(
 
 
 def bootstrap(options: Mapping[str, object]) -> dict[str, object] | None:
-    """Vectors for `similarity` come from random classes (Le et al. 2011 take them from a model trained before)."""
+    """Return options for random classes, whose training yields the vectors that `similarity` needs.
+
+    Le et al. 2011 also take the vectors from a previously trained model.
+    """
     missing = options["bins"] == "similarity" and options["vectors"] is None
     return {**options, "bins": "random"} if missing else None
 
 
 def held(options: Mapping[str, object], structure: Arrays) -> Mapping[str, object]:
-    """Superclasses have no option that gives them."""
+    """Return options that fix the classes. Superclasses stay as they are, since no option sets them."""
     if "supercluster" in structure:
         return options
     return {**options, "bins": "given", "cluster": structure["cluster"], "vectors": None, "pairs": None}
 
 
 def names(spec: LayerSpec) -> list[tuple[str, NDArray[np.int64] | None]]:
-    """Of each level from the top: what its members are called in parameters, and the group of each member; None for one
-    softmax over all."""
+    """Return for each level, from the top, its name in the parameters and the group of each member.
+
+    The group is None where one softmax covers all members.
+    """
     class_V, superclass_C = spec.structure["cluster"], spec.structure.get("supercluster")
     levels: list[tuple[str, NDArray[np.int64] | None]] = [] if superclass_C is None else [("superclass", None)]
     return [*levels, ("class", superclass_C), ("word", class_V)]
 
 
 def shelves(spec: LayerSpec) -> list[Shelves]:
-    """Of each level but the highest, how its members lie in memory in a framework's layer."""
-    found, mass_M = [], spec.counts
+    """Return the memory layout of each level below the highest, for the frameworks' layers."""
+    layouts, mass_M = [], spec.counts
     for _, group_M in reversed(names(spec)[1:]):
         assert group_M is not None
-        found.append(Shelves.of(group_M, mass_M))
+        layouts.append(Shelves.of(group_M, mass_M))
         mass_M = np.bincount(group_M, weights=mass_M).astype(np.int64)
-    return found[::-1]
+    return layouts[::-1]
 
 
 def shapes(spec: LayerSpec) -> Shapes:
     counts = {"class": int(spec.structure["cluster_count"]), "word": spec.vocab}
     if "supercluster" in spec.structure:
         counts["superclass"] = int(spec.structure["supercluster"].max()) + 1
-    found: Shapes = {}
+    parameter_shapes: Shapes = {}
     for name, _ in names(spec):
-        found |= {f"{name}_weight": (counts[name], spec.dim), f"{name}_bias": (counts[name],)}
-    return found
+        parameter_shapes |= {f"{name}_weight": (counts[name], spec.dim), f"{name}_bias": (counts[name],)}
+    return parameter_shapes
 
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
-    """Weights uniform in +-1/sqrt(D); biases at the log frequencies within a group, so that training starts from the
-    unigram distribution."""
+    """Draw weights uniform in +-1/sqrt(D), and set biases to the log frequencies within each group.
+
+    Training therefore starts from the unigram distribution.
+    """
     bound = 1 / np.sqrt(spec.dim)
-    found = spec.parameter_shapes()
-    params = {name: uniform(rng, bound, shape) for name, shape in found.items() if name.endswith("_weight")}
+    parameter_shapes = spec.parameter_shapes()
+    params = {name: uniform(rng, bound, shape) for name, shape in parameter_shapes.items() if name.endswith("_weight")}
     mass_M = spec.counts + 1.0  # a word of count zero has a finite logarithm
     for name, group_M in reversed(names(spec)):
         if group_M is None:
@@ -159,7 +167,7 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
         total_C = np.bincount(group_M, weights=mass_M)
         params[f"{name}_bias"] = np.log(mass_M / total_C[group_M])
         mass_M = total_C
-    return {name: params[name] for name in found}
+    return {name: params[name] for name in parameter_shapes}
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
@@ -189,10 +197,12 @@ DEFINITION = Definition(
 
 
 class ClassHierarchicalSoftmax(OracleLayer):
+    """Class-based hierarchical softmax with two or three levels."""
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.levels = names(spec)
-        # Of each word on each level from the top: the member that is on its way, itself on the last.
+        # For each level from the top, the member that contains each word; on the last level, the word itself.
         way = [np.arange(spec.vocab)]
         for _, group_M in reversed(self.levels[1:]):
             assert group_M is not None
@@ -200,13 +210,13 @@ class ClassHierarchicalSoftmax(OracleLayer):
         self.member_V = way[::-1]
 
     def _within(self, hidden_ND: NDArray, level: int) -> NDArray:
-        """(N, M) log P of each member of a level given its group."""
+        """Return log P (N, M) of each member of a level given its group."""
         name, group_M = self.levels[level]
         scores_NM = hidden_ND.astype(np.float64) @ self.params[f"{name}_weight"].T + self.params[f"{name}_bias"]
         return log_softmax(scores_NM) if group_M is None else log_softmax_by_group(scores_NM, group_M)
 
     def _joint(self, hidden_ND: NDArray) -> list[NDArray]:
-        """For each level (N, M) log P of each member, its whole way from the top included."""
+        """Return for each level log P (N, M) of each member, including its path from the top."""
         joint = [self._within(hidden_ND, 0)]
         for level in range(1, len(self.levels)):
             joint.append(joint[-1][:, self.levels[level][1]] + self._within(hidden_ND, level))
@@ -216,7 +226,7 @@ class ClassHierarchicalSoftmax(OracleLayer):
         return self._joint(hidden_ND)[-1]
 
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
-        # On each level the likeliest members of the groups followed.
+        # On each level, keep the most probable members of the groups kept so far.
         joint = self._joint(hidden_ND)
         for level in range(len(joint) - 1):
             kept_NM = np.full_like(joint[level], -np.inf)
@@ -239,7 +249,7 @@ class ClassHierarchicalSoftmax(OracleLayer):
         hidden_ND = hidden_ND.astype(np.float64)
         rows, loss, dhidden_ND, grads = np.arange(len(targets_N)), 0.0, np.zeros_like(hidden_ND), {}
         for level, (name, group_M) in enumerate(self.levels):
-            # On each level a softmax over the group of the member that is on the target's way.
+            # One softmax per level, over the group of the member that contains the target.
             member_N = self.member_V[level][targets_N]
             log_within_NM = self._within(hidden_ND, level)
             loss -= log_within_NM[rows, member_N].mean()
@@ -254,7 +264,7 @@ class ClassHierarchicalSoftmax(OracleLayer):
 
 
 def log_softmax_by_group(scores_NM: NDArray, group_M: NDArray[np.int64]) -> NDArray:
-    """Along the last axis, within each group."""
+    """Compute the log softmax along the last axis, within each group."""
     order = np.argsort(group_M, kind="stable")
     starts_C = np.searchsorted(group_M[order], np.arange(group_M.max() + 1))
     shifted_NM = scores_NM - np.maximum.reduceat(scores_NM[:, order], starts_C, axis=1)[:, group_M]

@@ -45,9 +45,8 @@ def test_languages_are_chosen_and_held_out(tmp_path):
     folder = spoken(tmp_path, valid=[record("7.wav", "b", "ba")], test=test)
 
     def chosen(**choices):
-        return {
-            split: [each.language for each in its] for split, its in speech_corpora.load(folder, **choices).splits.items()
-        }
+        splits = speech_corpora.load(folder, **choices).splits
+        return {split: [utterance.language for utterance in utterances] for split, utterances in splits.items()}
 
     assert chosen() == {"train": ["ba", "tt", "uz"], "valid": ["ba"], "test": ["ba"]}
     assert chosen(languages=["tt", "ba"]) == {"train": ["ba", "tt"], "valid": ["ba"], "test": ["ba"]}

@@ -16,31 +16,30 @@ from vocabench.impls.structures import blocks
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy" and "fused_softmax" in registry.methods(f)]
 
 
-@pytest.fixture(params=["words", "tokens", CPP])
+@pytest.fixture(params=["words", "tokens", "cpp"])
 def form(request, monkeypatch):
     """A form by blocks of words, one by blocks of tokens, and our kernels, of 300 logits, and of few words in what
     blocks of tokens do by blocks of words."""
-    found = {"words": next(iter(blocks.FORMS)), "tokens": next(iter(blocks.TOKEN_FORMS)), CPP: CPP}[request.param]
-    monkeypatch.setitem(blocks.FORMS if request.param == "words" else blocks.BY_TOKENS, found, 300)
-    for each in blocks.FORMS:
-        monkeypatch.setitem(blocks.FORMS, each, 300)
+    small_forms = tuple(dataclasses.replace(form, size=300) for form in blocks.WORD_FORMS)
+    monkeypatch.setattr(blocks, "WORD_FORMS", small_forms)
+    monkeypatch.setattr(blocks, "_LOGITS_BY_TOKENS", dict.fromkeys(blocks._LOGITS_BY_TOKENS, 300))
     for framework in {"tensorflow", "jax"} & set(FRAMEWORKS):
         monkeypatch.setattr(f"vocabench.impls.on_{framework}.methods.fused_softmax._WORDS", 16)
-    return found
+    return {"words": small_forms[0], "tokens": blocks.TOKEN_FORM, "cpp": CPP}[request.param]
 
 
 def made(framework, form, **given):
     spec = layers.spec("fused_softmax", **given)
     if form == CPP and form not in layers.forms(framework, spec):
         pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler")
-    return layers.from_spec(framework, dataclasses.replace(spec, form=form))
+    return layers.from_spec(framework, dataclasses.replace(spec, form=form.id))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("vocab", [91, 97])  # a multiple of the width, and not
 def test_many_blocks_agree_with_the_definition(framework, vocab, form):
     assert blocks.width(41, vocab, form) == 7
-    by_tokens = form in blocks.BY_TOKENS
+    by_tokens = blocks.are_of_tokens(form)
     assert not by_tokens or blocks.of_tokens(41, vocab, form) == 3
     dtypes = (
         ("float32",) if form == CPP else ("float32", "float64") if by_tokens else ("float32", "float64", "bfloat16")
@@ -65,7 +64,7 @@ def test_logits_far_apart_across_blocks(framework, form):
 
 
 def test_blocks_of_tokens_are_of_nearly_one_size_and_never_larger_than_the_form_says():
-    (form, size), *_ = blocks.TOKEN_FORMS.items()
+    form, size = blocks.TOKEN_FORM, blocks.TOKEN_FORM.size
     for tokens, vocab in ((1, 10), (2560, 44_000), (2560, 128_000), (100, 2 * size)):
         width = blocks.of_tokens(tokens, vocab, form)
         count = -(-tokens // width)
@@ -76,8 +75,9 @@ def test_blocks_of_tokens_are_of_nearly_one_size_and_never_larger_than_the_form_
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
 def test_what_counts_the_words_that_top_k_scores_does_it_by_blocks(monkeypatch):
-    layer: Any = made("torch", next(iter(blocks.FORMS)), counts=zipf_counts(91), dim=11)
-    monkeypatch.setitem(blocks.FORMS, layer.spec.form, 300)
+    small_forms = tuple(dataclasses.replace(form, size=300) for form in blocks.WORD_FORMS)
+    monkeypatch.setattr(blocks, "WORD_FORMS", small_forms)
+    layer: Any = made("torch", small_forms[0], counts=zipf_counts(91), dim=11)
     monkeypatch.setattr(layer.native, "log_probs", lambda hidden_ND: pytest.fail("made every logit at once"))
     assert (layer.expanded_share(batch(layer.spec.counts, tokens=41, dim=11, seed=3).hidden_ND, 20) == 1).all()
 
@@ -89,11 +89,10 @@ def test_gradients_made_in_the_forward_pass_of_any_loss_of_it_and_again(monkeypa
 
     from vocabench.impls.on_torch import adapter
 
-    form = next(iter(blocks.TOKEN_FORMS))
-    monkeypatch.setitem(blocks.BY_TOKENS, form, 300)
+    monkeypatch.setitem(blocks._LOGITS_BY_TOKENS, blocks.TOKEN_FORM, 300)
     spec = layers.spec("fused_softmax", counts=zipf_counts(97), dim=11, seed=3, dtype="float64")
     by_tokens, by_words = (
-        adapter.native(dataclasses.replace(spec, form=each)) for each in (form, next(iter(blocks.FORMS)))
+        adapter.native(dataclasses.replace(spec, form=form.id)) for form in (blocks.TOKEN_FORM, blocks.WORD_FORMS[0])
     )
     inputs = batch(spec.counts, tokens=41, dim=11, seed=3)
     targets = torch.from_numpy(np.where(np.arange(41) % 5, inputs.targets_N, -100))
@@ -126,4 +125,4 @@ def test_one_block_is_in_memory_at_a_time(form, monkeypatch):
     layer = made("torch", form, counts=zipf_counts(97), dim=11, seed=3)
     inputs = batch(layer.spec.counts, tokens=41, dim=11, seed=3)
     layer.loss_and_grads(inputs.hidden_ND, inputs.targets_N)
-    assert alive == [0] * (14 if form in blocks.BY_TOKENS else 2 * 14)  # forward, and backward
+    assert alive == [0] * (14 if blocks.are_of_tokens(form) else 2 * 14)  # forward, and backward

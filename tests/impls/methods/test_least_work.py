@@ -24,7 +24,7 @@ def make(method, framework="numpy", tokens=TOKENS, **options):
     counts_V = np.random.default_rng(3).permutation(zipf_counts(VOCAB))
     layer = layers.create(framework, method, counts=counts_V, dim=DIM, seed=2, **options)
     if framework == "torch":  # it counts its own products, not those of our kernels
-        own = next((form for form in layers.forms(framework, layer.spec) if form != CPP), "")
+        own = next((form.id for form in layers.forms(framework, layer.spec) if form != CPP), "")
         layer = layers.from_spec(framework, dataclasses.replace(layer.spec, form=own))
     return layer, batch(counts_V, tokens=tokens, dim=DIM, seed=4)
 

@@ -16,8 +16,9 @@ from vocabench.harness import cli, layers
 from vocabench.harness.measure import agreement
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.run import pool, results_files
-from vocabench.harness.run.cells import Selection, Suite
+from vocabench.harness.run.settings import Selection
 from vocabench.harness.run.store import Store
+from vocabench.harness.run.suites import Suite
 from vocabench.impls.errors import Unsupported
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -187,8 +188,8 @@ def test_what_cannot_run_here_is_skipped_and_fails_nothing(in_empty_folder, monk
     assert cli.main(["check", *selection]) == 0
     assert "0 of 0 cells agree, 3 skipped" in capsys.readouterr().out
     rows = results_files.rows(in_empty_folder / "rows.jsonl")
-    assert [row["status"] for row in rows] == ["skipped"] * 3
-    message = rows[0]["message"]
+    assert [row.status for row in rows] == ["skipped"] * 3
+    message = rows[0].message
     assert message.startswith("compiled_cross_entropy needs a C++ compiler (no-such-compiler)")
     assert cli.main(["table", "--run", "rows.jsonl"]) == 0
     assert "no-such-compiler" in capsys.readouterr().out
@@ -238,7 +239,7 @@ def test_a_compiled_loss_agrees_and_is_timed(in_empty_folder, monkeypatch):
     cells = Suite.load("cpu").cells(selection)
     with Store(in_empty_folder / "rows.jsonl") as store:
         (row,) = pool.run(cells, store, deadline=600, progress=lambda cell, text: None)
-    assert (row["status"], row["message"]) == ("ok", "")
-    seconds = {each["quantity"]: each["value"] for each in row["measurements"]}
+    assert (row.status, row.message) == ("ok", "")
+    seconds = {measurement.quantity: measurement.value for measurement in row.measurements}
     assert seconds["compile_seconds"] > 10 * seconds["layer_seconds"] > 0
     assert [path.name for path in in_empty_folder.iterdir()] == ["rows.jsonl"]

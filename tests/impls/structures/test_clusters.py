@@ -99,7 +99,7 @@ def test_what_is_no_partition_is_refused(cluster_V):
 def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     """As a GPU ranks them; ties by lower id, and slots without a word last."""
     torch = pytest.importorskip("torch")
-    from vocabench.impls.on_torch.two_level import all_clusters
+    from vocabench.impls.on_torch.two_level import decoding
 
     layer = layers.create("torch", "sohsm", counts=zipf_counts(97), dim=8, seed=3, dtype="float64")
     layer.load({name: np.round(4 * value) / 4 for name, value in layer.parameters().items()})  # many equal scores
@@ -107,7 +107,7 @@ def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     native, hidden = layer.native, torch.from_numpy(hidden_ND)
     with torch.no_grad():
         word_hidden, log_cluster = native._levels(hidden)
-        found = all_clusters.best_of_joint(word_hidden, log_cluster, native._words, 20)
+        found = decoding.best_at_once(word_hidden, log_cluster, native._words, 20)
     values_NK, ids_NK = layer.topk(hidden_ND, 20)
     np.testing.assert_allclose(found[0].numpy(), values_NK, atol=1e-12)
     assert found[1].tolist() == ids_NK.tolist()
@@ -177,7 +177,7 @@ def test_jax_scores_all_words_as_a_gpu_asks_for(k, tied):
     if tied:
         slab_CSD[:] = np.round(slab_CSD[0])  # in all clusters the same
     hidden_ND = np.round(rng.standard_normal((5, 4))).astype(np.float32)
-    words = expand.WordsByCluster(jnp.asarray(slab_CSD), None, jnp.asarray(word_CS), "")
+    words = expand.WordsByCluster(jnp.asarray(slab_CSD), None, jnp.asarray(word_CS), None)
     given = jnp.asarray(hidden_ND), jnp.asarray(log_cluster_NC), words, k
     values_NK, ids_NK = (np.asarray(each) for each in expand._best_of_all(*given))
     scores_NCS = np.where(held_CS, np.einsum("nd,csd->ncs", hidden_ND, slab_CSD), -np.inf)
@@ -191,9 +191,7 @@ def test_jax_scores_all_words_as_a_gpu_asks_for(k, tied):
     assert (ids_NK[:, 1:] > ids_NK[:, :-1])[equal_NK].all()
 
 
-@pytest.mark.parametrize(
-    ("method", "form"), [("sohsm", "grouped_mm"), ("sohsm", "loop over clusters"), ("class_hsm", "grouped_mm")]
-)
+@pytest.mark.parametrize(("method", "form"), [("sohsm", "grouped_mm"), ("sohsm", "loop"), ("class_hsm", "grouped_mm")])
 @pytest.mark.parametrize("words_first", [False, True])
 @pytest.mark.parametrize(
     ("large", "few_scores", "even", "onednn"),
@@ -210,19 +208,19 @@ def test_few_rows_in_pytorch_give_the_oracles_words(
     side."""
     pytest.importorskip("torch")
     from vocabench.impls.on_torch.ops import products
-    from vocabench.impls.on_torch.two_level import all_clusters, expand, words_by_cluster
+    from vocabench.impls.on_torch.two_level import decoding, words
 
-    monkeypatch.setattr(expand, "_FEW_SLOTS", 0)
+    monkeypatch.setattr(decoding, "_FEW_SLOTS", 0)
     monkeypatch.setattr(products, "words_first", lambda: words_first)
     monkeypatch.setattr(products, "onednn_is_faster", lambda: onednn)
     monkeypatch.setattr(products, "_LARGE", 0)
-    monkeypatch.setattr(all_clusters, "_MANY_ROWS", 13)
+    monkeypatch.setattr(words, "_MANY_ROWS", 13)
     for bound, value in (("_LARGE", large), ("_LARGE_EVEN", large), ("_EVEN", even)):
-        monkeypatch.setattr(words_by_cluster, bound, value)
+        monkeypatch.setattr(words, bound, value)
     for bound, value in (
         ("_FEW_SCORES", {words_first: few_scores}), ("_FEW_OF_EVEN", few_scores), ("_TOGETHER", 2**9),
     ):  # fmt: skip
-        monkeypatch.setattr(all_clusters, bound, value)
+        monkeypatch.setattr(words, bound, value)
     exact, spec = (layers.spec(method, counts=zipf_counts(300), dim=8, seed=3, dtype=f"float{n}") for n in (64, 32))
     oracle = layers.from_spec("numpy", exact)
     layer = layers.from_spec("torch", dataclasses.replace(spec, form=form))
@@ -241,9 +239,9 @@ def test_few_rows_in_pytorch_give_the_oracles_words(
 @pytest.mark.parametrize("few_slots", [0, 2**13])
 def test_clusters_of_few_words_in_pytorch_settle_ties_by_bounds_and_at_once(method, few_slots, monkeypatch):
     pytest.importorskip("torch")
-    from vocabench.impls.on_torch.two_level import expand
+    from vocabench.impls.on_torch.two_level import decoding
 
-    monkeypatch.setattr(expand, "_FEW_SLOTS", few_slots)
+    monkeypatch.setattr(decoding, "_FEW_SLOTS", few_slots)
     for vocab, dim in ((2, 3), (53, 12)):
         layer = layers.create("torch", method, counts=zipf_counts(vocab), dim=dim, seed=3, dtype="float64")
         for tokens in (1, 3, 9):
@@ -260,7 +258,7 @@ def test_few_words_of_few_rows_are_all_scored_in_pytorch(vocab, rows, whole):
     from vocabench.impls.on_torch.two_level.cluster_softmax import LOOP
 
     spec = layers.spec("sohsm", counts=zipf_counts(vocab), dim=8, seed=3)
-    layer = layers.from_spec("torch", dataclasses.replace(spec, form=LOOP))
+    layer = layers.from_spec("torch", dataclasses.replace(spec, form=LOOP.id))
     share_N = layer.expanded_share(300 * np.random.default_rng(0).standard_normal((rows, 8)), 1)
     assert (share_N == 1).all() if whole else (share_N < 1).any()
 
@@ -287,10 +285,10 @@ def test_rows_for_which_the_first_clusters_are_too_few_are_settled_by_some_more(
 def test_a_row_in_which_all_clusters_are_equal_is_settled_among_flat_ones(framework, parts, monkeypatch):
     """The k best may then be in other clusters than the k that were looked into."""
     if parts and framework == "torch":
-        from vocabench.impls.on_torch.two_level import all_clusters, expand
+        from vocabench.impls.on_torch.two_level import decoding, words
 
-        monkeypatch.setattr(expand, "_FEW_SLOTS", 0)
-        monkeypatch.setattr(all_clusters, "_FEW_OF_EVEN", 0)
+        monkeypatch.setattr(decoding, "_FEW_SLOTS", 0)
+        monkeypatch.setattr(words, "_FEW_OF_EVEN", 0)
     if parts and framework == "tensorflow":
         from vocabench.impls.on_tensorflow.two_level import expand
 
@@ -302,7 +300,7 @@ def test_a_row_in_which_all_clusters_are_equal_is_settled_among_flat_ones(framew
         "interval": 0,
         "cluster": np.arange(306)[::-1] % 18,
     }
-    form = "tiles of 32 tokens" if parts and framework == "torch" else ""  # which has its words in a slab
+    form = "tiles" if parts and framework == "torch" else ""  # which has its words in a slab
     spec = layers.spec("sohsm", **made)
     oracle, layer = layers.from_spec("numpy", spec), layers.from_spec(framework, dataclasses.replace(spec, form=form))
     layer.load(oracle.parameters())
@@ -369,7 +367,7 @@ def test_a_single_row_that_most_clusters_reach_is_scored_whole(framework):
 @pytest.mark.parametrize("in_slab", [False, True])
 def test_words_lie_by_cluster_in_a_slab_or_end_to_end(in_slab):
     torch = pytest.importorskip("torch")
-    from vocabench.impls.on_torch.two_level.word_rows import WordRows
+    from vocabench.impls.on_torch.two_level.words import WordRows
 
     rows = WordRows.of(torch.tensor([2, 1, 3]), 4, in_slab=in_slab)
     assert rows.start_C.tolist() == ([0, 4, 8] if in_slab else [0, 2, 3])
@@ -384,14 +382,15 @@ def test_words_lie_by_cluster_in_a_slab_or_end_to_end(in_slab):
     assert rows.empty_CS.sum() == 6
 
 
-@pytest.mark.parametrize("form", ["loop over clusters", "C++ kernels"])
+@pytest.mark.parametrize("form", ["loop", "cpp"])
 def test_forms_of_pytorch_that_need_no_slab_keep_no_empty_slots(form):
     pytest.importorskip("torch")
     spec = layers.spec("sohsm", counts=zipf_counts(2000), dim=1536, bias=True)
-    if form not in layers.forms("torch", spec):
+    labels = {known.id: known.label for known in layers.forms("torch", spec)}
+    if form not in labels:
         pytest.skip("needs a C++ compiler")
     layer = layers.from_spec("torch", dataclasses.replace(spec, form=form))
-    assert layer.formulation().startswith(form)
+    assert layer.formulation().startswith(labels[form])
     assert layer.native.word_weight.shape == (2000, 1536)
     assert layer.native.word_bias.shape == (2000,)
     slab = layers.from_spec("torch", dataclasses.replace(spec, form="grouped_mm"))
