@@ -1,9 +1,11 @@
-"""The model of word2vec and paragraph vectors: the mean of a bag of input vectors is what an output layer reads.
+"""The model of word2vec and paragraph vectors: an output layer on the mean of a bag of input vectors.
 
     h = mean over the inputs i of the bag of v_i;  loss = -log P(w | h), or the layer's training loss
 
-CBOW's bag is the context of w, skip-gram's the one word next to it (Mikolov et al. 2013, arXiv 1301.3781), PV-DBOW's
-the document that w stands in (Le and Mikolov 2014, arXiv 1405.4053). Shape letters: I inputs, J places of a bag.
+The bag of CBOW is the context of w, and that of skip-gram is one neighbouring word (Mikolov et al. 2013, arXiv
+1301.3781). The bag of PV-DBOW is the document that contains w (Le and Mikolov 2014, arXiv 1405.4053).
+
+Shape letters: I inputs, J positions of a bag.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from vocabench.impls.uniform import uniform
 
 @dataclass(frozen=True)
 class BagModelConfig:
-    """
+    """Settings of the bag model below its output layer.
+
     Attributes:
-        inputs: How many input vectors there are: of words, or of documents.
-        optimizer: Its settings.
-        seed: Of the initial parameters and of the loss's random inputs.
+        inputs: Number of input vectors, which stand for words or documents.
+        optimizer: Settings of the optimizer.
+        seed: Seed of the initial parameters and of the random inputs of the loss.
     """
 
     network: ClassVar[str] = "bag_model"
@@ -38,17 +41,20 @@ class BagModelConfig:
     seed: int = 0
 
     def body_shapes(self, spec: LayerSpec) -> Shapes:
-        """Canonical parameters below the output layer: `input` (I, D)."""
+        """Return the shapes of the canonical parameters below the output layer: `input` (I, D)."""
         return {"input": (self.inputs, spec.dim)}
 
     def initial_body(self, spec: LayerSpec) -> Arrays:
-        """Float64, the same for every framework; input vectors uniform in +-0.5 / D, as word2vec's."""
+        """Return initial float64 parameters, the same for all frameworks.
+
+        The input vectors are uniform in +-0.5 / D, as in word2vec.
+        """
         bound = 0.5 / spec.dim
         return {"input": uniform(np.random.default_rng([self.seed, 8]), bound, (self.inputs, spec.dim))}
 
 
 class BagModel(Network[BagModelConfig]):
-    """Input vectors below any output layer."""
+    """Mean of input vectors below any output layer."""
 
     NAME = "the bag model"
 
@@ -59,9 +65,11 @@ class BagModel(Network[BagModelConfig]):
 
     @abstractmethod
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> SupportsFloat:
-        """One optimizer step; the mean training loss in nats before it. A bag's places beyond its last input hold -1;
-        none is empty."""
+        """Take one optimizer step, and return the mean training loss in nats before it.
+
+        The positions of a bag beyond its last input hold -1. No bag may be empty.
+        """
 
     @abstractmethod
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
-        """The sum of -log P(target | bag), in nats."""
+        """Return the sum of -log P(target | bag) in nats."""

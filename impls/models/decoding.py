@@ -1,6 +1,6 @@
-"""Decoding of sequences, greedily or by beam search, with any model that gives the exact likeliest next words.
+"""Decoding of sequences, greedily or by beam search, with any model that returns the exact top next words.
 
-The search keeps its books in NumPy and is the same for every framework; the model's state stays on its device.
+The search runs in NumPy and is the same for all frameworks. The state of the model stays on its device.
 """
 
 from __future__ import annotations
@@ -14,28 +14,39 @@ from vocabench.impls.errors import BadInput
 
 
 class NextWords(Protocol):
-    """What decoding asks of a model. Values are log-probabilities, best first, ties by lower id."""
+    """Interface of models that can be decoded.
+
+    Values are log-probabilities in descending order. Ties are broken in favour of the lower id.
+    """
 
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Read prompts from a fresh state, and keep theirs: values and ids (B, K) of the likeliest next words."""
+        """Read prompts from a fresh state and keep the states after them.
+
+        Returns:
+            Values and ids (B, K) of the most probable next words.
+        """
         ...
 
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Go on from some of the kept states with a word each; theirs are kept then: values and ids (R, K)."""
+        """Read one word after each of the selected kept states, and keep the resulting states instead.
+
+        Returns:
+            Values and ids (R, K) of the most probable next words.
+        """
         ...
 
 
 def greedy(model: NextWords, prompts_BT: NDArray, length: int, *, end: int = -1) -> tuple[NDArray, NDArray]:
-    """The likeliest next word, again and again.
+    """Decode by taking the most probable next word at each step.
 
     Args:
-        model: What is decoded.
-        prompts_BT: (B, T) word ids, T from 1.
-        length: Words to decode, from 1.
-        end: The word that ends a sequence, after which it is filled with it; -1 for none.
+        model: Model to decode.
+        prompts_BT: Word ids (B, T), T from 1.
+        length: Number of words to decode, from 1.
+        end: Word that ends a sequence and fills the positions after its end; -1 for none.
 
     Returns:
-        (B,) log-probability of each decoded sequence and (B, length) its words.
+        Log-probabilities (B,) and words (B, length) of the decoded sequences.
     """
     scores_B1, words_B1L = beam_search(model, prompts_BT, length, width=1, end=end)
     return scores_B1[:, 0], words_B1L[:, 0]
@@ -44,22 +55,23 @@ def greedy(model: NextWords, prompts_BT: NDArray, length: int, *, end: int = -1)
 def beam_search(
     model: NextWords, prompts_BT: NDArray, length: int, *, width: int, end: int = -1, without: int = -1
 ) -> tuple[NDArray, NDArray]:
-    """The `width` likeliest sequences that a search of that width finds.
+    """Decode the `width` best sequences that a beam search of this width reaches.
 
-    At each step every kept sequence is continued with its `width` likeliest words, which are exact, and the `width`
-    best of all are kept; one that has ended stays as it is. Ties go to the sequence kept first, then to the lower word.
+    At each step, each kept sequence is extended by its `width` most probable words, which are exact. The `width` best
+    of all extensions are kept. A sequence that has ended stays the same. Ties are broken in favour of the sequence kept
+    first, then of the lower word.
 
     Args:
-        model: What is decoded.
-        prompts_BT: (B, T) word ids, T from 1.
-        length: Words to decode, from 1.
-        width: Sequences kept, from 1 to V.
-        end: The word that ends a sequence, after which it is filled with it; -1 for none.
-        without: A word that is never taken, such as the end where sequences of exactly `length` words are wanted; -1
-            for none.
+        model: Model to decode.
+        prompts_BT: Word ids (B, T), T from 1.
+        length: Number of words to decode, from 1.
+        width: Number of sequences to keep, from 1 to V.
+        end: Word that ends a sequence and fills the positions after its end; -1 for none.
+        without: Word that is never taken; -1 for none. The end, for example, makes all sequences exactly `length`
+            words long.
 
     Returns:
-        (B, width) log-probabilities, best first, and (B, width, length) words.
+        Log-probabilities (B, width), best first, and words (B, width, length).
 
     Raises:
         BadInput: `length` or `width` is less than 1, or `prompts_BT` is not (B, T) with T from 1.
@@ -67,24 +79,24 @@ def beam_search(
     prompts_BT = np.asarray(prompts_BT)
     if prompts_BT.ndim != 2 or prompts_BT.shape[1] < 1 or prompts_BT.dtype.kind not in "iu":
         raise BadInput(f"prompts has shape {prompts_BT.shape}, {prompts_BT.dtype}: allowed: (B, T) word ids, T from 1")
-    for name, number in (("length", length), ("width", width)):
-        if number < 1:
-            raise BadInput(f"{name}={number}: allowed: a whole number from 1")
+    for name, value in (("length", length), ("width", width)):
+        if value < 1:
+            raise BadInput(f"{name}={value}: allowed: a whole number from 1")
     batch = len(prompts_BT)
-    asked = width + (without >= 0)
-    score_BW, word_BW = _allowed(*model.prime(prompts_BT, asked), without, width)
+    candidates = width + (without >= 0)
+    score_BW, word_BW = _allowed(*model.prime(prompts_BT, candidates), without, width)
     words_BWL = word_BW[:, :, None].astype(np.int64)
-    row_BW = np.repeat(np.arange(batch)[:, None], width, axis=1)  # the kept state that each sequence goes on from
+    row_BW = np.repeat(np.arange(batch)[:, None], width, axis=1)  # kept state of each sequence
 
     for _ in range(1, length):
-        found_RK = model.extend(row_BW.ravel(), words_BWL[:, :, -1].ravel(), asked)
+        next_words = model.extend(row_BW.ravel(), words_BWL[:, :, -1].ravel(), candidates)
         ended_BW = words_BWL[:, :, -1] == end
         if ended_BW.all():
             words_BWL = np.concatenate([words_BWL, np.full((batch, width, length - words_BWL.shape[2]), end)], axis=2)
             break
-        value_RK, id_RK = _allowed(*found_RK, without, width)
+        value_RK, id_RK = _allowed(*next_words, without, width)
         value_BWK, id_BWK = (array.reshape(batch, width, width) for array in (value_RK, id_RK))
-        # An ended sequence goes on with its end alone, at no cost.
+        # An ended sequence continues with its end only, at no cost.
         first_K = np.arange(width) == 0
         value_BWK = np.where(ended_BW[:, :, None], np.where(first_K, 0.0, -np.inf), value_BWK)
         id_BWK = np.where(ended_BW[:, :, None], end, id_BWK)
@@ -100,7 +112,7 @@ def beam_search(
 
 
 def _allowed(values: NDArray, ids: NDArray, without: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The first `width` of each row's words (R, K) that are not `without`."""
+    """Return the values and ids (R, width) of each row's first `width` words that differ from `without`."""
     place_RW = np.argsort(np.asarray(ids) == without, axis=1, kind="stable")[:, :width]
     value_RW = np.take_along_axis(np.asarray(values, dtype=np.float64), place_RW, axis=1)
     return value_RW, np.take_along_axis(np.asarray(ids, dtype=np.int64), place_RW, axis=1)

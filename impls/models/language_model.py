@@ -1,4 +1,4 @@
-"""The language model of SOHSM section 4.2: one embedding, one LSTM layer, any output layer."""
+"""The language model of SOHSM section 4.2: one embedding, one LSTM layer and any output layer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from vocabench.impls.uniform import uniform
 
 @dataclass(frozen=True)
 class LanguageModelConfig:
-    """The network of SOHSM section 4.2: one embedding, one LSTM layer, an output layer.
+    """Settings of the language model below its output layer.
 
     Attributes:
-        embedding: Width of a word's vector.
-        hidden: Width of the LSTM, which is the output layer's `dim`.
-        optimizer: Its settings.
-        seed: Of the initial parameters, of re-organizations and of the loss's random inputs.
+        embedding: Width of the word vectors.
+        hidden: Width of the LSTM, equal to `dim` of the output layer.
+        optimizer: Settings of the optimizer.
+        seed: Seed of the initial parameters, of re-organizations and of the random inputs of the loss.
     """
 
     network: ClassVar[str] = "language_model"
@@ -36,18 +36,21 @@ class LanguageModelConfig:
     seed: int = 0
 
     def body_shapes(self, spec: LayerSpec) -> Shapes:
-        """Canonical parameters below the output layer: `embedding`, and those of `impls/models/lstm.py` for "lstm"."""
+        """Return the shapes of the canonical parameters below the output layer: `embedding` and those of the LSTM."""
         return {"embedding": (spec.vocab, self.embedding), **lstm.shapes("lstm", self.embedding, self.hidden)}
 
     def initial_body(self, spec: LayerSpec) -> Arrays:
-        """Float64 parameters below the output layer, the same for every framework; embeddings uniform in +-0.1."""
+        """Return initial float64 parameters below the output layer, the same for all frameworks.
+
+        Embeddings are uniform in +-0.1.
+        """
         rng = np.random.default_rng([self.seed, 2])
         embedding_VE = uniform(rng, 0.1, (spec.vocab, self.embedding))
         return {"embedding": embedding_VE, **lstm.initial("lstm", self.embedding, self.hidden, rng)}
 
 
 class LanguageModel(Network[LanguageModelConfig]):
-    """An LSTM language model with any output layer, trained by truncated back-propagation with carried state."""
+    """LSTM language model with any output layer, trained by truncated back-propagation with carried state."""
 
     NAME = "the language model"
     ROW_SPARSE = True
@@ -59,31 +62,36 @@ class LanguageModel(Network[LanguageModelConfig]):
 
     @abstractmethod
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> SupportsFloat:
-        """One optimizer step; the mean loss in nats per token before it.
+        """Take one optimizer step, and return the mean loss before it in nats per token.
 
-        `float()` of what returns waits for the device; before that, work may be under way. With `carry`, the LSTM
-        starts from the final state of the last step (no gradient through it), else from zeros.
+        `float()` of the result waits for the device; until then, work may still be in progress. With `carry`, the LSTM
+        starts from the final state of the last step, without a gradient through it. Otherwise it starts from zeros.
         """
 
     @abstractmethod
     def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
-        """Sums over the tokens, in nats: "nll", and for a two-level layer also "cluster_nll" (equation 5).
+        """Return sums over the tokens in nats: "nll", and for a two-level layer also "cluster_nll" (equation 5).
 
-        `carry` refers to the last call of `evaluate`: training's carried state is not touched.
+        `carry` refers to the last call of `evaluate`. The carried state of training stays the same.
         """
 
     @abstractmethod
     def hidden(self, inputs_BT: NDArray) -> NDArray:
-        """(B*T, D) hidden vectors from zero state, batch-major: what a trained layer meets when it decodes."""
+        """Return hidden vectors (B*T, D) from zero state, batch-major, as a trained layer reads them in decoding."""
 
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Read prompts (B, T) from zero state, and keep the states after them: log-probabilities and ids (B, K) of the
-        exact k likeliest next words. With `extend`, what `vocabench.impls.models.decoding` searches with."""
+        """Read prompts (B, T) from zero state and keep the states after them.
+
+        Returns log-probabilities and ids (B, K) of the exact top k next words, as `decoding.NextWords` requires.
+        """
 
     @abstractmethod
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Go on from the kept states of `rows_R` with a word each, and keep what follows: as `prime`, (R, K)."""
+        """Read one word after each kept state `rows_R`, and keep the resulting states instead.
+
+        Returns log-probabilities and ids (R, K) as `prime` does.
+        """
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         """Give a self-organizing layer new clusters from its statistics, moving word vectors and optimizer state.
@@ -94,4 +102,4 @@ class LanguageModel(Network[LanguageModelConfig]):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until the device has done all that was asked."""
+        """Wait until the device has completed all pending work."""

@@ -1,4 +1,4 @@
-"""The one LSTM that every network of ours is made of: its canonical parameters, and where they start.
+"""Canonical parameters of the LSTM that the networks use, and their initial values.
 
 i, f, g, o = split(input_weight x + hidden_weight h + bias);  c = sigma(f) c + sigma(i) tanh(g);  h = sigma(o) tanh(c)
 """
@@ -12,8 +12,10 @@ from vocabench.impls.uniform import uniform
 
 
 def shapes(prefix: str, inputs: int, hidden: int) -> Shapes:
-    """Of `<prefix>_input_weight`, `<prefix>_hidden_weight` and `<prefix>_bias`, gates in the order input, forget, cell,
-    output, with a single bias."""
+    """Return the shapes of `<prefix>_input_weight`, `<prefix>_hidden_weight` and `<prefix>_bias`.
+
+    The gates come in the order input, forget, cell, output. They have a single bias.
+    """
     gates = 4 * hidden
     return {
         f"{prefix}_input_weight": (gates, inputs),
@@ -23,7 +25,10 @@ def shapes(prefix: str, inputs: int, hidden: int) -> Shapes:
 
 
 def initial(prefix: str, inputs: int, hidden: int, rng: np.random.Generator) -> Arrays:
-    """Float64 parameters uniform in +-1/sqrt(hidden), biases zero but for the forget gate's, which is 1."""
+    """Return initial float64 parameters.
+
+    Weights are uniform in +-1/sqrt(hidden). Biases are zero, except for that of the forget gate, which is 1.
+    """
     bound = 1 / np.sqrt(hidden)
     params = {
         name: np.zeros(shape) if len(shape) == 1 else uniform(rng, bound, shape)

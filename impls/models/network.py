@@ -1,4 +1,4 @@
-"""What every trained network of ours is: a body of its own below any output layer, with canonical parameters."""
+"""Base classes of the trained networks: a body below any output layer, with canonical parameters."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from vocabench.impls.spec import Arrays, LayerSpec, Shapes, check_parameters
 
 
 class Config(Protocol):
-    """The settings of a network below its output layer.
+    """Settings of a network below its output layer.
 
     Attributes:
-        network: The module of each framework's `models` package that holds the network, as `NETWORK`.
+        network: Name of the module in each framework's `models` package that defines the network, as `NETWORK`.
     """
 
     network: ClassVar[str]
@@ -32,15 +32,17 @@ class Config(Protocol):
     def seed(self) -> int: ...
 
     def body_shapes(self, spec: LayerSpec) -> Shapes:
-        """Canonical parameters below the output layer."""
+        """Return the shapes of the canonical parameters below the output layer."""
         ...
 
     def initial_body(self, spec: LayerSpec) -> Arrays:
-        """Float64 parameters below the output layer, the same for every framework."""
+        """Return initial float64 parameters below the output layer, the same for all frameworks."""
         ...
 
 
 class TranscriberConfig(Config, Protocol):
+    """Settings of a network that writes sequences, with the word that ends them."""
+
     @property
     def end(self) -> int: ...
 
@@ -50,10 +52,13 @@ AnyTranscriberConfig = TypeVar("AnyTranscriberConfig", bound=TranscriberConfig)
 
 
 class Network(Precise, ABC, Generic[AnyConfig]):
-    """Parameters are named as in the configuration's `body_shapes`, and `output.<name>` for those of the layer."""
+    """Trainable network with any output layer.
 
-    NAME: ClassVar[str]  # as messages call it
-    ROW_SPARSE: ClassVar[bool] = False  # whether its step can update rows alone
+    Parameters are named as in the `body_shapes` of the configuration; those of the layer are named `output.<name>`.
+    """
+
+    NAME: ClassVar[str]  # name in messages
+    ROW_SPARSE: ClassVar[bool] = False  # whether a step can update single rows
 
     def __init__(self, spec: LayerSpec, config: AnyConfig) -> None:
         if config.optimizer.row_sparse and not self.ROW_SPARSE:
@@ -71,12 +76,18 @@ class Network(Precise, ABC, Generic[AnyConfig]):
         return {**self.config.initial_body(self.spec), **output}
 
     def next_extra(self, before_N: NDArray | None = None) -> Arrays:
-        """The loss's random inputs of the next step, the same in every framework; `before_N` as for
-        `LayerSpec.draw_extra`."""
+        """Draw the random inputs of the loss for the next step, the same in all frameworks.
+
+        `before_N` is described in `LayerSpec.draw_extra`.
+        """
         return self.spec.draw_extra(self._draws, before_N)
 
     def load(self, params: Mapping[str, ArrayLike]) -> None:
-        """Take parameters in canonical form; raises `BadInput` on a missing, extra or misshapen one."""
+        """Load parameters in canonical form.
+
+        Raises:
+            BadInput: A parameter is missing, unknown, or has the wrong shape.
+        """
         self._load(check_parameters(self.NAME, self.parameter_shapes(), params, self.spec.storage))
 
     @abstractmethod
@@ -87,7 +98,7 @@ class Network(Precise, ABC, Generic[AnyConfig]):
 
 
 class Transcriber(Network[AnyTranscriberConfig]):
-    """A network that writes words one after the other until the end, trained with teacher forcing."""
+    """Network that writes one word after the other until the end, trained with teacher forcing."""
 
     def __init__(self, spec: LayerSpec, config: AnyTranscriberConfig) -> None:
         if not 0 <= config.end < spec.vocab:
@@ -95,34 +106,39 @@ class Transcriber(Network[AnyTranscriberConfig]):
         super().__init__(spec, config)
 
     def inputs_of(self, targets_BT: NDArray) -> NDArray[np.int32]:
-        """(B, T) what the decoder reads: the end, then each target but the last; word 0 where there is padding."""
+        """Return the inputs (B, T) of the decoder: the end, then each target but the last; word 0 at padding."""
         inputs_BT = np.empty(targets_BT.shape, dtype=np.int32)
         inputs_BT[:, 0] = self.config.end
         inputs_BT[:, 1:] = np.maximum(targets_BT[:, :-1], 0)
         return inputs_BT
 
     def next_extra_for(self, targets_BT: NDArray) -> Arrays:
-        """The loss's random inputs of a step on these targets: padding counts as no token, and stands after none."""
+        """Draw the random inputs of the loss for a step on these targets, ignoring padding."""
         return self.next_extra(self.inputs_of(targets_BT)[targets_BT >= 0])
 
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Begin to write: log-probabilities and ids (B, K) of the exact k likeliest first words, best first. With
-        `extend`, what `vocabench.impls.models.decoding` searches with."""
+        """Start decoding.
+
+        Returns log-probabilities and ids (B, K) of the exact top k first words, best first, as `decoding.NextWords`
+        requires.
+        """
 
     @abstractmethod
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Go on from kept states `rows_R` with words `ids_R`, and keep the states after them: (R, K) as `prime`.
+        """Read words `ids_R` after the kept states `rows_R`, and keep the resulting states instead.
 
-        Rows that go on from the same source stand together, as many for each source, sources in order: so what was
-        read of the sources is held once, not once a row.
+        Returns log-probabilities and ids (R, K) as `prime` does.
+
+        Rows of the same source must be adjacent, with the same number of rows for each source, and with the sources in
+        order. The encoded sources are therefore stored once, and not once per row.
         """
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until the device has done what was asked of it."""
+        """Wait until the device has completed all pending work."""
 
 
 def network_class(framework: str, config: Config) -> Callable[..., Network[Any]]:
-    """Return the framework's network for these settings. This imports the framework."""
+    """Return the network class of the framework for these settings, importing the framework."""
     return importlib.import_module(f"vocabench.impls.on_{framework}.models.{config.network}").NETWORK

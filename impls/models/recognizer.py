@@ -1,4 +1,4 @@
-"""The speech recognizer of Liu et al. 2022 (arXiv 2204.03855, section 4.2): conformer, transformer decoder, any layer.
+"""The speech recognizer of Liu et al. 2022 (arXiv 2204.03855, section 4.2): conformer encoder and transformer decoder.
 
 Encoder (Gulati et al. 2020, arXiv 2005.08100). Two 3x3 convolutions of stride 2 without padding, each with ReLU, over
 frames and mels; a linear map to D, times sqrt(D); then blocks of
@@ -8,26 +8,28 @@ frames and mels; a linear map to D, times sqrt(D); then blocks of
     A: heads over frames i, j with score ((q_i + u) k_j + (q_i + v) W_r r_{i-j}) / sqrt(D / heads)   (arXiv 1901.02860)
     C(x) = W_out swish(LN(depthwise(GLU(W_in x)))),  depthwise(x)_s = b + sum over k of w_k x_{s + k - (kernel - 1) / 2}
 
-with r_{i-j} the sinusoids of i - j, which is negative where the frame lies ahead. The paper's convolution module has a
-batch norm where we have a layer norm. So an utterance's result hangs neither on the others of its batch nor on its
-padding: padding frames have weight 0 in every attention, and are zero before the depthwise convolution.
+where r_{i-j} are the sinusoids of i - j, which is negative for frames ahead. The convolution module of the paper has a
+batch norm instead of the second layer norm. With the layer norm, the result of an utterance depends neither on the
+other utterances of its batch nor on padding: padding frames have weight 0 in all attention, and are zero before the
+depthwise convolution.
 
-Decoder (Vaswani et al. 2017, arXiv 1706.03762), norms first: unit vectors times sqrt(D), the sinusoids of the positions
-from 0 added; blocks of x += self-attention(LN(x)) over the units so far, x += attention(LN(x)) over the encoder's
-frames as they are, x += W_out relu(W_in LN(x)); a last LN gives the hidden vectors that the output layer reads.
+Decoder (Vaswani et al. 2017, arXiv 1706.03762), with norms first. The unit vectors times sqrt(D) plus the sinusoids of
+the positions from 0 pass through blocks of x += self-attention(LN(x)) over the units so far, x += attention(LN(x)) over
+the frames of the encoder, and x += W_out relu(W_in LN(x)). A last LN yields the hidden vectors for the output layer.
 
     loss = (1 - ctc_weight) [mean over units of (1 - smoothing) L + smoothing mean over units w of -log P(w | h)]
            + ctc_weight [sum over utterances of -log P_CTC] / units
 
-L is the layer's own training loss, -log P(target | h) where it is normalised. The smoothed target is uniform over the
-V units, whatever the tree or the clusters above them: so it is the same for every layer, and is what it is for a full
-softmax; a layer that is trained on samples smooths by its normalised P too. CTC (Graves et al. 2006) reads the
-encoder's frames through a softmax of its own over the units and a blank; its transcripts are without their ends, which
-are counted in `units` all the same. An utterance with fewer frames than CTC needs, a frame for each unit and one
-between equal units, adds 0 to its sum and nothing to the gradient.
+L is the training loss of the layer, which is -log P(target | h) for a normalized layer. The smoothed target is uniform
+over the V units and ignores the tree or the clusters above them. Smoothing is therefore the same for all layers as for
+full softmax. A layer that is trained on samples is smoothed by its normalized P, too.
 
-Weights are (out, in), all maps but W_r and the attention's relative terms have a bias, LN has epsilon 1e-5. There is no
-dropout: SpecAugment, which is part of the input, is the regulariser.
+CTC (Graves et al. 2006) applies a separate softmax over the units and a blank to the frames of the encoder. Its
+transcripts exclude the end, although `units` includes it. CTC needs a frame for each unit and one between equal units.
+An utterance with fewer frames adds 0 to the sum and nothing to the gradient.
+
+Weights are (out, in). All linear maps have a bias, except W_r and the relative terms of the attention. LN has epsilon
+1e-5. There is no dropout: SpecAugment, which is applied to the input, serves as regularization.
 
 Shape letters: B utterances, F frames of features, M mels, S frames after the convolutions, T units, R decoded rows.
 """
@@ -47,27 +49,29 @@ from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.spec import Arrays, LayerSpec, Shapes
 from vocabench.impls.uniform import uniform
 
-PADDING = -1  # in the places of a transcript beyond its last unit
+PADDING = -1  # at the positions of a transcript beyond its last unit
 NORM_EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
 class RecognizerConfig:
-    """
+    """Settings of the recognizer below its output layer.
+
     Attributes:
-        end: The unit that ends a transcript; the decoder reads it before the first.
-        dim: Width D of both stacks, which is the output layer's `dim`.
-        mels: Features of a frame, from 7.
-        channels: Of the two convolutions.
-        heads: Of every attention; divides `dim`.
+        end: Unit that ends a transcript; the decoder reads it before the first unit.
+        dim: Width D of both stacks, equal to `dim` of the output layer.
+        mels: Number of features of a frame, from 7.
+        channels: Number of channels of the two convolutions.
+        heads: Number of heads of each attention; 2 * heads divides `dim`.
         feed_forward: Inner width of the feed-forward maps.
-        kernel: Frames that the depthwise convolution sees, odd.
-        encoder_layers, decoder_layers: Blocks.
+        kernel: Number of frames in a window of the depthwise convolution, odd.
+        encoder_layers, decoder_layers: Number of blocks of each stack.
         smoothing: Share of the target that is spread over all units, from 0, below 1.
-        ctc_weight: Share of CTC in the loss, from 0, below 1; 0 leaves its softmax out.
-        optimizer: Its settings; `learning_rate` is the highest that the schedule reaches.
-        warmup: Steps until then; the rate rises linearly, then falls with the square root of the step. 0: constant.
-        seed: Of the initial parameters and of the loss's random inputs.
+        ctc_weight: Weight of CTC in the loss, from 0, below 1; 0 leaves out the softmax of CTC.
+        optimizer: Settings of the optimizer; `learning_rate` is the peak of the schedule.
+        warmup: Number of steps in which the learning rate rises linearly to its peak. Afterwards it falls with the
+            square root of the step. 0 means a constant rate.
+        seed: Seed of the initial parameters and of the random inputs of the loss.
     """
 
     network: ClassVar[str] = "recognizer"
@@ -98,19 +102,19 @@ class RecognizerConfig:
         if self.warmup < 0:
             raise BadInput(f"recognizer warmup={self.warmup}: allowed: a whole number from 0")
         if self.mels < 7:
-            raise BadInput(f"recognizer mels={self.mels}: allowed: from 7, which two convolutions leave one of")
+            raise BadInput(f"recognizer mels={self.mels}: allowed: from 7, so that two convolutions leave one")
         for name in ("smoothing", "ctc_weight"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"recognizer {name}={getattr(self, name)}: allowed: from 0, below 1")
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 1."""
+        """Return the learning rate of a step, counted from 1."""
         if not self.warmup:
             return self.optimizer.learning_rate
         return self.optimizer.learning_rate * min(step / self.warmup, (self.warmup / step) ** 0.5)
 
     def body_shapes(self, spec: LayerSpec) -> Shapes:
-        """Canonical parameters below the output layer."""
+        """Return the shapes of the canonical parameters below the output layer."""
         dim, heads = self.dim, self.heads
         shapes: Shapes = {
             "front.conv1_weight": (self.channels, 1, 3, 3),  # (out, in, frames, mels)
@@ -130,7 +134,7 @@ class RecognizerConfig:
                 f"{block}.attention.position_bias": (heads, dim // heads),  # v
             }
             shapes |= self._norm(f"{block}.conv.norm")
-            shapes |= self._linear(f"{block}.conv.in", 2 * dim, dim)  # the first half times sigmoid of the second
+            shapes |= self._linear(f"{block}.conv.in", 2 * dim, dim)  # first half times sigmoid(second half)
             shapes |= {f"{block}.conv.depth_weight": (dim, self.kernel), f"{block}.conv.depth_bias": (dim,)}
             shapes |= self._norm(f"{block}.conv.mid")
             shapes |= self._linear(f"{block}.conv.out", dim, dim)
@@ -144,7 +148,7 @@ class RecognizerConfig:
             shapes |= self._feed_forward(f"{block}.feed")
         shapes |= self._norm("decoder.norm")
         if self.ctc_weight:
-            shapes |= self._linear("ctc", spec.vocab + 1, dim)  # the blank is the last
+            shapes |= self._linear("ctc", spec.vocab + 1, dim)  # the blank comes last
         return shapes
 
     @staticmethod
@@ -162,15 +166,17 @@ class RecognizerConfig:
         }
 
     def _attention(self, name: str) -> Shapes:
-        """Heads lie side by side in the rows of query, key and value."""
+        """Return the shapes of an attention; the heads are concatenated in the rows of query, key and value."""
         shapes = self._norm(f"{name}.norm")
         for part in ("query", "key", "value", "out"):
             shapes |= self._linear(f"{name}.{part}", self.dim, self.dim)
         return shapes
 
     def initial_body(self, spec: LayerSpec) -> Arrays:
-        """Float64 parameters below the output layer, the same for every framework: weights uniform in +-1/sqrt(fan in),
-        unit vectors in +-1/sqrt(D), scales one, biases zero."""
+        """Return initial float64 parameters below the output layer, the same for all frameworks.
+
+        Weights are uniform in +-1/sqrt(fan in), unit vectors in +-1/sqrt(D). Scales are one and biases zero.
+        """
         rng = np.random.default_rng([self.seed, 10])
         body: Arrays = {}
         for name, shape in self.body_shapes(spec).items():
@@ -185,27 +191,30 @@ class RecognizerConfig:
 
 
 def frames_after(frames: ArrayLike) -> NDArray[np.int64]:
-    """How many frames (or mels) the two convolutions leave of so many; none of fewer than 7."""
-    once = (np.asarray(frames, dtype=np.int64) - 1) // 2
-    return np.maximum((once - 1) // 2, 0)
+    """Return the number of frames (or mels) after the two convolutions, which is 0 for fewer than 7."""
+    after_first = (np.asarray(frames, dtype=np.int64) - 1) // 2
+    return np.maximum((after_first - 1) // 2, 0)
 
 
 def frequencies(dim: int) -> NDArray[np.float64]:
-    """(D/2,) of the sinusoids, in radians a position."""
+    """Return the frequencies (D/2,) of the sinusoids in radians per position."""
     return 10_000.0 ** (-np.arange(0, dim, 2) / dim)
 
 
 def sinusoids(positions_P: ArrayLike, dim: int) -> NDArray[np.float64]:
-    """(P, D) sines, then cosines, of each position at D/2 wavelengths from 2 pi to 2 pi 10000 (Vaswani et al. 2017)."""
+    """Return sines, then cosines, (P, D) of the positions at D/2 wavelengths from 2 pi to 2 pi 10000.
+
+    See Vaswani et al. 2017, section 3.5.
+    """
     angle_PH = np.asarray(positions_P, dtype=np.float64)[:, None] * frequencies(dim)
     return np.concatenate([np.sin(angle_PH), np.cos(angle_PH)], axis=1)
 
 
 class Recognizer(Transcriber[RecognizerConfig]):
-    """A conformer encoder and a transformer decoder with any output layer.
+    """Conformer encoder and transformer decoder with any output layer.
 
-    Features are (B, F, M) with (B,) frames that are real, 7 or more of each, zeros beyond them; targets (B, T) unit
-    ids, `PADDING` beyond the last, none empty, the last of each its end.
+    Features are (B, F, M), with the number of real frames of each utterance (B,), at least 7. Frames beyond these are
+    zero. Targets are unit ids (B, T), with `PADDING` beyond the last unit. None is empty, and each ends with `end`.
     """
 
     NAME = "the recognizer"
@@ -217,17 +226,22 @@ class Recognizer(Transcriber[RecognizerConfig]):
 
     @abstractmethod
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> SupportsFloat:
-        """One optimizer step at the schedule's rate; the loss before it. `float()` of it waits for the device."""
+        """Take one optimizer step at the scheduled rate, and return the loss before it.
+
+        `float()` of the result waits for the device.
+        """
 
     @abstractmethod
     def evaluate(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> float:
-        """The sum of -log P over the targets' units, their ends among them, in nats, without smoothing or CTC."""
+        """Return the sum of -log P over the targets in nats, ends included, without smoothing or CTC."""
 
     @abstractmethod
     def listen(self, features_BFM: NDArray, frames_B: NDArray, longest: int) -> None:
-        """Encode utterances that are then decoded, to `longest` units at most, by `prime` and `extend`."""
+        """Encode utterances that `prime` and `extend` then decode to at most `longest` units."""
 
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Read units (B, 1), the end, after what was listened to: log-probabilities and ids (B, K) of the exact k
-        likeliest first units."""
+        """Start decoding the encoded utterances with units (B, 1), which are the end.
+
+        Returns log-probabilities and ids (B, K) of the exact top k first units, best first.
+        """

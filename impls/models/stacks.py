@@ -1,5 +1,8 @@
-"""Parameters of a stack's blocks, stacked: `encoder.0.norm_scale` and its like of all blocks as
-`encoder.*.norm_scale`, with the blocks outside."""
+"""Conversion between parameters per block and stacked parameters.
+
+The parameters `encoder.0.norm_scale`, `encoder.1.norm_scale`, ... become one parameter `encoder.*.norm_scale`, whose
+first dimension is the block.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ _BLOCK = re.compile(r"(?<=coder\.)\d+(?=\.)")
 
 
 def _members(names: Iterable[str]) -> dict[str, list[str]]:
-    """The canonical names of each stacked one, whose blocks come in order; of others themselves."""
-    found: dict[str, list[str]] = {}
+    """Return the canonical names behind each stacked name, in order of blocks; other names stand for themselves."""
+    members: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(_BLOCK.sub("*", name), []).append(name)
-    return found
+        members.setdefault(_BLOCK.sub("*", name), []).append(name)
+    return members
 
 
 def stacked_shapes(shapes: Shapes) -> Shapes:
-    """Of what `stack` gives."""
+    """Return the shapes of the result of `stack`."""
     return {
         name: (len(members), *shapes[members[0]]) if "*" in name else shapes[name]
         for name, members in _members(shapes).items()
@@ -30,7 +33,7 @@ def stacked_shapes(shapes: Shapes) -> Shapes:
 
 
 def stack(params: Arrays) -> Arrays:
-    """Canonical parameters with those of the blocks stacked."""
+    """Return canonical parameters with those of the blocks stacked."""
     return {
         name: np.stack([params[member] for member in members]) if "*" in name else params[name]
         for name, members in _members(params).items()
@@ -38,7 +41,7 @@ def stack(params: Arrays) -> Arrays:
 
 
 def unstack(stacked: Arrays) -> Arrays:
-    """What `stack` was given, in another order."""
+    """Return the input of `stack`, possibly in another order."""
     params: Arrays = {}
     for name, value in stacked.items():
         if "*" in name:

@@ -1,13 +1,14 @@
-"""The encoder-decoder of SOHSM section 5.2: two LSTM layers, attention over the source's states, any output layer.
+"""The encoder-decoder of SOHSM section 5.2: two LSTM layers, attention over the source, any output layer.
 
     e_1 .. e_S = LSTM(source words);  s_1 .. s_T = LSTM(end, y_1 .. y_{T-1}), from the encoder's last state
     a_ts = softmax over s of s_t W_a e_s;  c_t = sum over s of a_ts e_s;  h_t = tanh(W_c [c_t; s_t])
-    loss = -log P(y_t | h_t), or the layer's training loss; the last y is the end
+    loss = -log P(y_t | h_t), or the layer's training loss; y_T is the end
 
-The attention is the global one of Luong et al. 2015 (arXiv 1508.04025, equations 5, 7 and 8, score "general"), which
-reads no output of its own: the decoder's states of all steps come before it, at once. The paper names none.
+The paper does not specify the attention. Here it is the global one of Luong et al. 2015 (arXiv 1508.04025, equations 5,
+7 and 8, score "general"). It does not feed its output back to the decoder, so the decoder's states of all steps can be
+computed first.
 
-Shape letters: B pairs, S source places, T target places, R decoded rows.
+Shape letters: B pairs, S source positions, T target positions, R decoded rows.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.spec import Arrays, LayerSpec, Shapes
 from vocabench.impls.uniform import uniform
 
-PADDING = -1  # in the places of a source or a summary beyond its last word
+PADDING = -1  # at the positions of a source or a summary beyond its last word
 
 
 @dataclass(frozen=True)
 class SummarizerConfig:
-    """
+    """Settings of the summarizer below its output layer.
+
     Attributes:
-        sources: Words of the source's vocabulary; the summary's is the output layer's.
-        end: The summary's word that ends it; the decoder reads it before the first word.
-        embedding: Width of a word's vector.
-        hidden: Width of both LSTMs, which is the output layer's `dim`.
-        optimizer: Its settings.
-        seed: Of the initial parameters and of the loss's random inputs.
+        sources: Number of words in the source vocabulary; the vocabulary of summaries is that of the output layer.
+        end: Word that ends a summary; the decoder reads it before the first word.
+        embedding: Width of the word vectors.
+        hidden: Width of both LSTMs, equal to `dim` of the output layer.
+        optimizer: Settings of the optimizer.
+        seed: Seed of the initial parameters and of the random inputs of the loss.
     """
 
     network: ClassVar[str] = "summarizer"
@@ -51,9 +53,11 @@ class SummarizerConfig:
     seed: int = 0
 
     def body_shapes(self, spec: LayerSpec) -> Shapes:
-        """Canonical parameters below the output layer: those of `impls/models/lstm.py` for "encoder" and "decoder";
-        W_a is
-        `attention_weight`, W_c is `combine_weight`, whose first H columns read c_t."""
+        """Return the shapes of the canonical parameters below the output layer.
+
+        The LSTMs "encoder" and "decoder" have the parameters of `impls/models/lstm.py`. W_a is `attention_weight`, and
+        W_c is `combine_weight`, whose first H columns multiply c_t.
+        """
         return {
             "source_embedding": (self.sources, self.embedding),
             **lstm.shapes("encoder", self.embedding, self.hidden),
@@ -64,8 +68,10 @@ class SummarizerConfig:
         }
 
     def initial_body(self, spec: LayerSpec) -> Arrays:
-        """Float64 parameters below the output layer, the same for every framework; embeddings uniform in +-0.1, the
-        others uniform in +-1/sqrt(fan in)."""
+        """Return initial float64 parameters below the output layer, the same for all frameworks.
+
+        Embeddings are uniform in +-0.1, and the weights of the attention in +-1/sqrt(fan in).
+        """
         rng = np.random.default_rng([self.seed, 9])
         shapes = self.body_shapes(spec)
 
@@ -83,9 +89,9 @@ class SummarizerConfig:
 
 
 class Summarizer(Transcriber[SummarizerConfig]):
-    """An encoder-decoder with any output layer.
+    """Encoder-decoder with any output layer.
 
-    Sources and targets are word ids, `PADDING` beyond the last; none is empty. A target holds its end.
+    Sources and targets are word ids, with `PADDING` beyond the last word. None is empty. A target includes its end.
     """
 
     NAME = "the summarizer"
@@ -99,13 +105,18 @@ class Summarizer(Transcriber[SummarizerConfig]):
 
     @abstractmethod
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> SupportsFloat:
-        """One optimizer step; the mean loss in nats per token before it. `float()` of it waits for the device."""
+        """Take one optimizer step, and return the mean loss before it in nats per token.
+
+        `float()` of the result waits for the device.
+        """
 
     @abstractmethod
     def evaluate(self, sources_BS: NDArray, targets_BT: NDArray) -> float:
-        """The sum of -log P over the targets' words, their ends among them, in nats."""
+        """Return the sum of -log P over the words of the targets in nats, ends included."""
 
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
-        """Read sources (B, S), and keep the states after them: log-probabilities and ids (B, K) of the exact k
-        likeliest first words."""
+        """Read sources (B, S) and keep the states after them.
+
+        Returns log-probabilities and ids (B, K) of the exact top k first words, best first.
+        """

@@ -1,4 +1,4 @@
-"""NumPy as a framework of the harness: the float64 definitions on the CPU."""
+"""Adapter that exposes the float64 definitions in NumPy, on the CPU, to the harness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vocabench.impls.forms import Form
 from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.spec import LayerSpec
 
-DISTRIBUTION = "numpy"  # what pip calls it
+DISTRIBUTION = "numpy"  # name on PyPI
 
 
 def devices() -> list[str]:
@@ -23,49 +23,49 @@ def devices() -> list[str]:
 
 
 def prepare_process() -> None:
-    """Nothing to set before measuring."""
+    """Do nothing: NumPy needs no settings before a measurement."""
 
 
 def describe(device: str, dtype: str = "float64") -> dict[str, str]:
-    """Versions and settings that a row keeps as provenance."""
+    """Return versions and settings that a row stores as provenance."""
     return {"numpy": np.__version__, "device_name": platform.processor() or platform.machine()}
 
 
 def compute_capability(device: str) -> tuple[int, int]:
-    """(0, 0): no CUDA device."""
+    """Return (0, 0), since there is no CUDA device."""
     return (0, 0)
 
 
 def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:
-    """A function that multiplies two matrices (size, size) once."""
+    """Return a function that multiplies two matrices (size, size) once."""
     left, right = np.random.default_rng(0).random((2, size, size)).astype(dtype)
     out = np.empty_like(left)
     return lambda: np.matmul(left, right, out=out)
 
 
 def prepare_add(size: int, device: str) -> Callable[[], object]:
-    """A function that adds one float32 array (size,) to another in place."""
+    """Return a function that adds one float32 array (size,) to another in place."""
     total, other = np.ones(size, np.float32), np.ones(size, np.float32)
     return lambda: np.add(total, other, out=total)
 
 
 def counts_memory(device: str) -> bool:
-    """No: the system does."""
+    """Return False: only the operating system counts the memory of the process."""
     return False
 
 
 def peak_counted_bytes(device: str, run: Callable[[], object]) -> int:
-    """Never called: `counts_memory` is false."""
+    """Raise `Unsupported`, since `counts_memory` is False."""
     raise Unsupported("numpy counts no memory: allowed: the process's high-water mark")
 
 
 def forms(spec: LayerSpec, device: str = "cpu") -> tuple[Form, ...]:
-    """None: the definition is written once."""
+    """Return no forms, since a definition is written only once."""
     return ()
 
 
 def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
-    """The layer of `spec`, whose dtype must be float64, the oracle's only precision."""
+    """Create the layer of `spec`, whose dtype must be float64, the only precision of the oracle."""
     if device != "cpu":
         raise unknown("device of numpy", device, devices())
     if spec.dtype != "float64":

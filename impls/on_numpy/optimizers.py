@@ -1,4 +1,4 @@
-"""The optimizers' formulas in float64: the definition of `impls/optimizers.py`."""
+"""Formulas of the optimizers in float64, which define `impls/optimizers.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vocabench.impls.spec import Arrays
 
 
 class Updates:
-    """State of one optimizer over named parameters, which it changes in place."""
+    """State of one optimizer over named parameters, which it updates in place."""
 
     def __init__(self, optimizer: Optimizer, params: Arrays) -> None:
         self.optimizer = optimizer
@@ -20,7 +20,7 @@ class Updates:
         ]
 
     def apply(self, params: Arrays, grads: Arrays) -> None:
-        """One step: clip by the global norm, add weight decay, update."""
+        """Take one step: clip by the global norm, add weight decay, update."""
         settings = self.optimizer
         self.steps += 1
         scale = 1.0

@@ -1,4 +1,4 @@
-"""What the float64 definitions share: the NumPy side of the contract, and numerically safe logarithms."""
+"""Base class and numerically stable functions shared by the float64 definitions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vocabench.impls.spec import Arrays
 
 
 def log_softmax(scores: NDArray) -> NDArray:
-    """Along the last axis, shifted by the maximum so that no exponential overflows."""
+    """Compute the log softmax along the last axis, shifted by the maximum so that no exponential overflows."""
     shifted = scores - scores.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def mean_nll(log_probs_NV: NDArray, targets_N: NDArray) -> tuple[float, NDArray]:
-    """The mean of -log P(target), and its gradient by the scores below the softmax, (P - one-hot) / N."""
+    """Return the mean of -log P(target) and its gradient with respect to the scores, (P - one_hot) / N."""
     rows = np.arange(len(targets_N))
     dscores_NV = np.exp(log_probs_NV)
     dscores_NV[rows, targets_N] -= 1
@@ -28,40 +28,48 @@ def mean_nll(log_probs_NV: NDArray, targets_N: NDArray) -> tuple[float, NDArray]
 
 
 def sigmoid(scores: NDArray) -> NDArray:
-    """1 / (1 + exp(-x)), which no x overflows."""
+    """Compute 1 / (1 + exp(-x)) without overflow for any x."""
     return 0.5 * (1 + np.tanh(0.5 * scores))
 
 
 def log_sigmoid(scores: NDArray) -> NDArray:
-    """log(1 / (1 + exp(-x))), exact in both tails."""
+    """Compute log(1 / (1 + exp(-x))), accurately in both tails."""
     return np.minimum(scores, 0) - np.log1p(np.exp(-np.abs(scores)))
 
 
 def draw(probabilities_NV: NDArray, uniforms_N: NDArray) -> NDArray[np.int64]:
-    """(N,) the first column of each row whose cumulative probability exceeds the uniform number's share of the sum."""
+    """Draw a column (N,) for each row by inverting the cumulative distribution.
+
+    The result is the first column whose cumulative probability exceeds the row's sum times its uniform number.
+    """
     cumulative_NV = probabilities_NV.cumsum(axis=1)
     return (cumulative_NV > uniforms_N[:, None] * cumulative_NV[:, -1:]).argmax(axis=1)
 
 
 def best(scores_NV: NDArray, k: int) -> tuple[NDArray, NDArray]:
-    """Values and columns (N, K) of the k highest scores, or of all where there are fewer; ties by lower column."""
+    """Return the values and columns (N, K) of the k highest scores, or of all if there are fewer.
+
+    Ties are broken in favour of the lower column.
+    """
     k = min(k, scores_NV.shape[1])
     ids_NK = np.empty((len(scores_NV), k), np.int64)
     for ids_K, scores_V in zip(ids_NK, scores_NV, strict=True):
         kth = np.partition(scores_V, -k)[-k] if k else np.inf
-        reaching_X = np.flatnonzero(~(scores_V < kth))  # few, sorted in place of all; a NaN is among them
+        reaching_X = np.flatnonzero(~(scores_V < kth))  # sorting only these is faster; NaN is included
         ids_K[:] = reaching_X[np.argsort(-scores_V[reaching_X], kind="stable")[:k]]
     return np.take_along_axis(scores_NV, ids_NK, axis=1), ids_NK
 
 
 class OracleLayer(Layer):
-    """A layer in float64. A method's file gives its formulas: `_loss_and_grads` and `_log_probs`, where a target's
-    probability takes less than the whole distribution `_target_log_probs`, and where there are several levels `_beam`
-    and `_sample`."""
+    """Layer in float64.
+
+    The module of a method defines `_loss_and_grads` and `_log_probs`. It also defines `_target_log_probs` if the
+    probability of a target does not need the whole distribution, and `_beam` and `_sample` if there are several levels.
+    """
 
     @cached_property
     def params(self) -> Arrays:
-        """The initial ones, until others are loaded."""
+        """The current parameters, which are the initial ones until others are loaded."""
         drawn = self.spec.initial_parameters()
         return {name: value.astype(np.float64, copy=False) for name, value in drawn.items()}
 
@@ -72,15 +80,18 @@ class OracleLayer(Layer):
         self.params = {name: value.astype(np.float64) for name, value in params.items()}
 
     def share(self, params: Arrays) -> None:
-        """Read the very arrays of a model's `output.<name>`, which its optimizer changes in place."""
-        own = {name: value for name, value in params.items() if name.startswith("output.")}
-        self.params = {name.removeprefix("output."): value for name, value in own.items()}
+        """Share the arrays `output.<name>` of a model, which its optimizer updates in place."""
+        output = {name: value for name, value in params.items() if name.startswith("output.")}
+        self.params = {name.removeprefix("output."): value for name, value in output.items()}
 
     @abstractmethod
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
-        """The definition's loss with gradients written out by hand."""
+        """Return the loss of the definition, with gradients written by hand.
+
+        The gradients are those with respect to the hidden vectors (N, D) and to each parameter, by name.
+        """
 
     def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
         return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]

@@ -1,4 +1,4 @@
-"""The option `pairs`, which layers take that read which words follow each other in the training text."""
+"""The option `pairs` of layers that use which words follow each other in the training text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from vocabench.impls.structures import bigrams
 
 
 def pairs(asks: str) -> Table:
-    """The option itself, where the option `asks` asks for it by the value `bigram`."""
-    return Table(f"for {asks}={bigrams.NAME}: rows of a word, the word after it, and how often that was seen")
+    """Return the option. It is required if the option named `asks` has the value `bigram`."""
+    return Table(f"for {asks}={bigrams.NAME}: rows of a word, the word after it, and the count of the pair")
 
 
 def read_pairs(options: Mapping[str, object], asks: str, vocab: int) -> NDArray[np.int64] | None:
-    """(P, 3) its rows; None where they are not asked for.
+    """Return the rows (P, 3) of the option, or None if they are not required.
 
     Raises:
-        BadInput: They are asked for and missing, or given unasked, or cannot be.
+        BadInput: The rows are required but missing, given but not required, or invalid.
     """
     pairs_P3 = read_table("pairs", options["pairs"])
     if (options[asks] == bigrams.NAME) != (pairs_P3 is not None):

@@ -1,16 +1,19 @@
-"""What the losses over sampled words share: full softmax's parameters, trained on the target and S sampled words.
+"""Base of the losses over sampled words: parameters of full softmax, trained on the target and S sampled words.
 
-The S words are drawn once for all tokens of a batch. With s_w = h.W_w + b_w, what is compared is
+The S words are drawn once for all tokens of a batch. With s_w = h.W_w + b_w, the loss compares
 
     x_w = s_w - correction[w]
 
-where the correction (V,) is what the method takes off each word's score: the logarithm of how often w is expected among
-S drawn words, or nothing. S there is the option `samples`, however many ids a caller gives. The correction is made
-once, but for the sampler "bigram": its draws hang on the words before a batch's targets, and with these known each
-batch has a correction of its own; where nobody knows them it draws by the unigram alone. A sampled word that is the
-token's target is an accidental hit; with `remove_hits` that token leaves it out.
+The correction (V,) depends on the method. It is zero, or the logarithm of the expected number of occurrences of w among
+S drawn words. S is the option `samples` there, even if a caller passes another number of ids.
 
-Everything but the training loss is full softmax's: log-probabilities, top-k, sampling.
+The correction is computed once for all samplers but "bigram". The draws of "bigram" depend on the words before the
+targets of a batch. If these words are given, each batch has its own correction; otherwise the sampler draws from the
+unigram only.
+
+A sampled word that equals the target of a token is an accidental hit. With `remove_hits`, the token ignores it.
+
+Log-probabilities, top-k and sampling are those of full softmax. Only the training loss differs.
 """
 
 from __future__ import annotations
@@ -33,17 +36,17 @@ from vocabench.impls.structures.samplers import AliasTable, BigramSampler, Sampl
 
 def options(*, remove_hits: bool) -> dict[str, Option]:
     return {
-        "samples": Number(64, 1, 2**31, "sampled words S, the same for all tokens of a batch"),
-        "sampler": Choice("log_uniform", (*samplers.NAMES, bigrams.NAME), "what words are drawn by"),
-        "share": Number(0.5, 0.0, 0.999, "of the bigram in sampler=bigram; the rest is the unigram's"),
+        "samples": Number(64, 1, 2**31, "number S of sampled words, which all tokens of a batch share"),
+        "sampler": Choice("log_uniform", (*samplers.NAMES, bigrams.NAME), "distribution from which words are drawn"),
+        "share": Number(0.5, 0.0, 0.999, "weight of the bigram for sampler=bigram; the rest goes to the unigram"),
         "pairs": pairs("sampler"),
         "unique": Choice(False, (False, True), "draw until all S words are distinct"),
-        "remove_hits": Choice(remove_hits, (False, True), "leave out a sampled word that is the token's target"),
+        "remove_hits": Choice(remove_hits, (False, True), "ignore a sampled word that is the token's target"),
     }
 
 
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], *, corrected: bool = True) -> Arrays:
-    """The sampler's arrays, and what is taken off each word's score."""
+    """Return the arrays of the sampler, and the correction that is subtracted from the scores."""
     vocab, samples = len(counts_V), int(options["samples"])  # type: ignore[call-overload]
     unique, by_bigram = bool(options["unique"]), options["sampler"] == bigrams.NAME
     pairs_P3 = read_pairs(options, "sampler", vocab)
@@ -54,16 +57,16 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], *, cor
     name = "unigram" if by_bigram else str(options["sampler"])
     sampler = Sampler.of(samplers.probabilities(name, counts_V), unique=unique)
     correction_V = sampler.log_expected_counts(np.arange(vocab), samples) if corrected else np.zeros(vocab)
-    found = {
+    arrays = {
         "probability": sampler.probability_V,
         "alias_own": sampler.table.own_V,
         "alias": sampler.table.alias_V,
         "correction": correction_V,
     }
     if pairs_P3 is None:
-        return found
+        return arrays
     bigram = BigramSampler.of(pairs_P3, sampler)
-    return found | {"pair_begin": bigram.begin_V1, "pair_word": bigram.word_P, "pair_below": bigram.below_P1}
+    return arrays | {"pair_begin": bigram.begin_V1, "pair_word": bigram.word_P, "pair_below": bigram.below_P1}
 
 
 def _samples(spec: LayerSpec) -> int:
@@ -82,7 +85,7 @@ def _bigram_sampler(spec: LayerSpec) -> BigramSampler:
 
 
 def _draw_ids(spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """(S,) the words that a batch is held against."""
+    """Draw the words (S,) with which the targets of a batch are compared."""
     if before_N is None or spec.options["sampler"] != bigrams.NAME:
         return _sampler(spec).draw(rng, _samples(spec))
     return _bigram_sampler(spec).draw(rng, _samples(spec), before_N)
@@ -91,7 +94,7 @@ def _draw_ids(spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.in
 def _correction(
     spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None
 ) -> NDArray[np.float64] | None:
-    """(V,) what a batch that knows the words before takes off each word's score."""
+    """Return the correction (V,) of a batch that depends on the preceding words, or None if there is none."""
     if before_N is None or spec.options["sampler"] != bigrams.NAME:
         return None
     return _bigram_sampler(spec).log_expected_counts(_samples(spec), before_N)
@@ -104,7 +107,7 @@ CORRECTION = Extra(_correction, for_each_word=True)
 def least_work(
     spec: LayerSpec, targets_N: NDArray[np.int64], sampled_ids: NDArray[np.int64], correction: NDArray | None = None
 ) -> LeastWork:
-    """A word that was drawn twice is scored once."""
+    """Count the targets and the distinct sampled words; a word that was drawn twice is scored once."""
     sampled_S, tokens = np.unique(sampled_ids), len(targets_N)
     rows = len(np.union1d(targets_N, sampled_S))
     multiply_adds = tokens * (1 + len(sampled_S)) * spec.dim
@@ -113,12 +116,16 @@ def least_work(
 
 
 class SampledLayer(full_softmax.FullSoftmax):
-    """A method's file gives its formula, `_contrast`."""
+    """Layer with a loss over sampled words, which the module of a method defines in `_contrast`."""
 
     @abstractmethod
     def _contrast(self, target_N: NDArray, sampled_NS: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-        """(N,) losses of the tokens from x of their targets and of the sampled words, which is -inf where one is left
-        out, and the derivatives by both."""
+        """Return the losses (N,) and their derivatives with respect to `target_N` and `sampled_NS`.
+
+        Args:
+            target_N: x of the targets.
+            sampled_NS: x of the sampled words, -inf for ignored ones.
+        """
 
     def _loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
@@ -145,5 +152,5 @@ class SampledLayer(full_softmax.FullSoftmax):
         return float(losses_N.mean()), dhidden_ND, grads
 
     def _shift(self) -> NDArray | float:
-        """What is taken off every score besides the correction."""
+        """Return what is subtracted from all scores in addition to the correction."""
         return self.params.get("log_normaliser", 0.0)

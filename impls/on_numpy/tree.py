@@ -1,11 +1,12 @@
-"""A binary tree over words as an output layer, in float64: what Huffman's tree and any other share.
+"""Softmax over a binary tree of words in float64, shared by Huffman trees and all other binary trees.
 
-On its way from the root, a leaf turns left at an inner node with probability sigma(r.h + b) and right with
-sigma(-r.h - b), so that the leaves' probabilities sum to one without any normaliser:
+Each leaf is reached from the root by a sequence of turns. At an inner node with vector r and bias b, the probability of
+turning left is sigma(r.h + b), and that of turning right is sigma(-r.h - b). Therefore
 
     log P(leaf | h) = sum over the inner nodes of its path of log sigma(sign . (r.h + b))
 
-A word is one leaf, or several, whose probabilities are summed.
+where sign is +1 for a left turn and -1 for a right turn. The probabilities of the leaves sum to one without a
+normalizer. A word is one leaf, or several leaves whose probabilities are summed.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from vocabench.impls.structures.trees import leaves_of_words, words_of_leaves
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
-    """The inner nodes on each target's way, one that its several codes share counted once."""
+    """Count the inner nodes on the paths to each target; a node that several codes of a word share counts once."""
     words, tokens_W = np.unique(targets_N, return_counts=True)
     leaf_WM = leaves_of_words(words_of_leaves(spec.structure, spec.vocab))[words]
     on_way_WML = (spec.structure["sign"][leaf_WM] != 0) & (leaf_WM >= 0)[:, :, None]
     row_P = np.nonzero(on_way_WML)[0]
     visited_P2 = np.unique(np.stack([row_P, spec.structure["index"][leaf_WM][on_way_WML]], axis=1), axis=0)
     multiply_adds = float(tokens_W[visited_P2[:, 0]].sum()) * spec.dim
-    numbers = sum(math.prod(shape[1:]) for shape in spec.parameter_shapes().values())  # of a node
+    node_values = sum(math.prod(shape[1:]) for shape in spec.parameter_shapes().values())
     nodes = len(np.unique(visited_P2[:, 1]))
-    return cost.least(spec, len(targets_N), multiply_adds=multiply_adds, parameters=nodes * numbers)
+    return cost.least(spec, len(targets_N), multiply_adds=multiply_adds, parameters=nodes * node_values)
 
 
 class TreeSoftmax(OracleLayer):
-    """Parameters: `node_weight` (nodes, D), and where the method has it `node_bias` (nodes,)."""
+    """Layer over a binary tree, with parameters `node_weight` (nodes, D) and, in some methods, `node_bias` (nodes,)."""
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
@@ -48,14 +49,15 @@ class TreeSoftmax(OracleLayer):
         self.leaf_VM = leaves_of_words(words_of_leaves(spec.structure, spec.vocab))
 
     def _scores(self, hidden_ND: NDArray) -> NDArray:
-        """(N, nodes)."""
+        """Compute the scores (N, nodes) of the inner nodes."""
         return hidden_ND.astype(np.float64) @ self.params["node_weight"].T + self.params.get("node_bias", 0.0)
 
     def _leaf_log_probs(self, hidden_ND: NDArray) -> NDArray:
-        # Level by level: a child's prefix is its parent's plus one turn. O(V D) a token, never (N, V, L).
+        # Level by level: the prefix of a child is that of its parent plus one turn. This takes O(V D) per token and
+        # never allocates (N, V, L).
         leaves = self.leaves
         scores_NM = self._scores(hidden_ND)
-        prefix = np.zeros((len(hidden_ND), 2 * leaves - 1))  # leaves, then inner nodes, as `children` counts them
+        prefix = np.zeros((len(hidden_ND), 2 * leaves - 1))  # leaves, then inner nodes, numbered as in `children`
         for nodes in self.levels:
             left, right = self.children[nodes, 0], self.children[nodes, 1]
             prefix[:, left] = prefix[:, leaves + nodes] + log_sigmoid(scores_NM[:, nodes])
@@ -69,8 +71,8 @@ class TreeSoftmax(OracleLayer):
 
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
         if self.leaf_VM.shape[1] > 1:
-            return self._topk(hidden_ND, k)  # a word whose leaves are only in part among the prefixes has no value
-        # Level by level: children of the prefixes followed, and words reached before, compete for `width` places.
+            return self._topk(hidden_ND, k)  # a kept prefix need not hold all leaves of a word
+        # Level by level: children of the kept prefixes compete with words reached before for `width` places.
         leaves = self.leaves
         scores_NM = self._scores(hidden_ND)
         value_NW, node_NW = np.zeros((len(hidden_ND), 1)), np.full((len(hidden_ND), 1), 2 * leaves - 2)  # the root
@@ -101,8 +103,8 @@ class TreeSoftmax(OracleLayer):
         return words_of_leaves(self.spec.structure, self.spec.vocab)[node_N]
 
     def _codes(self, hidden_ND: NDArray, targets_N: NDArray) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-        """Of each target's M codes: index and sign (N, M, L), log-probabilities of the turns (N, M, L), of the codes
-        (N, M)."""
+        """Return for each target's M codes: inner nodes, signs and log-probabilities of the turns, all (N, M, L), and
+        log-probabilities of the codes (N, M)."""
         leaf_NM = self.leaf_VM[targets_N]
         index_NML, sign_NML = self.index_FL[leaf_NM], self.sign_FL[leaf_NM]
         scores_NML = np.einsum("nd,nmld->nml", hidden_ND, self.params["node_weight"][index_NML])
@@ -121,8 +123,8 @@ class TreeSoftmax(OracleLayer):
         hidden_ND = hidden_ND.astype(np.float64)
         index_NML, sign_NML, log_turn_NML, log_code_NM = self._codes(hidden_ND, targets_N)
         log_probs_N = np.logaddexp.reduce(log_code_NM, axis=1)
-        share_NM = np.exp(log_code_NM - log_probs_N[:, None])  # of the word's probability that a code has
-        # d/dx of -log sigma(sx) = -s (1 - sigma(sx)); the sign is 0 beyond the code's end.
+        share_NM = np.exp(log_code_NM - log_probs_N[:, None])  # share of each code in the word's probability
+        # d/dx of -log sigma(sx) = -s (1 - sigma(sx)); the sign is 0 beyond the end of a code.
         dscores_NML = share_NM[:, :, None] * -sign_NML * -np.expm1(log_turn_NML) / len(targets_N)
         dhidden_ND = np.einsum("nml,nmld->nd", dscores_NML, self.params["node_weight"][index_NML])
         grads = {name: np.zeros_like(value) for name, value in self.params.items()}

@@ -1,7 +1,7 @@
-"""Pairs of words that follow each other in a text: their counts, and what they tell of which words are alike.
+"""Pairs of adjacent words in a text: their counts, and word vectors derived from them.
 
-Words that have the same words to their left and right can stand for each other, so that a softmax does well to hold
-them in one class. To see that takes no model: a pass over the text and a few seconds.
+Words with the same neighbours on the left and right are interchangeable, and a class-based softmax profits from having
+them in one class. Finding them needs no model: one pass over the text takes a few seconds.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from scipy import sparse
 
 from vocabench.impls.errors import BadInput
 
-NAME = "bigram"  # of the value by which options ask for pairs
+NAME = "bigram"  # option value that requires pairs
 
-_NEIGHBOURS = 1000  # the most frequent words, on either side; what stands next to rarer ones is too little to tell
+_NEIGHBOURS = 1000  # most frequent words used as neighbours, on either side; rarer ones are not informative
 _WIDTH = 64
 
 
 def count_pairs(ids_T: NDArray[np.integer], vocab: int) -> NDArray[np.int64]:
-    """(P, 3) of the pairs of words that follow each other in a text the word before, the word, and how often."""
+    """Return rows (P, 3) of a word, the word after it, and the count of the pair in a text."""
     pair_P, count_P = np.unique(ids_T[:-1].astype(np.int64) * vocab + ids_T[1:], return_counts=True)
     return np.stack([*np.divmod(pair_P, vocab), count_P], axis=1)
 
 
 def check_pairs(pairs_P3: NDArray, vocab: int) -> NDArray[np.int64]:
-    """`pairs_P3` as whole numbers, once its words are found to be in the vocabulary and its counts above 0."""
+    """Return `pairs_P3` as int64 after checking that words are in the vocabulary and counts above 0."""
     if pairs_P3.ndim != 2 or pairs_P3.shape[1] != 3 or not len(pairs_P3):
         raise BadInput(f"option pairs has shape {pairs_P3.shape}: allowed: (P, 3) with P from 1")
     wrong_P = ((pairs_P3 < [0, 0, 1]) | (pairs_P3 % 1 != 0)).any(axis=1) | (pairs_P3[:, :2] >= vocab).any(axis=1)
@@ -41,12 +41,12 @@ def check_pairs(pairs_P3: NDArray, vocab: int) -> NDArray[np.int64]:
 
 
 def vectors(pairs_P3: NDArray[np.int64], counts_V: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(V, E) vectors of the words, near each other in direction where the same words stand next to them.
+    """Return word vectors (V, E) that point in similar directions for words with the same neighbours.
 
-    The positive pointwise mutual information of a word with each of the most frequent words to its left, and with each
-    to its right (Bullinaria and Levy 2007, doi 10.3758/BF03193020); of these columns the main directions, by the square
-    roots of the singular values (Levy, Goldberg and Dagan 2015, equation 8). Zeros for a word that none of them
-    stands next to.
+    A word is first described by its positive pointwise mutual information with each of the most frequent words as left
+    and as right neighbour (Bullinaria and Levy 2007, doi 10.3758/BF03193020). The vectors are the main directions of
+    these columns, scaled by the square roots of the singular values (Levy, Goldberg and Dagan 2015, equation 8). Words
+    without such neighbours have zero vectors.
     """
     vocab = len(counts_V)
     frequent_K = np.argsort(-counts_V, kind="stable")[:_NEIGHBOURS]
@@ -59,7 +59,7 @@ def vectors(pairs_P3: NDArray[np.int64], counts_V: NDArray[np.int64]) -> NDArray
         _information(before_P, column_V[word_P], count_P, shape),
     )
     information_VK = sparse.hstack(sides, format="csr")
-    squares, directions = np.linalg.eigh((information_VK.T @ information_VK).toarray())  # rising
+    squares, directions = np.linalg.eigh((information_VK.T @ information_VK).toarray())  # ascending
     kept = squares > 1e-9 * max(squares[-1], 1e-300)
     kept[:-_WIDTH] = False
     return information_VK @ (directions[:, kept] * squares[kept] ** -0.25)
@@ -68,8 +68,11 @@ def vectors(pairs_P3: NDArray[np.int64], counts_V: NDArray[np.int64]) -> NDArray
 def _information(
     row_P: NDArray[np.int64], column_P: NDArray[np.int64], count_P: NDArray[np.int64], shape: tuple[int, int]
 ) -> sparse.csr_array:
-    """log of how many times oftener a pair was seen than if its two words had nothing to do with each other; 0 where it
-    was seen less often, or has no column (-1)."""
+    """Return the positive pointwise mutual information of pairs.
+
+    This is the logarithm of the count of a pair over the count expected for independent words. It is 0 if it would be
+    negative, or if the pair has no column (-1).
+    """
     known_P = column_P >= 0
     seen = sparse.coo_array((count_P[known_P].astype(np.float64), (row_P[known_P], column_P[known_P])), shape=shape)
     seen.sum_duplicates()

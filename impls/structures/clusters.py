@@ -1,4 +1,4 @@
-"""Clusters of words for two-level layers: their limits, algorithm 1 of SOHSM (Shen et al. 2017), and slots."""
+"""Clusters of words for two-level layers: limits, algorithm 1 of SOHSM (Shen et al. 2017), and slots."""
 
 from __future__ import annotations
 
@@ -10,22 +10,29 @@ from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput
 
-_BLOCK_FLOATS = (
-    4_000_000  # scores looked at together: small enough for the cache of the allocator, large enough for NumPy
-)
+# Scores per block: few enough for the cache of the allocator, enough for NumPy to be efficient.
+_BLOCK_FLOATS = 4_000_000
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many clusters there are, and how much each may hold."""
+    """Number of clusters, and limits of each of them.
+
+    Attributes:
+        clusters: Number of clusters.
+        words: Largest number of words in a cluster.
+        frequency: Share of all tokens from which on a cluster takes no further word.
+    """
 
     clusters: int
-    words: int  # at most so many words in a cluster
-    frequency: float  # a cluster with at least this share of all tokens takes no further word
+    words: int
+    frequency: float
 
 
 def limits(vocab: int, *, gamma: float, budget: float, clusters: int = 0) -> Limits:
-    """C = ceil(sqrt V) clusters (or `clusters`) of at most floor(gamma sqrt V) words each (or gamma V / C).
+    """Return limits for C = ceil(sqrt V) clusters of at most floor(gamma sqrt V) words each.
+
+    With `clusters`, there are that many clusters of at most floor(gamma V / clusters) words each.
 
     Raises:
         BadInput: The clusters have no room for the vocabulary.
@@ -43,15 +50,15 @@ def limits(vocab: int, *, gamma: float, budget: float, clusters: int = 0) -> Lim
 def organize(
     scores_VC: NDArray[np.floating], counts_V: NDArray[np.int64], bounds: Limits, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Algorithm 1: words by falling count, each to its best cluster with room; returns the cluster of each word (V,).
+    """Assign words to clusters (V,) by algorithm 1: each word, by descending count, goes to its best cluster with room.
 
-    A cluster has room while its size is below the cap and its share of the tokens is below the budget, both before
-    the word is added. Where the budget has closed every cluster (a small vocabulary), size alone decides. Equal scores
-    are broken at random, or words not seen yet would pile up in the first clusters. When only as many words are left as
-    there are empty clusters, each of these gets one: the probability of an empty cluster would be lost to all words.
+    A cluster has room while its size is below the limit and its share of the tokens is below the budget, both before
+    the word is added. If the budget has closed all clusters, as in a small vocabulary, only the size counts. Ties are
+    broken at random; otherwise unseen words would accumulate in the first clusters. As soon as only as many words are
+    left as there are empty clusters, each of these gets one, because the probability of an empty cluster would be lost.
 
-    Words are taken in blocks: within a block the best clusters are found at once, and found anew for the rest of it
-    only when a cluster closes, which happens at most once a cluster.
+    Words are processed in blocks. The best clusters of a block are found at once. They are recomputed for the rest of
+    the block only when a cluster closes, which happens at most once per cluster.
     """
     vocab, clusters = scores_VC.shape
     order = np.argsort(-counts_V, kind="stable")
@@ -83,7 +90,8 @@ def organize(
                 open_C[cluster] = False
                 break
         start += taken
-        # After a closing, most of a block is scored again: halve it while clusters close fast, grow it back slowly.
+        # After a cluster closes, most of a block is scored again. Shrink blocks while clusters close fast, and grow
+        # them slowly.
         block = max(64, 2 * taken) if taken < len(words) else min(2 * block, max(64, _BLOCK_FLOATS // clusters))
         if start < vocab and not open_C.any():
             by_size_only = True
@@ -92,22 +100,22 @@ def organize(
 
 
 def _best(scores_RC: NDArray[np.floating], open_C: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """The open cluster with the highest score in each row, one of the highest at random where several are equal."""
+    """Return the open cluster with the highest score in each row, with ties broken at random."""
     candidates = np.flatnonzero(open_C)
     scores = scores_RC[:, candidates].astype(np.float64 if scores_RC.dtype == np.float64 else np.float32)
-    top = scores == scores.max(axis=1, keepdims=True)
-    best = top.argmax(axis=1)
-    tied = np.flatnonzero(top.sum(axis=1) > 1)
+    is_best = scores == scores.max(axis=1, keepdims=True)
+    best = is_best.argmax(axis=1)
+    tied = np.flatnonzero(is_best.sum(axis=1) > 1)
     if len(tied):
-        best[tied] = np.where(top[tied], rng.random((len(tied), len(candidates))), -1.0).argmax(axis=1)
+        best[tied] = np.where(is_best[tied], rng.random((len(tied), len(candidates))), -1.0).argmax(axis=1)
     return candidates[best]
 
 
 def random_clusters(counts_V: NDArray[np.int64], bounds: Limits, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Clusters that keep the limits, none of them empty, and are random otherwise: where self-organization starts."""
+    """Draw random clusters (V,) within the limits, none of them empty, from which self-organization starts."""
     vocab = len(counts_V)
     share_V = counts_V / counts_V.sum()
-    # Drawing one cluster a word and falling back along a random ring needs no (V, C) scores.
+    # Drawing one open cluster per word needs no (V, C) scores.
     size_C = np.zeros(bounds.clusters, dtype=np.int64)
     frequency_C = np.zeros(bounds.clusters)
     open_clusters = list(range(bounds.clusters))
@@ -134,7 +142,7 @@ def random_clusters(counts_V: NDArray[np.int64], bounds: Limits, rng: np.random.
 
 
 def slots(cluster_V: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:
-    """(V,) position of each word within its cluster, in vocabulary order: where it stands in a (C, S) slab."""
+    """Return the position (V,) of each word in its cluster, in vocabulary order, which is its slot in a (C, S) slab."""
     order = np.argsort(cluster_V, kind="stable")
     sizes = np.bincount(cluster_V, minlength=clusters)
     first = np.cumsum(sizes) - sizes
@@ -144,27 +152,27 @@ def slots(cluster_V: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:
 
 
 def slab_width(words: int) -> int:
-    """S: slots for clusters of at most so many words; products want rows of whole 16 or 32 bytes."""
+    """Return the slots S for clusters of up to `words` words, since products are faster on rows aligned to 16 bytes."""
     return -(-words // 8) * 8
 
 
 def words_by_slot(
     cluster_V: NDArray[np.int64], slot_V: NDArray[np.int64], clusters: int, width: int, *, empty: int
 ) -> NDArray[np.int64]:
-    """(C, S) the word in each slot, or `empty` where there is none."""
+    """Return the word (C, S) in each slot, or `empty` for slots without a word."""
     words_CS = np.full((clusters, width), empty, dtype=np.int64)
     words_CS[cluster_V, slot_V] = np.arange(len(cluster_V))
     return words_CS
 
 
 def check_partition(cluster_V: NDArray, vocab: int, clusters: int | None = None) -> NDArray[np.int64]:
-    """`cluster_V` as int64, once found to give each of `vocab` words one of `clusters` clusters.
+    """Return `cluster_V` as int64 after checking that it assigns each of `vocab` words to one of `clusters` clusters.
 
-    Where their number is left out it is that of the highest, and none below may be empty: its probability would be
-    lost to all words.
+    Without `clusters`, their number follows from the highest one, and none may be empty, because the probability of an
+    empty cluster would be lost.
 
     Raises:
-        BadInput: It does not.
+        BadInput: The assignment is invalid.
     """
     array = np.asarray(cluster_V)
     if array.shape != (vocab,) or array.dtype.kind not in "iu":

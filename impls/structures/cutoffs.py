@@ -1,20 +1,22 @@
-"""Where adaptive softmax cuts the vocabulary: a head of frequent words and tails of ever rarer ones.
+"""Cutoffs of adaptive softmax: a head of frequent words, followed by tails of increasingly rare words.
 
-Grave et al. (2017, section 4) model the time of scoring k words for B tokens as g(k, B) = max(c + l k0 B0, c + l k B):
-a call costs c whatever it does, small products are no faster than one of k0 words and B0 tokens, and beyond that time
-grows with the product. The same here, counted in what one more word costs for one token at full width D, forward and
-backward, with two terms that matter once a tail's vectors are narrow. For k words of width w D and B tokens,
+Grave et al. (2017, section 4) model the time of scoring k words for B tokens as g(k, B) = max(c + l k0 B0, c + l k B).
+A call has a fixed cost c, small products are no faster than one of k0 words and B0 tokens, and beyond that the time
+grows with the product. The model here is the same, with two more terms that matter for narrow tails. The unit of cost
+is one more word for one token at full width D, forward and backward. For k words of width w D and B tokens,
 
-    g(k, B, w) = CALL + k (w max(B, FEW) + LOGIT B) + w D B  where the hidden vectors are projected to w D first
+    g(k, B, w) = CALL + k (w max(B, FEW) + LOGIT B) + w D B
 
-FEW stands for k0 B0: a word's vector and its gradient move through memory even where hardly a token meets them. LOGIT
-is the softmax itself, whose passes over a logit do not shrink with the width. With head h, tails t and their shares p
-of the tokens, one step costs
+where the last term is the projection of the hidden vectors to w D, which only tails have. FEW corresponds to k0 B0: the
+vector of a word and its gradient move through memory even for very few tokens. LOGIT is the softmax itself, whose
+passes over a logit do not get cheaper with the width. With head h, tails t and their shares p of the tokens, one step
+costs
 
     g(h + tails, B, 1) + sum over the tails of g(t_i, p_i B, div_value^-(i + 1))
 
-and dynamic programming over the cuts finds the least of it: where the tails after a cut begin does not depend on the
-cuts before. Time alone would leave some hundred words at full width, so the head is held to a share of the tokens.
+The minimum is found by dynamic programming over the cuts, since the best tails after a cut do not depend on the cuts
+before it. The time alone would favour a head of about a hundred words, so the head must cover a given share of the
+tokens.
 """
 
 from __future__ import annotations
@@ -27,28 +29,28 @@ from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput
 
-# Rounded from timings of PyTorch's linear and cross_entropy, forward and backward, float32 on two CPU cores, D = 512:
-# a word costs one token 27 ns at 2,560 tokens and 2,000 to 8,000 words; at width 8 and 512 tokens still 10 ns.
+# Rounded from timings of PyTorch's linear and cross_entropy, forward and backward, float32 on two CPU cores, D = 512.
+# A word costs 27 ns per token with 2,560 tokens and 2,000 to 8,000 words, and still 10 ns at width 8 with 512 tokens.
 CALL = 20_000.0
 FEW = 32.0
 LOGIT = 0.4
 
-HEAD_SHARE = 0.7  # about what the paper's own head on text8 covers, 2,000 of 44,000 words
+HEAD_SHARE = 0.7  # about the share of the paper's head on text8, which has 2,000 of 44,000 words
 
-# The batch and width that the choice is made for: those of the suites. A layer is cut before its width is known.
+# Batch and width assumed for the choice, as in the suites. The cutoffs are chosen before the width is known.
 TOKENS = 2560
 WIDTH = 512
 
-MOST_TAILS = 4  # the paper finds hardly any gain beyond five clusters, which is a head and four tails
-_MOST_CUTS = 400  # places where a cut may fall; all of them up to that many words
+MOST_TAILS = 4  # the paper finds little gain beyond five clusters, that is, a head and four tails
+_MOST_CUTS = 400  # most candidate positions of a cut; smaller vocabularies consider all positions
 
 
 def choose(counts_V: NDArray[np.int64], div_value: float) -> list[int]:
-    """The cheapest cutoffs, rising: the size of the head, then the end of each tail but the last; [] for no tail.
+    """Choose the cheapest cutoffs: the size of the head, then the end of each tail but the last; [] for no tail.
 
     Args:
-        counts_V: In falling order.
-        div_value: What the width is divided by from one tail to the next.
+        counts_V: Word counts in descending order.
+        div_value: Factor by which the width shrinks from one tail to the next.
     """
     vocab = len(counts_V)
     cuts = _places(vocab)
@@ -57,7 +59,7 @@ def choose(counts_V: NDArray[np.int64], div_value: float) -> list[int]:
 
     best, chosen = head_cost(vocab, 0), []
     for tails in range(1, min(MOST_TAILS, vocab - 1) + 1):
-        # From the last tail back: cost_G of all words from a cut on, and where the next tail begins.
+        # From the last tail backward: the cost of all words after a cut, and the start of the next tail.
         cost_G = np.full(len(cuts), np.inf)
         cost_G[-1] = 0.0
         follows: list[NDArray[np.int64]] = []
@@ -79,25 +81,25 @@ def choose(counts_V: NDArray[np.int64], div_value: float) -> list[int]:
 
 
 def _places(vocab: int) -> NDArray[np.int64]:
-    """(G,) rising: where a cut may fall, the last one being the end. Even steps in the logarithm of the rank."""
+    """Return candidate cuts (G,), ascending, evenly spaced in the logarithm of the rank. The last one is the end."""
     if vocab <= _MOST_CUTS:
         return np.arange(1, vocab + 1)
     return np.unique(np.geomspace(1, vocab, _MOST_CUTS).round().astype(np.int64))
 
 
 def head_cost(words: NDArray[np.int64] | int, tails: int) -> NDArray:
-    """Of the head's words and its entries for the tails."""
+    """Return the cost of the words of the head and of its entries for the tails."""
     return CALL + (np.asarray(words) + tails) * (1 + LOGIT) * TOKENS
 
 
 def tail_cost(words: NDArray[np.int64], share: NDArray[np.floating], width: float) -> NDArray:
-    """Of tails of `words` words with that share of the tokens and that share of the full width."""
+    """Return the cost of tails, given their share of the tokens and their width as a share of the full width."""
     tokens = share * TOKENS
     return CALL + words * (width * np.maximum(tokens, FEW) + LOGIT * tokens) + width * WIDTH * tokens
 
 
 def check(cutoffs: Sequence[int], vocab: int) -> list[int]:
-    """`cutoffs`, once each is found to leave a word for the last tail."""
+    """Return `cutoffs` as a list after checking that they leave a word for the last tail."""
     if cutoffs and cutoffs[-1] >= vocab:
         raise BadInput(f"option cutoffs={list(cutoffs)}: allowed: below {vocab}, the vocabulary")
     return list(cutoffs)
@@ -105,14 +107,15 @@ def check(cutoffs: Sequence[int], vocab: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Bands:
-    """Head and tails as the frameworks' layers hold them: words by id inside, so that ties of equal scores and
-    cumulative sums run in the order of ids.
+    """Head and tails in the order used by the frameworks' layers.
+
+    Words are sorted by id within a band, so that ties and cumulative sums follow the order of ids.
 
     Attributes:
-        words: The ids of the head, then of each tail, each rising.
-        by_count: For each, which of its words by falling count stands at each place by id.
-        band: (V,) of each word: 0 the head, i + 1 tail i.
-        place: (V,) of each word within its band.
+        words: Word ids of the head, then of each tail, ascending.
+        by_count: For each band, the rank by descending count of the word at each position.
+        band: Band (V,) of each word: 0 for the head, i + 1 for tail i.
+        place: Position (V,) of each word in its band.
     """
 
     words: list[NDArray[np.int64]]
@@ -122,10 +125,10 @@ class Bands:
 
     @classmethod
     def of(cls, order_V: NDArray[np.int64], ends: NDArray[np.int64]) -> Bands:
-        """From the words by falling count, and where the head and each tail end."""
+        """Build bands from the words by descending count and the ends of the head and of each tail."""
         parts = np.split(order_V, ends[:-1])
         by_count = [np.argsort(part) for part in parts]
-        words = [part[by] for part, by in zip(parts, by_count, strict=True)]
+        words = [part[ranks] for part, ranks in zip(parts, by_count, strict=True)]
         band_V, place_V = np.empty_like(order_V), np.empty_like(order_V)
         for number, part in enumerate(words):
             band_V[part], place_V[part] = number, np.arange(len(part))
@@ -140,7 +143,7 @@ class Bands:
         return len(self.words) - 1
 
     def rows(self, name: str) -> NDArray[np.int64] | None:
-        """Which canonical row stands at each row of a layer's parameter; None where they are the same."""
+        """Return the canonical row of each row of a parameter in a layer, or None if they are the same."""
         if name == "head_weight":
             return np.concatenate([self.by_count[0], self.head + np.arange(self.tails)])
         if name.endswith("_weight"):

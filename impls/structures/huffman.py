@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class HuffmanTree:
-    """A full binary tree over V words with V-1 inner nodes in order of creation, so that the last one is the root.
+    """Full binary tree over V words with V-1 inner nodes in order of creation, so that the last one is the root.
 
     Attributes:
-        children: (V-1, 2) left and right child of each inner node; a word is its id, inner node j is V + j.
-        code_length: (V,) edges from the root to each word.
-        index: (V, L) inner nodes on the way from the root, 0 beyond the code's length.
-        sign: (V, L) int8: +1 where the path turns left, -1 where it turns right, 0 beyond the code's length.
+        children: Left and right child (V-1, 2) of each inner node. A word has its id, and inner node j has V + j.
+        code_length: Number of edges (V,) from the root to each word.
+        index: Inner nodes (V, L) on the path from the root, 0 beyond the end of a code.
+        sign: Turns (V, L) of the path: +1 for left, -1 for right, 0 beyond the end of a code.
     """
 
     children: NDArray[np.int64]
@@ -28,8 +28,8 @@ class HuffmanTree:
 def build(counts_V: NDArray[np.int64]) -> HuffmanTree:
     """Merge the two least frequent nodes until one is left; the less frequent becomes the left child.
 
-    Ties go to the node that was created first, words counting as created in the order of their ids. Both the sorted
-    words and the inner nodes (whose counts never fall) are queues, so that after sorting the work is O(V).
+    Ties go to the node that was created first; words count as created in the order of their ids. The sorted words and
+    the inner nodes, whose counts never decrease, form two queues. After sorting, the work is therefore O(V).
     """
     return from_children(_merge(counts_V))
 
@@ -60,7 +60,7 @@ def _merge(counts_V: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def from_children(children: NDArray[np.int64]) -> HuffmanTree:
-    """Codes of a full binary tree given as in `HuffmanTree.children`."""
+    """Compute the codes of a full binary tree in the format of `HuffmanTree.children`."""
     nodes = len(children)
     vocab = nodes + 1
     parent = np.full(vocab + nodes, -1, dtype=np.int64)
@@ -69,7 +69,7 @@ def from_children(children: NDArray[np.int64]) -> HuffmanTree:
         parent[children[:, column]] = np.arange(nodes)
         side[children[:, column]] = sign
 
-    steps, turns = [], []  # from the word up to the root, all words at once
+    steps, turns = [], []  # from the words up to the root, for all words at once
     here = np.arange(vocab)
     while (parent[here] >= 0).any():
         up = parent[here]
@@ -89,20 +89,22 @@ def from_children(children: NDArray[np.int64]) -> HuffmanTree:
 
 
 def levels(children: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Inner nodes by depth, the root first: the order in which prefixes of codes can be scored level by level."""
+    """Return the inner nodes of each depth, the root first, which allows scoring prefixes level by level."""
     nodes = len(children)
     vocab = nodes + 1
-    found, here = [], np.array([nodes - 1])
+    by_depth, here = [], np.array([nodes - 1])
     while len(here):
-        found.append(here)
+        by_depth.append(here)
         below = children[here].ravel()
         here = below[below >= vocab] - vocab
-    return found
+    return by_depth
 
 
 def places(children: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(V,) where each word stands when they are read off the tree from left to right, so that the words below any inner
-    node stand side by side."""
+    """Return the position (V,) of each word from left to right in the tree.
+
+    The words below an inner node have adjacent positions.
+    """
     vocab = len(children) + 1
     by_depth = levels(children)
     words, first = np.ones(2 * vocab - 1, dtype=np.int64), np.zeros(2 * vocab - 1, dtype=np.int64)
@@ -117,14 +119,15 @@ def places(children: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class NearRoot:
-    """The M inner nodes nearest the root, those created last, and what hangs below them: words and subtrees.
+    """The M inner nodes nearest to the root, which were created last, and the words and subtrees below them.
 
     Attributes:
-        first: The first of the M nodes; they are numbered from it to the root.
-        words: (A,) ids of the words that hang directly below, rising.
-        subtrees: (B,) inner nodes that hang directly below.
-        turns: (2M, A + B) 1 where the way to a column's word or subtree turns left (first M rows) or right (last M) at
-            a node, else 0; so a prefix's log-probability is a product with the turns' log-probabilities.
+        first: First of the M nodes, which are numbered consecutively up to the root.
+        words: Ids (A,) of the words directly below these nodes, ascending.
+        subtrees: Inner nodes (B,) directly below these nodes.
+        turns: Matrix (2M, A + B) with a 1 where the path to the word or subtree of a column turns left (first M rows)
+            or right (last M rows) at a node, else 0. The log-probabilities of prefixes are therefore a product of the
+            log-probabilities of turns with this matrix.
     """
 
     first: int
@@ -134,12 +137,12 @@ class NearRoot:
 
     @property
     def exits(self) -> NDArray[np.int64]:
-        """(A + B,) what the columns of `turns` lead to, by the numbers that children have: subtrees after all words."""
+        """The words and subtrees (A + B,) of the columns of `turns`, numbered as in `HuffmanTree.children`."""
         return np.concatenate([self.words, self.subtrees + self.first + len(self.turns) // 2 + 1])
 
 
 def near_root(children: NDArray[np.int64], most: int) -> NearRoot:
-    """`NearRoot` of min(most, V-1) nodes."""
+    """Return the `NearRoot` of min(most, V-1) nodes."""
     nodes = len(children)
     vocab, count = nodes + 1, min(most, nodes)
     first = nodes - count

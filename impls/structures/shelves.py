@@ -1,8 +1,8 @@
-"""How the members of groups of very different size lie in memory: slabs for groups of about the same size.
+"""Memory layout of groups with very different sizes: slabs for groups of about the same size.
 
-One slab of all groups is as wide as the largest one, which for classes by count is hundreds of times the smallest. So
-groups are put on shelves: a shelf holds groups of which none is more than three times as large as another, beyond the
-smallest width that is worth a shelf of its own, and is a (G, S, ...) slab.
+A single slab of all groups is as wide as the largest group, which can be hundreds of times the size of the smallest one
+in classes by count. Groups are therefore put on shelves, each of which is a (G, S, ...) slab. No group of a shelf is
+more than three times as large as another, except that all groups below a small size share a shelf.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vocabench.impls.structures import clusters
 
-_RATIO = 3  # of the largest to the smallest group of a shelf
+_RATIO = 3  # largest ratio of the group sizes of a shelf
 _SMALL = 32  # groups up to this size share a shelf
 
 
@@ -23,9 +23,9 @@ class Shelf:
     """Groups of about the same size.
 
     Attributes:
-        groups_G: Their numbers, rising.
-        member_GS: The member in each slot, those of a group by rising number; -1 where the slot is empty.
-        share: Of the weight of all members.
+        groups_G: Numbers of the groups, ascending.
+        member_GS: Member in each slot, ascending within a group; -1 for empty slots.
+        share: Share of the members of the shelf in the total weight.
     """
 
     groups_G: NDArray[np.int64]
@@ -39,13 +39,13 @@ class Shelf:
 
 @dataclass(frozen=True)
 class Shelves:
-    """Every member's place.
+    """Shelves of all groups, with the position of each member.
 
     Attributes:
-        shelves: The narrow first.
-        group_M: The group of each member.
-        shelf_M, row_M, slot_M: Where it stands: on which shelf, in which of its rows (a group each), at which place.
-        groups: How many groups there are, none of them empty.
+        shelves: Shelves, from narrow to wide.
+        group_M: Group of each member.
+        shelf_M, row_M, slot_M: Shelf of each member, its row (one per group) on the shelf, and its slot in the row.
+        groups: Number of groups, none of them empty.
     """
 
     shelves: list[Shelf]
@@ -57,7 +57,7 @@ class Shelves:
 
     @property
     def place_M(self) -> NDArray[np.int64]:
-        """Where each member stands when the slots of all shelves lie end to end."""
+        """Position of each member if the slots of all shelves are concatenated."""
         slots = np.array([shelf.member_GS.size for shelf in self.shelves])
         width = np.array([shelf.member_GS.shape[1] for shelf in self.shelves])
         before = np.cumsum(slots) - slots
@@ -65,7 +65,7 @@ class Shelves:
 
     @classmethod
     def of(cls, group_M: NDArray[np.int64], weights_M: NDArray[np.integer]) -> Shelves:
-        """From the group of each member, every number up to the highest being used, and the members' weights."""
+        """Build shelves from the group and the weight of each member. No group up to the highest may be empty."""
         size_C = np.bincount(group_M)
         slot_M = clusters.slots(group_M, len(size_C))
         shelf_C, row_C = np.empty_like(size_C), np.empty_like(size_C)
@@ -85,12 +85,12 @@ class Shelves:
 
 
 def _by_size(size_C: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The groups of each shelf, the narrow first: from the largest group down, what is not much smaller."""
-    left = np.argsort(-size_C, kind="stable")
-    found = []
-    while len(left):
-        largest = int(size_C[left[0]])
-        here = len(left) if largest <= _SMALL else int((size_C[left] * _RATIO >= largest).sum())
-        found.append(np.sort(left[:here]))
-        left = left[here:]
-    return found[::-1]
+    """Return the groups of each shelf, from narrow to wide."""
+    remaining = np.argsort(-size_C, kind="stable")
+    shelves = []
+    while len(remaining):
+        largest = int(size_C[remaining[0]])
+        count = len(remaining) if largest <= _SMALL else int((size_C[remaining] * _RATIO >= largest).sum())
+        shelves.append(np.sort(remaining[:count]))
+        remaining = remaining[count:]
+    return shelves[::-1]

@@ -1,7 +1,7 @@
-"""The statistics q(w, c) that re-organize SOHSM (Shen et al. 2017, equation 9), as weights for one batch.
+"""Weights that update the statistics q(w, c), from which SOHSM re-organizes itself (Shen et al. 2017, equation 9).
 
-q(w, c) is a moving average of log2 P(c | h) over the times that w was the target. The (V, C) array lives on the device;
-what changes with the batch is only which rows move and how far, and that is worked out here once for all frameworks:
+q(w, c) is a moving average of log2 P(c | h) over the occurrences of w as the target. The (V, C) array is stored on the
+device. This module computes, for all frameworks, which rows a batch changes and by which weights:
 
     q[words] = keep * q[words] + share * (sum over the word's tokens of log2 P(c | h))
 """
@@ -18,13 +18,13 @@ SMOOTHINGS = ("running", "ema", "printed")
 
 @dataclass(frozen=True)
 class BatchWeights:
-    """How one batch moves the statistics. All arrays have N entries, so that their shape does not depend on the batch.
+    """Weights of one batch. All arrays have N entries, so that their shape does not depend on the batch.
 
     Attributes:
-        words: (N,) the distinct targets; V (no word) in the entries that are left over.
-        segment: (N,) for each token the entry of `words` that is its target.
-        keep: (N,) weight of the old value.
-        share: (N,) weight of each of the word's tokens.
+        words: Distinct targets (N,), followed by V (no word) in unused entries.
+        segment: Index (N,) into `words` of the target of each token.
+        keep: Weight (N,) of the old value of each word.
+        share: Weight (N,) of each token of the word.
     """
 
     words: NDArray[np.int32]
@@ -34,15 +34,15 @@ class BatchWeights:
 
 
 class StatisticsWeights:
-    """Counts how often each word has been a target, and weighs new samples against old ones.
+    """Counter of the occurrences of each word as a target, which weights new samples against old ones.
 
-    With f the word's count in the training text, a new sample gets the weight
+    Let f be the count of a word in the training text. A new sample has the weight
 
-        ema       1/f: a memory of about one epoch, which is what equation 8 asks for
-        printed   1 - 1/f, equation 9 to the letter: a frequent word keeps its last sample alone
-        running   1/n for the n-th sample while that is more than 1/f: the mean so far, then `ema`
+        ema       1/f: a memory of about one epoch, as equation 8 requires
+        printed   1 - 1/f: equation 9 as printed, where a frequent word keeps almost only its last sample
+        running   1/n for the n-th sample while that is more than 1/f (the mean so far), then as `ema`
 
-    Several samples of a word in one batch are taken as that many samples with their mean.
+    Several samples of a word in one batch count as that many samples with their mean value.
     """
 
     def __init__(self, counts_V: NDArray[np.int64], smoothing: str) -> None:
@@ -51,7 +51,7 @@ class StatisticsWeights:
         self._smoothing = smoothing
 
     def batch(self, targets_N: NDArray[np.integer]) -> BatchWeights:
-        """The weights for one batch of targets; a target outside the vocabulary (padding) moves nothing."""
+        """Return the weights for one batch of targets. Targets outside the vocabulary (padding) change nothing."""
         vocab, tokens = len(self._seen_V), len(targets_N)
         known = np.where((targets_N >= 0) & (targets_N < vocab), targets_N, vocab)
         unique, segment_N, times = np.unique(known, return_inverse=True, return_counts=True)
@@ -83,5 +83,5 @@ class StatisticsWeights:
 
 
 def statistics_dtype(vocab: int, clusters: int) -> np.dtype:
-    """float32 while q(w, c) stays below 1 GiB, else half precision (at a million words 2 GB in place of 4)."""
+    """Return float32 while q(w, c) stays below 1 GiB, else float16 (2 GB instead of 4 for a million words)."""
     return np.dtype(np.float32 if vocab * clusters * 4 < 2**30 else np.float16)

@@ -1,9 +1,9 @@
 """Binary trees over words: random, by mixtures of two Gaussians (Mnih and Hinton 2009), or given by the caller.
 
-Trees are written as in `huffman.HuffmanTree.children`: a leaf is its id, inner node j is (number of leaves) + j,
-children come before their parents and the root is last, so that `huffman.from_children` and `huffman.levels` read them.
+Trees have the format of `huffman.HuffmanTree.children`: a leaf has its id, inner node j has (number of leaves) + j,
+children come before their parents, and the root is last. `huffman.from_children` and `huffman.levels` accept them.
 
-Shape letters besides those of `vocabench.impls.spec`: E width of a word vector, R members of a set that is split.
+Shape letters in addition to those of `vocabench.impls.spec`: E width of a word vector, R members of a set to split.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ RULES = ("balanced", "adaptive", "adaptive_eps")
 MOST_CODES = 8
 
 _EM_STEPS = 10
-_SETTLED = 1e-3  # EM ends once no responsibility moves by more
-_AXIS_STEPS = 3  # products with the scatter matrix that turn a random direction towards the longest one
-_NARROWEST = 1e-6  # least variance of a component, as a share of the whole set's: one word alone would have none
-_FEWEST_SHARED = 8  # a smaller set is split without giving a word to both sides
-_FREE_DEPTH = 64  # below it every split is balanced, or outliers split off one by one would make codes as long as V
+_SETTLED = 1e-3  # EM stops once no responsibility changes by more
+_AXIS_STEPS = 3  # power iterations from a random direction towards the principal axis
+_NARROWEST = 1e-6  # least variance of a component relative to the whole set; a single word would have none
+_FEWEST_SHARED = 8  # smaller sets are split without shared words
+_FREE_DEPTH = 64  # deeper splits are balanced; splitting off outliers one by one could make codes of length V
 
 Split = Callable[[NDArray[np.int64], int], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A full binary tree whose leaves stand for words; a word may have several leaves, and has at least one.
+    """Full binary tree whose leaves stand for words. A word has one or more leaves.
 
     Attributes:
-        children: (leaves-1, 2) left and right child of each inner node; a leaf is its id, inner node j is leaves + j.
-        leaf_word: (leaves,) word of each leaf, never falling; 0 .. V-1 where each word has one leaf.
+        children: Left and right child (leaves-1, 2) of each inner node. A leaf has its id, and inner node j has
+            leaves + j.
+        leaf_word: Word (leaves,) of each leaf, in non-decreasing order; 0 .. V-1 if each word has one leaf.
     """
 
     children: NDArray[np.int64]
@@ -45,7 +46,9 @@ class Tree:
 
 
 def random_tree(leaves: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Children (leaves-1, 2) of a balanced tree over the leaves in random order: halves differ by one leaf at most.
+    """Return the children (leaves-1, 2) of a balanced tree over the leaves in random order.
+
+    The halves of each split differ by at most one leaf.
 
     Raises:
         BadInput: Fewer than two leaves.
@@ -58,26 +61,26 @@ def random_tree(leaves: int, rng: np.random.Generator) -> NDArray[np.int64]:
 def mixture_tree(
     vectors_VE: ArrayLike, rule: str, eps: float, rng: np.random.Generator, most_codes: int = MOST_CODES
 ) -> Tree:
-    """Split the words again and again by a mixture of two spherical Gaussians fitted to their vectors.
+    """Split words recursively by mixtures of two spherical Gaussians fitted to their vectors.
 
-    After Mnih and Hinton 2009. At most ten steps of EM start from the two sides of the mean along the direction in
-    which the words spread most, as a few power iterations find it from a random one. Words are then split by the
+    This follows Mnih and Hinton 2009. EM starts from the two sides of the mean along the approximate principal axis,
+    which a few power iterations find from a random direction, and takes at most ten steps. Words are then split by the
     responsibilities of the first component:
 
-        balanced      the half with the larger ones against the rest: sizes differ by one at most
-        adaptive      each word goes to the component that is likelier to have made it
-        adaptive_eps  as `adaptive`, but to both where the responsibility is within `eps` of 1/2
+        balanced      the half with the larger responsibilities against the rest: sizes differ by at most one
+        adaptive      each word goes to the more probable component
+        adaptive_eps  as `adaptive`, but words with a responsibility within `eps` of 1/2 go to both sides
 
-    A split that leaves a side empty becomes a balanced one, with ties broken at random; so does every split 64 levels
-    or more below the root. A word goes to one side only where the set has fewer than 8 words, where the word has
-    `most_codes` leaves already, and where a side would hold all words of the set.
+    A split with an empty side is replaced by a balanced one, with ties broken at random. The same applies to all splits
+    64 or more levels below the root. A word goes to one side only if the set has fewer than 8 words, if the word
+    already has `most_codes` leaves, or if a side would contain all words of the set.
 
     Args:
-        vectors_VE: (V, E) finite floating-point numbers; float32 is worked on as it is.
-        rule: One of `RULES`.
-        eps: From 0 to 0.5; only `adaptive_eps` looks at it.
-        rng: Where the random numbers come from; the same state gives the same tree.
-        most_codes: At most so many leaves a word.
+        vectors_VE: Finite word vectors (V, E); float32 is processed without conversion.
+        rule: Rule of splitting, one of `RULES`.
+        eps: Tolerance of `adaptive_eps`, from 0 to 0.5.
+        rng: Random number generator; the same state yields the same tree.
+        most_codes: Largest number of leaves of a word.
 
     Raises:
         BadInput: An argument is out of range.
@@ -110,10 +113,11 @@ def mixture_tree(
 
 
 def check_vectors(vectors_VE: ArrayLike) -> NDArray[np.floating]:
-    """A copy of the word vectors (V, E), float32 or float64, scaled so that the largest entry is 1 in size.
+    """Return a copy of the word vectors (V, E), float32 or float64, scaled to a largest absolute entry of 1.
 
     Raises:
-        BadInput: Not a table of finite floating-point numbers, fewer than two words, or no entries a word.
+        BadInput: The vectors are not a matrix of finite floating-point values, or have no columns or fewer than two
+            rows.
     """
     array = np.asarray(vectors_VE)
     if array.ndim != 2 or array.dtype.kind != "f" or array.dtype.itemsize > 8:
@@ -131,11 +135,11 @@ def check_vectors(vectors_VE: ArrayLike) -> NDArray[np.floating]:
 
 
 def check_children(children: ArrayLike, vocab: int) -> NDArray[np.int64]:
-    """`children` as int64, once found to be a full binary tree over `vocab` words in the order of `HuffmanTree`.
+    """Return `children` as int64 after checking that it is a full binary tree in the format of `HuffmanTree`.
 
     Raises:
-        BadInput: A wrong shape or dtype, a word missing or twice, a node that is unreachable or on a cycle, a root that
-            is not last, or a child that comes after its parent.
+        BadInput: The shape or dtype is wrong, a word is missing or repeated, a node is unreachable or on a cycle, the
+            root is not last, or a child comes after its parent.
     """
     array, root = _check_tree(children, vocab)
     last = vocab - 2
@@ -152,14 +156,14 @@ def check_children(children: ArrayLike, vocab: int) -> NDArray[np.int64]:
 
 
 def renumber(children: ArrayLike, counts: ArrayLike | None = None) -> NDArray[np.int64]:
-    """The same tree with its inner nodes in the order wanted, whatever order they are given in; leaves keep their ids.
+    """Return the same tree with its inner nodes sorted. Leaves keep their ids.
 
-    Without `counts`, inner nodes come by falling depth. With the (leaves,) counts of visits to each leaf they come by
-    rising visits, so that the nodes visited most are last. Ties go by falling depth, then by the order given; parents
-    come after their children and the root is last either way.
+    Without `counts`, inner nodes are sorted by descending depth. With the counts (leaves,) of visits to each leaf, they
+    are sorted by ascending visits, so that the most visited nodes are last. Ties are broken by descending depth, then
+    by the original order. In both cases, parents come after their children, and the root is last.
 
     Raises:
-        BadInput: Not a full binary tree, or counts that are not a finite number from 0 for each leaf.
+        BadInput: The tree is not a full binary tree, or the counts are not finite and non-negative for each leaf.
     """
     given = np.asarray(children)
     leaves = len(given) + 1 if given.ndim else 0
@@ -178,7 +182,7 @@ def renumber(children: ArrayLike, counts: ArrayLike | None = None) -> NDArray[np
 
 
 def _check_tree(children: ArrayLike, leaves: int) -> tuple[NDArray[np.int64], int]:
-    """`children` as int64 and the root's inner node, once found to be a full binary tree in any order of nodes."""
+    """Return `children` as int64 and the root after checking for a full binary tree, in any order of nodes."""
     if leaves < 2:
         raise BadInput(f"children is a tree over {leaves} words: allowed: at least 2")
     array = np.asarray(children)
@@ -201,7 +205,7 @@ def _check_tree(children: ArrayLike, leaves: int) -> tuple[NDArray[np.int64], in
             f"children: inner nodes {roots[0]} and {roots[1]} are no node's child, so one is unreachable: "
             "allowed: one root"
         )
-    # Now every node but the root has exactly one parent, so that what the root does not reach hangs below a cycle.
+    # All nodes but the root have exactly one parent here, so nodes that the root does not reach are below a cycle.
     root = int(roots[0])
     _check_no_cycle(array, root)
     return array, root
@@ -238,7 +242,7 @@ def _check_visits(counts: ArrayLike, leaves: int) -> NDArray[np.float64]:
 
 
 def _reorder(children: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The tree whose inner node i is the given one's `order[i]`."""
+    """Return the tree whose inner node i is node `order[i]` of the given one."""
     leaves = len(children) + 1
     name = np.arange(2 * leaves - 1)
     name[leaves + order] = leaves + np.arange(leaves - 1)
@@ -246,9 +250,9 @@ def _reorder(children: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[n
 
 
 def _grow(words: NDArray[np.int64], split: Split) -> Tree:
-    """The tree that comes of splitting sets until each holds one word, breadth first."""
+    """Build a tree by splitting sets, breadth first, until each set holds one word."""
     leaf_word: list[int] = []
-    pairs: list[list[int]] = []  # by inner node from the root: a later inner node, or -1 - leaf
+    pairs: list[list[int]] = []  # children of each inner node, from the root: a later inner node, or -1 - leaf
     inner = 1
     sets = deque([(words, 0)])
     while sets:
@@ -265,9 +269,8 @@ def _grow(words: NDArray[np.int64], split: Split) -> Tree:
         pairs.append(pair)
     by_word = np.argsort(leaf_word, kind="stable")
     leaves = len(leaf_word)
-    name = np.empty(
-        2 * leaves - 1, dtype=np.int64
-    )  # inner nodes from the root, then leaves from the last: so -1 - leaf
+    # Inner nodes from the root, then leaves from the last, so that a leaf has index -1 - leaf.
+    name = np.empty(2 * leaves - 1, dtype=np.int64)
     name[: leaves - 1] = np.arange(2 * leaves - 2, leaves - 1, -1)
     name[-1 - by_word] = np.arange(leaves)
     return Tree(name[np.array(pairs[::-1])], np.array(leaf_word, dtype=np.int64)[by_word])
@@ -279,11 +282,11 @@ def _halves(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def _log_odds(vectors_RE: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.float64]:
-    """(R,) logarithm of a word's responsibility for the first component over that for the second; 0 if all are equal.
+    """Return the log-odds (R,) of the responsibilities of the two components; 0 if all vectors are equal.
 
-    Not the responsibilities, which are 0 or 1 to the last digit in many dimensions and could not be ordered.
+    The responsibilities themselves round to 0 or 1 in many dimensions and could not be sorted.
     """
-    points_RE = vectors_RE - vectors_RE[0]  # so that equal vectors are exactly 0
+    points_RE = vectors_RE - vectors_RE[0]  # makes equal vectors exactly 0
     span = np.abs(points_RE).max()
     if span == 0:
         return np.zeros(len(points_RE))
@@ -314,7 +317,7 @@ def _log_odds(vectors_RE: NDArray[np.floating], rng: np.random.Generator) -> NDA
 
 
 def _along_axis(points_RE: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.float64]:
-    """(R,) positions along about the direction in which the points, whose mean is 0, spread most."""
+    """Return positions (R,) along the approximate principal axis of the points, whose mean is 0."""
     axis_E = rng.standard_normal(points_RE.shape[1]).astype(points_RE.dtype)
     for _ in range(_AXIS_STEPS):
         turned_E = (points_RE @ axis_E) @ points_RE
@@ -326,7 +329,7 @@ def _along_axis(points_RE: NDArray[np.floating], rng: np.random.Generator) -> ND
 
 
 def _two(first_R: NDArray) -> NDArray[np.float64]:
-    """(2, R) responsibilities of both components, given those of the first."""
+    """Return the responsibilities (2, R) of both components, given those of the first."""
     return np.stack([first_R, 1.0 - first_R])
 
 
@@ -335,12 +338,12 @@ def _sigmoid(odds_R: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def words_of_leaves(structure: Mapping[str, NDArray], vocab: int) -> NDArray[np.int64]:
-    """(leaves,) the word of each leaf, rising: where the structure does not say so, a word is a leaf of its number."""
+    """Return the word (leaves,) of each leaf, in ascending order. By default, each word is the leaf of the same id."""
     return structure.get("leaf_word", np.arange(vocab))
 
 
 def leaves_of_words(leaf_word: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(V, M) the leaves of each word, M being the most that one has; -1 beyond its last."""
+    """Return the leaves (V, M) of each word, -1 beyond its last, where M is the largest number of leaves of a word."""
     codes_V = np.bincount(leaf_word)
     first_V = np.cumsum(codes_V) - codes_V  # leaves are sorted by word
     leaf_VM = first_V[:, None] + np.arange(codes_V.max())

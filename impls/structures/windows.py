@@ -1,4 +1,4 @@
-"""Windows of characters that words have in common, and words in blocks of about the same length."""
+"""Distinct windows of characters in words, and blocks of words of about the same length."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from numpy.typing import NDArray
 
 from vocabench.impls.structures.spelling import END
 
-WIDEST = 4  # characters of a window, the second of which has the window
-BLOCK = 1024  # words pooled at a time: their scores stay in the cache, and a GPU has enough to do
+WIDEST = 4  # characters of a window, which belongs to the second one
+BLOCK = 1024  # words per block: the scores fit into the cache, and a GPU has enough work
 
 
 def windows(characters_VL: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """(U, 4) the different windows c_{t-1}..c_{t+2} of all words, and (V, T) which of them are a word's, in its order.
+    """Return the distinct windows (U, 4) c_{t-1}..c_{t+2} of all words, and the window ids (V, T) of each word.
 
-    Each character c_t of a word, which marks are not, has one. What reaches beyond the end mark is padding. In rows of
-    words with fewer than T characters, -1 follows.
+    Each character c_t of a word, marks excluded, has one window. Positions beyond the end mark are padding. Rows of
+    words with fewer than T characters are filled with -1.
     """
-    own_VT = characters_VL[:, 1:-1] > END
+    in_word_VT = characters_VL[:, 1:-1] > END
     padded_VL = np.pad(characters_VL, ((0, 0), (0, 1)))
-    all_SK = np.lib.stride_tricks.sliding_window_view(padded_VL, WIDEST, axis=1)[own_VT]
+    all_SK = np.lib.stride_tricks.sliding_window_view(padded_VL, WIDEST, axis=1)[in_word_VT]
     windows_UK, ids_S = np.unique(all_SK, axis=0, return_inverse=True)
-    ids_VT = np.full(own_VT.shape, -1, dtype=np.int32)
-    ids_VT[own_VT] = ids_S.reshape(-1)
+    ids_VT = np.full(in_word_VT.shape, -1, dtype=np.int32)
+    ids_VT[in_word_VT] = ids_S.reshape(-1)
     return windows_UK, ids_VT
 
 
 class Blocks(NamedTuple):
-    """Words sorted by falling length, W a block, the last word repeated where it takes that.
+    """Words sorted by descending length in blocks of W words. The last word is repeated to fill the last block.
 
     Attributes:
-        ids_BTW: Windows of each word; its first again where it has no more.
-        places_B: Windows of the block's longest word.
-        rank_V: At which of the B W places each word is.
+        ids_BTW: Windows of each word, filled up with its first window.
+        places_B: Number of windows of the longest word in each block.
+        rank_V: Position of each word among all B W words.
     """
 
     ids_BTW: NDArray[np.int32]
@@ -43,7 +43,7 @@ class Blocks(NamedTuple):
 
 
 def blocks(ids_VT: NDArray[np.int32]) -> Blocks:
-    """Of words as `windows` gives them. Few places of a block are no word's own, since its words are about as long."""
+    """Return blocks of words, given the window ids of `windows`. Blocks need little filling, as lengths are similar."""
     vocab = len(ids_VT)
     length_V = (ids_VT >= 0).sum(axis=1, dtype=np.int32)
     order_V = np.argsort(-length_V, kind="stable")

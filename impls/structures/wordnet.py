@@ -1,8 +1,8 @@
-"""A binary tree over words from the is-a hierarchy of WordNet (Morin and Bengio 2005), read from WordNet 3's own files.
+"""Binary trees over words from the is-a hierarchy of WordNet (Morin and Bengio 2005), read from WordNet 3 files.
 
-The files are those of `wndb(5WN)`: `data.<pos>` with a line a synset, `index.<pos>` with a line a lemma and its synsets
-from the most to the least frequent sense, and, where the folder has it, `index.sense` of `senseidx(5WN)` with the
-counts that compare senses across parts of speech.
+The files are those of `wndb(5WN)`. `data.<pos>` has one line per synset. `index.<pos>` has one line per lemma, with its
+synsets from the most to the least frequent sense. The optional file `index.sense` of `senseidx(5WN)` has counts that
+compare senses across parts of speech.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vocabench.impls.spec import check_counts
 from vocabench.impls.structures import huffman
 from vocabench.impls.structures.trees import Tree, check_vectors, mixture_tree, renumber
 
-# Parts of speech in the order in which senses of equal count are taken, with the synset types of their data files.
+# Parts of speech, in the order used for senses of equal count, with the synset types of their data files.
 _TYPES = {"noun": ("n",), "verb": ("v",), "adj": ("a", "s"), "adv": ("r",)}
 _LETTERS = ("n", "v", "a", "r")
 _SENSE_TYPES = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
@@ -35,11 +35,11 @@ _ANY = (re.compile(r"\S+"), "a word")
 
 @dataclass(frozen=True)
 class Graph:
-    """WordNet's synsets under their hypernyms. S synsets, numbered by part of speech and then as in the data file.
+    """Hierarchy of the S synsets of WordNet, numbered by part of speech and then as in the data file.
 
     Attributes:
-        names: (S,) part of speech (n, v, a or r) and offset of each synset.
-        hypernyms: (S,) the synsets that each is a kind or an instance of, in the order of its line.
+        names: Part of speech (n, v, a or r) and offset of each synset.
+        hypernyms: Hypernyms of each synset, of which it is a kind or an instance, in the order of its line.
         senses: Synsets of each lemma (lower case, underscores for blanks), the most frequent sense first.
     """
 
@@ -50,7 +50,7 @@ class Graph:
 
 @dataclass
 class _Line:
-    """The fields of one line, taken one after the other."""
+    """Parser of one line, which consumes its fields one after the other."""
 
     path: Path
     number: int
@@ -83,7 +83,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Link:
-    """A synset that a line names before all of them are known."""
+    """Reference to a synset, resolved once all synsets are read."""
 
     line: _Line
     name: str
@@ -95,14 +95,14 @@ class _Link:
 
 
 def read(folder: str | Path) -> Graph:
-    """The is-a graph in a folder that holds WordNet's `data.*` and `index.*` files for the four parts of speech.
+    """Read the is-a graph from a folder with WordNet's `data.*` and `index.*` files for the four parts of speech.
 
-    Offsets are taken as names: that they are the bytes at which lines start is not looked at. Of all pointers only
-    hypernyms (`@`) and instance hypernyms (`@i`) are kept. Without `index.sense`, a lemma's noun senses come before its
-    verb, adjective and adverb senses.
+    Offsets serve as names and are not compared with the positions of lines. Only hypernym (`@`) and instance hypernym
+    (`@i`) pointers are kept. Without `index.sense`, the noun senses of a lemma come before its verb, adjective and
+    adverb senses.
 
     Raises:
-        BadInput: A file is missing, or a line is malformed, given twice or names a synset that no line defines.
+        BadInput: A file is missing, or a line is malformed, repeated, or refers to a synset that no line defines.
     """
     folder = Path(folder)
     synsets: dict[str, int] = {}
@@ -114,27 +114,27 @@ def read(folder: str | Path) -> Graph:
                 raise line.wrong(f"synset {name} is there twice", "each offset once")
             synsets[name] = len(synsets)
             links.append(hypernyms)
-    hypernyms = tuple(tuple(link.among(synsets) for link in own) for own in links)
+    hypernyms = tuple(tuple(link.among(synsets) for link in synset_links) for synset_links in links)
 
     senses: dict[str, list[int]] = {}
     for pos, letter in zip(_TYPES, _LETTERS, strict=True):
         seen: set[str] = set()
         for line in _lines(folder / f"index.{pos}"):
-            lemma, found = _index(line, letter)
+            lemma, lemma_links = _index(line, letter)
             if lemma in seen:
                 raise line.wrong(f"lemma {lemma!r} is there twice", "each lemma once")
             seen.add(lemma)
-            senses.setdefault(lemma, []).extend(link.among(synsets) for link in found)
+            senses.setdefault(lemma, []).extend(link.among(synsets) for link in lemma_links)
     times = _times(folder / "index.sense", synsets)
     ranked = {
-        lemma: tuple(sorted(own, key=lambda synset, lemma=lemma: -times.get((lemma, synset), 0)))
-        for lemma, own in senses.items()
+        lemma: tuple(sorted(lemma_senses, key=lambda synset, lemma=lemma: -times.get((lemma, synset), 0)))
+        for lemma, lemma_senses in senses.items()
     }
     return Graph(tuple(synsets), hypernyms, ranked)
 
 
 def _lines(path: Path) -> Iterator[_Line]:
-    """Lines of a database file up to the gloss, without those of the licence, which start with two blanks."""
+    """Yield the lines of a database file up to the gloss, without licence lines, which start with two blanks."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -155,7 +155,7 @@ def _lines(path: Path) -> Iterator[_Line]:
 
 
 def _data(line: _Line, pos: str) -> tuple[str, list[_Link]]:
-    """Name of a synset and its hypernyms, from a line of a data file."""
+    """Parse a line of a data file into the name of a synset and its hypernyms."""
     offset = line.take("synset offset", _OFFSET)
     line.count("lexicographer file")
     kind = line.take("synset type")
@@ -182,7 +182,7 @@ def _data(line: _Line, pos: str) -> tuple[str, list[_Link]]:
 
 
 def _letter(line: _Line, kind: str) -> str:
-    """The part of speech of a synset type: satellites (s) stand in the file of the other adjectives."""
+    """Return the part of speech of a synset type; satellites (s) are in the file of the other adjectives."""
     letter = "a" if kind == "s" else kind
     if letter not in _LETTERS:
         raise line.wrong(f"part of speech {kind!r}", "n, v, a, s or r")
@@ -190,7 +190,7 @@ def _letter(line: _Line, kind: str) -> str:
 
 
 def _index(line: _Line, letter: str) -> tuple[str, list[_Link]]:
-    """A lemma and its synsets, the most frequent first, from a line of an index file."""
+    """Parse a line of an index file into a lemma and its synsets, the most frequent first."""
     lemma = line.take("lemma")
     if line.take("part of speech") != letter:
         raise line.wrong(f"part of speech {line.fields[1]!r}", letter)
@@ -199,13 +199,13 @@ def _index(line: _Line, letter: str) -> tuple[str, list[_Link]]:
         line.take("pointer symbol")
     line.count("number of senses")
     line.count("number of tagged senses")
-    found = [_Link(line, letter + line.take("synset offset", _OFFSET)) for _ in range(synsets)]
+    links = [_Link(line, letter + line.take("synset offset", _OFFSET)) for _ in range(synsets)]
     line.end()
-    return lemma, found
+    return lemma, links
 
 
 def _times(path: Path, synsets: Mapping[str, int]) -> dict[tuple[str, int], int]:
-    """How often each lemma is tagged with a synset, if the folder has the file that says so."""
+    """Return how often each lemma is tagged with a synset; empty without the file."""
     times: dict[tuple[str, int], int] = {}
     for line in _lines(path) if path.exists() else ():
         lemma, percent, rest = line.take("sense key").partition("%")
@@ -226,29 +226,33 @@ def wordnet_tree(
     vectors_VE: ArrayLike | None = None,
     counts_V: ArrayLike | None = None,
 ) -> Tree:
-    """A tree with one leaf a word, after Morin and Bengio 2005.
+    """Build a tree with one leaf per word, following Morin and Bengio 2005.
 
-    A word, looked up in lower case with underscores for blanks, hangs below the synset of its most frequent sense, and
-    a synset below its first hypernym. Synsets without one hang below their part of speech, the parts of speech and a
-    node of all words that WordNet does not have below the root. On a cycle, of which WordNet 3.0's verbs have one, the
-    synset that comes first in its file counts as one without a hypernym. Nodes without words below them vanish, and a
-    node with one child is that child. A node with more children becomes binary:
+    Words are looked up in lower case with underscores for blanks. A word is placed below the synset of its most
+    frequent sense, and a synset below its first hypernym. Synsets without a hypernym are placed below their part of
+    speech. The parts of speech, and a node for all words that WordNet lacks, are placed below the root. On a cycle, of
+    which the verbs of WordNet 3.0 have one, the synset that comes first in its file is treated as one without a
+    hypernym.
 
-        vectors_VE  by `trees.mixture_tree` (adaptive) over the mean vector of the words below each child, where the
-                    paper has K-means over TF-IDF vectors
-        counts_V    by Huffman's code over the count of the words below each child, the shortest for these children
+    Nodes without words are removed, and a node with one child is replaced by that child. A node with more children
+    becomes binary in one of two ways:
 
-    Inner nodes come by falling depth. The same state of `rng` gives the same tree; with counts it is not drawn from.
+        vectors_VE  `trees.mixture_tree` (adaptive) over the mean vectors of the words below each child; the paper uses
+                    K-means over TF-IDF vectors
+        counts_V    a Huffman code over the total counts of the words below each child, the shortest possible code
+
+    Inner nodes are sorted by descending depth. The same state of `rng` yields the same tree. Counts need no `rng`.
 
     Args:
-        words: (V,) the vocabulary.
-        graph: What `read` gives.
-        rng: For the mixtures.
-        vectors_VE: (V, E) word vectors, or
-        counts_V: (V,) word counts: one of the two.
+        words: Words (V,) of the vocabulary.
+        graph: Graph that `read` returned.
+        rng: Random number generator for the mixtures.
+        vectors_VE: Word vectors (V, E), if `counts_V` is not given.
+        counts_V: Word counts (V,), if `vectors_VE` is not given.
 
     Raises:
-        BadInput: Fewer than two words, not one of vectors and counts, or vectors or counts that do not fit the words.
+        BadInput: There are fewer than two words, not exactly one of vectors and counts is given, or these do not match
+            the words.
     """
     vocab = len(words)
     if vocab < 2:
@@ -276,7 +280,7 @@ def wordnet_tree(
 
 
 def _taxonomy(words: Sequence[str], graph: Graph) -> tuple[dict[int, int], list[int]]:
-    """Parent of each node that is needed, the root having none, and the node below which each word hangs.
+    """Return the parent of each required node except the root, and the node to which each word belongs.
 
     Nodes 0 .. S-1 are the synsets, S .. S+3 the parts of speech, S+4 the node of unknown words and S+5 the root.
     """
@@ -286,8 +290,8 @@ def _taxonomy(words: Sequence[str], graph: Graph) -> tuple[dict[int, int], list[
     parent: dict[int, int] = {}
     word_node = []
     for word in words:
-        found = graph.senses.get(word.lower().replace(" ", "_"))
-        node = found[0] if found else unknown
+        senses = graph.senses.get(word.lower().replace(" ", "_"))
+        node = senses[0] if senses else unknown
         word_node.append(node)
         while node not in parent and node != root:
             if node >= first:
@@ -299,15 +303,15 @@ def _taxonomy(words: Sequence[str], graph: Graph) -> tuple[dict[int, int], list[
 
 
 def _one_parent(graph: Graph) -> list[int]:
-    """The first hypernym of each synset, -1 for one without and for the first synset on each cycle."""
-    parent = [own[0] if own else -1 for own in graph.hypernyms]
-    walk = [-1] * len(parent)  # the start of the walk that came by
+    """Return the first hypernym of each synset, or -1 if there is none and for the first synset on a cycle."""
+    parent = [hypernyms[0] if hypernyms else -1 for hypernyms in graph.hypernyms]
+    walk = [-1] * len(parent)  # start of the walk that visited each node
     for start in range(len(parent)):
         node = start
         while node >= 0 and walk[node] < 0:
             walk[node] = start
             node = parent[node]
-        if node >= 0 and walk[node] == start:  # back where this walk has been
+        if node >= 0 and walk[node] == start:  # this walk has returned to a node
             cycle = [node]
             while parent[cycle[-1]] != node:
                 cycle.append(parent[cycle[-1]])
@@ -316,7 +320,7 @@ def _one_parent(graph: Graph) -> list[int]:
 
 
 def _deepest_first(parent: Mapping[int, int], leaves: Mapping[int, list[int]]) -> list[int]:
-    """Every node on the way from the words to the root, children before parents."""
+    """Return all nodes on the paths from the words to the root, children before parents."""
     depth: dict[int, int] = {}
     for start in leaves:
         way = [start]
@@ -330,19 +334,19 @@ def _deepest_first(parent: Mapping[int, int], leaves: Mapping[int, list[int]]) -
 
 
 class _Grown:
-    """A binary tree that grows from the leaves: its inner nodes so far, with what the words below each add up to."""
+    """Binary tree under construction from the leaves, with the sum of the words' weights below each node."""
 
     def __init__(self, weights_VE: NDArray, *, by_counts: bool, rng: np.random.Generator) -> None:
         self.children: list[list[int]] = []
         self._vocab = len(weights_VE)
         self._by_counts = by_counts
         self._rng = rng
-        # What the words below a node add up to, and how many they are: words first, then inner nodes as they come.
+        # Sum of the weights and number of the words below each node: words first, then inner nodes in order.
         self._sums_WE = np.concatenate([weights_VE, np.zeros_like(weights_VE[1:])])
         self._words_W = np.concatenate([np.ones(self._vocab), np.zeros(self._vocab - 1)])
 
     def join(self, items: list[int]) -> int:
-        """The node above all of `items` (words, or inner nodes as V + j): the item itself if it is the only one."""
+        """Join `items` (words, or inner nodes as V + j) below a new node and return it; a single item is returned."""
         if len(items) == 1:
             return items[0]
         first = self._vocab + len(self.children)

@@ -20,7 +20,7 @@ needs = {
 
 
 def options_of(method) -> list[dict[str, Any]]:
-    """Of a method as it is, and of its variants."""
+    """Return the specifications of a method with its default options and with its variants."""
     return [{}, *(dict(options) for options in registry.definition(method).variants)]
 
 
@@ -135,7 +135,7 @@ def test_padding_has_no_loss_no_gradient_and_no_share_in_the_mean(form, method):
 @needs["tensorflow"]
 @pytest.mark.parametrize("method", ["fused_softmax", "inplace_softmax", "sohsm", "adaptive_softmax"])
 def test_tensorflow_traces_once_for_batches_of_every_size(method):
-    """Of the layers whose layout follows the number of tokens."""
+    """Cover the layers whose layout depends on the number of tokens."""
     from vocabench.impls.on_tensorflow.adapter import tf
 
     made = tensorflow_form(method)

@@ -109,7 +109,9 @@ def products(owner: object, name: str, use: Callable[[], object]) -> list[str]:
 @pytest.mark.parametrize("method", registry.methods("jax"))
 def test_every_product_of_a_jax_layer_has_the_precision_asked_for(method, dtype, ampere):
     own = spec(dtype, method)
-    form = next((form for form in layers.forms("jax", own) if form != CPP), "")  # our kernels' products are not JAX's
+    form = next(
+        (form.id for form in layers.forms("jax", own) if form != CPP), ""
+    )  # the C++ kernels' products are not JAX's
     layer: Any = layers.from_spec("jax", replace(own, form=form))
     hidden_ND, targets_N = BATCH.hidden_ND, BATCH.targets_N
     there_and_back = products(layer, "_grads_of", lambda: layer.loss_and_grads(hidden_ND, targets_N))

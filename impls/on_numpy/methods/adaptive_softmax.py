@@ -29,12 +29,8 @@ from vocabench.impls.structures import cutoffs
 from vocabench.impls.uniform import uniform
 
 OPTIONS = {
-    "cutoffs": Rising(
-        "ends of the head and of every tail but the last, in words by descending count; empty: the cheapest"
-    ),
-    "div_value": Number(
-        4.0, 1.0, 1e6, "factor by which the width shrinks from the head to the first tail, and from tail to tail"
-    ),
+    "cutoffs": Rising("ends of the head and of each tail but the last, in words by descending count; empty: cheapest"),
+    "div_value": Number(4.0, 1.0, 1e6, "factor by which the width shrinks from the head to the first tail, and so on"),
 }
 
 

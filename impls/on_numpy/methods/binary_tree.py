@@ -39,9 +39,7 @@ from vocabench.impls.uniform import uniform
 
 OPTIONS = {
     "tree": Choice("random", ("random", *trees.RULES, "wordnet", "given"), "rule that builds the tree"),
-    "eps": Number(
-        0.1, 0.0, 0.5, "for tree='adaptive_eps': words whose responsibility is within eps of 1/2 go to both sides"
-    ),
+    "eps": Number(0.1, 0.0, 0.5, "adaptive_eps: words with a responsibility within eps of 1/2 go to both sides"),
     "vectors": Table("(V, E) word vectors for trees built from vectors, or a .npy file of them"),
     "wordnet": Folder("folder of a WordNet 3 database (data.noun, index.noun, ...) for tree='wordnet'"),
     "words": Words("V words for tree='wordnet', or a text file of them; a task over text supplies its own"),

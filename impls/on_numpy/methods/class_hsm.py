@@ -6,12 +6,12 @@ Each word belongs to one class c. With three levels, each class belongs to one s
     log P(w | h) = log P(s | h) + log P(c | s, h) + log P(w | c, h)
 
 With two levels, the layer is SOHSM without projections. What differs is how words are assigned to classes. The option
-`bins` selects one of the rules in `impls/structures/classes.py`: by descending count, with equal shares of the counts or
-of their square roots; at random; by the similarity of word vectors (Le et al. 2011; Chen et al. 2016, arXiv 1512.04906);
-by the similarity of the words' neighbours in the training text; or as given.
+`bins` selects one of the rules in `impls/structures/classes.py`: by descending count, with equal shares of the counts
+or of their square roots; at random; by the similarity of word vectors (Le et al. 2011; Chen et al. 2016, arXiv
+1512.04906); by the similarity of the words' neighbours in the training text; or as given.
 
-With two levels, the forward pass costs 2 D (C + words of the class) FLOPs per token, which is O(D sqrt V) with C = sqrt V
-classes. With three levels it is O(D V^(1/3)).
+With two levels, the forward pass costs 2 D (C + words of the class) FLOPs per token, which is O(D sqrt V) with
+C = sqrt V classes. With three levels it is O(D V^(1/3)).
 """
 
 from __future__ import annotations
@@ -171,10 +171,10 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
-    """On each level the members of the groups on the targets' ways."""
-    found, scored, members, member_N = spec.parameter_shapes(), 0, 0, targets_N
+    """Count, on each level, the members of the groups that contain the targets."""
+    parameter_shapes, scored, members, member_N = spec.parameter_shapes(), 0, 0, targets_N
     for name, group_M in reversed(names(spec)):
-        group_M = np.zeros(found[f"{name}_bias"], dtype=np.int64) if group_M is None else group_M
+        group_M = np.zeros(parameter_shapes[f"{name}_bias"], dtype=np.int64) if group_M is None else group_M
         tokens_G, sizes_G = cost.groups_reached(group_M, member_N)
         scored, members = scored + int(tokens_G @ sizes_G), members + int(sizes_G.sum())
         member_N = group_M[member_N]

@@ -1,29 +1,31 @@
-"""CNN softmax (Jozefowicz et al. 2016, arXiv 1602.02410, section 3.2): word vectors made from their spelling.
+"""CNN softmax (Jozefowicz et al. 2016, arXiv 1602.02410, section 3.2): word vectors computed from spelling.
 
-A convolution over the characters c_1..c_L of a word, its begin and end marked, gives its vector, and a correction tells
-apart words that are spelled alike but mean different things:
+A convolution over the characters c_1..c_L of a word, with marks at its beginning and end, yields the word's vector. A
+learned correction r_w separates words that are spelled alike but differ in meaning:
 
     log P(w | h) = log softmax over w of h.(P f_w / sqrt X + M r_w / sqrt R) + b_w
     f_w = ReLU(for each width k = 1..4 and each filter: max over t of sum_{j<k} K_kj.E[window_kt(j)] / sqrt(k E) + a_k)
 
-Each character c_t of the word, which the marks are not, has a window of every width: c_t itself; c_{t-1} and c_t; these
-and c_{t+1}; these and c_{t+2}. What reaches beyond the marks is zero. So every window holds a character of the word: a
-window of marks alone would be the same in all words, which softmax does not feel. ReLU and not tanh, so that gradients
-stay in proportion however large the filters grow. The highway layers that Kim et al. 2016 have above filters are left
-out.
+Each character c_t of the word, marks excluded, has one window of each width: c_t itself; c_{t-1} and c_t; these and
+c_{t+1}; these and c_{t+2}. Positions beyond the marks are zero. Each window therefore contains a character of the word.
+A window of marks alone would be the same for all words, and softmax is invariant to what all words share. The filters
+use ReLU instead of tanh, so that gradients do not vanish when the filters grow. The highway layers that Kim et al. 2016
+place above the filters are left out.
 
-Each product is divided by the square root of the number of its terms, so that its numbers start at about 1. Adagrad's
-first steps move each of them by the learning rate, and so a sum of X terms by up to X times that: without the division,
-the loss of the language model at 3,000 words went to 359 nats in its first steps at the learning rate 0.1; with it, it
-stays below 13, as full softmax does.
+Each product is divided by the square root of its number of terms, so that its values start at about 1. Adagrad's first
+steps move each parameter by the learning rate, and a sum of X terms by up to X times as much. Without the division, the
+loss of a language model with 3,000 words rose to 359 nats in the first steps at a learning rate of 0.1; with it, the
+loss stays below 13, as for full softmax.
 
-Where no words are given, word id i is spelled by its decimal digits: "123" has the characters 1, 2 and 3.
+If no words are given, word id i is spelled by its decimal digits: "123" has the characters 1, 2 and 3.
 
-With A characters of width E, F filters a width, words of L characters, X = 4 F and correction width R, a forward call
-takes 20 V L E F FLOPs for the filters and 2 V D (X + R) for the vectors, whatever N is, then 2 D V a token and (N, V)
-logits as full softmax does. A window's scores depend on four characters alone, and words have but U different windows
-(`impls/structures/windows.py`), so the frameworks take 32 U E F for the filters, and (U, X) numbers of memory. Trained
-are A E + 10 E F + X (D + 1) + D R + V (R + 1) numbers in place of V (D + 1).
+Let A be the number of characters, E their width, F the number of filters per width, L the length of the words, X = 4 F,
+and R the width of the correction. A forward call takes 20 V L E F FLOPs for the filters and 2 V D (X + R) for the
+vectors, whatever N is. Each token then takes 2 D V FLOPs, with (N, V) logits, as in full softmax.
+
+The scores of a window depend on four characters only, and the vocabulary has just U distinct windows
+(`impls/structures/windows.py`). The frameworks therefore take 32 U E F FLOPs for the filters and (U, X) values of
+memory. The layer trains A E + 10 E F + X (D + 1) + D R + V (R + 1) parameters instead of V (D + 1).
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ WIDTHS = (1, 2, 3, 4)
 OPTIONS = {
     "char_dim": Number(16, 1, 4096, "width of a character's vector"),
     "filters": Number(64, 1, 4096, "filters of each width from 1 to 4 characters"),
-    "correction": Number(128, 0, 4096, "width of a word's own vector, at most D, which loses nothing; 0 is none"),
-    "words": Words("a word for each id, or a UTF-8 file with one a line; where left out, the digits of the id"),
+    "correction": Number(128, 0, 4096, "width of a word's own vector, capped at D without loss; 0 is none"),
+    "words": Words("a word for each id, or a UTF-8 file with one per line; if left out, the digits of the id"),
 }
 
 
@@ -66,23 +68,26 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
 def shapes(spec: LayerSpec) -> Shapes:
     alphabet = int(spec.structure["alphabet"])
     char_dim, filters, correction = (int(spec.options[name]) for name in ("char_dim", "filters", "correction"))  # type: ignore[call-overload]
-    found: Shapes = {"char_embedding": (alphabet, char_dim)}  # row i - 1 of character i, since padding has none
+    parameter_shapes: Shapes = {"char_embedding": (alphabet, char_dim)}  # row i - 1: character i; padding has none
     for width in WIDTHS:
-        found |= {f"conv{width}_weight": (filters, width, char_dim), f"conv{width}_bias": (filters,)}
-    found["char_projection"] = (spec.dim, len(WIDTHS) * filters)
+        parameter_shapes |= {f"conv{width}_weight": (filters, width, char_dim), f"conv{width}_bias": (filters,)}
+    parameter_shapes["char_projection"] = (spec.dim, len(WIDTHS) * filters)
     if correction:
         correction = min(correction, spec.dim)
-        found |= {"correction_weight": (spec.vocab, correction), "correction_projection": (spec.dim, correction)}
-    return found | {"bias": (spec.vocab,)}
+        parameter_shapes["correction_weight"] = (spec.vocab, correction)
+        parameter_shapes["correction_projection"] = (spec.dim, correction)
+    return parameter_shapes | {"bias": (spec.vocab,)}
 
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
-    """Uniform, so that a window's score has a standard deviation of 1/3 and a word vector's two parts are each about as
-    long as full softmax's; the words' biases zero.
+    """Draw the weights uniformly, and set the biases of the words to zero.
 
-    Biases of filters start at -1/3, so that a filter is on at some words and off at others. Softmax does not feel what
-    all words share: the bias of a filter that is on at all of them would have a gradient of rounding alone, which
-    Adagrad divides by its own size.
+    The score of a window has a standard deviation of 1/3, and both parts of a word vector are about as long as a word
+    vector of full softmax.
+
+    The biases of the filters start at -1/3, so that a filter is active for some words and inactive for others. Softmax
+    is invariant to what all words share. If a filter were active for all words, the gradient of its bias would consist
+    of rounding errors only, which Adagrad would scale up by dividing them by their own size.
     """
     bounds = {
         "char_projection": 2 / np.sqrt(spec.dim),
@@ -100,10 +105,11 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
-    """Each place of each filter meets each character once: what windows add up of these is not counted."""
-    tokens, found = len(targets_N), spec.parameter_shapes()
-    filters = found["char_embedding"][0] * sum(math.prod(found[f"conv{width}_weight"]) for width in WIDTHS)
-    inner = found["char_projection"][1] + found.get("correction_projection", (0, 0))[1]
+    """Count one product of each filter position with each character. Sums of these over windows are not counted."""
+    tokens, parameter_shapes = len(targets_N), spec.parameter_shapes()
+    filter_weights = sum(math.prod(parameter_shapes[f"conv{width}_weight"]) for width in WIDTHS)
+    filters = parameter_shapes["char_embedding"][0] * filter_weights
+    inner = parameter_shapes["char_projection"][1] + parameter_shapes.get("correction_projection", (0, 0))[1]
     multiply_adds = filters + cost.through_projection(tokens, spec.dim, inner, spec.vocab)
     return cost.least(spec, tokens, multiply_adds=multiply_adds, parameters=cost.all_parameters(spec))
 
@@ -122,43 +128,45 @@ DEFINITION = Definition(
 
 
 def before(width: int) -> int:
-    """At which of the four characters c_{t-1}..c_{t+2} a window begins."""
+    """Return the index, among the four characters c_{t-1}..c_{t+2}, of the first one in a window."""
     return 1 if width == 1 else 0
 
 
 class CnnSoftmax(OracleLayer):
+    """Softmax over word vectors that a convolution computes from spelling."""
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
-        # One more of padding, so that the widest window of the last character can be read.
+        # One more position of padding lets the last character have the widest window.
         self.characters_VL = np.pad(spec.structure["characters"], ((0, 0), (0, 1)))
 
     def _embedding(self) -> NDArray:
-        """(1 + A, E): padding, which is zero, and the characters."""
+        """Return the vectors (1 + A, E) of padding, which is zero, and of the characters."""
         return np.pad(self.params["char_embedding"], ((1, 0), (0, 0)))
 
     def _scaled(self, name: str) -> NDArray:
-        """A matrix over the square root of how many terms its products have."""
+        """Return a weight divided by the square root of the number of terms in its products."""
         weight = self.params[name]
         return weight / np.sqrt(weight[0].size)
 
     def _pooled(self, width: int) -> tuple[NDArray, NDArray]:
-        """(V, F) the largest score of each filter over the windows of a word, and where the first such begins."""
+        """Return the largest score (V, F) of each filter in each word, and the start (V, F) of its first window."""
         chars_VLE = self._embedding()[self.characters_VL]
         weight_FkE = self._scaled(f"conv{width}_weight")
-        places, begin = self.characters_VL.shape[1] - 3, before(width)
+        positions, begin = self.characters_VL.shape[1] - 3, before(width)
         scores_VTF = self.params[f"conv{width}_bias"] + sum(
-            chars_VLE[:, begin + j : begin + j + places] @ weight_FkE[:, j].T for j in range(width)
+            chars_VLE[:, begin + j : begin + j + positions] @ weight_FkE[:, j].T for j in range(width)
         )
-        own_VT = self.characters_VL[:, 1 : 1 + places] > END
-        first_VF = np.where(own_VT[:, :, None], scores_VTF, -np.inf).argmax(axis=1)
+        in_word_VT = self.characters_VL[:, 1 : 1 + positions] > END
+        first_VF = np.where(in_word_VT[:, :, None], scores_VTF, -np.inf).argmax(axis=1)
         return np.take_along_axis(scores_VTF, first_VF[:, None], axis=1)[:, 0], begin + first_VF
 
     def _features(self) -> NDArray:
-        """(V, X)"""
+        """Compute the features (V, X) of the words."""
         return np.maximum(np.concatenate([self._pooled(width)[0] for width in WIDTHS], axis=1), 0)
 
     def _vectors(self, features_VX: NDArray) -> NDArray:
-        """(V, D)"""
+        """Compute the word vectors (V, D)."""
         vectors_VD = features_VX @ self._scaled("char_projection").T
         if "correction_weight" in self.params:
             vectors_VD = vectors_VD + self.params["correction_weight"] @ self._scaled("correction_projection").T
@@ -187,20 +195,25 @@ class CnnSoftmax(OracleLayer):
         return loss, dlogits_NV @ vectors_VD, grads
 
     def _filter_grads(self, dpooled: list[NDArray]) -> Arrays:
-        """Of each width (V, F), which go to the first window with the largest score."""
+        """Compute gradients with respect to the filters and the characters.
+
+        Args:
+            dpooled: Gradients (V, F) with respect to the largest scores, for each width. They flow to the first window
+                that has the largest score.
+        """
         embedding_AE, grads = self._embedding(), {}
         dembedding_AE = np.zeros_like(embedding_AE)
         for width, dpooled_VF in zip(WIDTHS, dpooled, strict=True):
             weight_FkE = self._scaled(f"conv{width}_weight")
             dweight_FkE = np.zeros_like(weight_FkE)
-            words_V1, filters_F = np.arange(self.spec.vocab)[:, None], np.arange(dpooled_VF.shape[1])
+            word_V1, filters_F = np.arange(self.spec.vocab)[:, None], np.arange(dpooled_VF.shape[1])
             first_VF = self._pooled(width)[1]
             for j in range(width):
-                # How much of each filter's gradient falls on each character, at place j of the window.
-                falls_AF = np.zeros((len(embedding_AE), len(filters_F)))
-                np.add.at(falls_AF, (self.characters_VL[words_V1, first_VF + j], filters_F), dpooled_VF)
-                dweight_FkE[:, j] = falls_AF.T @ embedding_AE / np.sqrt(weight_FkE[0].size)
-                dembedding_AE += falls_AF @ weight_FkE[:, j]
+                # The share of each filter's gradient that each character receives at position j of the window.
+                share_AF = np.zeros((len(embedding_AE), len(filters_F)))
+                np.add.at(share_AF, (self.characters_VL[word_V1, first_VF + j], filters_F), dpooled_VF)
+                dweight_FkE[:, j] = share_AF.T @ embedding_AE / np.sqrt(weight_FkE[0].size)
+                dembedding_AE += share_AF @ weight_FkE[:, j]
             grads |= {f"conv{width}_weight": dweight_FkE, f"conv{width}_bias": dpooled_VF.sum(axis=0)}
         return grads | {"char_embedding": dembedding_AE[1:]}  # padding stays zero
 

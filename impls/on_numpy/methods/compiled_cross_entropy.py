@@ -1,7 +1,7 @@
-"""Full softmax as torch.compile makes it of PyTorch's linear layer and cross-entropy: what a user gets with one line.
+"""Full softmax as torch.compile generates it from PyTorch's linear layer and cross-entropy: the one-line solution.
 
-The very function of `full_softmax`, so that what is compiled is held against the same definition, and timed next to
-`fused_softmax`.
+It is the same function as `full_softmax`. The compiled code is therefore checked against the same definition and timed
+next to `fused_softmax`.
 """
 
 from __future__ import annotations

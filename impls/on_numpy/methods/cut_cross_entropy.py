@@ -1,8 +1,10 @@
-"""Full softmax as Cut Cross-Entropy's authors compute it on a GPU: a peer of `fused_softmax`.
+"""Full softmax as the authors of Cut Cross-Entropy compute it on a GPU, a peer of `fused_softmax`.
 
-The function of `full_softmax`, so that their kernels are held against the same definition, and timed next to ours.
-Their backward pass leaves out a block of logits where every derivative is below 2^-12, which bfloat16 would hardly add
-up; with `impl="cce_exact"` it leaves out none.
+It is the same function as `full_softmax`. The authors' kernels are therefore checked against the same definition and
+timed next to ours.
+
+Their backward pass skips a block of logits if all of its derivatives are below 2^-12, which would hardly change sums in
+bfloat16. With `impl="cce_exact"` it skips no block.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ DEFINITION = dataclasses.replace(
         "impl": Choice(
             "cce",
             ("cce", "cce_kahan", "cce_kahan_full_c", "cce_exact"),
-            "as in the paper; its sums more precise; the weights' gradient whole, too; that of the hidden vectors, too",
+            "as in the paper; with compensated sums; and full weight gradients; and full hidden gradients",
         )
     },
 )

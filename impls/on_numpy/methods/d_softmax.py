@@ -1,13 +1,12 @@
-"""Differentiated softmax: rare words are scored from fewer of the hidden vector's numbers (Chen, Grangier, Auli 2016,
-arXiv 1512.04906).
+"""Differentiated softmax (Chen, Grangier, Auli 2016, arXiv 1512.04906): rare words are scored from fewer dimensions.
 
-Words by falling count are cut into bands of about equal summed counts, and the hidden vector into disjoint slices
-h_0, h_1, .., the widest of them for the most frequent words. With word w in band b,
+Words are sorted by descending count and cut into bands with about equal total counts. The hidden vector is cut into
+disjoint slices h_0, h_1, .., the widest of which belongs to the most frequent words. For word w in band b,
 
     log P(w | h) = h_b.W_w + bias_w - log sum over the words v of every band c of exp(h_c.W_v + bias_v)
 
-`impls/structures/bands.py` holds the rules of both cuts. Forward 2 sum_b E_b V_b FLOPs a token for bands of V_b words
-and width E_b, where full softmax has 2 D V; (N, V) logits as there.
+`impls/structures/bands.py` has the rules for both cuts. With bands of V_b words and width E_b, the forward pass costs
+2 sum_b E_b V_b FLOPs per token, compared with 2 D V for full softmax. It has (N, V) logits, as full softmax does.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from vocabench.impls.structures import bands, clusters
 from vocabench.impls.uniform import uniform
 
 OPTIONS = {
-    "bands": Number(3, 1, 8, "bands of words by frequency, fewer where the vocabulary has fewer words"),
-    "div_value": Number(4.0, 1.0, 1e6, "a band is narrower than the one before it by this factor"),
+    "bands": Number(3, 1, 8, "number of bands of words by frequency, at most the vocabulary size"),
+    "div_value": Number(4.0, 1.0, 1e6, "factor by which each band is narrower than the one before it"),
 }
 
 
@@ -36,11 +35,15 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
 
 
 def weight_shapes(spec: LayerSpec, widths: Callable[[int, int, float], list[int]]) -> Shapes:
-    """Of each band's words, whose width is one of `widths(dim, bands, div_value)`, and of the bias."""
+    """Return the shapes of the weights of each band and of the bias.
+
+    Args:
+        widths: Function that returns the widths of the bands, given `dim`, the number of bands and `div_value`.
+    """
     sizes = np.bincount(spec.structure["band"]).tolist()
-    found = widths(spec.dim, len(sizes), float(spec.options["div_value"]))  # type: ignore[arg-type]
-    pairs = enumerate(zip(sizes, found, strict=True))
-    return {f"band{band}_weight": pair for band, pair in pairs} | {"bias": (spec.vocab,)}
+    band_widths = widths(spec.dim, len(sizes), float(spec.options["div_value"]))  # type: ignore[arg-type]
+    shapes_by_band = enumerate(zip(sizes, band_widths, strict=True))
+    return {f"band{band}_weight": shape for band, shape in shapes_by_band} | {"bias": (spec.vocab,)}
 
 
 def shapes(spec: LayerSpec) -> Shapes:
@@ -69,6 +72,8 @@ DEFINITION = Definition(
 
 
 class DifferentiatedSoftmax(OracleLayer):
+    """Softmax with one width per band of words, each band on its slice of the hidden vector."""
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         band_V = spec.structure["band"]
@@ -76,11 +81,14 @@ class DifferentiatedSoftmax(OracleLayer):
         self.widths = [self.params[f"band{band}_weight"].shape[1] for band in range(len(self.words))]
 
     def _inputs(self, hidden_ND: NDArray) -> list[NDArray]:
-        """(N, E) of each band: what its words are scored from."""
+        """Return the inputs (N, E) from which the words of each band are scored."""
         return np.split(hidden_ND, np.cumsum(self.widths)[:-1], axis=1)
 
     def _inputs_back(self, dinputs: list[NDArray], hidden_ND: NDArray, grads: Arrays) -> NDArray:
-        """The gradient by the hidden vectors (N, D) from those by each band's inputs; may add to `grads`."""
+        """Compute the gradient with respect to the hidden vectors (N, D) from those of the inputs of the bands.
+
+        Gradients of parameters on the way, if any, are added to `grads`.
+        """
         return np.concatenate(dinputs, axis=1)
 
     def _log_probs(self, hidden_ND: NDArray) -> NDArray:

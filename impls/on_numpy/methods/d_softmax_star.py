@@ -1,12 +1,12 @@
-"""Differentiated softmax with projections, the D-softmax* that Grave et al. (2017, table 1) compare with: each band of
-words has a narrow view of the whole hidden vector, after Chen, Grangier, Auli (2016, arXiv 1512.04906).
+"""Differentiated softmax with projections: each band of words is scored from a projection of the hidden vector.
 
-As `d_softmax`, with a projection P_b (E_b, D) in place of a slice. With word w in band b,
+This is the D-softmax* with which Grave et al. (2017, table 1) compare, after Chen, Grangier, Auli (2016, arXiv
+1512.04906). It equals `d_softmax` except for a projection P_b (E_b, D) instead of a slice. For word w in band b,
 
     log P(w | h) = (P_b h).W_w + bias_w - log sum over the words v of every band c of exp((P_c h).W_v + bias_v)
 
-Every band sees all of h, through E_b = floor(D / div_value^b) numbers, at least 1.
-Forward 2 sum_b E_b (D + V_b) FLOPs a token, where full softmax has 2 D V; (N, V) logits as there.
+Each band depends on all of h through E_b = max(1, floor(D / div_value^b)) dimensions. The forward pass costs
+2 sum_b E_b (D + V_b) FLOPs per token, compared with 2 D V for full softmax. It has (N, V) logits, as full softmax does.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from vocabench.impls.structures import bands
 
 
 def shapes(spec: LayerSpec) -> Shapes:
-    found = d_softmax.weight_shapes(spec, bands.projected_widths)
-    widths = [shape[1] for name, shape in found.items() if name != "bias"]
-    return found | {f"band{band}_projection": (width, spec.dim) for band, width in enumerate(widths)}
+    weights = d_softmax.weight_shapes(spec, bands.projected_widths)
+    widths = [shape[1] for name, shape in weights.items() if name != "bias"]
+    return weights | {f"band{band}_projection": (width, spec.dim) for band, width in enumerate(widths)}
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
@@ -39,6 +39,8 @@ DEFINITION = dataclasses.replace(d_softmax.DEFINITION, name="d_softmax_star", sh
 
 
 class ProjectedDifferentiatedSoftmax(d_softmax.DifferentiatedSoftmax):
+    """Softmax with one width per band of words, each band on its projection of the hidden vector."""
+
     def _inputs(self, hidden_ND: NDArray) -> list[NDArray]:
         return [hidden_ND @ self.params[f"band{band}_projection"].T for band in range(len(self.words))]
 

@@ -1,8 +1,8 @@
-"""Full softmax: every word scored at every position, the yardstick of all other layers.
+"""Full softmax: each word is scored for each token. It is the baseline for all other layers.
 
     log P(w | h) = h.W_w + b_w - log sum_v exp(h.W_v + b_v)
 
-2 D V FLOPs a token forward, and (N, V) logits.
+The forward pass costs 2 D V FLOPs per token and has (N, V) logits.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ DEFINITION = Definition(
 
 
 class FullSoftmax(OracleLayer):
+    """Linear layer followed by a softmax over the whole vocabulary."""
+
     def _log_probs(self, hidden_ND: NDArray) -> NDArray:
         return log_softmax(hidden_ND.astype(np.float64) @ self.params["weight"].T + self.params["bias"])
 

@@ -1,11 +1,13 @@
 """Huffman hierarchical softmax (Mikolov et al. 2013; Liu et al. 2022, arXiv 2204.03855).
 
-Words are the leaves of a Huffman tree with V-1 inner vectors r. On its way from the root, a word turns left at an inner
-node with probability sigma(r.h) and right with sigma(-r.h) (equation 1, algorithm 3), so that
+Words are the leaves of a Huffman tree with V-1 inner nodes. A word is reached from the root by a sequence of turns. At
+an inner node with vector r, the probability of turning left is sigma(r.h), and that of turning right is sigma(-r.h)
+(equation 1, algorithm 3). Therefore
 
     log P(w | h) = sum over the inner nodes of w's path of log sigma(sign . r.h)
 
-and the leaves' probabilities sum to one without any normaliser. A target costs 2 D x (length of its code) FLOPs.
+where sign is +1 for a left turn and -1 for a right turn. The probabilities of the leaves sum to one without a
+normalizer. A target costs 2 D x (length of its code) FLOPs, and frequent words have short codes.
 `impls/on_numpy/tree.py` has the formulas.
 """
 

@@ -1,16 +1,18 @@
-"""Full softmax whose loss keeps, for its gradient, the exponentials of the logits in their place: one (N, V) array.
+"""Full softmax that overwrites the logits with their exponentials: one (N, V) array serves loss and gradient.
 
     log P(w | h) = h.W_w + b_w - log sum_v exp(h.W_v + b_v)
 
-The very function of `full_softmax`; the frameworks' layers differ in what they keep. A framework's own cross-entropy
-makes two or three arrays of the logits' size on the way to the gradient, for d loss / d logits is a softmax less one at
-the target. Taken apart, none of them is needed: with e = exp(l - max l) and s its sum, of a token with weight g
+It is the same function as `full_softmax`; the frameworks' layers differ in what they keep in memory. A framework's own
+cross-entropy allocates two or three arrays of the size of the logits on the way to the gradient, because
+d loss / d logits is the softmax minus one at the target. Splitting the gradient makes these arrays unnecessary. For a
+token with logits l, target w and weight g, let e = exp(l - max l) and s the sum of e. Then
 
     d loss / d h = g / s (e W) - g W_w         d loss / d W = e^T (g / s h) - g h at row w
 
-so that both products read the exponentials as they are, and the rest is small: 6 D V FLOPs a token, as ever.
+Both products read the exponentials as they are, and the remaining terms are small. Forward and backward take 6 D V
+FLOPs per token, as for full softmax.
 
-In half precision e would be rounded before the one is taken off: there the layers compute what `full_softmax` does.
+In half precision, e would be rounded before the one is subtracted. There the layers compute what `full_softmax` does.
 """
 
 from __future__ import annotations

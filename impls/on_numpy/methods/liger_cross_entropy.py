@@ -1,6 +1,7 @@
-"""Full softmax as Liger Kernel's fused linear layer and cross-entropy computes it on a GPU: a peer of `fused_softmax`.
+"""Full softmax as Liger Kernel's fused linear layer and cross-entropy computes it on a GPU.
 
-The very function of `full_softmax`, so that Liger's kernel is held against the same definition, and timed next to ours.
+It is a peer of `fused_softmax` and the same function as `full_softmax`. Liger's kernel is therefore checked against the
+same definition and timed next to ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Full softmax as PyTorch's own `linear_cross_entropy` computes it, by chunks of the batch: a peer of `fused_softmax`.
+"""Full softmax as PyTorch's own `linear_cross_entropy` computes it, in chunks of the batch.
 
-The very function of `full_softmax`, so that PyTorch's implementation is held against the same definition, and timed
-next to ours.
+It is a peer of `fused_softmax` and the same function as `full_softmax`. PyTorch's implementation is therefore checked
+against the same definition and timed next to ours.
 """
 
 from __future__ import annotations

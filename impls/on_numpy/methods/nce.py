@@ -1,16 +1,16 @@
-"""Noise-contrastive estimation: is a word the text's or the sampler's? (Gutmann and Hyvärinen 2010; Mnih and Teh 2012)
+"""Noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012): real words against sampled words.
 
-With s_w = h.W_w + b_w, log Z the `normaliser` and E[w] the number of times that w is expected among S sampled words,
-for the target t
+The layer learns to classify whether a word comes from the text or from a sampler. Let s_w = h.W_w + b_w, let log Z be
+the option `normaliser`, and let E[w] be the expected number of occurrences of w among S sampled words. For target t,
 
     x_w = s_w - log Z - log E[w],    loss = -log sigma(x_t) - sum over the samples w of log sigma(-x_w)
 
-sigma(x_w) is the probability that w came from the text, if e^(s_w) / Z is its probability there: at the optimum it is,
-so that the scores normalise themselves to Z: 1 where it is fixed, V, or a number that is learned. They start there:
-biases at the words' log frequencies and log Z.
+If e^(s_w) / Z is the probability of w in the text, then sigma(x_w) is the probability that w came from the text. At
+the optimum this holds, so the scores normalize themselves to Z, which is 1, V, or a learned parameter. The biases start
+at the words' log frequencies plus log Z, so that the scores are normalized from the beginning.
 
-2 D (1 + S) FLOPs a token forward, and 2 D (N + S) numbers of the N + S rows that a batch reads, whatever V; evaluated
-it is full softmax.
+The forward pass costs 2 D (1 + S) FLOPs per token. A batch reads at most N + S rows of W, forward and backward,
+whatever V is. Evaluation uses full softmax.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from vocabench.impls.options import Choice
 from vocabench.impls.spec import Arrays, Extra, LayerSpec, Shapes
 
 OPTIONS = sampled.options(remove_hits=False) | {
-    "normaliser": Choice("fixed", ("fixed", "log_vocab", "learned"), "log Z: 0, log V, or learned, from log V on"),
+    "normaliser": Choice("fixed", ("fixed", "log_vocab", "learned"), "log Z: 0, log V, or learned, starting at log V"),
 }
 
 
 def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: int) -> Arrays:
-    found = sampled.structure(counts_V, options)
-    return found | {"correction": found["correction"] + _fixed_log_z(options, len(counts_V))}
+    arrays = sampled.structure(counts_V, options)
+    return arrays | {"correction": arrays["correction"] + _fixed_log_z(options, len(counts_V))}
 
 
 def _fixed_log_z(options: Mapping[str, object], vocab: int) -> float:
-    """What of log Z is no parameter."""
+    """Return the part of log Z that is not a parameter."""
     return float(np.log(vocab)) if options["normaliser"] == "log_vocab" else 0.0
 
 
@@ -56,8 +56,8 @@ def shapes(spec: LayerSpec) -> Shapes:
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     params = full_softmax.initial(spec, rng)
-    # Scores are compared one by one, never with each other: those that start neither normalised nor at the words'
-    # frequencies would have every bias to move by itself first, which Adagrad's shrinking steps take an epoch for.
+    # The loss never compares scores with each other. If they did not start normalized and at the words' frequencies,
+    # each bias would first have to move on its own, which takes an epoch with Adagrad's shrinking steps.
     smooth_V = spec.counts + 1.0  # a word of count zero has a finite logarithm
     log_z = 0.0 if spec.options["normaliser"] == "fixed" else np.log(spec.vocab)
     params["bias"] = np.log(smooth_V / smooth_V.sum()) + log_z
@@ -82,9 +82,11 @@ DEFINITION = dataclasses.replace(
 
 
 class NoiseContrastiveEstimation(sampled.SampledLayer):
+    """Binary logistic loss on the target against each sampled word."""
+
     def _contrast(self, target_N: NDArray, sampled_NS: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         log_text_N, log_noise_NS = log_sigmoid(target_N), log_sigmoid(-sampled_NS)
-        # d/dx of -log sigma(x) is sigma(x) - 1, of -log sigma(-x) it is sigma(x).
+        # The derivative of -log sigma(x) is sigma(x) - 1, and that of -log sigma(-x) is sigma(x).
         return -log_text_N - log_noise_NS.sum(axis=1), np.expm1(log_text_N), -np.expm1(log_noise_NS)
 
 

@@ -1,14 +1,15 @@
-"""Negative sampling: a target told from S sampled words by their scores alone (Mikolov et al. 2013).
+"""Negative sampling (Mikolov et al. 2013): the target against S sampled words, without corrections.
 
-With s_w = h.W_w + b_w, for the target t
+With s_w = h.W_w + b_w, for the target t,
 
     loss = -log sigma(s_t) - sum over the samples w of log sigma(-s_w)
 
-That is `nce` without its corrections, and no longer an estimate of a distribution: at the optimum s_w is log P(w | h)
-less the logarithm of how often w is expected among the samples. What `target_log_probs` and all evaluation report is
-the full softmax of these scores, which is not what the loss makes probable.
+This is `nce` without its corrections, and it no longer estimates a distribution. At the optimum, s_w is log P(w | h)
+minus the logarithm of the expected number of occurrences of w among the samples. `target_log_probs` and all evaluation
+report the full softmax of these scores, which differs from the distribution of the text.
 
-2 D (1 + S) FLOPs a token forward, and 2 D (N + S) numbers of the N + S rows that a batch reads, whatever V.
+The forward pass costs 2 D (1 + S) FLOPs per token. A batch reads at most N + S rows of W, forward and backward,
+whatever V is.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Sampled softmax: a cross-entropy over the target and S sampled words (Bengio and Senécal 2003; Jean et al. 2015).
+"""Sampled softmax (Bengio and Senécal 2003; Jean et al. 2015): cross-entropy over the target and S sampled words.
 
-With s_w = h.W_w + b_w and E[w] the number of times that w is expected among the samples, for the target t
+Let s_w = h.W_w + b_w, and let E[w] be the expected number of occurrences of w among the samples. For the target t,
 
     x_w = s_w - log E[w],    loss = log(e^(x_t) + sum over the samples w of e^(x_w)) - x_t
 
-e^(s_w) / E[w], summed over the samples, is an estimate of full softmax's normaliser by importance sampling. As the
-number of samples grows, the gradient becomes that of full softmax.
+The sum of e^(s_w) / E[w] over the samples estimates the normalizer of full softmax by importance sampling. As the
+number of samples grows, the gradient approaches that of full softmax.
 
-2 D (1 + S) FLOPs a token forward, and 2 D (N + S) numbers of the N + S rows that a batch reads, whatever V; evaluated
-it is full softmax.
+The forward pass costs 2 D (1 + S) FLOPs per token. A batch reads at most N + S rows of W, forward and backward,
+whatever V is. Evaluation uses full softmax.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ DEFINITION = dataclasses.replace(
 
 
 class SampledSoftmax(sampled.SampledLayer):
+    """Cross-entropy over the target and the sampled words."""
+
     def _contrast(self, target_N: NDArray, sampled_NS: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         log_share_NC = log_softmax(np.concatenate([target_N[:, None], sampled_NS], axis=1))
-        share_NC = np.exp(log_share_NC)  # d loss / d x = share - one-hot
+        share_NC = np.exp(log_share_NC)  # d loss / d x = share - one_hot
         return -log_share_NC[:, 0], share_NC[:, 0] - 1, share_NC[:, 1:]
 
 

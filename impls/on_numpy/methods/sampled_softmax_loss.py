@@ -1,7 +1,7 @@
-"""Sampled softmax as TensorFlow's own `sampled_softmax_loss` computes it: a peer of `sampled_softmax`.
+"""Sampled softmax as TensorFlow's own `sampled_softmax_loss` computes it, a peer of `sampled_softmax`.
 
-The very function of `sampled_softmax` with the same sampled words, so that TensorFlow's implementation is held against
-the same definition, and timed next to ours.
+It is the same function as `sampled_softmax` with the same sampled words. TensorFlow's implementation is therefore
+checked against the same definition and timed next to ours.
 """
 
 from __future__ import annotations

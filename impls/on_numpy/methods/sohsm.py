@@ -1,17 +1,19 @@
 """Self-organized hierarchical softmax (Shen, Tan, Pal, Courville 2017, arXiv 1707.08588).
 
-Each word belongs to one of C clusters. With h_c = relu(W_c h) and h_w = relu(W_w h),
+Each word belongs to one of C clusters. A first softmax selects the cluster, and a second one selects the word in its
+cluster. With h_c = relu(W_c h) and h_w = relu(W_w h),
 
     log P(w | h) = log softmax(U_c h_c)[c(w)] + log softmax over the words of c(w) of (U_w h_w)[w]
 
-With `projection="residual"`, which is not in the paper, h_c = h + relu(W_c h) / 4, and h_w alike; with
-"cluster_residual" h_c alone, and h_w = h.
+Two projections are not in the paper. With `projection="residual"`, h_c = h + relu(W_c h) / 4, and h_w is computed in
+the same way. With "cluster_residual", only h_c is computed like this, and h_w = h.
 
-The clusters start at random, or by what stands next to the words in the training text (`start`, not in the paper), and
-are made anew every `interval` batches from the layer's own predictions (equations 8, 9, algorithm 1);
-`impls/structures/clusters.py` and `statistics.py` hold that part, which is the same in every framework.
+The clusters start at random, or grouped by the words' neighbours in the training text (option `start`, not in the
+paper). Every `interval` batches they are recomputed from the layer's own predictions (equations 8, 9, algorithm 1).
+That part is in `impls/structures/clusters.py` and `statistics.py`, and is the same in all frameworks.
 
-Forward 2 D (2 D + C + words of a cluster) FLOPs a token: with C = sqrt V that is O(D sqrt V) in place of O(D V).
+The forward pass costs 2 D (2 D + C + words of a cluster) FLOPs per token. With C = sqrt V this is O(D sqrt V) instead
+of O(D V).
 """
 
 from __future__ import annotations
@@ -33,18 +35,18 @@ from vocabench.impls.structures.statistics import SMOOTHINGS
 from vocabench.impls.uniform import uniform
 
 PROJECTIONS = ("relu", "linear", "residual", "cluster_residual", "none")
-RECTIFIED = 0.25  # of the rectifier in a residual projection: small enough for Adagrad's first steps, which are large
+RECTIFIED = 0.25  # factor of the rectifier in a residual projection: small, since Adagrad's first steps are large
 OPTIONS = {
-    "projection": Choice("relu", PROJECTIONS, "what makes h_c and h_w from h; the paper's is relu"),
-    "bias": Choice(False, (False, True), "cluster and word biases, started at log frequencies"),
+    "projection": Choice("relu", PROJECTIONS, "map from h to h_c and h_w; relu as in the paper"),
+    "bias": Choice(False, (False, True), "cluster and word biases, initialized to log frequencies"),
     "init": Choice("uniform", ("uniform", "orthogonal"), "projections uniform in +-1/sqrt(D), or orthogonal of gain 2"),
     "clusters": Number(0, 0, 2**31, "number of clusters; 0 is ceil(sqrt V)"),
     "gamma": Number(1.5, 1.0, 1e6, "a cluster holds at most floor(gamma sqrt V) words"),
-    "budget": Number(0.1, 1e-9, 1.0, "a cluster with this share of the tokens takes no further word"),
-    "smoothing": Choice("running", SMOOTHINGS, "how equation 9 weighs new samples"),
-    "start": Choice("random", ("random", bigrams.NAME), "clusters to start from; the paper's are random"),
+    "budget": Number(0.1, 1e-9, 1.0, "a cluster that has reached this share of the tokens takes no further word"),
+    "smoothing": Choice("running", SMOOTHINGS, "how equation 9 weights new samples"),
+    "start": Choice("random", ("random", bigrams.NAME), "initial clusters; random as in the paper"),
     "pairs": pairs("start"),
-    "cluster": Table("(V,) the clusters to start from in place of those, or a .npy file of them", dims=1),
+    "cluster": Table("(V,) initial clusters that replace those of `start`, or a .npy file of them", dims=1),
     "interval": Number(1000, 0, 2**31, "batches between re-organizations; 0 keeps the first clusters"),
 }
 
@@ -78,12 +80,12 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
     return {"cluster": cluster_V, "cluster_count": np.array(bounds.clusters)}
 
 
-# Parameters of the upper level; of projections (D, D) and bias (C,) of clusters there may be none.
+# Parameters of the upper level. The projections (D, D) and the cluster bias (C,) are optional.
 UPPER_LEVEL = ("cluster_projection", "word_projection", "cluster_weight", "cluster_bias")
 
 
 class Projected(NamedTuple):
-    """What a projection W makes of h: kept h + share max(W h, least)."""
+    """Coefficients of a projection W of h: kept h + share max(W h, least)."""
 
     kept: float
     share: float
@@ -91,7 +93,7 @@ class Projected(NamedTuple):
 
 
 def projected(projection: str) -> Projected:
-    """Of one of `PROJECTIONS`."""
+    """Return the coefficients of one of `PROJECTIONS`."""
     plain = {"relu": Projected(0.0, 1.0, 0.0), "linear": Projected(0.0, 1.0, -np.inf)}
     return plain.get(projection, Projected(1.0, RECTIFIED, 0.0))
 
@@ -101,18 +103,18 @@ def held(options: Mapping[str, object], structure: Arrays) -> dict[str, object]:
 
 
 def _projections(spec: LayerSpec) -> tuple[str, ...]:
-    """Names of the projections that there are."""
-    some = {"none": (), "cluster_residual": ("cluster_projection",)}
-    return some.get(str(spec.options["projection"]), ("cluster_projection", "word_projection"))
+    """Return the parameter names of the projections in use."""
+    names = {"none": (), "cluster_residual": ("cluster_projection",)}
+    return names.get(str(spec.options["projection"]), ("cluster_projection", "word_projection"))
 
 
 def shapes(spec: LayerSpec) -> Shapes:
     count = int(spec.structure["cluster_count"])
-    found: Shapes = dict.fromkeys(_projections(spec), (spec.dim, spec.dim))
-    found |= {"cluster_weight": (count, spec.dim), "word_weight": (spec.vocab, spec.dim)}
+    parameter_shapes: Shapes = dict.fromkeys(_projections(spec), (spec.dim, spec.dim))
+    parameter_shapes |= {"cluster_weight": (count, spec.dim), "word_weight": (spec.vocab, spec.dim)}
     if spec.options["bias"]:
-        found |= {"cluster_bias": (count,), "word_bias": (spec.vocab,)}
-    return found
+        parameter_shapes |= {"cluster_bias": (count,), "word_bias": (spec.vocab,)}
+    return parameter_shapes
 
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
@@ -122,7 +124,7 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
         for name in _projections(spec):
             params[name] = 2.0 * np.linalg.qr(rng.standard_normal((spec.dim, spec.dim)))[0]
     if spec.options["bias"]:
-        smooth_V = spec.counts + 1.0  # a word of count zero has a finite logarithm
+        smooth_V = spec.counts + 1.0  # keeps the logarithm finite for words of count zero
         cluster_V = spec.structure["cluster"]
         total_C = np.bincount(cluster_V, weights=smooth_V, minlength=int(spec.structure["cluster_count"])) + 1.0
         params["cluster_bias"] = np.log(total_C / total_C.sum())
@@ -131,7 +133,7 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
 
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
-    """All clusters, and the words of the targets' clusters."""
+    """Count all clusters, and the words of the targets' clusters."""
     tokens, width, clusters = len(targets_N), spec.dim, int(spec.structure["cluster_count"])
     tokens_G, sizes_G = cost.groups_reached(spec.structure["cluster"], targets_N)
     tokens_G, sizes_G = np.append(tokens_G, tokens), np.append(sizes_G, clusters)
@@ -139,7 +141,7 @@ def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
     projections = len(_projections(spec))
     if spec.options["projection"] == "linear":
         multiply_adds = cost.through_projection(tokens_G, width, width, sizes_G)
-    else:  # the hidden vectors have to be projected
+    else:  # a projection with a rectifier cannot be merged into the weights
         multiply_adds += projections * tokens * width**2
     parameters = int(sizes_G.sum()) * (width + bool(spec.options["bias"])) + projections * width**2
     return cost.least(spec, tokens, multiply_adds=multiply_adds, parameters=parameters)
@@ -160,6 +162,8 @@ DEFINITION = Definition(
 
 
 class SelfOrganizedHierarchicalSoftmax(OracleLayer):
+    """Two-level softmax over clusters and the words of a cluster."""
+
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         self.cluster_V = spec.structure["cluster"]
@@ -175,7 +179,7 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         return rectified_ND if self.spec.options["projection"] == "relu" else hidden_ND + rectified_ND * RECTIFIED
 
     def cluster_log_probs(self, hidden_ND: NDArray) -> NDArray:
-        """(N, C) log P(c | h), the first factor."""
+        """Return log P(c | h) (N, C), the first factor."""
         scores_NC = self._project(hidden_ND.astype(np.float64), "cluster_projection") @ self.params["cluster_weight"].T
         return log_softmax(scores_NC + self.params.get("cluster_bias", 0.0))
 
@@ -191,7 +195,7 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         return log_probs_NV
 
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
-        # The words of the likeliest clusters alone.
+        # Search only the words of the most probable clusters.
         _, chosen_NW = best(self.cluster_log_probs(hidden_ND), min(width, self.clusters))
         followed_NC = np.zeros((len(hidden_ND), self.clusters), dtype=bool)
         np.put_along_axis(followed_NC, chosen_NW, True, axis=1)
@@ -218,7 +222,7 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
             grads["cluster_bias"] = dscores_NC.sum(axis=0)
         dhidden_ND = self._back(dscores_NC @ self.params["cluster_weight"], hidden_ND, "cluster_projection", grads)
 
-        # The word: a softmax over the words of its cluster alone.
+        # The word: a softmax over the words of its cluster.
         word_hidden_ND = self._project(hidden_ND, "word_projection")
         dword_hidden_ND = np.zeros_like(word_hidden_ND)
         for cluster in np.unique(cluster_N):
@@ -238,11 +242,11 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         return loss, dhidden_ND, grads
 
     def _back(self, dout_ND: NDArray, hidden_ND: NDArray, name: str, grads: Arrays) -> NDArray:
-        """Through a projection: sets `grads[name]`, returns the gradient by the hidden vectors."""
+        """Back-propagate through a projection: set `grads[name]`, and return the gradient of the hidden vectors."""
         if name not in self.params:
             return dout_ND
         projection = self.spec.options["projection"]
-        adds = projection not in ("relu", "linear")  # to what it projects
+        adds = projection not in ("relu", "linear")  # adds its input to its output
         dprojected_ND = dout_ND
         if projection != "linear":
             dprojected_ND = dout_ND * (hidden_ND @ self.params[name].T > 0)

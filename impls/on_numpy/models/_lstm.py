@@ -1,4 +1,4 @@
-"""The LSTM of `impls/models/lstm.py` over a batch of sequences in float64, and back-propagation through it written out.
+"""The LSTM of `impls/models/lstm.py` over a batch of sequences in float64, with hand-written back-propagation.
 
 i, f, g, o = split(W_x x_t + W_h h_{t-1} + b);  c_t = sigma(f) c_{t-1} + sigma(i) tanh(g);  h_t = sigma(o) tanh(c_t)
 """
@@ -18,14 +18,14 @@ Tape = list[tuple[NDArray, ...]]
 def forward(
     params: Arrays, prefix: str, inputs_BTE: NDArray, state: State | None = None, real_BT: NDArray | None = None
 ) -> tuple[NDArray, State, Tape]:
-    """Outputs (B, T, H), the final state, and what `backward` needs.
+    """Return the outputs (B, T, H), the final state, and the tape that `backward` needs.
 
     Args:
-        params: Holds `<prefix>_input_weight`, `<prefix>_hidden_weight` and `<prefix>_bias`.
-        prefix: Of their names.
-        inputs_BTE: What the steps read.
-        state: Before the first step; zeros where left out.
-        real_BT: False at padding, where the state stays as it is; all True where left out.
+        params: Parameters that include `<prefix>_input_weight`, `<prefix>_hidden_weight` and `<prefix>_bias`.
+        prefix: Prefix of the parameter names.
+        inputs_BTE: Input vectors of the steps.
+        state: State before the first step; zeros by default.
+        real_BT: Mask that is False at padding, where the state stays the same; all True by default.
     """
     batch, steps, _ = inputs_BTE.shape
     input_weight, hidden_weight = params[f"{prefix}_input_weight"], params[f"{prefix}_hidden_weight"]
@@ -49,8 +49,15 @@ def forward(
 def backward(
     params: Arrays, prefix: str, tape: Tape, doutputs_BTH: NDArray, dfinal: State | None = None
 ) -> tuple[Arrays, NDArray, State]:
-    """From the gradients by the outputs and by the final state (zeros where left out): those by the parameters, by the
-    inputs (B, T, E), and by the state before the first step."""
+    """Return the gradients of the parameters, of the inputs (B, T, E), and of the state before the first step.
+
+    Args:
+        params: Parameters as for `forward`.
+        prefix: Prefix of the parameter names.
+        tape: Tape that `forward` returned.
+        doutputs_BTH: Gradient with respect to the outputs.
+        dfinal: Gradient with respect to the final state; zeros by default.
+    """
     input_weight, hidden_weight = params[f"{prefix}_input_weight"], params[f"{prefix}_hidden_weight"]
     dinput_weight, dhidden_weight = np.zeros_like(input_weight), np.zeros_like(hidden_weight)
     dbias = np.zeros_like(params[f"{prefix}_bias"])

@@ -1,4 +1,4 @@
-"""What the definitions of networks share: float64 parameters under canonical names."""
+"""Base class of the networks in NumPy: float64 parameters under canonical names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class InFloat64(Network[AnyConfig]):
-    """To be named before the network that is defined: its parameters, which the output layer reads too."""
+    """Mixin that holds the parameters of a network in float64 and shares them with the output layer.
+
+    It comes before the network in the list of base classes.
+    """
 
     def __init__(self, spec: LayerSpec, config: AnyConfig, layer: OracleLayer) -> None:
         super().__init__(spec, config)
@@ -26,4 +29,4 @@ class InFloat64(Network[AnyConfig]):
         self._begin()
 
     def _begin(self) -> None:
-        """What starts anew with new parameters: the optimizer, states of sequences."""
+        """Reset what depends on new parameters, such as the optimizer and the states of sequences."""

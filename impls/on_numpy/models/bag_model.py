@@ -1,4 +1,4 @@
-"""The bag model in float64, its gradient written out: the frameworks' definition."""
+"""The bag model in float64 with a hand-written gradient, which defines the frameworks' models."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from vocabench.impls.on_numpy.optimizers import Updates
 
 
 class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
+    """Bag model in float64."""
+
     def _begin(self) -> None:
         self.updates = Updates(self.config.optimizer, self.params)
 
     def _hidden(self, bags_NJ: NDArray) -> tuple[NDArray, NDArray]:
-        """(N, D) mean vectors, and (N, J) the weight of each place in them."""
+        """Return the mean vectors (N, D), and the weight (N, J) of each position in them."""
         weight_NJ = (bags_NJ >= 0) / (bags_NJ >= 0).sum(axis=1, keepdims=True)
         return np.einsum("nj,njd->nd", weight_NJ, self.params["input"][np.maximum(bags_NJ, 0)]), weight_NJ
 

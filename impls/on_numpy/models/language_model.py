@@ -1,4 +1,7 @@
-"""The LSTM language model of SOHSM section 4.2 in float64, back-propagation written out: the frameworks' definition."""
+"""The LSTM language model of SOHSM section 4.2 in float64, which defines the frameworks' models.
+
+Back-propagation is written by hand.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from vocabench.impls.structures.statistics import StatisticsWeights
 
 
 class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):
+    """LSTM language model in float64."""
+
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig, layer: OracleLayer) -> None:
         super().__init__(spec, config, layer)
         self.reorganizations = 0
@@ -65,7 +70,7 @@ class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):
 
     def _next_words(self, inputs_BT: NDArray, state: _lstm.State | None, k: int) -> tuple[NDArray, NDArray]:
         _, self.decode_state, _ = self._forward(inputs_BT, state)
-        return self.layer._topk(self.decode_state[0], k)  # the LSTM's output is its hidden state
+        return self.layer._topk(self.decode_state[0], k)  # the output of the LSTM is its hidden state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
         if not isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
@@ -75,7 +80,7 @@ class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):
         before = self.layer.cluster_V
         bounds = sohsm.limits(self.spec.counts, self.spec.options)
         self.layer.cluster_V = clusters.organize(self.statistics_VC, self.spec.counts, bounds, rng)
-        return before, self.layer.cluster_V  # words in vocabulary order: vectors and optimizer state need no move
+        return before, self.layer.cluster_V  # words stay in vocabulary order, so nothing is moved
 
     def synchronize(self) -> None:
         pass

@@ -1,10 +1,10 @@
-"""The speech recognizer of `impls/models/recognizer.py` in float64, forward only and written for reading: the
-frameworks'
-definition. Their gradients are held against finite differences of its loss.
+"""The speech recognizer of `impls/models/recognizer.py` in float64, which defines the frameworks' models.
 
-Shape letters besides those of `impls/models/recognizer.py`: H heads, E = D / H, C channels, P relative positions, J
-frames of
-a depthwise window.
+It has a forward pass only and is written for readability. The frameworks' gradients are checked against finite
+differences of its loss.
+
+Shape letters in addition to those of `impls/models/recognizer.py`: H heads, E = D / H, C channels, P relative
+positions, J frames of a depthwise window.
 """
 
 from __future__ import annotations
@@ -24,21 +24,26 @@ from vocabench.impls.on_numpy.oracle import log_softmax, sigmoid
 
 
 class Heard(NamedTuple):
-    """What the encoder gives."""
+    """Output of the encoder: frames, and a mask that is False at padding."""
 
     frames_BSD: NDArray
     real_BS: NDArray
 
 
 class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
+    """Speech recognizer in float64, forward pass only."""
+
     def _begin(self) -> None:
-        self.decoding: tuple[Heard, NDArray] | None = None  # and the units that each row has read
+        self.decoding: tuple[Heard, NDArray] | None = None  # with the units read so far by each row
 
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> NoReturn:
         raise BadInput("the recognizer's definition on numpy has no training: allowed: torch, tensorflow, jax")
 
     def loss(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray, **extra: NDArray) -> float:
-        """What a step minimizes, smoothing and CTC included; `extra` holds the layer's random inputs."""
+        """Return the loss that a step minimizes, including smoothing and CTC.
+
+        `extra` holds the random inputs of the layer.
+        """
         smoothing, ctc_weight = self.config.smoothing, self.config.ctc_weight
         heard = self._encode(features_BFM, frames_B)
         hidden_ND, targets_N = self._hidden(heard, targets_BT)
@@ -67,20 +72,20 @@ class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
 
     def _next_units(self, heard: Heard, read_RT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         self.decoding = heard, read_RT
-        rows_each = len(read_RT) // len(heard.real_BS)
-        repeated = Heard(*(np.repeat(array, rows_each, axis=0) for array in heard))
+        rows_per_utterance = len(read_RT) // len(heard.real_BS)
+        repeated = Heard(*(np.repeat(array, rows_per_utterance, axis=0) for array in heard))
         return self.layer._topk(self._decode(read_RT, repeated)[:, -1], k)
 
     def synchronize(self) -> None:
         pass
 
     def _hidden(self, heard: Heard, targets_BT: NDArray) -> tuple[NDArray, NDArray]:
-        """(N, D) what the output layer reads at each of the targets' units, and (N,) those."""
+        """Return the hidden vectors (N, D) at the units of the targets, and these units (N,)."""
         real_BT = targets_BT >= 0
         return self._decode(self.inputs_of(targets_BT), heard)[real_BT], targets_BT[real_BT].astype(np.int64)
 
     def _ctc_nll(self, heard: Heard, targets_BT: NDArray) -> float:
-        """Summed over the utterances that have frames enough."""
+        """Sum the CTC loss over the utterances that have enough frames."""
         log_probs_BSU = log_softmax(self._linear("ctc", heard.frames_BSD))
         nll_B = [
             _ctc.nll(log_probs_SU[real_S], targets_T[targets_T >= 0][:-1])
@@ -102,7 +107,7 @@ class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
         return Heard(x, real_BS)
 
     def _front(self, features_BFM: NDArray) -> NDArray:
-        """(B, S, D)"""
+        """Apply the convolutions and the linear map: (B, F, M) to (B, S, D)."""
         x_BFMC = features_BFM.astype(np.float64)[:, :, :, None]
         for name in ("front.conv1", "front.conv2"):
             windows_BFMC33 = sliding_window_view(x_BFMC, (3, 3), axis=(1, 2))[:, ::2, ::2]
@@ -134,7 +139,7 @@ class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
 
     # The decoder.
     def _decode(self, read_BT: NDArray, heard: Heard) -> NDArray:
-        """(B, T, D) hidden vectors after each of the units read."""
+        """Return the hidden vector (B, T, D) after each unit read."""
         steps = np.arange(read_BT.shape[1])
         x = self.params["embedding"][read_BT] * self.config.dim**0.5 + sinusoids(steps, self.config.dim)
         for number in range(self.config.decoder_layers):
@@ -151,9 +156,9 @@ class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
         key, value = (self._heads(self._linear(f"{name}.{part}", memory_BSD)) for part in ("key", "value"))
         return self._weighted(name, np.einsum("bihe,bjhe->bhij", query, key), seen, value)
 
-    # What both are made of.
+    # Building blocks of both stacks.
     def _weighted(self, name: str, scores_BHTS: NDArray, seen: NDArray, value_BSHE: NDArray) -> NDArray:
-        """(B, T, D) from the values by softmax over those places that are seen."""
+        """Return the mean (B, T, D) of the values, weighted by the softmax over the visible positions."""
         scaled_BHTS = scores_BHTS / value_BSHE.shape[3] ** 0.5
         weight_BHTS = np.exp(log_softmax(np.where(seen, scaled_BHTS, -np.inf)))
         mixed_BTHE = np.einsum("bhij,bjhe->bihe", weight_BHTS, value_BSHE)
@@ -163,7 +168,7 @@ class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
         return self._linear(f"{name}.out", activation(self._linear(f"{name}.in", self._norm(f"{name}.norm", x))))
 
     def _heads(self, x: NDArray) -> NDArray:
-        """(..., D) as (..., H, E)."""
+        """Reshape (..., D) to (..., H, E)."""
         return x.reshape(*x.shape[:-1], self.config.heads, -1)
 
     def _linear(self, name: str, x: NDArray) -> NDArray:

@@ -1,5 +1,7 @@
-"""The encoder-decoder of `impls/models/summarizer.py` in float64, back-propagation written out: the frameworks'
-definition."""
+"""The encoder-decoder of `impls/models/summarizer.py` in float64, which defines the frameworks' models.
+
+Back-propagation is written by hand.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from vocabench.impls.spec import Arrays
 
 
 class Memory(NamedTuple):
-    """What the attention reads of the sources."""
+    """Keys and values of the attention over the sources."""
 
     states_BSH: NDArray  # e_s
     keys_BSH: NDArray  # W_a e_s
@@ -25,7 +27,7 @@ class Memory(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What the attention gives, and what its gradient needs."""
+    """Output of the attention, and the values that its gradient needs."""
 
     hidden_BTH: NDArray  # h_t
     weight_BTS: NDArray  # a_ts, 0 at padding
@@ -33,6 +35,8 @@ class Read(NamedTuple):
 
 
 class NumpySummarizer(InFloat64[SummarizerConfig], Summarizer):
+    """Encoder-decoder in float64."""
+
     def _begin(self) -> None:
         self.updates = Updates(self.config.optimizer, self.params)
         self.decoding: tuple[Memory, _lstm.State] | None = None
@@ -76,7 +80,7 @@ class NumpySummarizer(InFloat64[SummarizerConfig], Summarizer):
         _, state, _ = self._decode(ids_R[:, None], state)
         self.decoding = memory, state
         h_RH = state[0]
-        # A source's rows are to its memory what the steps of a summary are.
+        # The rows of a source attend to its memory as the steps of a summary do.
         h_BWH = h_RH.reshape(len(memory.real_BS), -1, h_RH.shape[1])
         return self.layer._topk(self._attend(h_BWH, memory).hidden_BTH.reshape(h_RH.shape), k)
 
@@ -84,7 +88,7 @@ class NumpySummarizer(InFloat64[SummarizerConfig], Summarizer):
         pass
 
     def _encode(self, sources_BS: NDArray) -> tuple[Memory, _lstm.State, _lstm.Tape]:
-        """The memory, the state after the last word of each source, and the encoder's tape."""
+        """Return the memory, the state after the last word of each source, and the tape of the encoder."""
         real_BS = sources_BS >= 0
         vectors_BSE = self.params["source_embedding"][np.maximum(sources_BS, 0)]
         states_BSH, final, tape = _lstm.forward(self.params, "encoder", vectors_BSE, real_BT=real_BS)
@@ -102,7 +106,7 @@ class NumpySummarizer(InFloat64[SummarizerConfig], Summarizer):
     def _attend_backward(
         self, states_BTH: NDArray, memory: Memory, read: Read, dhidden_BTH: NDArray
     ) -> tuple[Arrays, NDArray, NDArray]:
-        """From the gradient by h_t: those by the attention's parameters, by s_t and by e_s."""
+        """Return the gradients of the parameters of the attention, of s_t and of e_s, given that of h_t."""
         dsum_BTH = dhidden_BTH * (1 - read.hidden_BTH**2)
         dcontext_BTH, dstates_BTH = np.split(dsum_BTH @ self.params["combine_weight"], 2, axis=2)
         dweight_BTS = dcontext_BTH @ memory.states_BSH.swapaxes(1, 2)

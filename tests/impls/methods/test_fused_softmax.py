@@ -84,7 +84,7 @@ def test_what_counts_the_words_that_top_k_scores_does_it_by_blocks(monkeypatch):
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
 def test_gradients_made_in_the_forward_pass_of_any_loss_of_it_and_again(monkeypatch):
-    """Of a loss that is only part of another, with padding, and of a second pass through the same graph."""
+    """Cover a loss that is part of another one, with padding, and a second pass through the same graph."""
     import torch
 
     from vocabench.impls.on_torch import adapter

@@ -30,7 +30,7 @@ def make(method, framework="numpy", tokens=TOKENS, **options):
 
 
 def least(layer, targets, **extra) -> LeastWork:
-    """Of a method that tells its work."""
+    """Return the least work of a layer whose method has a formula."""
     found = layer.least_work(targets, **extra)
     assert found is not None
     return found

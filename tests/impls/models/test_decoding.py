@@ -25,7 +25,7 @@ def model_of(framework, method, vocab=23, scale=6.0):
 
 
 def log_prob(model, prompt_T, words):
-    """Of the words after the prompt, one step after the other."""
+    """Return the log-probability of the words after the prompt, step by step."""
     values_1K, ids_1K = model.prime(prompt_T[None], model.spec.vocab)
     total = 0.0
     for word in words:

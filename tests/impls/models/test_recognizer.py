@@ -60,7 +60,7 @@ BATCH = features_of(FRAMES_B), FRAMES_B, TARGETS_BT
 
 
 def model_of(framework, method, config=TINY):
-    """Of parameters none of which is zero."""
+    """Return a model without a zero among its parameters."""
     spec = layers.spec(method, counts=zipf_counts(VOCAB), dim=8, dtype="float64", **METHODS[method])
     model = layers.create_network(framework, spec, config)
     rng = np.random.default_rng(1)
@@ -69,7 +69,7 @@ def model_of(framework, method, config=TINY):
 
 
 def first_extra(model):
-    """Of a model that has made no step."""
+    """Return the random inputs of the loss for a model before its first step."""
     return model.next_extra_for(TARGETS_BT)
 
 

@@ -66,25 +66,10 @@ def differentiated(nll, inputs, weight_N):
 @pytest.mark.parametrize(
     ("children", "tokens", "dim", "near"),
     [
-        (
-            huffman.build(zipf_counts(700)).children,
-            150,
-            24,
-            128,
-        ),  # many tokens below a node, and most nodes not reached
-        (
-            huffman.build(zipf_counts(700)).children,
-            40,
-            7,
-            1,
-        ),  # almost all nodes by the kernel, and more tokens than in a tile
+        (huffman.build(zipf_counts(700)).children, 150, 24, 128),  # many tokens below a node; most nodes not reached
+        (huffman.build(zipf_counts(700)).children, 40, 7, 1),  # almost all nodes by the kernel; more than one tile
         (huffman.build(zipf_counts(300)).children, 1, 33, 5),
-        (
-            huffman.build(zipf_counts(40)).children,
-            90,
-            300,
-            39,
-        ),  # all nodes near the root, and more columns than in a block
+        (huffman.build(zipf_counts(40)).children, 90, 300, 39),  # all nodes near the root; two blocks of columns
         (huffman.build(zipf_counts(2)).children, 3, 1, 1),
         (huffman.build(zipf_counts(12)).children, 120, 5, 1),  # all words, with short paths next to long ones
         (random_tree(150), 64, 260, 16),
