@@ -1,9 +1,8 @@
 """Samplers of words with given probabilities, for losses that score a few sampled words instead of all.
 
 An alias table (Walker 1977; Vose 1991) has one word and one alias in each of V columns. A draw takes a random column
-and chooses between its two words, whatever the probabilities are. The table is built by prefix sums
-(Hübschle-Schneider and
-Sanders 2022, arXiv 1903.00227), with O(V) additions and one merge of two sorted lists, all vectorized.
+and chooses between its two words, whatever the probabilities are. The table is built by prefix sums (Hübschle-Schneider
+and Sanders 2022, arXiv 1903.00227), with O(V) additions and one merge of two sorted lists, all vectorized.
 
 The losses weight a word by the expected number of its occurrences among S sampled words:
 

@@ -39,7 +39,7 @@ class Graph:
 
     Attributes:
         names: Part of speech (n, v, a or r) and offset of each synset.
-        hypernyms: Hypernyms of each synset, of which it is a kind or an instance, in the order of its line.
+        hypernyms: Hypernyms and instance hypernyms of each synset, in the order of its line.
         senses: Synsets of each lemma (lower case, underscores for blanks), the most frequent sense first.
     """
 
@@ -230,8 +230,8 @@ def wordnet_tree(
 
     Words are looked up in lower case with underscores for blanks. A word is placed below the synset of its most
     frequent sense, and a synset below its first hypernym. Synsets without a hypernym are placed below their part of
-    speech. The parts of speech, and a node for all words that WordNet lacks, are placed below the root. On a cycle, of
-    which the verbs of WordNet 3.0 have one, the synset that comes first in its file is treated as one without a
+    speech. The parts of speech, and a node for all words that WordNet lacks, are placed below the root. The
+    verbs of WordNet 3.0 have one cycle. On a cycle, the synset that comes first in its file is treated as one without a
     hypernym.
 
     Nodes without words are removed, and a node with one child is replaced by that child. A node with more children

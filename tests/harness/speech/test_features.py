@@ -100,7 +100,7 @@ def test_the_signature_tells_every_setting():
     [
         ({"window": "hann"}, "unknown window 'hann'"),
         ({"channels": 0}, "0 mel channels"),
-        ({"channels": 300}, "300 mel channels: allowed: so few that each holds"),
+        ({"channels": 300}, "300 mel channels: allowed: so few that each contains a frequency"),
         ({"shift_seconds": 0.0}, r"every 0\.0 s"),
     ],
 )

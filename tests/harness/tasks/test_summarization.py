@@ -23,6 +23,7 @@ from vocabench.harness.tasks.language_modelling import Training as LanguageModel
 from vocabench.harness.tasks.shared import batching, rouge
 from vocabench.harness.tasks.shared.data import data_of
 from vocabench.impls.errors import BadInput
+from vocabench.impls.models.summarizer import SummarizerConfig
 
 FRAMEWORKS = registry.installed_frameworks()
 WORDS = [first + second for first in "bcdfghklmn" for second in "aeiou"]
@@ -198,11 +199,14 @@ def test_frameworks_end_at_the_same_perplexity(folder):
 def test_clusters_are_learned_from_the_training_summaries_and_then_held(folder, monkeypatch):
     models, train = [], LanguageModelTraining.run
     monkeypatch.setattr(LanguageModelTraining, "run", lambda self, say: models.append(self) or train(self, say))
-    specs = []
-    create = summarization.layers.create_network
-    monkeypatch.setattr(
-        summarization.layers, "create_network", lambda f, spec, *rest: specs.append(spec) or create(f, spec, *rest)
-    )
+    specs, create = [], summarization.layers.create_network
+
+    def recorded(framework, spec, config, *device):
+        if isinstance(config, SummarizerConfig):  # the language model is created by the same function
+            specs.append(spec)
+        return create(framework, spec, config, *device)
+
+    monkeypatch.setattr(summarization.layers, "create_network", recorded)
     settings = {"epochs": 1, "score_pairs": 4, "length": 3}
     cell = cell_of("numpy", "sohsm", folder, {"interval": "3"}, **settings)
     told = by_quantity(row_of(cell))["perplexity"].detail["bootstrap"]

@@ -108,6 +108,7 @@ def test_gradients_made_in_the_forward_pass_of_any_loss_of_it_and_again(monkeypa
 
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
+@pytest.mark.parametrize("form", ["words", "tokens"], indirect=True)  # the C++ kernels allocate their own blocks
 def test_one_block_is_in_memory_at_a_time(form, monkeypatch):
     from vocabench.impls.on_torch.ops import products
 

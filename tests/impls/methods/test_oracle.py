@@ -109,7 +109,7 @@ def test_a_beam_as_wide_as_the_vocabulary_is_exact_and_a_narrow_one_never_better
 _STARTS = """
 import hashlib
 
-from harness import layers, registry
+from vocabench.harness import layers, registry
 from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls.errors import BadInput
 from vocabench.impls.options import Choice
