@@ -11,9 +11,12 @@ are the same in every module:
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -22,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from vocabench.impls.arrays import array_of, is_floating, largest
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.forms import Form
-from vocabench.impls.options import Option
+from vocabench.impls.options import Given, Option
 
 Arrays = dict[str, NDArray]
 Shapes = dict[str, tuple[int, ...]]
@@ -77,6 +80,7 @@ class Definition:
         least_work: Returns the least work of forward and backward pass for the spec, the targets (N,) of a batch and
             the inputs named in `extra`. None if it is not known.
         takes_maxima: True if the loss contains a maximum, so that its gradient jumps where two arguments are equal.
+        one_softmax: True if the distribution is one softmax over the vocabulary, so that it has logits.
     """
 
     name: str
@@ -93,11 +97,14 @@ class Definition:
     held: Callable[[Mapping[str, object], Arrays], Mapping[str, object]] = lambda options, structure: options
     least_work: Callable[..., LeastWork] | None = None
     takes_maxima: bool = False
+    one_softmax: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerSpec:
     """The specification of one layer, from which every framework builds it. Create it with `LayerSpec.build`.
+
+    Specifications are equal if everything in them is, arrays included. They can be hashed, copied and pickled.
 
     Attributes:
         form: The id of the `Form` in which a framework computes the layer; empty for the one that the framework
@@ -146,6 +153,37 @@ class LayerSpec:
             options=MappingProxyType(checked),
             structure=definition.structure(counts_V, checked, int(seed)),
         )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LayerSpec) and (self is other or self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __copy__(self) -> LayerSpec:
+        return self
+
+    def __deepcopy__(self, memo: object) -> LayerSpec:
+        return self  # nothing in it ever changes
+
+    def __reduce__(self) -> tuple[Callable[..., LayerSpec], tuple[object, ...]]:
+        """Pickle the method by name, because a definition holds functions, and the structure as it is."""
+        arguments = self.counts, self.dim, self.seed, self.dtype, dict(self.options), self.structure, self.form
+        return _unpickled, (self.method, *arguments)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A digest (32 bytes) of everything that determines what a layer computes, and of the requested form."""
+        sizes = f"{self.dim} {self.seed} {self.dtype} {self.form!r} {sorted(self.options)}"
+        arrays = [self.counts, *(self.options[name] for name in sorted(self.options))]
+        return _digest([self.method, sizes, self.structure_digest, *arrays])
+
+    @cached_property
+    def structure_digest(self) -> bytes:
+        """A digest (32 bytes) of the structure: layers with the same one give parameters the same meaning."""
+        names = sorted(self.structure)
+        shapes = f"{self.method} {self.vocab} {names} {sorted(self.parameter_shapes().items())}"
+        return _digest([shapes, *(self.structure[name] for name in names)])
 
     @property
     def method(self) -> str:
@@ -203,6 +241,34 @@ class LayerSpec:
     def check_parameters(self, params: Mapping[str, ArrayLike]) -> Arrays:
         """Return `params` as arrays, after checking that the layer can hold their names, shapes and values."""
         return check_parameters(self.method, self.parameter_shapes(), params, self.storage)
+
+
+def _unpickled(
+    method: str,
+    counts_V: NDArray[np.int64],
+    dim: int,
+    seed: int,
+    dtype: str,
+    options: dict[str, object],
+    structure: Arrays,
+    form: str,
+) -> LayerSpec:
+    definition = importlib.import_module(f"vocabench.impls.on_numpy.methods.{method}").DEFINITION
+    return LayerSpec(definition, counts_V, dim, seed, dtype, MappingProxyType(options), structure, form)
+
+
+def _digest(parts: Iterable[object]) -> bytes:
+    """Return the SHA-256 digest of texts, values of options and arrays, the last by content."""
+    digest = hashlib.sha256()
+    for part in parts:
+        content = part.array if isinstance(part, Given) else part
+        if isinstance(content, np.ndarray):
+            digest.update(f"{content.shape} {content.dtype.str} ".encode())
+            digest.update(np.ascontiguousarray(content).data)
+        else:
+            text = content if isinstance(content, bytes) else repr(content).encode()
+            digest.update(f"{len(text)} ".encode() + text)
+    return digest.digest()
 
 
 def storage(dtype: str) -> str:

@@ -10,7 +10,6 @@ converts it back. `structure` holds arrays that are traced like the parameters, 
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from contextlib import nullcontext
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 from vocabench.impls import cpp
 from vocabench.impls.forms import Form, on_device
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, precision, put
-from vocabench.impls.options import Given
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.statistics import BatchWeights
 
@@ -84,10 +82,8 @@ class OutputLayer(ABC):
 
     @cached_property
     def _key(self) -> tuple[Hashable, ...]:
-        """Everything that determines what the layer computes and how, with arrays as digests."""
-        spec = self.spec
-        options = tuple((name, _content(value)) for name, value in sorted(spec.options.items()))
-        return type(self), spec.method, _content(spec.counts), spec.dim, spec.seed, spec.dtype, options, self.form
+        """Everything that determines what the layer computes and how."""
+        return type(self), self.spec, self.form
 
     def init(self, seed: int | None = None, device: Device | None = None) -> tuple[Tree, Tree]:
         """Create the initial parameters, in the layer's own layout and dtype, and the structure.
@@ -231,16 +227,6 @@ class OutputLayer(ABC):
     def formulation(self) -> str:
         """Return the description of the form, as rows show it."""
         return cpp.formulation(self.form)
-
-
-def _content(value: object) -> Hashable:
-    """Return a hashable value that identifies an option or an array by its content."""
-    if isinstance(value, Given):
-        value = value.array
-    if isinstance(value, np.ndarray):
-        return value.shape, value.dtype.str, hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
-    assert isinstance(value, Hashable)
-    return value
 
 
 def wide(dtype: jnp.dtype) -> jnp.dtype:

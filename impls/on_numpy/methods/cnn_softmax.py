@@ -120,6 +120,7 @@ DEFINITION = Definition(
     options=OPTIONS,
     structure=structure,
     shapes=shapes,
+    one_softmax=True,
     initial=initial,
     least_work=least_work,
     variants=({"correction": 0},),

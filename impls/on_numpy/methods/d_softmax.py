@@ -66,6 +66,7 @@ DEFINITION = Definition(
     options=OPTIONS,
     structure=structure,
     shapes=shapes,
+    one_softmax=True,
     initial=initial,
     least_work=least_work,
 )

@@ -36,6 +36,7 @@ DEFINITION = Definition(
     options={},
     structure=lambda counts_V, options, seed: {},
     shapes=shapes,
+    one_softmax=True,
     initial=initial,
     least_work=least_work,
 )
