@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.session_checks import SkippedTests, WorkerMemory
+from tests.session_checks import GradientsOfGraphs, SkippedTests, WorkerMemory
 from vocabench.harness.run import provenance
 from vocabench.impls.errors import Unsupported
 
@@ -74,7 +74,7 @@ def quick_collections() -> None:
 
 @pytest.fixture(autouse=True)
 def quick_tracing() -> None:
-    """Disable TensorFlow's graph optimizer and the filtering of its tracebacks.
+    """Disable TensorFlow's graph optimizer and the filtering of its tracebacks, and free graphs that nothing uses.
 
     Most graphs are traced for one test and executed once. Worker processes are not affected.
     """
@@ -82,6 +82,7 @@ def quick_tracing() -> None:
     if tf is not None:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         tf.debugging.disable_traceback_filtering()
+        GradientsOfGraphs.install(sys.modules["tensorflow.python.framework.ops"])
 
 
 @pytest.fixture(autouse=True)

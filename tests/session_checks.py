@@ -4,6 +4,7 @@ import ctypes
 import gc
 import re
 import sys
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,47 @@ def release_memory() -> None:
     gc.collect()
     if sys.platform == "linux":
         getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
+
+
+class GradientsOfGraphs(dict[str, Any]):
+    """The registry of TensorFlow's gradients, whose entries of traced custom gradients last as long as their graph.
+
+    TensorFlow keeps each gradient that a traced `tf.custom_gradient` defines, and with it the whole graph, until the
+    process ends. Here the graph owns it.
+    """
+
+    _PREFIX = "CustomGradient-"
+
+    def __init__(self, entries: dict[str, Any]) -> None:
+        super().__init__(entries)
+        self._graphs: dict[str, weakref.ref[Any]] = {}
+
+    @classmethod
+    def install(cls, ops: Any) -> None:
+        """Use such a registry from now on.
+
+        Args:
+            ops: The module `tensorflow.python.framework.ops`.
+        """
+        if not isinstance(ops.gradient_registry._registry, cls):
+            ops.gradient_registry._registry = cls(ops.gradient_registry._registry)
+
+    def __setitem__(self, name: str, entry: Any) -> None:
+        if not name.startswith(self._PREFIX):
+            super().__setitem__(name, entry)
+            return
+        graph = sys.modules["tensorflow"].compat.v1.get_default_graph()
+        if not hasattr(graph, "_custom_gradients"):
+            graph._custom_gradients = {}
+        graph._custom_gradients[name] = entry
+        self._graphs[name] = weakref.ref(graph, lambda _: self._graphs.pop(name))
+
+    def __getitem__(self, name: str) -> Any:
+        graph = self._graphs[name]() if name in self._graphs else None
+        return super().__getitem__(name) if graph is None else graph._custom_gradients[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._graphs or super().__contains__(name)
 
 
 class SkippedTests:
