@@ -66,8 +66,15 @@ void cluster_losses(int threads, const float *vectors, const int64_t *row, const
         const Dense<const float> cluster_words{words + start * dim, dim};
         float *scores = scratch<Scores>(TOKENS * width);
         dots(Picked<const float>{vectors, dim, row + first}, count, cluster_words, size, scores, width);
-        for (int64_t t = 0; t < count; ++t)
-            losses[first + t] = loss_of(scores + t * width, size, bias ? bias + start : nullptr, slot[first + t]);
+        for (int64_t t = 0; t < count; ++t) {
+            const int32_t word = slot[first + t];
+            if (0 <= word && word < size) {
+                losses[first + t] = loss_of(scores + t * width, size, bias ? bias + start : nullptr, word);
+            } else {
+                losses[first + t] = std::numeric_limits<float>::quiet_NaN();
+                std::fill_n(scores + t * width, width, 0.0f);
+            }
+        }
         if (!excess) return;
 
         for (int64_t t = 0; t < count; ++t) {
@@ -75,6 +82,8 @@ void cluster_losses(int threads, const float *vectors, const int64_t *row, const
             std::fill(std::copy_n(scores + t * width, size, place), place + slots, 0.0f);
         }
         const Picked<float> out{dvectors, dim, row + first};
+        if (!size)
+            for (int64_t t = 0; t < count; ++t) std::fill_n(out[t], dim, 0.0f);
         // The last words come first, because they are still in the nearest caches.
         for (int64_t end = size, s; end > 0; end = s) {
             s = std::max<int64_t>(0, end - WORDS);

@@ -13,7 +13,8 @@ namespace vocabench {
 //
 // Unless null (both or neither), also computes excess (N, slots), the gradients with respect to the scores: P, minus 1
 // for the word itself, and 0 beyond the size of a cluster; and dvectors (R, dim), the gradients with respect to the
-// vectors. A vector must belong to at most one token. Entries that belong to no token are left unchanged.
+// vectors. A vector must belong to at most one token. Entries that belong to no token are left unchanged. If `slot` is
+// not a word of the cluster, the loss is NaN and its gradients are 0.
 void cluster_losses(int threads, const float *vectors, const int64_t *row, const int32_t *slot, const float *words,
                     const Clusters &clusters, const float *bias, float *losses, float *excess, float *dvectors);
 

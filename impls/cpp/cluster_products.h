@@ -6,7 +6,10 @@
 
 namespace vocabench {
 
-// C clusters. The words of a cluster are consecutive rows of (F, dim), and its tokens are consecutive.
+// Most clusters, so that int32 can count the pairs of a cluster and a vector that a search expands at a time.
+constexpr int64_t MOST_CLUSTERS = (1 << 21) - 1;
+
+// C clusters, at least one. The words of a cluster are consecutive rows of (F, dim), and its tokens are consecutive.
 struct Clusters {
     int64_t count;         // C
     const int64_t *start;  // (C,) row of the first word of each cluster

@@ -31,6 +31,7 @@ constexpr int64_t NEXT = 24;        // most clusters in the second round: the k-
 constexpr int64_t LIKELY = 10;      // the k-th best word, at most 1 / k likely, may well be this many times less likely
 constexpr int64_t WORDS = 64;       // words whose vectors stay in the L2 cache while strips of vectors are processed
 constexpr int64_t TOGETHER = 1024;  // most vectors searched together: memory grows with vectors times clusters
+static_assert(TOGETHER * MOST_CLUSTERS <= std::numeric_limits<int32_t>::max());
 
 struct Scores {};
 

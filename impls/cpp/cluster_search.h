@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 
 #include "cluster_products.h"
 #include "likeliest.h"
@@ -25,6 +26,8 @@ struct ClusteredWords {
     const float *words, *bias;
     const Id *ids_of;
     Clusters clusters;
+
+    int64_t count() const { return std::accumulate(clusters.size, clusters.size + clusters.count, int64_t{0}); }
 };
 
 template <class Id>

@@ -1,33 +1,34 @@
-// The kernels as C functions of pointers and integers. Each returns one of the status codes below.
+// The kernels as C functions of a number of threads and a struct of arguments, all of 64 bits: pointers, each with the
+// bytes behind it, then sizes. Each function returns one of the status codes below.
 
 #include <exception>
 #include <new>
+#include <string>
 #include <type_traits>
 
-#include "cluster_losses.h"
-#include "cluster_products.h"
-#include "fused_softmax.h"
-#include "matrix_products.h"
-#include "tree_paths.h"
-#include "tree_search.h"
-#include "two_levels.h"
-#include "weight_gradient.h"
+#include "entry_points.h"
 
 namespace vocabench {
 
 namespace {
 
-constexpr int DONE = 1, REFUSED = 0, NO_MEMORY = -1, FAILED = -2;
+constexpr int DONE = 1, REFUSED = 0, NO_MEMORY = -1, FAILED = -2, BAD_ARGUMENT = -3;
 
-// Runs a kernel and returns its status. A kernel refuses its arguments by returning false.
-template <class Call>
-int attempt(Call call) {
+thread_local std::string refusal;
+
+// Runs a kernel with a struct of so many bytes and returns its status. A kernel refuses its targets by returning false.
+template <class Arguments, class Call>
+int attempt(const Arguments &, int bytes, Call call) {
     try {
+        require_equal("bytes of arguments", bytes, sizeof(Arguments));
         if constexpr (std::is_void_v<decltype(call())>)
             call();
         else if (!call())
             return REFUSED;
         return DONE;
+    } catch (const BadArgument &error) {
+        refusal = error.what();
+        return BAD_ARGUMENT;
     } catch (const std::bad_alloc &) {
         return NO_MEMORY;
     } catch (const std::exception &) {
@@ -35,113 +36,272 @@ int attempt(Call call) {
     }
 }
 
+using Floats = Memory<const float>;
+using FloatsOut = Memory<float>;
+using Shorts = Memory<const int32_t>;
+using Longs = Memory<const int64_t>;
+using LongsOut = Memory<int64_t>;
+
+struct TokenMemory {
+    Floats vectors;
+    Longs row;
+    Shorts end;
+    int64_t rows;
+
+    TokenArrays<int64_t> checked(const Clusters &clusters) const {
+        const TokenArrays<int64_t> tokens{vectors, row, end, rows};
+        tokens.check(clusters.count, clusters.dim);
+        return tokens;
+    }
+};
+
+struct ClusterMemory {
+    Longs start, size;
+    int64_t places, dim, slots;
+
+    Clusters checked() const { return ClusterArrays{start, size, places, dim, slots}.checked(); }
+    Clusters checked(const TokenMemory &tokens) const {
+        Clusters clusters = checked();
+        clusters.end = tokens.checked(clusters).end.data;
+        return clusters;
+    }
+};
+
+struct WordMemory {
+    ClusterMemory clusters;
+    Floats words, bias;
+
+    void check() const {
+        require_shape("words", Array(words), {clusters.places, clusters.dim});
+        require_shape_if_any("bias", Array(bias), {clusters.places});
+    }
+    const float *bias_or_null() const { return Array(bias).or_null(); }
+    ClusteredWords<int64_t> checked(const Longs &ids) const {
+        const Clusters given = clusters.checked();
+        check();
+        require_shape("ids", Array(ids), {given.count, given.slots});
+        return {words.data, bias_or_null(), ids.data, given};
+    }
+};
+
+struct LikeliestMemory {
+    FloatsOut values;
+    LongsOut ids;
+    FloatsOut share;
+    int64_t k;
+
+    LikeliestArrays<int64_t> arrays() const { return {k, values, ids, share}; }
+};
+
+struct ScoresArguments {
+    TokenMemory tokens;
+    WordMemory words;
+    FloatsOut scores;
+};
+
+struct LossesArguments {
+    TokenMemory tokens;
+    WordMemory words;
+    Shorts slot;
+    FloatsOut losses, excess, dvectors;
+};
+
+struct GradientsArguments {
+    TokenMemory tokens;
+    ClusterMemory clusters;
+    Floats excess, weight;
+    FloatsOut dwords, dbias;
+};
+
+struct LikeliestArguments {
+    Floats vectors, log_cluster;
+    WordMemory words;
+    Longs ids_of;
+    LikeliestMemory likeliest;
+    int64_t rows;
+};
+
+struct HiddenArguments {
+    Floats hidden, cluster_projection, word_projection, cluster_weight, cluster_bias;
+    WordMemory words;
+    Longs ids_of;
+    LikeliestMemory likeliest;
+    int64_t rows;
+};
+
+struct FusedArguments {
+    Floats vectors, words, bias;
+    Longs target;
+    Floats share;
+    FloatsOut total, dvectors, dwords, dbias;
+    int64_t count, vocab, dim, most, by_unit;
+};
+
+struct TreeArguments {
+    Floats vectors, nodes;
+    Longs children;
+    LikeliestMemory likeliest;
+    int64_t rows, count, dim, width;  // width: 0 for an exact search
+
+    TreeArrays<int64_t> tree() const { return {count, dim, nodes, children}; }
+};
+
+struct FactorMemory {
+    Floats memory;
+    int64_t count, depth, row_stride, element_stride;
+
+    Factor checked(const char *name) const {
+        const Factor factor{memory.data, count, depth, row_stride, element_stride};
+        require_factor(name, factor, memory.bytes);
+        return factor;
+    }
+};
+
+struct ProductArguments {
+    FactorMemory left, right;
+    FloatsOut out;
+};
+
+struct PathArguments {
+    Floats vectors;
+    Shorts index, sign, place;
+    int64_t count, dim, depth;
+
+    PathArrays arrays() const { return {count, dim, depth, vectors, index, sign, place}; }
+};
+
+struct PathLossesArguments {
+    PathArguments paths;
+    Floats nodes;
+    FloatsOut losses, dscores, dvectors;
+    int64_t node_count;
+};
+
+struct PathGradientsArguments {
+    PathArguments paths;
+    Floats dscores;
+    FloatsOut dnodes;
+    int64_t node_count;
+};
+
+struct WeightGradientArguments {
+    Floats dscores, vectors;
+    FloatsOut dwords;
+    int64_t tokens, count, dim;
+};
+
 }  // namespace
 
 #pragma GCC visibility push(default)
 extern "C" {
 
-int scores_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
-                       const int64_t *size, const int32_t *end, int64_t count, int64_t dim, int64_t slots,
-                       const float *bias, float *scores) {
-    return attempt(
-        [&] { cluster_scores(threads, vectors, row, words, {count, start, size, end, dim, slots}, bias, scores); });
-}
+// Returns the message about the last argument that a kernel refused in this thread.
+const char *last_refusal() { return refusal.c_str(); }
 
-int losses_of_pointers(int threads, const float *vectors, const int64_t *row, const float *words, const int64_t *start,
-                       const int64_t *size, const int32_t *end, int64_t count, int64_t dim, int64_t slots,
-                       const int32_t *slot, const float *bias, float *losses, float *excess, float *dvectors) {
-    return attempt([&] {
-        cluster_losses(threads, vectors, row, slot, words, {count, start, size, end, dim, slots}, bias, losses, excess,
-                       dvectors);
+int cluster_scores_of_ctypes(int threads, const ScoresArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        require_threads(threads);
+        const auto &[tokens, words, scores] = given;
+        const Clusters clusters = words.clusters.checked(tokens);
+        words.check();
+        require_shape("scores", Array(scores), {Array(tokens.row).elements(), clusters.slots});
+        cluster_scores(threads, tokens.vectors.data, tokens.row.data, words.words.data, clusters, words.bias_or_null(),
+                       scores.data);
     });
 }
 
-int gradients_of_pointers(int threads, const float *vectors, const int64_t *row, const int64_t *start,
-                          const int64_t *size, const int32_t *end, int64_t count, int64_t dim, int64_t slots,
-                          const float *excess, const float *weight, float *dwords, float *dbias) {
-    return attempt([&] {
-        cluster_gradients(threads, vectors, row, {count, start, size, end, dim, slots}, excess, weight, dwords, dbias);
+int cluster_losses_of_ctypes(int threads, const LossesArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        require_threads(threads);
+        const auto &[tokens, words, slot, losses, excess, dvectors] = given;
+        const Clusters clusters = words.clusters.checked(tokens);
+        const int64_t count = Array(tokens.row).elements();
+        words.check();
+        require_shape("slot", Array(slot), {count});
+        require_shape("losses", Array(losses), {count});
+        if (excess.data || dvectors.data) {
+            require_shape("excess", Array(excess), {count, clusters.slots});
+            require_shape("dvectors", Array(dvectors), {tokens.rows, clusters.dim});
+        }
+        cluster_losses(threads, tokens.vectors.data, tokens.row.data, slot.data, words.words.data, clusters,
+                       words.bias_or_null(), losses.data, excess.data, dvectors.data);
     });
 }
 
-int likeliest_of_pointers(int threads, const float *vectors, const float *log_cluster, const float *words,
-                          const float *bias, const int64_t *ids_of, const int64_t *start, const int64_t *size,
-                          int64_t rows, int64_t count, int64_t dim, int64_t slots, int64_t k, float *values,
-                          int64_t *ids, float *share) {
-    return attempt([&] {
-        const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};
-        likeliest_words<int64_t>(threads, {rows, vectors, log_cluster}, clustered, {k, values, ids, share});
+int cluster_gradients_of_ctypes(int threads, const GradientsArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        require_threads(threads);
+        const auto &[tokens, words, excess, weight, dwords, dbias] = given;
+        const Clusters clusters = words.checked(tokens);
+        const int64_t count = Array(tokens.row).elements();
+        require_shape("excess", Array(excess), {count, clusters.slots});
+        require_shape("weight", Array(weight), {count});
+        require_shape("dwords", Array(dwords), {words.places, clusters.dim});
+        require_shape_if_any("dbias", Array(dbias), {words.places});
+        cluster_gradients(threads, tokens.vectors.data, tokens.row.data, clusters, excess.data, weight.data,
+                          dwords.data, Array(dbias).or_null());
     });
 }
 
-int likeliest_of_hidden_pointers(int threads, const float *hidden, const float *cluster_projection,
-                                 const float *word_projection, const float *cluster_weight, const float *cluster_bias,
-                                 const float *words, const float *bias, const int64_t *ids_of, const int64_t *start,
-                                 const int64_t *size, int64_t rows, int64_t count, int64_t dim, int64_t slots,
-                                 int64_t k, float kept, float share_of_projected, float least, float *values,
-                                 int64_t *ids, float *share) {
-    return attempt([&] {
-        const Projection projection{kept, share_of_projected, least};
-        const UpperLevel level{dim,        count,          cluster_projection, word_projection,
-                               projection, cluster_weight, cluster_bias};
-        const ClusteredWords<int64_t> clustered{words, bias, ids_of, {count, start, size, nullptr, dim, slots}};
-        likeliest_of_hidden<int64_t>(threads, level, hidden, rows, clustered, {k, values, ids, share});
+int likeliest_words_of_ctypes(int threads, const LikeliestArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        likeliest_words<int64_t>(threads, given.rows, given.vectors, given.log_cluster,
+                                 given.words.checked(given.ids_of), given.likeliest.arrays());
     });
 }
 
-int fused_softmax_of_pointers(int threads, const float *vectors, const float *words, const float *bias,
-                              const int64_t *target, const float *share, int64_t count, int64_t vocab, int64_t dim,
-                              int64_t most, int64_t by_unit, float *total, float *dvectors, float *dwords,
-                              float *dbias) {
-    return attempt([&] {
-        const Examples examples{count, dim, vectors, target, share};
-        return fused_softmax(threads, examples, vocab, most, by_unit, words, bias, total, dvectors, dwords, dbias);
+int likeliest_of_hidden_of_ctypes(int threads, const HiddenArguments &given, int bytes, float kept, float share,
+                                  float least) {
+    return attempt(given, bytes, [&] {
+        const ClusteredWords<int64_t> words = given.words.checked(given.ids_of);
+        const UpperLevelArrays level{words.clusters.dim,    words.clusters.count, given.cluster_projection,
+                                     given.word_projection, {kept, share, least}, given.cluster_weight,
+                                     given.cluster_bias};
+        likeliest_of_hidden<int64_t>(threads, level, given.hidden, given.rows, words, given.likeliest.arrays());
     });
 }
 
-int likeliest_leaves_of_pointers(int threads, const float *vectors, const float *nodes, const int64_t *children,
-                                 int64_t rows, int64_t count, int64_t dim, int64_t k, float *values, int64_t *ids,
-                                 float *share) {
-    return attempt([&] {
-        likeliest_leaves<int64_t>(threads, {count, dim, nodes, children}, vectors, rows, {k, values, ids, share});
+int fused_softmax_of_ctypes(int threads, const FusedArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        const FusedArrays arrays{given.count, given.vocab, given.dim,   given.most,     given.vectors, given.words,
+                                 given.bias,  given.share, given.total, given.dvectors, given.dwords,  given.dbias};
+        return fused_softmax<int64_t>(threads, arrays, given.target, given.by_unit);
     });
 }
 
-int leaves_of_beam_of_pointers(int threads, const float *vectors, const float *nodes, const int64_t *children,
-                               int64_t rows, int64_t count, int64_t dim, int64_t k, int64_t width, float *values,
-                               int64_t *ids, float *share) {
-    return attempt([&] {
-        leaves_of_beam<int64_t>(threads, {count, dim, nodes, children}, vectors, rows, width, {k, values, ids, share});
+int likeliest_leaves_of_ctypes(int threads, const TreeArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        const auto likeliest = given.likeliest.arrays();
+        if (given.width)
+            leaves_of_beam<int64_t>(threads, given.tree(), given.vectors, given.rows, given.width, likeliest);
+        else
+            likeliest_leaves<int64_t>(threads, given.tree(), given.vectors, given.rows, likeliest);
     });
 }
 
-int matrix_product_of_pointers(int threads, const float *left, const float *right, int64_t rows, int64_t depth,
-                               int64_t columns, int64_t left_by_row, int64_t left_by_number, int64_t right_by_row,
-                               int64_t right_by_number, float *out) {
-    return attempt([&] {
-        matrix_product(threads, {left, rows, depth, left_by_row, left_by_number},
-                       {right, columns, depth, right_by_row, right_by_number}, out);
+int matrix_product_of_ctypes(int threads, const ProductArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        matrix_product(threads, given.left.checked("left"), given.right.checked("right"), given.out);
     });
 }
 
-int path_losses_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,
-                            const int32_t *place, const float *nodes, int64_t count, int64_t dim, int64_t depth,
-                            float *losses, float *dscores, float *dvectors) {
-    return attempt([&] {
-        path_losses(threads, {count, dim, depth, vectors, index, sign, place}, nodes, losses, dscores, dvectors);
+int path_losses_of_ctypes(int threads, const PathLossesArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        path_losses(threads, given.paths.arrays(), given.nodes, given.node_count, given.losses, given.dscores,
+                    given.dvectors);
     });
 }
 
-int path_gradients_of_pointers(int threads, const float *vectors, const int32_t *index, const int32_t *sign,
-                               const int32_t *place, const float *dscores, int64_t count, int64_t dim, int64_t depth,
-                               int64_t nodes, float *dnodes) {
-    return attempt(
-        [&] { path_gradients(threads, {count, dim, depth, vectors, index, sign, place}, dscores, nodes, dnodes); });
+int path_gradients_of_ctypes(int threads, const PathGradientsArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        path_gradients(threads, given.paths.arrays(), given.dscores, given.node_count, given.dnodes);
+    });
 }
 
-int weight_gradient_of_pointers(int threads, const float *dscores, const float *vectors, int64_t tokens, int64_t count,
-                                int64_t dim, float *dwords) {
-    return attempt([&] { weight_gradient(threads, dscores, vectors, tokens, count, dim, dwords); });
+int weight_gradient_of_ctypes(int threads, const WeightGradientArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        weight_gradient(threads, given.dscores, given.vectors, given.tokens, given.count, given.dim, given.dwords);
+    });
 }
 }  // extern "C"
 #pragma GCC visibility pop

@@ -2,16 +2,9 @@
 
 #include <exception>
 #include <new>
-#include <stdexcept>
 #include <utility>
 
-#include "fused_softmax.h"
-#include "matrix_products.h"
 #include "slab_kernels.h"
-#include "tree_paths.h"
-#include "tree_search.h"
-#include "two_levels.h"
-#include "weight_gradient.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace vocabench {
@@ -24,122 +17,119 @@ using Integers = ffi::Buffer<ffi::S32>;
 using FloatsOut = ffi::Result<Floats>;
 using IntegersOut = ffi::Result<Integers>;
 
-SlabKernels kernels(int threads, Floats &slab, Integers &ids_of) {
-    const auto shape = slab.dimensions();
-    return {threads, {slab.typed_data(), ids_of.typed_data(), shape[0], shape[1], shape[2]}};
+template <class Number, class Buffer>
+Array<Number> array(const Buffer &buffer) {
+    const auto shape = buffer.dimensions();
+    Array<Number> array(buffer.typed_data(), buffer.size_bytes(), shape.size());
+    for (size_t axis = 0; axis < std::min(shape.size(), array.sizes.size()); ++axis) array.sizes[axis] = shape[axis];
+    return array;
 }
+Array<const float> in(const Floats &buffer) { return array<const float>(buffer); }
+Array<const int32_t> in(const Integers &buffer) { return array<const int32_t>(buffer); }
+Array<float> out(FloatsOut &buffer) { return array<float>(*buffer); }
+Array<int32_t> out(IntegersOut &buffer) { return array<int32_t>(*buffer); }
 
-Tokens tokens(Floats &vectors, Integers &row, Integers &end) {
-    return {vectors.typed_data(), row.typed_data(), static_cast<int64_t>(row.element_count()), end.typed_data()};
+SlabKernels kernels(int threads, const Floats &slab, const Integers &ids_of) { return {threads, in(slab), in(ids_of)}; }
+
+Tokens tokens(const Floats &vectors, const Integers &row, const Integers &end) {
+    return {in(vectors), in(row), in(end), in(vectors).sizes[0]};
 }
-
-const float *or_null(Floats &bias) { return bias.element_count() ? bias.typed_data() : nullptr; }
 
 void scores(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end, Floats bias,
             FloatsOut scores) {
-    kernels(threads, slab, ids_of).scores(tokens(vectors, row, end), or_null(bias), scores->typed_data());
+    kernels(threads, slab, ids_of).scores(tokens(vectors, row, end), in(bias), out(scores));
 }
 
 // Computes gradients only if the outputs have space for them.
 void losses(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end, Integers slot,
             Floats bias, FloatsOut losses, FloatsOut excess, FloatsOut dvectors) {
-    const bool gradients = excess->dimensions()[0] == row.dimensions()[0];
     kernels(threads, slab, ids_of)
-        .losses(tokens(vectors, row, end), slot.typed_data(), or_null(bias), losses->typed_data(),
-                gradients ? excess->typed_data() : nullptr, gradients ? dvectors->typed_data() : nullptr);
+        .losses(tokens(vectors, row, end), in(slot), in(bias), out(losses), out(excess), out(dvectors));
 }
 
 void gradients(int32_t threads, Floats slab, Integers ids_of, Floats vectors, Integers row, Integers end, Floats excess,
                Floats weight, FloatsOut dslab, FloatsOut dbias) {
-    float *dbias_or_null = dbias->element_count() ? dbias->typed_data() : nullptr;
-    kernels(threads, slab, ids_of)
-        .gradients(tokens(vectors, row, end), excess.typed_data(), weight.typed_data(), dslab->typed_data(),
-                   dbias_or_null);
+    kernels(threads, slab, ids_of).gradients(tokens(vectors, row, end), in(excess), in(weight), out(dslab), out(dbias));
 }
 
-Likeliest<int32_t> likeliest_out(FloatsOut &values, IntegersOut &ids, FloatsOut &share) {
-    return {values->dimensions()[1], values->typed_data(), ids->typed_data(), share->typed_data()};
+LikeliestArrays<int32_t> likeliest_out(FloatsOut &values, IntegersOut &ids, FloatsOut &share) {
+    return {out(values).sizes[1], out(values), out(ids), out(share)};
 }
 
 void likeliest(int32_t threads, Floats slab, Integers ids_of, Floats bias, Floats vectors, Floats log_cluster,
                FloatsOut values, IntegersOut ids, FloatsOut share) {
-    const Searched searched{vectors.dimensions()[0], vectors.typed_data(), log_cluster.typed_data()};
-    likeliest_words(threads, searched, kernels(threads, slab, ids_of).words(or_null(bias)),
+    const SlabKernels slab_kernels = kernels(threads, slab, ids_of);
+    likeliest_words(threads, in(vectors).sizes[0], in(vectors), in(log_cluster), slab_kernels.words(in(bias)),
                     likeliest_out(values, ids, share));
 }
 
 void hidden_likeliest(int32_t threads, float kept, float share_of_projected, float least, Floats slab, Integers ids_of,
                       Floats bias, Floats hidden, Floats cluster_projection, Floats word_projection,
                       Floats cluster_weight, Floats cluster_bias, FloatsOut values, IntegersOut ids, FloatsOut share) {
-    const auto shape = cluster_weight.dimensions();
-    const UpperLevel level{shape[1],
-                           shape[0],
-                           or_null(cluster_projection),
-                           or_null(word_projection),
-                           {kept, share_of_projected, least},
-                           cluster_weight.typed_data(),
-                           or_null(cluster_bias)};
-    likeliest_of_hidden(threads, level, hidden.typed_data(), hidden.dimensions()[0],
-                        kernels(threads, slab, ids_of).words(or_null(bias)), likeliest_out(values, ids, share));
+    const SlabKernels slab_kernels = kernels(threads, slab, ids_of);
+    const UpperLevelArrays level{slab_kernels.dim(),
+                                 slab_kernels.count(),
+                                 in(cluster_projection),
+                                 in(word_projection),
+                                 {kept, share_of_projected, least},
+                                 in(cluster_weight),
+                                 in(cluster_bias)};
+    likeliest_of_hidden(threads, level, in(hidden), in(hidden).sizes[0], slab_kernels.words(in(bias)),
+                        likeliest_out(values, ids, share));
 }
 
-Paths paths(Floats &vectors, Integers &index, Integers &sign, Integers &place) {
-    const auto shape = index.dimensions();
-    const int64_t dim = vectors.dimensions()[1];
-    return {shape[0], dim, shape[1], vectors.typed_data(), index.typed_data(), sign.typed_data(), place.typed_data()};
+PathArrays paths(int64_t dim, const Floats &vectors, const Integers &index, const Integers &sign,
+                 const Integers &place) {
+    return {in(vectors).sizes[0], dim, in(index).sizes[1], in(vectors), in(index), in(sign), in(place)};
 }
 
 void losses_along_paths(int32_t threads, Floats vectors, Integers index, Integers sign, Integers place, Floats nodes,
                         FloatsOut losses, FloatsOut dscores, FloatsOut dvectors) {
-    path_losses(threads, paths(vectors, index, sign, place), nodes.typed_data(), losses->typed_data(),
-                dscores->typed_data(), dvectors->typed_data());
+    const auto [count, dim, none] = in(nodes).sizes;
+    path_losses(threads, paths(dim, vectors, index, sign, place), in(nodes), count, out(losses), out(dscores),
+                out(dvectors));
 }
 
 void gradients_along_paths(int32_t threads, Floats vectors, Integers index, Integers sign, Integers place,
                            Floats dscores, FloatsOut dnodes) {
-    path_gradients(threads, paths(vectors, index, sign, place), dscores.typed_data(), dnodes->dimensions()[0],
-                   dnodes->typed_data());
+    const auto [count, dim, none] = out(dnodes).sizes;
+    path_gradients(threads, paths(dim, vectors, index, sign, place), in(dscores), count, out(dnodes));
 }
 
-Tree<int32_t> tree(Floats &nodes, Integers &children) {
-    const auto shape = nodes.dimensions();
-    return {shape[0], shape[1], nodes.typed_data(), children.typed_data()};
+TreeArrays<int32_t> tree(const Floats &nodes, const Integers &children) {
+    return {in(nodes).sizes[0], in(nodes).sizes[1], in(nodes), in(children)};
 }
 
 void leaves(int32_t threads, Floats nodes, Integers children, Floats vectors, FloatsOut values, IntegersOut ids,
             FloatsOut share) {
-    likeliest_leaves(threads, tree(nodes, children), vectors.typed_data(), vectors.dimensions()[0],
+    likeliest_leaves(threads, tree(nodes, children), in(vectors), in(vectors).sizes[0],
                      likeliest_out(values, ids, share));
 }
 
 void beam(int32_t threads, int32_t width, Floats nodes, Integers children, Floats vectors, FloatsOut values,
           IntegersOut ids, FloatsOut share) {
-    leaves_of_beam(threads, tree(nodes, children), vectors.typed_data(), vectors.dimensions()[0], width,
+    leaves_of_beam(threads, tree(nodes, children), in(vectors), in(vectors).sizes[0], width,
                    likeliest_out(values, ids, share));
 }
 
 void fused(int32_t threads, int32_t most, int32_t by_unit, Floats vectors, Floats words, Floats bias, Integers target,
            Floats share, FloatsOut total, FloatsOut dvectors, FloatsOut dwords, FloatsOut dbias) {
-    const auto shape = vectors.dimensions();
-    const std::vector<int64_t> targets(target.typed_data(), target.typed_data() + shape[0]);
-    const Examples examples{shape[0], shape[1], vectors.typed_data(), targets.data(), share.typed_data()};
-    if (!fused_softmax(threads, examples, words.dimensions()[0], most, by_unit, words.typed_data(), bias.typed_data(),
-                       total->typed_data(), dvectors->typed_data(), dwords->typed_data(), dbias->typed_data()))
-        throw std::out_of_range("a target is none of the words");
+    const auto [vocab, dim, none] = in(words).sizes;
+    const FusedArrays arrays{in(vectors).sizes[0], vocab,         dim,         most,
+                             in(vectors),          in(words),     in(bias),    in(share),
+                             out(total),           out(dvectors), out(dwords), out(dbias)};
+    if (!fused_softmax(threads, arrays, in(target), by_unit)) throw std::out_of_range("a target is none of the words");
 }
 
 void product(int32_t threads, int32_t left_by_columns, int32_t right_by_columns, Floats left, Floats right,
-             FloatsOut out) {
-    const auto factor = [](Floats &matrix, int32_t by_columns) {
-        return Factor::of(matrix.typed_data(), matrix.dimensions()[0], matrix.dimensions()[1], by_columns);
-    };
-    matrix_product(threads, factor(left, left_by_columns), factor(right, right_by_columns), out->typed_data());
+             FloatsOut products) {
+    matrix_product(threads, factor("left", in(left), left_by_columns), factor("right", in(right), right_by_columns),
+                   out(products));
 }
 
 void word_gradient(int32_t threads, Floats dscores, Floats vectors, FloatsOut dwords) {
-    const auto shape = vectors.dimensions();
-    weight_gradient(threads, dscores.typed_data(), vectors.typed_data(), shape[0], dscores.dimensions()[1], shape[1],
-                    dwords->typed_data());
+    const auto [count, dim, none] = out(dwords).sizes;
+    weight_gradient(threads, in(dscores), in(vectors), in(vectors).sizes[0], count, dim, out(dwords));
 }
 
 // Wraps a function for XLA: exceptions become errors.
@@ -149,6 +139,8 @@ auto handled(void (*compute)(Args...)) {
         try {
             compute(std::move(args)...);
             return ffi::Error::Success();
+        } catch (const BadArgument &error) {
+            return ffi::Error(ffi::ErrorCode::kInvalidArgument, error.what());
         } catch (const std::bad_alloc &) {
             return ffi::Error(ffi::ErrorCode::kResourceExhausted, "no memory for the C++ kernels");
         } catch (const std::out_of_range &error) {

@@ -7,15 +7,10 @@
 #include <type_traits>
 #include <utility>
 
-#include "fused_softmax.h"
-#include "matrix_products.h"
 #include "slab_kernels.h"
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/ops.h"
 #include "tensorflow/c/tf_tensor.h"
-#include "tree_paths.h"
-#include "tree_search.h"
-#include "two_levels.h"
 
 namespace vocabench {
 
@@ -42,6 +37,8 @@ void attempt(Context *context, void (*report)(Context *, TF_Status *), Call call
     try {
         return call(status.get());
     } catch (const StatusSet &) {
+    } catch (const BadArgument &error) {
+        TF_SetStatus(status.get(), TF_INVALID_ARGUMENT, error.what());
     } catch (const std::bad_alloc &) {
         TF_SetStatus(status.get(), TF_RESOURCE_EXHAUSTED, "no memory for the C++ kernels");
     } catch (const std::exception &error) {
@@ -63,21 +60,31 @@ class Execution {
     }
 
     template <class Number>
-    const Number *data(int input) const {
-        return static_cast<const Number *>(TF_TensorData(inputs_[input].get()));
+    Array<const Number> array(int input) const {
+        const TF_Tensor *tensor = inputs_[input].get();
+        const auto *data = static_cast<const Number *>(TF_TensorData(tensor));
+        Array<const Number> array(data, TF_TensorByteSize(tensor), TF_NumDims(tensor));
+        for (int axis = 0; axis < std::min(array.rank, array.MOST_AXES); ++axis)
+            array.sizes[axis] = TF_Dim(tensor, axis);
+        return array;
     }
-
-    int64_t size(int input, int axis) const { return TF_Dim(inputs_[input].get(), axis); }
+    Array<const float> floats(int input) const { return array<float>(input); }
+    Array<const int32_t> integers(int input) const { return array<int32_t>(input); }
 
     template <class Number>
-    Number *output(int index, std::initializer_list<int64_t> shape) {
+    Array<Number> output(int index, std::initializer_list<int64_t> shape) {
         static_assert(sizeof(Number) == 4);
-        size_t bytes = sizeof(Number);
-        for (int64_t size : shape) bytes *= size;
+        int64_t bytes = sizeof(Number);
+        for (int64_t size : shape) {
+            require_at_least("size of an output", size, 0);
+            if (__builtin_mul_overflow(bytes, size, &bytes)) throw std::bad_alloc();
+        }
         const TF_DataType type = std::is_same_v<Number, float> ? TF_FLOAT : TF_INT32;
         outputs_[index].reset(TF_AllocateOutput(context_, index, type, shape.begin(), shape.size(), bytes, status_));
         check(status_);
-        return static_cast<Number *>(TF_TensorData(outputs_[index].get()));
+        Array<Number> array(static_cast<Number *>(TF_TensorData(outputs_[index].get())), bytes, shape.size());
+        std::copy(shape.begin(), shape.end(), array.sizes.begin());
+        return array;
     }
 
     [[noreturn]] void fail(TF_Code code, const char *message) const {
@@ -86,24 +93,21 @@ class Execution {
     }
 
     // The first two inputs of all operations on a slab: the slab, and the word id of each slot.
-    SlabKernels kernels(int threads) const {
-        return {threads, {data<float>(0), data<int32_t>(1), size(0, 0), size(0, 1), size(0, 2)}};
-    }
+    SlabKernels kernels(int threads) const { return {threads, floats(0), integers(1)}; }
 
     // The next three inputs of operations with tokens.
-    Tokens tokens() const { return {data<float>(2), data<int32_t>(3), size(3, 0), data<int32_t>(4)}; }
+    Tokens tokens() const { return {floats(2), integers(3), integers(4), floats(2).sizes[0]}; }
 
     // The first four inputs of operations on paths.
-    Paths paths() const {
-        return {size(1, 0),       size(0, 1),       size(1, 1),      data<float>(0),
-                data<int32_t>(1), data<int32_t>(2), data<int32_t>(3)};
+    PathArrays paths(int64_t dim) const {
+        const Array<const int32_t> index = integers(1);
+        return {floats(0).sizes[0], dim, index.sizes[1], floats(0), index, integers(2), integers(3)};
     }
 
     // The first two inputs of operations on a tree.
-    Tree<int32_t> tree() const { return {size(0, 0), size(0, 1), data<float>(0), data<int32_t>(1)}; }
-
-    const float *or_null(int input) const {
-        return TF_TensorElementCount(inputs_[input].get()) ? data<float>(input) : nullptr;
+    TreeArrays<int32_t> tree() const {
+        const Array<const float> nodes = floats(0);
+        return {nodes.sizes[0], nodes.sizes[1], nodes, integers(1)};
     }
 
   private:
@@ -153,92 +157,99 @@ void run(void *attributes, TF_OpKernelContext *context) {
 }
 
 void scores(const Attributes &attributes, Execution &execution) {
-    float *scores = execution.output<float>(0, {execution.size(3, 0), execution.size(0, 1)});
-    execution.kernels(attributes.threads).scores(execution.tokens(), execution.or_null(5), scores);
+    const SlabKernels kernels = execution.kernels(attributes.threads);
+    const Tokens tokens = execution.tokens();
+    kernels.scores(tokens, execution.floats(5), execution.output<float>(0, {tokens.count(), kernels.slots()}));
 }
 
 void losses(const Attributes &attributes, Execution &execution) {
-    float *losses = execution.output<float>(0, {execution.size(3, 0)});
-    float *excess = execution.output<float>(1, {execution.size(3, 0), execution.size(0, 1)});
-    float *dvectors = execution.output<float>(2, {execution.size(2, 0), execution.size(2, 1)});
-    execution.kernels(attributes.threads)
-        .losses(execution.tokens(), execution.data<int32_t>(5), execution.or_null(6), losses, excess, dvectors);
+    const SlabKernels kernels = execution.kernels(attributes.threads);
+    const Tokens tokens = execution.tokens();
+    const Array<float> losses = execution.output<float>(0, {tokens.count()});
+    const Array<float> excess = execution.output<float>(1, {tokens.count(), kernels.slots()});
+    const Array<float> dvectors = execution.output<float>(2, {tokens.rows, kernels.dim()});
+    kernels.losses(tokens, execution.integers(5), execution.floats(6), losses, excess, dvectors);
 }
 
 void gradients(const Attributes &attributes, Execution &execution) {
-    float *dslab = execution.output<float>(0, {execution.size(0, 0), execution.size(0, 1), execution.size(0, 2)});
-    float *dbias = execution.output<float>(1, {execution.size(0, 0), execution.size(0, 1)});
-    execution.kernels(attributes.threads)
-        .gradients(execution.tokens(), execution.data<float>(5), execution.data<float>(6), dslab, dbias);
+    const SlabKernels kernels = execution.kernels(attributes.threads);
+    const Array<float> dslab = execution.output<float>(0, {kernels.count(), kernels.slots(), kernels.dim()});
+    const Array<float> dbias = execution.output<float>(1, {kernels.count(), kernels.slots()});
+    kernels.gradients(execution.tokens(), execution.floats(5), execution.floats(6), dslab, dbias);
 }
 
-Likeliest<int32_t> likeliest_out(Execution &execution, int64_t rows, int64_t k) {
-    float *values = execution.output<float>(0, {rows, k});
-    int32_t *ids = execution.output<int32_t>(1, {rows, k});
+LikeliestArrays<int32_t> likeliest_out(Execution &execution, int64_t rows, int64_t k) {
+    require_at_least("k", k, 1);
+    const Array<float> values = execution.output<float>(0, {rows, k});
+    const Array<int32_t> ids = execution.output<int32_t>(1, {rows, k});
     return {k, values, ids, execution.output<float>(2, {rows})};
 }
 
 void likeliest(const Attributes &attributes, Execution &execution) {
-    const Searched searched{execution.size(3, 0), execution.data<float>(3), execution.data<float>(4)};
-    likeliest_words(attributes.threads, searched, execution.kernels(attributes.threads).words(execution.or_null(2)),
-                    likeliest_out(execution, searched.count, attributes.k));
+    const SlabKernels kernels = execution.kernels(attributes.threads);
+    const Array<const float> vectors = execution.floats(3);
+    const int64_t rows = vectors.sizes[0];
+    likeliest_words(attributes.threads, rows, vectors, execution.floats(4), kernels.words(execution.floats(2)),
+                    likeliest_out(execution, rows, attributes.k));
 }
 
 void hidden_likeliest(const Attributes &attributes, Execution &execution) {
-    const int64_t rows = execution.size(3, 0);
-    const UpperLevel level{execution.size(6, 1),  execution.size(6, 0),     execution.or_null(4), execution.or_null(5),
-                           attributes.projection, execution.data<float>(6), execution.or_null(7)};
-    likeliest_of_hidden(attributes.threads, level, execution.data<float>(3), rows,
-                        execution.kernels(attributes.threads).words(execution.or_null(2)),
+    const SlabKernels kernels = execution.kernels(attributes.threads);
+    const Array<const float> hidden = execution.floats(3);
+    const int64_t rows = hidden.sizes[0];
+    const UpperLevelArrays level{kernels.dim(),         kernels.count(),     execution.floats(4), execution.floats(5),
+                                 attributes.projection, execution.floats(6), execution.floats(7)};
+    likeliest_of_hidden(attributes.threads, level, hidden, rows, kernels.words(execution.floats(2)),
                         likeliest_out(execution, rows, attributes.k));
 }
 
 void losses_along_paths(const Attributes &attributes, Execution &execution) {
-    const Paths paths = execution.paths();
-    float *losses = execution.output<float>(0, {paths.count});
-    float *dscores = execution.output<float>(1, {paths.count, paths.depth});
-    float *dvectors = execution.output<float>(2, {paths.count, paths.dim});
-    path_losses(attributes.threads, paths, execution.data<float>(4), losses, dscores, dvectors);
+    const Array<const float> nodes = execution.floats(4);
+    const PathArrays paths = execution.paths(nodes.sizes[1]);
+    const Array<float> losses = execution.output<float>(0, {paths.count});
+    const Array<float> dscores = execution.output<float>(1, {paths.count, paths.depth});
+    const Array<float> dvectors = execution.output<float>(2, {paths.count, paths.dim});
+    path_losses(attributes.threads, paths, nodes, nodes.sizes[0], losses, dscores, dvectors);
 }
 
 void gradients_along_paths(const Attributes &attributes, Execution &execution) {
-    const Paths paths = execution.paths();
-    const int64_t nodes = *execution.data<int32_t>(5);
-    path_gradients(attributes.threads, paths, execution.data<float>(4), nodes,
+    const PathArrays paths = execution.paths(execution.floats(0).sizes[1]);
+    require_shape("nodes", execution.integers(5), {});
+    const int64_t nodes = *execution.integers(5).data;
+    path_gradients(attributes.threads, paths, execution.floats(4), nodes,
                    execution.output<float>(0, {nodes, paths.dim}));
 }
 
 void leaves(const Attributes &attributes, Execution &execution) {
-    const int64_t rows = execution.size(2, 0);
-    likeliest_leaves(attributes.threads, execution.tree(), execution.data<float>(2), rows,
-                     likeliest_out(execution, rows, attributes.k));
+    const Array<const float> vectors = execution.floats(2);
+    const int64_t rows = vectors.sizes[0];
+    likeliest_leaves(attributes.threads, execution.tree(), vectors, rows, likeliest_out(execution, rows, attributes.k));
 }
 
 void beam(const Attributes &attributes, Execution &execution) {
-    const int64_t rows = execution.size(2, 0);
-    leaves_of_beam(attributes.threads, execution.tree(), execution.data<float>(2), rows, attributes.width,
+    const Array<const float> vectors = execution.floats(2);
+    const int64_t rows = vectors.sizes[0];
+    leaves_of_beam(attributes.threads, execution.tree(), vectors, rows, attributes.width,
                    likeliest_out(execution, rows, attributes.k));
 }
 
 void fused(const Attributes &attributes, Execution &execution) {
-    const int64_t count = execution.size(0, 0), vocab = execution.size(1, 0);
-    const std::vector<int64_t> targets(execution.data<int32_t>(3), execution.data<int32_t>(3) + count);
-    const Examples examples{count, execution.size(0, 1), execution.data<float>(0), targets.data(),
-                            execution.data<float>(4)};
-    float *total = execution.output<float>(0, {});
-    float *dvectors = execution.output<float>(1, {count, examples.dim});
-    float *dwords = execution.output<float>(2, {vocab, examples.dim});
-    float *dbias = execution.output<float>(3, {vocab});
-    if (!fused_softmax(attributes.threads, examples, vocab, attributes.most, attributes.by_unit,
-                       execution.data<float>(1), execution.data<float>(2), total, dvectors, dwords, dbias))
+    const Array<const float> vectors = execution.floats(0), words = execution.floats(1);
+    const auto [vocab, dim, none] = words.sizes;
+    const int64_t count = vectors.sizes[0];
+    const Array<float> total = execution.output<float>(0, {});
+    const Array<float> dvectors = execution.output<float>(1, {count, dim});
+    const Array<float> dwords = execution.output<float>(2, {vocab, dim}), dbias = execution.output<float>(3, {vocab});
+    const FusedArrays arrays{
+        count,    vocab,  dim,  attributes.most, vectors, words, execution.floats(2), execution.floats(4), total,
+        dvectors, dwords, dbias};
+    if (!fused_softmax(attributes.threads, arrays, execution.integers(3), attributes.by_unit))
         execution.fail(TF_OUT_OF_RANGE, "a target is none of the words");
 }
 
 void product(const Attributes &attributes, Execution &execution) {
-    const auto factor = [&](int input, int32_t by_columns) {
-        return Factor::of(execution.data<float>(input), execution.size(input, 0), execution.size(input, 1), by_columns);
-    };
-    const Factor left = factor(0, attributes.left_by_columns), right = factor(1, attributes.right_by_columns);
+    const Factor left = factor("left", execution.floats(0), attributes.left_by_columns);
+    const Factor right = factor("right", execution.floats(1), attributes.right_by_columns);
     matrix_product(attributes.threads, left, right, execution.output<float>(0, {left.count, right.count}));
 }
 

@@ -1,91 +1,109 @@
 // `cluster_products.h`, `cluster_losses.h` and `cluster_search.h` for words in a slab (clusters, slots, dim) and int32
-// indices, which is the layout of frameworks with static shapes.
+// indices, which is the layout of frameworks with static shapes. All arguments are checked.
 
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
-#include "cluster_losses.h"
-#include "cluster_search.h"
+#include "entry_points.h"
 
 namespace vocabench {
 
-// Words by cluster and slot.
-struct Slab {
-    const float *words;
-    const int32_t *ids;  // (clusters, slots) word ids; negative in empty slots, which come last
-    int64_t clusters, slots, dim;
-
-    int64_t size(int64_t cluster) const {
-        const int32_t *first = ids + cluster * slots;
-        return std::partition_point(first, first + slots, [](int32_t id) { return id >= 0; }) - first;
-    }
-};
-
-// Tokens, sorted by cluster, and their vectors.
-struct Tokens {
-    const float *vectors;
-    const int32_t *row;  // (count,) row of each token in `vectors`
-    int64_t count;
-    const int32_t *end;  // (clusters,) one past the last token of each cluster; tokens beyond belong to no cluster
-};
+using Tokens = TokenArrays<int32_t>;
 
 class SlabKernels {
   public:
-    SlabKernels(int threads, const Slab &slab)
-        : threads_(threads), slab_(slab), start_(slab.clusters), size_(slab.clusters) {
-        for (int64_t cluster = 0; cluster < slab.clusters; ++cluster) {
-            start_[cluster] = cluster * slab.slots;
-            size_[cluster] = slab.size(cluster);
+    // slab (clusters, slots, dim): words by cluster and slot. ids (clusters, slots): word ids; negative in empty slots,
+    // which come last.
+    SlabKernels(int threads, const Array<const float> &slab, const Array<const int32_t> &ids)
+        : threads_(threads), slab_(slab), ids_(ids), start_(slab.sizes[0]), size_(slab.sizes[0]) {
+        require_threads(threads);
+        require_shape("slab", slab, {count(), slots(), dim()});
+        require_between("clusters", count(), 1, MOST_CLUSTERS);
+        require_shape("ids", ids, {count(), slots()});
+        for (int64_t cluster = 0; cluster < count(); ++cluster) {
+            const int32_t *first = ids.data + cluster * slots();
+            const auto is_word = [](int32_t id) { return id >= 0; };
+            start_[cluster] = cluster * slots();
+            size_[cluster] = std::partition_point(first, first + slots(), is_word) - first;
         }
     }
 
-    // scores (count, slots), 0 for tokens without a cluster. bias (clusters, slots) or null.
-    void scores(const Tokens &tokens, const float *bias, float *scores) const {
+    int64_t count() const { return slab_.sizes[0]; }
+    int64_t slots() const { return slab_.sizes[1]; }
+    int64_t dim() const { return slab_.sizes[2]; }
+
+    // scores (count, slots), 0 for tokens without a cluster, which come last. bias (clusters, slots) or absent.
+    void scores(const Tokens &tokens, const Array<const float> &bias, const Array<float> &scores) const {
+        check(tokens);
+        require_shape_if_any("bias", bias, {count(), slots()});
+        require_shape("scores", scores, {tokens.count(), slots()});
         const std::vector<int64_t> row = rows(tokens);
-        cluster_scores(threads_, tokens.vectors, row.data(), slab_.words, clusters(tokens.end), bias, scores);
-        std::fill(scores + clustered(tokens) * slab_.slots, scores + tokens.count * slab_.slots, 0.0f);
+        cluster_scores(threads_, tokens.vectors.data, row.data(), slab_.data, clusters(tokens), bias.or_null(),
+                       scores.data);
+        std::fill(scores.data + clustered(tokens) * slots(), scores.data + tokens.count() * slots(), 0.0f);
     }
 
-    // `cluster_losses`: losses (count,) and, unless null, excess (count, slots) and dvectors (count, dim). All are 0
-    // for tokens without a cluster.
-    void losses(const Tokens &tokens, const int32_t *slot, const float *bias, float *losses, float *excess,
-                float *dvectors) const {
+    // `cluster_losses`: losses (count,), and excess (count, slots) and dvectors (rows, dim) if these have rows. All are
+    // 0 for tokens without a cluster.
+    void losses(const Tokens &tokens, const Array<const int32_t> &slot, const Array<const float> &bias,
+                const Array<float> &losses, const Array<float> &excess, const Array<float> &dvectors) const {
+        check(tokens);
+        const bool gradients = excess.sizes[0] || dvectors.sizes[0];
+        require_shape("slot", slot, {tokens.count()});
+        require_shape_if_any("bias", bias, {count(), slots()});
+        require_shape("losses", losses, {tokens.count()});
+        require_shape("excess", excess, {gradients ? tokens.count() : 0, slots()});
+        require_shape("dvectors", dvectors, {gradients ? tokens.rows : 0, dim()});
         const std::vector<int64_t> row = rows(tokens);
-        cluster_losses(threads_, tokens.vectors, row.data(), slot, slab_.words, clusters(tokens.end), bias, losses,
-                       excess, dvectors);
+        cluster_losses(threads_, tokens.vectors.data, row.data(), slot.data, slab_.data, clusters(tokens),
+                       bias.or_null(), losses.data, gradients ? excess.data : nullptr, dvectors.data);
         const int64_t first = clustered(tokens);
-        std::fill(losses + first, losses + tokens.count, 0.0f);
-        if (!excess) return;
-        std::fill(excess + first * slab_.slots, excess + tokens.count * slab_.slots, 0.0f);
-        for (int64_t token = first; token < tokens.count; ++token)
-            std::fill_n(dvectors + row[token] * slab_.dim, slab_.dim, 0.0f);
+        std::fill(losses.data + first, losses.data + tokens.count(), 0.0f);
+        if (!gradients) return;
+        std::fill(excess.data + first * slots(), excess.data + tokens.count() * slots(), 0.0f);
+        for (int64_t token = first; token < tokens.count(); ++token)
+            std::fill_n(dvectors.data + row[token] * dim(), dim(), 0.0f);
     }
 
-    // dslab, and dbias (clusters, slots) or null. Both are 0 in empty slots.
-    void gradients(const Tokens &tokens, const float *excess, const float *weight, float *dslab, float *dbias) const {
+    // dslab, and dbias (clusters, slots) or absent. Both are 0 in empty slots.
+    void gradients(const Tokens &tokens, const Array<const float> &excess, const Array<const float> &weight,
+                   const Array<float> &dslab, const Array<float> &dbias) const {
+        check(tokens);
+        require_shape("excess", excess, {tokens.count(), slots()});
+        require_shape("weight", weight, {tokens.count()});
+        require_shape("dslab", dslab, {count(), slots(), dim()});
+        require_shape_if_any("dbias", dbias, {count(), slots()});
         const std::vector<int64_t> row = rows(tokens);
-        for (int64_t cluster = 0; cluster < slab_.clusters; ++cluster) {
-            const int64_t first = start_[cluster] + size_[cluster], last = start_[cluster] + slab_.slots;
-            std::fill(dslab + first * slab_.dim, dslab + last * slab_.dim, 0.0f);
-            if (dbias) std::fill(dbias + first, dbias + last, 0.0f);
+        for (int64_t cluster = 0; cluster < count(); ++cluster) {
+            const int64_t first = start_[cluster] + size_[cluster], last = start_[cluster] + slots();
+            std::fill(dslab.data + first * dim(), dslab.data + last * dim(), 0.0f);
+            if (dbias.or_null()) std::fill(dbias.data + first, dbias.data + last, 0.0f);
         }
-        cluster_gradients(threads_, tokens.vectors, row.data(), clusters(tokens.end), excess, weight, dslab, dbias);
+        cluster_gradients(threads_, tokens.vectors.data, row.data(), clusters(tokens), excess.data, weight.data,
+                          dslab.data, dbias.or_null());
     }
 
-    // The words as `likeliest_words` takes them. bias (clusters, slots) or null.
-    ClusteredWords<int32_t> words(const float *bias) const { return {slab_.words, bias, slab_.ids, clusters(nullptr)}; }
+    // The words as `likeliest_words` takes them. bias (clusters, slots) or absent.
+    ClusteredWords<int32_t> words(const Array<const float> &bias) const {
+        require_shape_if_any("bias", bias, {count(), slots()});
+        return {slab_.data, bias.or_null(), ids_.data, {count(), start_.data(), size_.data(), nullptr, dim(), slots()}};
+    }
 
   private:
-    Clusters clusters(const int32_t *end) const {
-        return {slab_.clusters, start_.data(), size_.data(), end, slab_.dim, slab_.slots};
+    void check(const Tokens &tokens) const { tokens.check(count(), dim()); }
+    Clusters clusters(const Tokens &tokens) const {
+        return {count(), start_.data(), size_.data(), tokens.end.data, dim(), slots()};
     }
-    int64_t clustered(const Tokens &tokens) const { return tokens.end[slab_.clusters - 1]; }
-    static std::vector<int64_t> rows(const Tokens &tokens) { return {tokens.row, tokens.row + tokens.count}; }
+    int64_t clustered(const Tokens &tokens) const { return tokens.end.data[count() - 1]; }
+    static std::vector<int64_t> rows(const Tokens &tokens) {
+        return {tokens.row.data, tokens.row.data + tokens.count()};
+    }
 
     int threads_;
-    Slab slab_;
+    Array<const float> slab_;
+    Array<const int32_t> ids_;
     std::vector<int64_t> start_, size_;
 };
 

@@ -21,13 +21,29 @@ constexpr int AT_ONCE = 4;        // nodes read together
 constexpr int64_t EXAMPLES = 16;  // examples per piece of work
 constexpr int64_t ROWS = 64;      // rows of a gradient that one piece of work sets to zero
 
+// The nodes of an example's path, and their number. A path with an index outside of the nodes is not valid and has
+// none.
+struct Path {
+    const int32_t *index, *sign;
+    int64_t length = 0;
+    bool is_valid = true;
+
+    Path(const Paths &paths, int64_t example, int64_t nodes)
+        : index(paths.index + example * paths.depth), sign(paths.sign + example * paths.depth) {
+        for (; length < paths.depth && sign[length]; ++length)
+            is_valid = is_valid && 0 <= index[length] && index[length] < nodes;
+        if (!is_valid) length = 0;
+    }
+};
+
 // Returns the examples from the leftmost leaf to the rightmost. Examples with empty paths come last, because they would
 // separate neighbours.
 std::vector<int64_t> sorted(const Paths &paths) {
     std::vector<int64_t> order(paths.count);
     std::iota(order.begin(), order.end(), 0);
     const auto place = [&](int64_t example) {
-        return paths.sign[example * paths.depth] ? paths.place[example] : std::numeric_limits<int32_t>::max();
+        return paths.depth && paths.sign[example * paths.depth] ? paths.place[example]
+                                                                : std::numeric_limits<int32_t>::max();
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](int64_t left, int64_t right) { return place(left) < place(right); });
@@ -56,20 +72,18 @@ struct Shared {
     int64_t step, first, count;
 };
 
-std::vector<Shared> shared_nodes(const Paths &paths, const std::vector<int64_t> &order) {
+std::vector<Shared> shared_nodes(const Paths &paths, const std::vector<int64_t> &order, int64_t nodes) {
     std::vector<Shared> ranges;
     std::vector<size_t> open;  // ranges of the previous path, from the root
     for (int64_t example = 0; example < paths.count; ++example) {
-        const int32_t *index = paths.index + order[example] * paths.depth;
-        const int32_t *sign = paths.sign + order[example] * paths.depth;
-        const int64_t length = std::find(sign, sign + paths.depth, 0) - sign;
-        const int64_t shared = std::min<int64_t>(length, open.size());
+        const Path path(paths, order[example], nodes);
+        const int64_t shared = std::min<int64_t>(path.length, open.size());
         int64_t step = 0;
-        for (; step < shared && ranges[open[step]].node == index[step]; ++step) ++ranges[open[step]].count;
+        for (; step < shared && ranges[open[step]].node == path.index[step]; ++step) ++ranges[open[step]].count;
         open.resize(step);
-        for (; step < length; ++step) {
+        for (; step < path.length; ++step) {
             open.push_back(ranges.size());
-            ranges.push_back({index[step], step, example, 1});
+            ranges.push_back({path.index[step], step, example, 1});
         }
     }
     return ranges;
@@ -86,7 +100,7 @@ class NodeGradients {
           dnodes_(dnodes),
           aligned_((reinterpret_cast<uintptr_t>(dnodes) | dim_ * sizeof(float)) % sizeof(Vector) == 0),
           order_(sorted(paths)),
-          shared_(shared_nodes(paths, order_)),
+          shared_(shared_nodes(paths, order_, nodes)),
           weights_(count_ * depth_),
           is_on_path_(nodes, 0),
           vectors_{paths.vectors, dim_, order_.data()} {
@@ -138,13 +152,14 @@ class NodeGradients {
 
     // Sets the rows of nodes that are on no path to zero.
     void set_zeros(int64_t piece) const {
+        const int64_t dim = dim_;  // compilers would read it again after each store past the caches
         for (int64_t node = piece * ROWS; node < std::min((piece + 1) * ROWS, nodes_); ++node) {
             if (is_on_path_[node]) continue;
-            float *row = dnodes_ + node * dim_;
+            float *row = dnodes_ + node * dim;
             if (aligned_)
-                for (int64_t d = 0; d < dim_; d += LANES) store_past_caches(row + d, Vector{});
+                for (int64_t d = 0; d < dim; d += LANES) store_past_caches(row + d, Vector{});
             else
-                std::fill_n(row, dim_, 0.0f);
+                std::fill_n(row, dim, 0.0f);
         }
     }
 
@@ -160,17 +175,19 @@ class NodeGradients {
 
 }  // namespace
 
-void path_losses(int threads, const Paths &paths, const float *nodes, float *losses, float *dscores, float *dvectors) {
+void path_losses(int threads, const Paths &paths, const float *nodes, int64_t node_count, float *losses, float *dscores,
+                 float *dvectors) {
     const std::vector<int64_t> order = sorted(paths);
     const int64_t dim = paths.dim, depth = paths.depth;
     share_work(threads, (paths.count + EXAMPLES - 1) / EXAMPLES, [&](int64_t piece) {
         for (int64_t rank = piece * EXAMPLES; rank < std::min((piece + 1) * EXAMPLES, paths.count); ++rank) {
             const int64_t example = order[rank];
-            const int32_t *index = paths.index + example * depth, *sign = paths.sign + example * depth;
+            const Path path(paths, example, node_count);
+            const int32_t *index = path.index, *sign = path.sign;
+            const int64_t length = path.length;
             const float *vector = paths.vectors + example * dim;
             float *path_dscores = dscores + example * depth, *dvector = dvectors + example * dim;
-            const int64_t length = std::find(sign, sign + depth, 0) - sign;
-            float loss = 0;
+            float loss = path.is_valid ? 0 : std::numeric_limits<float>::quiet_NaN();
             by_pieces<AT_ONCE>(length, [&](int64_t step, auto size) {
                 const float *on_path[AT_ONCE];
                 float scores[AT_ONCE];

@@ -14,13 +14,14 @@ struct Paths {
     const int32_t *index, *sign, *place;
 };
 
-// Computes losses (count,), the sums over paths of -log sigma(sign * node . vector) for nodes (any, dim), and their
-// gradients with respect to the products node . vector, dscores (count, depth), and to the vectors, dvectors (count,
-// dim).
-void path_losses(int threads, const Paths &paths, const float *nodes, float *losses, float *dscores, float *dvectors);
+// Computes losses (count,), the sums over paths of -log sigma(sign * node . vector) for nodes (node_count, dim), and
+// their gradients with respect to the products node . vector, dscores (count, depth), and to the vectors, dvectors
+// (count, dim). The loss of a path with an index outside of the nodes is NaN, and its gradients are 0.
+void path_losses(int threads, const Paths &paths, const float *nodes, int64_t node_count, float *losses, float *dscores,
+                 float *dvectors);
 
 // Computes dnodes (nodes, dim), the gradients with respect to the nodes, from those with respect to the products,
-// dscores (count, depth).
+// dscores (count, depth). A path with an index outside of the nodes contributes nothing.
 void path_gradients(int threads, const Paths &paths, const float *dscores, int64_t nodes, float *dnodes);
 
 }  // namespace vocabench

@@ -7,6 +7,7 @@
 #include "tree_search.h"
 
 #include "best.h"
+#include "checks.h"
 #include "log_sigmoid.h"
 #include "products_with.h"
 #include "strips.h"
@@ -31,6 +32,14 @@ struct Way {
     bool operator<(const Way &other) const { return value < other.value; }
 };
 
+// Returns a child of inner node `parent`, which must come before it.
+template <class Id>
+int64_t child_of(const Tree<Id> &tree, int64_t parent, int side) {
+    const int64_t child = tree.children[2 * parent + side], last = tree.count + parent;
+    if (child < 0 || child > last) require_between("children", child, 0, last);
+    return child;
+}
+
 // Calls go(left, right) with the continuations of up to AT_ONCE ways.
 template <class Id, class Go>
 void descend(const Tree<Id> &tree, const float *vector, const Way *ways, int64_t count, Go go) {
@@ -41,15 +50,15 @@ void descend(const Tree<Id> &tree, const float *vector, const Way *ways, int64_t
     with_constant<AT_ONCE>(count, [&](auto size) { products_with<size()>(vector, nodes, tree.dim, scores); });
     for (int64_t way = 0; way < count; ++way) {
         const Turns<float> turns = log_turns(scores[way]);
-        const Id *children = tree.children + 2 * inner(way);
-        go(Way{ways[way].value + turns.left, children[0]}, Way{ways[way].value + turns.right, children[1]});
+        const int64_t left = child_of(tree, inner(way), 0), right = child_of(tree, inner(way), 1);
+        go(Way{ways[way].value + turns.left, left}, Way{ways[way].value + turns.right, right});
     }
 }
 
 // Searches for the k best leaves of a vector. Returns false if that takes more than about `most` nodes.
 template <class Id>
 bool search(const Tree<Id> &tree, const float *vector, int64_t most, Best &best, int64_t &visited) {
-    std::vector<Way> open{{0, 2 * tree.count}}, next;  // a heap
+    std::vector<Way> open, next;  // `open` is a heap
     const auto reaches = [&] {
         return !open.empty() && open.front().value >= best.least();
     };  // of equal values the lower id wins
@@ -61,6 +70,7 @@ bool search(const Tree<Id> &tree, const float *vector, int64_t most, Best &best,
         open.push_back(way);
         std::push_heap(open.begin(), open.end());
     };
+    meet({0, 2 * tree.count});
     while (reaches()) {
         if (visited >= most) return false;
         next.clear();
@@ -94,8 +104,8 @@ void meet_all(const Tree<Id> &tree, TurnsOf turns_of, Meet meet) {
             else
                 meet(child, value);
         };
-        go(tree.children[2 * node], here + turns.left);
-        go(tree.children[2 * node + 1], here + turns.right);
+        go(child_of(tree, node, 0), here + turns.left);
+        go(child_of(tree, node, 1), here + turns.right);
     }
 }
 
@@ -167,6 +177,9 @@ void take_all(int threads, const Tree<Id> &tree, Picked<const float> vectors, in
     });
 }
 
+// Returns the share of the nodes of a tree that were visited; 1 of a tree without inner nodes.
+float share_of(int64_t visited, int64_t nodes) { return nodes ? static_cast<float>(visited) / nodes : 1; }
+
 }  // namespace
 
 template <class Id>
@@ -179,12 +192,12 @@ void likeliest_leaves(int threads, const Tree<Id> &tree, const float *vectors, i
         Best best(likeliest.k);
         int64_t visited = 0;
         is_open[row] = !search(tree, vectors + row * tree.dim, most, best, visited);
-        write(best, static_cast<float>(visited) / tree.count, likeliest.from(row));
+        write(best, share_of(visited, tree.count), likeliest.from(row));
     });
     std::vector<int64_t> open;
     for (int64_t row = 0; row < rows; ++row)
         if (is_open[row]) open.push_back(row);
-    const int64_t together = std::max<int64_t>(1, std::min(TOKENS, SCORES / tree.count));
+    const int64_t together = std::max<int64_t>(1, std::min(TOKENS, SCORES / std::max<int64_t>(1, tree.count)));
     for (int64_t first = 0, count = open.size(); first < count; first += together) {
         const Picked<const float> batch{vectors, tree.dim, open.data() + first};
         take_all(threads, tree, batch, std::min(together, count - first), likeliest);
@@ -222,7 +235,7 @@ void leaves_of_beam(int threads, const Tree<Id> &tree, const float *vectors, int
         }
         Best best(likeliest.k);
         for (const Way &way : kept) best.put({way.value, way.node});
-        write(best, static_cast<float>(visited) / tree.count, likeliest.from(row));
+        write(best, share_of(visited, tree.count), likeliest.from(row));
     });
 }
 

@@ -10,7 +10,8 @@ namespace vocabench {
 
 // A full binary tree. nodes (count, dim): vectors of inner nodes, children before their parents, the root last.
 // children (count, 2): left and right. Leaves have numbers below count + 1, and inner node j has number count + 1 + j.
-// A path turns left at a node with probability sigma(node . vector).
+// A path turns left at a node with probability sigma(node . vector). A tree without inner nodes has one leaf. If a
+// child that a search reads does not come before its parent, the search throws `BadArgument`.
 //
 // Id: int32_t or int64_t.
 template <class Id>

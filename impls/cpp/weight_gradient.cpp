@@ -16,6 +16,7 @@ constexpr int64_t BLOCK = 256;  // tokens
 
 void weight_gradient(int threads, const float *dscores, const float *vectors, int64_t tokens, int64_t count,
                      int64_t dim, float *dwords) {
+    if (!count) return;
     // The same number of words for each thread, in whole tiles.
     const int64_t tiles = (count + SUM_ROWS - 1) / SUM_ROWS, height = (tiles + threads - 1) / threads * SUM_ROWS;
     share_work(threads, (count + height - 1) / height, [&](int64_t piece) {

@@ -158,10 +158,9 @@ def _jax_squares(factors, weights_NV, *, kernels):
     import jax
     import jax.numpy as jnp
 
-    from vocabench.impls.on_jax import layer as _layer
-    from vocabench.impls.on_jax.ops import cpp_kernels
+    from vocabench.impls.on_jax.ops import arrays, cpp_kernels
 
-    product = cpp_kernels.linear if kernels else _layer.product
+    product = cpp_kernels.linear if kernels else arrays.product
 
     def loss(factors):
         return (jax.nn.log_softmax(product(*factors)) * weights_NV).sum()
