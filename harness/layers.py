@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from typing import Any, overload
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from vocabench.harness import registry
 from vocabench.impls.adapter import Adapter
 from vocabench.impls.contract import Layer
-from vocabench.impls.errors import Unsupported, unknown
+from vocabench.impls.errors import BadInput, Unsupported, unknown
 from vocabench.impls.forms import Form
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
 from vocabench.impls.models.network import Config, Network
 from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig
 from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
-from vocabench.impls.spec import LayerSpec
+from vocabench.impls.spec import Definition, LayerSpec
 
 
 def frameworks() -> list[str]:
@@ -36,18 +37,42 @@ def methods(framework: str) -> list[str]:
 
 
 def spec(
-    method: str, *, counts: ArrayLike, dim: int, seed: int = 0, dtype: str = "float32", **options: object
+    method: str,
+    *,
+    counts: ArrayLike | None = None,
+    dim: int,
+    vocab: int | None = None,
+    seed: int = 0,
+    dtype: str = "float32",
+    **options: object,
 ) -> LayerSpec:
     """Return the specification of a layer: checked arguments, structure, parameter shapes and initial parameters."""
-    return LayerSpec.build(registry.definition(method), counts=counts, dim=dim, seed=seed, dtype=dtype, options=options)
+    definition = registry.definition(method)
+    counts = _counts(definition, counts, vocab)
+    return LayerSpec.build(definition, counts=counts, dim=dim, seed=seed, dtype=dtype, options=options)
+
+
+def _counts(definition: Definition, counts: ArrayLike | None, vocab: int | None) -> ArrayLike:
+    """Return the counts that a caller gives, or ones if the size of the vocabulary is enough."""
+    if vocab is not None and (isinstance(vocab, bool) or not isinstance(vocab, int | np.integer) or vocab < 2):
+        raise BadInput(f"vocab={vocab!r}: allowed: a whole number from 2")
+    if counts is None:
+        if vocab is None or definition.needs_counts:
+            instead = "" if definition.needs_counts else "; or vocab, their number"
+            raise BadInput(f"counts of {definition.name} is missing: allowed: how often each word occurs{instead}")
+        return np.ones(vocab, np.int64)
+    if vocab is not None and np.shape(counts) != (vocab,):
+        raise BadInput(f"vocab={vocab} and counts of shape {np.shape(counts)}: allowed: one of them, or both alike")
+    return counts
 
 
 def create(
     framework: str,
     method: str,
     *,
-    counts: ArrayLike,
+    counts: ArrayLike | None = None,
     dim: int,
+    vocab: int | None = None,
     seed: int = 0,
     device: str = "cpu",
     dtype: str | None = None,
@@ -58,8 +83,9 @@ def create(
     Args:
         framework: One of `frameworks()`.
         method: One of `methods(framework)`.
-        counts: (V,) integers: how often each word id occurs in the training text.
+        counts: (V,) integers: how often each word id occurs in the training text. Some methods do not need them.
         dim: Width D of the hidden vectors.
+        vocab: Size of the vocabulary, instead of `counts`, for methods that do not need them.
         seed: Seed of the initial parameters and of random structure.
         device: "cpu", "cuda", "cuda:1", ...
         dtype: "float32" (the default), "tf32" (float32 with matrix products in TF32), "float64" or "bfloat16". The
@@ -75,7 +101,8 @@ def create(
         raise unknown(f"method of {framework}", method, registry.methods(framework))
     if dtype is None:
         dtype = "float64" if framework == "numpy" else "float32"
-    return from_spec(framework, spec(method, counts=counts, dim=dim, seed=seed, dtype=dtype, **options), device)
+    made = spec(method, counts=counts, dim=dim, vocab=vocab, seed=seed, dtype=dtype, **options)
+    return from_spec(framework, made, device)
 
 
 def _adapter(framework: str, layer_spec: LayerSpec, device: str) -> Adapter:

@@ -148,7 +148,7 @@ def check_extra(definition: Definition, given: Iterable[str]) -> None:
     check_keywords(f"the loss of {definition.name}", given, (*LOSS_KEYWORDS, *definition.extra))
 
 
-def objective(definition: Definition, label_smoothing: object, z_loss: object, softcap: object) -> Objective:
+def objective_of(definition: Definition, label_smoothing: object, z_loss: object, softcap: object) -> Objective:
     """Return the checked objective of a loss.
 
     Raises:

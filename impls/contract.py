@@ -14,6 +14,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocabench.impls.arrays import array_of, is_floating
+from vocabench.impls.calls import (
+    ALL_WORDS,
+    PLAIN,
+    Objective,
+    Sampling,
+    check_count,
+    check_sampling,
+    check_softcap,
+    objective_of,
+)
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.precision import Precise
@@ -53,7 +63,8 @@ class Layer(Precise, ABC):
         self.spec = spec
 
     # Implemented by each framework. `hidden` is (N, D) and finite, `targets` are (N,) int64 in the vocabulary, and the
-    # keys of `extra` are those of `Definition.extra`: word ids are int64, numbers for each word are float64.
+    # keys of `extra` are those of `Definition.extra`: word ids are int64, numbers for each word are float64. Token
+    # weights are (N,) float64.
     @abstractmethod
     def parameters(self) -> Arrays:
         """Return the parameters by canonical name, with words in vocabulary order."""
@@ -62,15 +73,30 @@ class Layer(Precise, ABC):
     def _load(self, params: Arrays) -> None: ...
 
     @abstractmethod
-    def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float: ...
+    def _loss(
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
+    ) -> float: ...
 
     @abstractmethod
     def _loss_and_grads(
-        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
     ) -> tuple[float, NDArray, Arrays]: ...
 
     @abstractmethod
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray: ...
+    def _log_probs(self, hidden_ND: NDArray, softcap: float | None = None) -> NDArray: ...
+
+    @abstractmethod
+    def _entropy(self, hidden_ND: NDArray) -> NDArray: ...
 
     @abstractmethod
     def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray: ...
@@ -82,7 +108,7 @@ class Layer(Precise, ABC):
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]: ...
 
     @abstractmethod
-    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray: ...
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray, sampling: Sampling = ALL_WORDS) -> NDArray: ...
 
     @abstractmethod
     def _prepare(self, job: Job) -> Callable[[], object]:
@@ -115,30 +141,57 @@ class Layer(Precise, ABC):
         """
         self._load(self.spec.check_parameters(params))
 
-    def loss(self, hidden: ArrayLike, targets: ArrayLike, **extra: ArrayLike) -> float:
+    def loss(
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        *,
+        label_smoothing: float = 0.0,
+        token_weight: ArrayLike | None = None,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        **extra: ArrayLike,
+    ) -> float:
         """Return the mean training loss in nats per token.
 
         Args:
             hidden: (N, D).
             targets: (N,).
+            label_smoothing, z_loss, softcap: As defined by `calls.Objective`.
+            token_weight: (N,) weights from 0 of the losses. The mean is divided by their sum, and is 0 if that is 0.
             **extra: Random inputs of the loss, with the names of `Definition.extra`: `sampled_ids` (S,), the sampled
                 words of the batch, and `correction` (V,), which is subtracted from the score of each word if the words
                 are drawn from another distribution than the options define. By default the ids are drawn from the seed
                 of the layer, the same in every framework, with the correction of the layer's own sampler.
         """
-        hidden_ND, targets_N = self._check(hidden, targets)
-        return self._loss(hidden_ND, targets_N, **self._check_extra(extra))
+        arguments = self._check_loss(hidden, targets, label_smoothing, token_weight, z_loss, softcap)
+        return self._loss(*arguments, **self._check_extra(extra))
 
     def loss_and_grads(
-        self, hidden: ArrayLike, targets: ArrayLike, **extra: ArrayLike
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        *,
+        label_smoothing: float = 0.0,
+        token_weight: ArrayLike | None = None,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        **extra: ArrayLike,
     ) -> tuple[float, NDArray, Arrays]:
-        """Return the loss and its gradients with respect to `hidden` (N, D) and each parameter in canonical form."""
-        hidden_ND, targets_N = self._check(hidden, targets)
-        return self._loss_and_grads(hidden_ND, targets_N, **self._check_extra(extra))
+        """Return the loss and its gradients with respect to `hidden` (N, D) and each parameter in canonical form.
 
-    def log_probs(self, hidden: ArrayLike) -> NDArray:
+        The arguments are those of `loss`.
+        """
+        arguments = self._check_loss(hidden, targets, label_smoothing, token_weight, z_loss, softcap)
+        return self._loss_and_grads(*arguments, **self._check_extra(extra))
+
+    def log_probs(self, hidden: ArrayLike, *, softcap: float | None = None) -> NDArray:
         """Return the (N, V) natural logarithms of the normalized probabilities."""
-        return self._log_probs(check_hidden(hidden, self.spec))
+        return self._log_probs(check_hidden(hidden, self.spec), check_softcap(self.spec.definition, softcap))
+
+    def entropy(self, hidden: ArrayLike) -> NDArray:
+        """Return the (N,) entropies of the distributions over words, in nats."""
+        return self._entropy(check_hidden(hidden, self.spec))
 
     def target_log_probs(self, hidden: ArrayLike, targets: ArrayLike) -> NDArray:
         """Return the (N,) exact log-probabilities of the targets."""
@@ -148,7 +201,7 @@ class Layer(Precise, ABC):
     def topk(self, hidden: ArrayLike, k: int) -> tuple[NDArray, NDArray]:
         """Return values and ids (N, K) of the k most likely words: exact, best first, ties by lower id."""
         hidden_ND = check_hidden(hidden, self.spec)
-        return self._topk(hidden_ND, check_k(k, self.spec.vocab))
+        return self._topk(hidden_ND, check_count("k", k, self.spec.vocab))
 
     def beam(self, hidden: ArrayLike, k: int, width: int) -> tuple[NDArray, NDArray]:
         """Return values and ids (N, K) of k likely words by level-wise search, which is not exact.
@@ -162,25 +215,36 @@ class Layer(Precise, ABC):
             width: Width of the search, from k to V.
         """
         hidden_ND = check_hidden(hidden, self.spec)
-        k = check_k(k, self.spec.vocab)
-        return self._beam(hidden_ND, k, check_width(width, k, self.spec.vocab))
+        k = check_count("k", k, self.spec.vocab)
+        return self._beam(hidden_ND, k, check_count("width", width, self.spec.vocab, lowest=k))
 
-    def sample(self, hidden: ArrayLike, uniforms: ArrayLike) -> NDArray[np.int64]:
+    def sample(
+        self,
+        hidden: ArrayLike,
+        uniforms: ArrayLike,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> NDArray[np.int64]:
         """Draw (N,) words exactly from the distribution, level by level from the root down.
 
         Args:
             hidden: (N, D).
             uniforms: (N, U) numbers in [0, 1), one for each choice, with U = `spec.draws`. A choice among several words
                 or clusters takes the first, in the order of ids, whose cumulative probability exceeds the number. A
-                turn in a binary tree goes left if the number is below the probability.
+                turn in a binary tree goes left if the number is below the probability. With one of the options below,
+                only the first number counts: it takes the first word whose cumulative probability exceeds it, in the
+                order of ids, or best first with `top_k` or `top_p`.
+            temperature, top_k, top_p: As defined by `calls.Sampling`.
         """
         hidden_ND = check_hidden(hidden, self.spec)
-        return self._sample(hidden_ND, check_uniforms(uniforms, (len(hidden_ND), self.spec.draws)))
+        sampling = check_sampling(temperature, top_k, top_p, self.spec.vocab)
+        return self._sample(hidden_ND, check_uniforms(uniforms, (len(hidden_ND), self.spec.draws)), sampling)
 
     def expanded_share(self, hidden: ArrayLike, k: int) -> NDArray:
         """Return the (N,) share of clusters or nodes that `topk` scores; 1 for a layer without bounds."""
         hidden_ND = check_hidden(hidden, self.spec)
-        return self._expanded_share(hidden_ND, check_k(k, self.spec.vocab))
+        return self._expanded_share(hidden_ND, check_count("k", k, self.spec.vocab))
 
     def least_work(self, targets: ArrayLike, **extra: ArrayLike) -> LeastWork | None:
         """Return the least work of the loss of these targets (N,) and its gradients, by the formula of the method.
@@ -230,14 +294,14 @@ class Layer(Precise, ABC):
             raise BadInput(f"optimizer={optimizer!r}: allowed: an Optimizer, or None for Adagrad as in the SOHSM paper")
         if isinstance(calls, bool) or not isinstance(calls, int | np.integer) or calls < 1:
             raise BadInput(f"calls={calls!r}: allowed: a whole number from 1 on")
-        k = min(10, self.spec.vocab) if k is None else check_k(k, self.spec.vocab)
+        k = min(10, self.spec.vocab) if k is None else check_count("k", k, self.spec.vocab)
         size = (len(hidden_ND), self.spec.draws)
         job = Job(
             work=work,
             hidden_ND=hidden_ND,
             targets_N=check_targets(targets, self.spec.vocab, (len(hidden_ND),)),
             k=k,
-            width=k if width is None else check_width(width, k, self.spec.vocab),
+            width=k if width is None else check_count("width", width, self.spec.vocab, lowest=k),
             uniforms_NU=check_uniforms(np.random.default_rng(0).random(size) if uniforms is None else uniforms, size),
             optimizer=optimizer or Optimizer(),
             extra=self._check_extra(extra),
@@ -256,6 +320,20 @@ class Layer(Precise, ABC):
         hidden_ND = check_hidden(hidden, self.spec)
         targets_N = check_targets(targets, self.spec.vocab, (len(hidden_ND),))
         return hidden_ND, targets_N
+
+    def _check_loss(
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        label_smoothing: float,
+        token_weight: ArrayLike | None,
+        z_loss: float,
+        softcap: float | None,
+    ) -> tuple[NDArray, NDArray[np.int64], Objective, NDArray[np.float64] | None]:
+        hidden_ND, targets_N = self._check(hidden, targets)
+        objective = objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
+        weight_N = None if token_weight is None else check_token_weight(token_weight, targets_N.shape)
+        return hidden_ND, targets_N, objective, weight_N
 
     def _check_extra(self, extra: Mapping[str, ArrayLike]) -> Arrays:
         """Return all random inputs of the loss: the given ones, and the others drawn from the seed of the layer."""
@@ -296,6 +374,16 @@ def check_targets(targets: ArrayLike, vocab: int, shape: tuple[int, ...]) -> NDA
     return check_words("targets", array, vocab)
 
 
+def check_token_weight(token_weight: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return `token_weight` as float64, after checking its shape and that the weights are finite and not negative."""
+    array = array_of("token_weight", token_weight)
+    if array.shape != shape or array.dtype.kind not in "iuf":
+        raise BadInput(f"token_weight has shape {array.shape} and dtype {array.dtype}: allowed: {shape} numbers")
+    if not (np.isfinite(array) & (array >= 0)).all():
+        raise BadInput("token_weight holds a number outside its range: allowed: finite numbers from 0")
+    return array.astype(np.float64)
+
+
 def check_for_each_word(name: str, values: ArrayLike, vocab: int) -> NDArray[np.float64]:
     """Return `values` as finite (V,) float64."""
     array = array_of(name, values)
@@ -303,18 +391,6 @@ def check_for_each_word(name: str, values: ArrayLike, vocab: int) -> NDArray[np.
         what = f"shape {array.shape} and dtype {array.dtype}"
         raise BadInput(f"{name} has {what}: allowed: {vocab} finite numbers, one for each word")
     return array.astype(np.float64)
-
-
-def check_k(k: object, vocab: int) -> int:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= vocab:
-        raise BadInput(f"k={k!r}: allowed: a whole number from 1 to {vocab}, the vocabulary")
-    return int(k)
-
-
-def check_width(width: object, k: int, vocab: int) -> int:
-    if isinstance(width, bool) or not isinstance(width, int | np.integer) or not k <= width <= vocab:
-        raise BadInput(f"width={width!r}: allowed: a whole number from k={k} to {vocab}, the vocabulary")
-    return int(width)
 
 
 def check_uniforms(uniforms: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:

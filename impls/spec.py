@@ -80,6 +80,7 @@ class Definition:
         least_work: Returns the least work of forward and backward pass for the spec, the targets (N,) of a batch and
             the inputs named in `extra`. None if it is not known.
         takes_maxima: True if the loss contains a maximum, so that its gradient jumps where two arguments are equal.
+        needs_counts: False if nothing depends on how often words occur, so that the size of the vocabulary is enough.
         one_softmax: True if the distribution is one softmax over the vocabulary, so that it has logits.
     """
 
@@ -97,6 +98,7 @@ class Definition:
     held: Callable[[Mapping[str, object], Arrays], Mapping[str, object]] = lambda options, structure: options
     least_work: Callable[..., LeastWork] | None = None
     takes_maxima: bool = False
+    needs_counts: bool = True
     one_softmax: bool = False
 
 

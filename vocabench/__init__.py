@@ -46,7 +46,14 @@ def methods(framework: str = "numpy") -> list[str]:
 
 
 def spec(
-    method: str, *, counts: ArrayLike, dim: int, seed: int = 0, dtype: str = "float32", **options: object
+    method: str,
+    *,
+    counts: ArrayLike | None = None,
+    dim: int,
+    vocab: int | None = None,
+    seed: int = 0,
+    dtype: str = "float32",
+    **options: object,
 ) -> LayerSpec:
     """Return the specification of a layer: checked arguments, structure, parameter shapes and initial parameters.
 
@@ -57,15 +64,16 @@ def spec(
     """
     from vocabench.harness import layers
 
-    return layers.spec(method, counts=counts, dim=dim, seed=seed, dtype=dtype, **options)
+    return layers.spec(method, counts=counts, dim=dim, vocab=vocab, seed=seed, dtype=dtype, **options)
 
 
 def create(
     framework: str,
     method: str,
     *,
-    counts: ArrayLike,
+    counts: ArrayLike | None = None,
     dim: int,
+    vocab: int | None = None,
     seed: int = 0,
     device: str = "cpu",
     dtype: str | None = None,
@@ -76,8 +84,9 @@ def create(
     Args:
         framework: One of `frameworks()`.
         method: One of `methods(framework)`.
-        counts: (V,) integers: how often each word id occurs in the training text.
+        counts: (V,) integers: how often each word id occurs in the training text. Some methods do not need them.
         dim: Width D of the hidden vectors.
+        vocab: Size of the vocabulary, instead of `counts`, for methods that do not need them.
         seed: Seed of the initial parameters and of random structure.
         device: "cpu", "cuda", "cuda:1", ...
         dtype: "float32" (the default), "tf32" (float32 with matrix products in TF32), "float64" or "bfloat16". The
@@ -90,7 +99,8 @@ def create(
     """
     from vocabench.harness import layers
 
-    return layers.create(framework, method, counts=counts, dim=dim, seed=seed, device=device, dtype=dtype, **options)
+    given = {"counts": counts, "dim": dim, "vocab": vocab, "seed": seed, "device": device, "dtype": dtype}
+    return layers.create(framework, method, **given, **options)  # type: ignore[arg-type]
 
 
 def read(path: str | os.PathLike[str]) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vocabench.harness import layers, registry
 from vocabench.harness.measure.tolerances import FLIPS, samples_compare, tolerance
 from vocabench.harness.measure.workload import Batch
+from vocabench.impls.calls import has_z_loss
 from vocabench.impls.contract import Layer
 from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.optimizers import Optimizer
@@ -29,6 +30,7 @@ TRAINING_OPTIMIZERS: Mapping[str, Optimizer] = {
     "bfloat16": Optimizer(name="adam", learning_rate=1e-2, epsilon=1e-8),
 }
 
+_FEW_TOKENS = 16
 _CHUNK = 2**16  # entries compared at a time: temporary arrays of a gradient's size take ten times as long to fill
 
 
@@ -121,6 +123,7 @@ def check_layer(layer: Layer, batch: Batch, *, k: int, whole_vocabulary: bool = 
     hidden_ND, targets_N = _representable(batch.hidden_ND, layer.spec.dtype), batch.targets_N
     check = _LayerCheck(layer, oracle, hidden_ND, _case(layer.spec, len(targets_N)))
     check.training(targets_N)
+    check.objective(targets_N)
     check.decoding(k)
     check.sampling()
     if whole_vocabulary:
@@ -159,17 +162,46 @@ class _LayerCheck:
     def training(self, targets_N: NDArray) -> None:
         """Compare losses, log-probabilities of the targets, and gradients."""
         layer, oracle, hidden_ND = self.layer, self.oracle, self.hidden_ND
-        loss, grad_hidden_ND, grads = layer.loss_and_grads(hidden_ND, targets_N)
-        oracle_loss, oracle_grad_hidden_ND, oracle_grads = oracle.loss_and_grads(hidden_ND, targets_N)
-        self.add("loss", loss, oracle_loss)
+        oracle_loss = self._loss_and_gradients(hidden_ND, targets_N)
         self.add("loss", layer.loss(hidden_ND, targets_N), oracle_loss, name="loss without gradients")
         oracle_target_log_probs_N = oracle.target_log_probs(hidden_ND, targets_N)
         self.add("target_log_probs", layer.target_log_probs(hidden_ND, targets_N), oracle_target_log_probs_N)
-        self.add("grad_hidden", grad_hidden_ND, oracle_grad_hidden_ND)
+
+    def objective(self, targets_N: NDArray) -> None:
+        """Compare a loss with token weights and all parts of an objective that the method defines, and entropies.
+
+        The definition computes them token by token, so that this takes at most a few tokens.
+        """
+        definition, few = self.spec.definition, min(len(targets_N), _FEW_TOKENS)
+        hidden_ND = self.hidden_ND[:few]
+        options: dict[str, Any] = {} if definition.train_only_loss else {"label_smoothing": 0.1}
+        if has_z_loss(definition):
+            # Capped logits that are all but equal to the cap would have gradients of rounding errors alone.
+            spread = float(np.ptp(self.oracle_log_probs_NV[:few]))
+            options |= {"z_loss": 0.01, "softcap": max(5.0, spread)}
+        weight_N = np.random.default_rng([self.spec.seed, 7]).random(few)
+        names = ", ".join(["token_weight", *options])
+        self._loss_and_gradients(hidden_ND, targets_N[:few], f" with {names}", token_weight=weight_N, **options)
+        # The entropy of a peaked distribution is a rounding error itself: the error is relative to the largest entropy.
+        largest = float(np.log(self.spec.vocab))
+        ours_N, oracle_N = (side.entropy(hidden_ND) / largest for side in (self.layer, self.oracle))
+        absolute = float(np.abs(ours_N - oracle_N).max())
+        bound = tolerance("entropy", self.spec.dtype, self.spec.dim)
+        self.comparisons.append(Comparison("entropy", absolute, absolute, bound, self.case))
+
+    def _loss_and_gradients(self, hidden_ND: NDArray, targets_N: NDArray, which: str = "", **options: Any) -> float:
+        """Compare a loss and its gradients, and return the oracle's loss."""
+        loss, grad_hidden_ND, grads = self.layer.loss_and_grads(hidden_ND, targets_N, **options)
+        oracle_loss, oracle_grad_hidden_ND, oracle_grads = self.oracle.loss_and_grads(hidden_ND, targets_N, **options)
+        self.add("loss", loss, oracle_loss, name=f"loss{which}")
+        kind = " of an objective" if options else ""
+        self.add(f"grad_hidden{kind}", grad_hidden_ND, oracle_grad_hidden_ND, name=f"grad_hidden{which}")
         reduction = max(self.spec.dim, len(targets_N))
         for name, oracle_grad in oracle_grads.items():
             grad = grads.get(name, np.zeros(0))
-            self.add("grad_parameter", grad, oracle_grad, reduction=reduction, name=f"gradient of {name}")
+            label = f"gradient of {name}{which}"
+            self.add(f"grad_parameter{kind}", grad, oracle_grad, reduction=reduction, name=label)
+        return oracle_loss
 
     def decoding(self, k: int) -> None:
         """Compare top-k and beam search."""
@@ -193,6 +225,11 @@ class _LayerCheck:
             uniforms_NU = np.random.default_rng([spec.seed, 5]).random((len(self.hidden_ND), spec.draws))
             words_N, oracle_words_N = (side.sample(self.hidden_ND, uniforms_NU) for side in (self.layer, self.oracle))
             self.add_flips("sampled words", float((words_N != oracle_words_N).mean()))
+            options = {"temperature": 0.8, "top_k": min(20, spec.vocab), "top_p": 0.9}
+            words_N, oracle_words_N = (
+                side.sample(self.hidden_ND, uniforms_NU, **options) for side in (self.layer, self.oracle)
+            )
+            self.add_flips("sampled words of the likeliest", float((words_N != oracle_words_N).mean()))
 
     def probabilities(self) -> None:
         """Compare the log-probabilities of all words, and check that the probabilities sum to 1."""

@@ -50,6 +50,11 @@ FACTORS: dict[str, Factor] = {
     "normalization": Factor(16, "|log of the sum of the probabilities|: V roundings, largest terms first"),
     "grad_hidden": Factor(32, "softmax probabilities times weights: two chained products"),
     "grad_parameter": Factor(32, "softmax probabilities times hidden vectors, summed over tokens in another order"),
+    "entropy": Factor(16, "a mean of log_probs, with probabilities that are rounded too"),
+    "grad_hidden of an objective": Factor(64, "as grad_hidden, and the derivative of capped logits is a difference"),
+    "grad_parameter of an objective": Factor(
+        64, "as grad_parameter, and the derivative of capped logits is a difference"
+    ),
     "topk_values": Factor(16, "entries of log_probs"),
     "beam_values": Factor(16, "entries of log_probs"),
     "training_loss": Factor(

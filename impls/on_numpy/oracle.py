@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.spec import Arrays
 
@@ -25,6 +26,12 @@ def mean_nll(log_probs_NV: NDArray, targets_N: NDArray) -> tuple[float, NDArray]
     dscores_NV = np.exp(log_probs_NV)
     dscores_NV[rows, targets_N] -= 1
     return -float(log_probs_NV[rows, targets_N].mean()), dscores_NV / len(targets_N)
+
+
+def shares(token_weight_N: NDArray | None, tokens: int) -> NDArray:
+    """Return the share (N,) of each token in the mean: its weight over the sum of the weights, or 0 if that is 0."""
+    weight_N = np.ones(tokens) if token_weight_N is None else token_weight_N
+    return weight_N / (weight_N.sum() or 1.0)
 
 
 def sigmoid(scores: NDArray) -> NDArray:
@@ -63,8 +70,9 @@ def best(scores_NV: NDArray, k: int) -> tuple[NDArray, NDArray]:
 class OracleLayer(Layer):
     """Layer in float64.
 
-    The module of a method defines `_loss_and_grads` and `_log_probs`. It also defines `_target_log_probs` if the
-    probability of a target does not need the whole distribution, and `_beam` and `_sample` if there are several levels.
+    The module of a method defines `_plain_loss_and_grads` and `_plain_log_probs`. It also defines `_target_log_probs`
+    if the probability of a target does not need the whole distribution, and `_beam` and `_draw` if there are several
+    levels. A method with one softmax over the vocabulary derives from `SoftmaxLayer` instead.
     """
 
     @cached_property
@@ -85,19 +93,63 @@ class OracleLayer(Layer):
         self.params = {name.removeprefix("output."): value for name, value in output.items()}
 
     @abstractmethod
-    def _loss_and_grads(
+    def _plain_loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
-        """Return the loss of the definition, with gradients written by hand.
+        """Return the mean loss of the definition, with gradients written by hand.
 
         The gradients are those with respect to the hidden vectors (N, D) and to each parameter, by name.
         """
 
+    def _loss_and_grads(
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
+    ) -> tuple[float, NDArray, Arrays]:
+        """Return the loss with its gradients, as a weighted sum of plain losses.
+
+        The cross-entropy of a token with the uniform distribution is its mean plain loss over all words as targets.
+        """
+        if objective is PLAIN and token_weight_N is None:
+            return self._plain_loss_and_grads(hidden_ND, targets_N, **extra)
+        smoothing, words_V = objective.label_smoothing, np.arange(self.spec.vocab)
+        loss, dhidden_ND = 0.0, np.zeros(hidden_ND.shape)
+        grads = {name: np.zeros_like(value) for name, value in self.params.items()}
+        for row, weight in enumerate(shares(token_weight_N, len(targets_N)).tolist()):
+            hidden_1D = hidden_ND[row : row + 1]
+            parts = [(weight * (1 - smoothing), hidden_1D, targets_N[row : row + 1])]
+            if smoothing:
+                parts.append((weight * smoothing, np.repeat(hidden_1D, len(words_V), axis=0), words_V))
+            for share, hidden_XD, targets_X in parts:
+                part, dpart_XD, part_grads = self._plain_loss_and_grads(hidden_XD, targets_X, **extra)
+                loss += share * part
+                dhidden_ND[row] += share * dpart_XD.sum(axis=0)
+                for name, grad in part_grads.items():
+                    grads[name] += share * grad
+        return loss, dhidden_ND, grads
+
+    def _loss(
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
+    ) -> float:
+        return self._loss_and_grads(hidden_ND, targets_N, objective, token_weight_N, **extra)[0]
+
+    @abstractmethod
+    def _plain_log_probs(self, hidden_ND: NDArray) -> NDArray:
+        """Return the (N, V) log-probabilities of the definition."""
+
+    def _log_probs(self, hidden_ND: NDArray, softcap: float | None = None) -> NDArray:
+        return self._plain_log_probs(hidden_ND)
+
     def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
         return self._log_probs(hidden_ND)[np.arange(len(targets_N)), targets_N]
-
-    def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
-        return self._loss_and_grads(hidden_ND, targets_N, **extra)[0]
 
     def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
         return best(self._log_probs(hidden_ND), k)
@@ -105,7 +157,25 @@ class OracleLayer(Layer):
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
         return self._topk(hidden_ND, k)
 
-    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+    def _entropy(self, hidden_ND: NDArray) -> NDArray:
+        log_probs_NV = self._log_probs(hidden_ND)
+        return -(np.exp(log_probs_NV) * log_probs_NV).sum(axis=1)
+
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray, sampling: Sampling = ALL_WORDS) -> NDArray:
+        if sampling is ALL_WORDS:
+            return self._draw(hidden_ND, uniforms_NU)
+        log_probs_NV = log_softmax(self._log_probs(hidden_ND) / sampling.temperature)
+        if sampling.top_k is None and sampling.top_p is None:
+            return draw(np.exp(log_probs_NV), uniforms_NU[:, 0])
+        values_NK, ids_NK = best(log_probs_NV, sampling.top_k or self.spec.vocab)
+        kept_NK = np.exp(log_softmax(values_NK))
+        if sampling.top_p is not None:
+            before_NK = kept_NK.cumsum(axis=1) - kept_NK
+            kept_NK = np.where(before_NK < sampling.top_p, kept_NK, 0)
+        return np.take_along_axis(ids_NK, draw(kept_NK, uniforms_NU[:, 0])[:, None], axis=1)[:, 0]
+
+    def _draw(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+        """Draw a word (N,) from the whole distribution."""
         return draw(np.exp(self._log_probs(hidden_ND)), uniforms_NU[:, 0])
 
     def _prepare(self, job: Job) -> Callable[[], object]:
@@ -113,7 +183,7 @@ class OracleLayer(Layer):
 
         hidden_ND = job.hidden_ND.astype(np.float64)
         calls: dict[str, Callable[[], object]] = {
-            "layer": lambda: self._loss_and_grads(hidden_ND, job.targets_N, **job.extra),
+            "layer": lambda: self._plain_loss_and_grads(hidden_ND, job.targets_N, **job.extra),
             "topk": lambda: self._topk(hidden_ND, job.k),
             "beam": lambda: self._beam(hidden_ND, job.k, job.width),
             "sample": lambda: self._sample(hidden_ND, job.uniforms_NU),
@@ -122,4 +192,58 @@ class OracleLayer(Layer):
         if job.work != "layer_step":
             return calls[job.work]
         updates = Updates(job.optimizer, self.params)
-        return lambda: updates.apply(self.params, self._loss_and_grads(hidden_ND, job.targets_N, **job.extra)[2])
+        return lambda: updates.apply(self.params, self._plain_loss_and_grads(hidden_ND, job.targets_N, **job.extra)[2])
+
+
+class SoftmaxLayer(OracleLayer):
+    """Layer with one softmax over the vocabulary, whose module defines logits and how their gradients flow back."""
+
+    @abstractmethod
+    def _logits(self, hidden_ND: NDArray) -> NDArray:
+        """Return the (N, V) logits in float64."""
+
+    @abstractmethod
+    def _back(self, hidden_ND: NDArray, dlogits_NV: NDArray) -> tuple[NDArray, Arrays]:
+        """Return the gradients with respect to the hidden vectors (N, D) and each parameter from that of the logits."""
+
+    def _plain_log_probs(self, hidden_ND: NDArray) -> NDArray:
+        return log_softmax(self._logits(hidden_ND))
+
+    def _log_probs(self, hidden_ND: NDArray, softcap: float | None = None) -> NDArray:
+        return log_softmax(capped(self._logits(hidden_ND), softcap))
+
+    def _plain_loss_and_grads(
+        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+    ) -> tuple[float, NDArray, Arrays]:
+        return self._loss_and_grads(hidden_ND, targets_N)
+
+    def _loss_and_grads(
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
+    ) -> tuple[float, NDArray, Arrays]:
+        """Return the loss with its gradients.
+
+        With capped logits z, probabilities p and the target distribution q, a token has the loss
+        -sum q log p + z_loss (log sum e^z)^2, whose gradient with respect to z is (1 + 2 z_loss log sum e^z) p - q.
+        """
+        smoothing, z_loss, softcap = objective
+        logits_NV = capped(self._logits(hidden_ND), softcap)
+        log_probs_NV = log_softmax(logits_NV)
+        log_sum_N = (logits_NV - log_probs_NV)[:, 0]
+        share_N = shares(token_weight_N, len(targets_N))
+        target_NV = np.full(logits_NV.shape, smoothing / self.spec.vocab)
+        target_NV[np.arange(len(targets_N)), targets_N] += 1 - smoothing
+        losses_N = z_loss * log_sum_N**2 - (target_NV * log_probs_NV).sum(axis=1)
+        factor_N = 1 + 2 * z_loss * log_sum_N
+        dlogits_NV = share_N[:, None] * (factor_N[:, None] * np.exp(log_probs_NV) - target_NV)
+        if softcap is not None:
+            dlogits_NV *= 1 - (logits_NV / softcap) ** 2  # the derivative of tanh, from its value
+        return float(share_N @ losses_N), *self._back(hidden_ND.astype(np.float64), dlogits_NV)
+
+
+def capped(logits_NV: NDArray, softcap: float | None) -> NDArray:
+    return logits_NV if softcap is None else softcap * np.tanh(logits_NV / softcap)

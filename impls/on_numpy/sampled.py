@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_numpy import cost
 from vocabench.impls.on_numpy.methods import full_softmax
+from vocabench.impls.on_numpy.oracle import OracleLayer
 from vocabench.impls.on_numpy.pairs_option import pairs, read_pairs
 from vocabench.impls.options import Choice, Number, Option
 from vocabench.impls.spec import Arrays, Extra, LayerSpec, LeastWork
@@ -127,7 +128,9 @@ class SampledLayer(full_softmax.FullSoftmax):
             sampled_NS: x of the sampled words, -inf for ignored ones.
         """
 
-    def _loss_and_grads(
+    _loss_and_grads = OracleLayer._loss_and_grads  # token weights, which are all that a sampled loss adds
+
+    def _plain_loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND, sampled_S = hidden_ND.astype(np.float64), extra["sampled_ids"]

@@ -64,7 +64,7 @@ class TreeSoftmax(OracleLayer):
             prefix[:, right] = prefix[:, leaves + nodes] + log_sigmoid(-scores_NM[:, nodes])
         return prefix[:, :leaves]
 
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+    def _plain_log_probs(self, hidden_ND: NDArray) -> NDArray:
         log_leaf_NF = self._leaf_log_probs(hidden_ND)
         log_code_NVM = np.where(self.leaf_VM < 0, -np.inf, log_leaf_NF[:, self.leaf_VM])
         return np.logaddexp.reduce(log_code_NVM, axis=2)
@@ -91,7 +91,7 @@ class TreeSoftmax(OracleLayer):
         value_NK, place_NK = best(np.take_along_axis(value_NW, by_id_NW, axis=1), k)
         return value_NK, np.take_along_axis(np.take_along_axis(node_NW, by_id_NW, axis=1), place_NK, axis=1)
 
-    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+    def _draw(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
         leaves, scores_NM = self.leaves, self._scores(hidden_ND)
         node_N = np.full(len(hidden_ND), 2 * leaves - 2)
         for turn in range(uniforms_NU.shape[1]):
@@ -117,7 +117,7 @@ class TreeSoftmax(OracleLayer):
     def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
         return np.logaddexp.reduce(self._codes(hidden_ND.astype(np.float64), targets_N)[3], axis=1)
 
-    def _loss_and_grads(
+    def _plain_loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND = hidden_ND.astype(np.float64)

@@ -100,6 +100,11 @@ def levels(children: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return by_depth
 
 
+def words_below(index_FL: NDArray[np.int64], sign_FL: NDArray[np.int8], nodes: int) -> NDArray[np.int64]:
+    """Return the numbers (2, nodes) of leaves to the left and to the right of each inner node, from all paths."""
+    return np.stack([np.bincount(index_FL[sign_FL == turn], minlength=nodes) for turn in (1, -1)])
+
+
 def places(children: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the position (V,) of each word from left to right in the tree.
 

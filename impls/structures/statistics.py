@@ -43,23 +43,26 @@ class StatisticsWeights:
         running   1/n for the n-th sample while that is more than 1/f (the mean so far), then as `ema`
 
     Several samples of a word in one batch count as that many samples with their mean value.
+
+    Attributes:
+        seen_V: (V,) number of samples of each word so far.
     """
 
     def __init__(self, counts_V: NDArray[np.int64], smoothing: str) -> None:
         self._frequency_V = np.maximum(counts_V, 1).astype(np.float64)
-        self._seen_V = np.zeros(len(counts_V), dtype=np.int64)
+        self.seen_V = np.zeros(len(counts_V), dtype=np.int64)
         self._smoothing = smoothing
 
     def batch(self, targets_N: NDArray[np.integer]) -> BatchWeights:
         """Return the weights for one batch of targets. Targets outside the vocabulary (padding) change nothing."""
-        vocab, tokens = len(self._seen_V), len(targets_N)
+        vocab, tokens = len(self.seen_V), len(targets_N)
         known = np.where((targets_N >= 0) & (targets_N < vocab), targets_N, vocab)
         unique, segment_N, times = np.unique(known, return_inverse=True, return_counts=True)
         real = unique < vocab
         words, new = unique[real], times[real]
 
         keep = self._keep(words, new)
-        self._seen_V[words] += new
+        self.seen_V[words] += new
         weights = BatchWeights(
             words=np.full(tokens, vocab, dtype=np.int32),
             segment=segment_N.astype(np.int32),
@@ -78,7 +81,7 @@ class StatisticsWeights:
         moving = (1 - 1 / frequency) ** new
         if self._smoothing == "ema":
             return moving
-        seen = self._seen_V[words]
+        seen = self.seen_V[words]
         return np.minimum(seen / (seen + new), moving)
 
 

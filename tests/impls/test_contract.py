@@ -119,7 +119,7 @@ def test_k(k):
 
 @pytest.mark.parametrize("width", [2, 6, 3.0, True])
 def test_width(width):
-    with pytest.raises(ValueError, match="from k=3 to 5, the vocabulary"):
+    with pytest.raises(ValueError, match="from 3 to 5, the vocabulary"):
         layer().beam(HIDDEN, 3, width)
 
 

@@ -38,7 +38,7 @@ class AdaptiveLogSoftmax(adaptive_softmax.AdaptiveSoftmax):
 
     # PyTorch's module offers neither search nor sampling by parts, so both use the whole distribution.
     _beam = OracleLayer._beam
-    _sample = OracleLayer._sample
+    _draw = OracleLayer._draw
 
 
 LAYER = AdaptiveLogSoftmax

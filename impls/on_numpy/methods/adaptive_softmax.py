@@ -107,7 +107,7 @@ class AdaptiveSoftmax(OracleLayer):
         projected = hidden_ND.astype(np.float64) @ self.params[f"tail{tail}_projection"].T
         return log_softmax(projected @ self.params[f"tail{tail}_weight"].T)
 
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+    def _plain_log_probs(self, hidden_ND: NDArray) -> NDArray:
         head = self.head_log_probs(hidden_ND)
         parts = [head[:, : self.head]]
         for tail in range(len(self.tails)):
@@ -123,7 +123,7 @@ class AdaptiveSoftmax(OracleLayer):
         np.put_along_axis(followed_NT, chosen_NW, True, axis=1)
         return best(np.where(followed_NT[:, self.tail_V], self._log_probs(hidden_ND), -np.inf), k)
 
-    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+    def _draw(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
         probabilities_NV = np.exp(self._log_probs(hidden_ND))
         tail_mass_NT = np.exp(self.head_log_probs(hidden_ND)[:, self.head :])
         # First draw a word of the head, in order of ids, or a tail; then draw one of the tail's words.
@@ -135,7 +135,7 @@ class AdaptiveSoftmax(OracleLayer):
         second_N = draw(np.where(inside_NV, probabilities_NV, 0.0), uniforms_NU[:, 1])
         return np.where(in_head_N, head_words[np.minimum(first_N, self.head - 1)], second_N)
 
-    def _loss_and_grads(
+    def _plain_loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND = hidden_ND.astype(np.float64)

@@ -222,7 +222,7 @@ class ClassHierarchicalSoftmax(OracleLayer):
             joint.append(joint[-1][:, self.levels[level][1]] + self._within(hidden_ND, level))
         return joint
 
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+    def _plain_log_probs(self, hidden_ND: NDArray) -> NDArray:
         return self._joint(hidden_ND)[-1]
 
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
@@ -236,14 +236,14 @@ class ClassHierarchicalSoftmax(OracleLayer):
             joint[level + 1] = np.where(lost_NM, -np.inf, joint[level + 1])
         return best(joint[-1], k)
 
-    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+    def _draw(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
         chosen_N = draw(np.exp(self._within(hidden_ND, 0)), uniforms_NU[:, 0])
         for level in range(1, len(self.levels)):
             inside_NM = self.levels[level][1] == chosen_N[:, None]
             chosen_N = draw(np.where(inside_NM, np.exp(self._within(hidden_ND, level)), 0.0), uniforms_NU[:, level])
         return chosen_N
 
-    def _loss_and_grads(
+    def _plain_loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND = hidden_ND.astype(np.float64)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_numpy import cost
-from vocabench.impls.on_numpy.oracle import OracleLayer, log_softmax, mean_nll
+from vocabench.impls.on_numpy.oracle import SoftmaxLayer
 from vocabench.impls.options import Number, Words, read_words
 from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from vocabench.impls.structures.spelling import END, spell
@@ -120,6 +120,7 @@ DEFINITION = Definition(
     options=OPTIONS,
     structure=structure,
     shapes=shapes,
+    needs_counts=False,
     one_softmax=True,
     initial=initial,
     least_work=least_work,
@@ -133,7 +134,7 @@ def before(width: int) -> int:
     return 1 if width == 1 else 0
 
 
-class CnnSoftmax(OracleLayer):
+class CnnSoftmax(SoftmaxLayer):
     """Softmax over word vectors that a convolution computes from spelling."""
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -173,17 +174,12 @@ class CnnSoftmax(OracleLayer):
             vectors_VD = vectors_VD + self.params["correction_weight"] @ self._scaled("correction_projection").T
         return vectors_VD
 
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
-        return log_softmax(hidden_ND.astype(np.float64) @ self._vectors(self._features()).T + self.params["bias"])
+    def _logits(self, hidden_ND: NDArray) -> NDArray:
+        return hidden_ND.astype(np.float64) @ self._vectors(self._features()).T + self.params["bias"]
 
-    def _loss_and_grads(
-        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
-    ) -> tuple[float, NDArray, Arrays]:
-        hidden_ND = hidden_ND.astype(np.float64)
-        params = self.params
-        features_VX = self._features()
+    def _back(self, hidden_ND: NDArray, dlogits_NV: NDArray) -> tuple[NDArray, Arrays]:
+        params, features_VX = self.params, self._features()
         vectors_VD = self._vectors(features_VX)
-        loss, dlogits_NV = mean_nll(log_softmax(hidden_ND @ vectors_VD.T + params["bias"]), targets_N)
         dvectors_VD = dlogits_NV.T @ hidden_ND
         grads = {"bias": dlogits_NV.sum(axis=0)}
         grads["char_projection"] = dvectors_VD.T @ features_VX / np.sqrt(features_VX.shape[1])
@@ -193,7 +189,7 @@ class CnnSoftmax(OracleLayer):
             grads["correction_projection"] = dvectors_VD.T @ correction_VR / np.sqrt(correction_VR.shape[1])
         dpooled_VX = np.where(features_VX > 0, dvectors_VD @ self._scaled("char_projection"), 0)
         grads |= self._filter_grads(np.split(dpooled_VX, len(WIDTHS), axis=1))
-        return loss, dlogits_NV @ vectors_VD, grads
+        return dlogits_NV @ vectors_VD, grads
 
     def _filter_grads(self, dpooled: list[NDArray]) -> Arrays:
         """Compute gradients with respect to the filters and the characters.

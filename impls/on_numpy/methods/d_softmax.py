@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.on_numpy import cost
-from vocabench.impls.on_numpy.oracle import OracleLayer, log_softmax, mean_nll
+from vocabench.impls.on_numpy.oracle import SoftmaxLayer
 from vocabench.impls.options import Number
 from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from vocabench.impls.structures import bands, clusters
@@ -72,7 +72,7 @@ DEFINITION = Definition(
 )
 
 
-class DifferentiatedSoftmax(OracleLayer):
+class DifferentiatedSoftmax(SoftmaxLayer):
     """Softmax with one width per band of words, each band on its slice of the hidden vector."""
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -92,25 +92,21 @@ class DifferentiatedSoftmax(OracleLayer):
         """
         return np.concatenate(dinputs, axis=1)
 
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
-        scores_NV = np.empty((len(hidden_ND), self.spec.vocab))
+    def _logits(self, hidden_ND: NDArray) -> NDArray:
+        logits_NV = np.empty((len(hidden_ND), self.spec.vocab))
         inputs = self._inputs(hidden_ND.astype(np.float64))
         for band, (words, inputs_NE) in enumerate(zip(self.words, inputs, strict=True)):
-            scores_NV[:, words] = inputs_NE @ self.params[f"band{band}_weight"].T + self.params["bias"][words]
-        return log_softmax(scores_NV)
+            logits_NV[:, words] = inputs_NE @ self.params[f"band{band}_weight"].T + self.params["bias"][words]
+        return logits_NV
 
-    def _loss_and_grads(
-        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
-    ) -> tuple[float, NDArray, Arrays]:
-        hidden_ND = hidden_ND.astype(np.float64)
-        loss, dscores_NV = mean_nll(self._log_probs(hidden_ND), targets_N)
-        grads = {"bias": dscores_NV.sum(axis=0)}
+    def _back(self, hidden_ND: NDArray, dlogits_NV: NDArray) -> tuple[NDArray, Arrays]:
+        grads = {"bias": dlogits_NV.sum(axis=0)}
         dinputs = []
         for band, (words, inputs_NE) in enumerate(zip(self.words, self._inputs(hidden_ND), strict=True)):
             name = f"band{band}_weight"
-            grads[name] = dscores_NV[:, words].T @ inputs_NE
-            dinputs.append(dscores_NV[:, words] @ self.params[name])
-        return loss, self._inputs_back(dinputs, hidden_ND, grads), grads
+            grads[name] = dlogits_NV[:, words].T @ inputs_NE
+            dinputs.append(dlogits_NV[:, words] @ self.params[name])
+        return self._inputs_back(dinputs, hidden_ND, grads), grads
 
 
 LAYER = DifferentiatedSoftmax

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.on_numpy import cost
-from vocabench.impls.on_numpy.oracle import OracleLayer, log_softmax, mean_nll
+from vocabench.impls.on_numpy.oracle import SoftmaxLayer
 from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
 from vocabench.impls.uniform import uniform
 
@@ -36,25 +36,22 @@ DEFINITION = Definition(
     options={},
     structure=lambda counts_V, options, seed: {},
     shapes=shapes,
+    needs_counts=False,
     one_softmax=True,
     initial=initial,
     least_work=least_work,
 )
 
 
-class FullSoftmax(OracleLayer):
+class FullSoftmax(SoftmaxLayer):
     """Linear layer followed by a softmax over the whole vocabulary."""
 
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
-        return log_softmax(hidden_ND.astype(np.float64) @ self.params["weight"].T + self.params["bias"])
+    def _logits(self, hidden_ND: NDArray) -> NDArray:
+        return hidden_ND.astype(np.float64) @ self.params["weight"].T + self.params["bias"]
 
-    def _loss_and_grads(
-        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
-    ) -> tuple[float, NDArray, Arrays]:
-        hidden_ND = hidden_ND.astype(np.float64)
-        loss, dlogits_NV = mean_nll(self._log_probs(hidden_ND), targets_N)
+    def _back(self, hidden_ND: NDArray, dlogits_NV: NDArray) -> tuple[NDArray, Arrays]:
         grads = {"weight": dlogits_NV.T @ hidden_ND, "bias": dlogits_NV.sum(axis=0)}
-        return loss, dlogits_NV @ self.params["weight"], grads
+        return dlogits_NV @ self.params["weight"], grads
 
 
 LAYER = FullSoftmax

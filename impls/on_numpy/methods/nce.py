@@ -75,6 +75,7 @@ DEFINITION = dataclasses.replace(
     shapes=shapes,
     initial=initial,
     train_only_loss=True,
+    needs_counts=True,
     extra={"sampled_ids": sampled.SAMPLED_IDS, "correction": Extra(_correction, for_each_word=True)},
     least_work=sampled.least_work,
     variants=({"normaliser": "log_vocab"}, {"normaliser": "learned", "remove_hits": True}),

@@ -27,6 +27,7 @@ DEFINITION = dataclasses.replace(
     options=sampled.options(remove_hits=True),
     structure=lambda counts_V, options, seed: sampled.structure(counts_V, options, corrected=False),
     train_only_loss=True,
+    needs_counts=True,
     extra={"sampled_ids": sampled.SAMPLED_IDS},
     least_work=sampled.least_work,
     variants=({"remove_hits": False},),

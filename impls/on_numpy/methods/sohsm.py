@@ -183,7 +183,7 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         scores_NC = self._project(hidden_ND.astype(np.float64), "cluster_projection") @ self.params["cluster_weight"].T
         return log_softmax(scores_NC + self.params.get("cluster_bias", 0.0))
 
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+    def _plain_log_probs(self, hidden_ND: NDArray) -> NDArray:
         hidden_ND = hidden_ND.astype(np.float64)
         word_hidden_ND = self._project(hidden_ND, "word_projection")
         scores_NV = word_hidden_ND @ self.params["word_weight"].T + self.params.get("word_bias", 0.0)
@@ -201,12 +201,12 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         np.put_along_axis(followed_NC, chosen_NW, True, axis=1)
         return best(np.where(followed_NC[:, self.cluster_V], self._log_probs(hidden_ND), -np.inf), k)
 
-    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+    def _draw(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
         cluster_N = draw(np.exp(self.cluster_log_probs(hidden_ND)), uniforms_NU[:, 0])
         inside_NV = self.cluster_V == cluster_N[:, None]
         return draw(np.exp(np.where(inside_NV, self._log_probs(hidden_ND), -np.inf)), uniforms_NU[:, 1])
 
-    def _loss_and_grads(
+    def _plain_loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND = hidden_ND.astype(np.float64)

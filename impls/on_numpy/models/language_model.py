@@ -41,7 +41,7 @@ class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):
         if isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
             self._observe(self.layer.cluster_log_probs(hidden_NH), targets_N)
         extra = self.next_extra(inputs_BT.ravel())
-        loss, dhidden_NH, output_grads = self.layer._loss_and_grads(hidden_NH, targets_N, **extra)
+        loss, dhidden_NH, output_grads = self.layer._plain_loss_and_grads(hidden_NH, targets_N, **extra)
         grads = self._backward(inputs_BT, tape, dhidden_NH)
         grads |= {f"output.{name}": grad for name, grad in output_grads.items()}
         self.updates.apply(self.params, grads)

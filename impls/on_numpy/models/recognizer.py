@@ -47,7 +47,7 @@ class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
         smoothing, ctc_weight = self.config.smoothing, self.config.ctc_weight
         heard = self._encode(features_BFM, frames_B)
         hidden_ND, targets_N = self._hidden(heard, targets_BT)
-        loss = self.layer._loss(hidden_ND, targets_N, **extra)
+        loss = self.layer._plain_loss_and_grads(hidden_ND, targets_N, **extra)[0]
         if smoothing:
             loss = (1 - smoothing) * loss - smoothing * float(self.layer._log_probs(hidden_ND).mean())
         if ctc_weight:

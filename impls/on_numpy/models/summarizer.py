@@ -46,7 +46,7 @@ class NumpySummarizer(InFloat64[SummarizerConfig], Summarizer):
         memory, final, encoder_tape = self._encode(sources_BS)
         states_BTH, _, decoder_tape = self._decode(inputs_BT, final)
         read = self._attend(states_BTH, memory)
-        loss, dhidden_NH, output = self.layer._loss_and_grads(
+        loss, dhidden_NH, output = self.layer._plain_loss_and_grads(
             read.hidden_BTH[real_BT], targets_BT[real_BT], **self.next_extra_for(targets_BT)
         )
         dhidden_BTH = np.zeros_like(read.hidden_BTH)

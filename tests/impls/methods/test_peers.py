@@ -108,7 +108,7 @@ def test_padding_reductions_and_mixed_precision_of_another_packages_kernel(metho
     import torch
 
     native, full = make(method).native, make("full_softmax").native
-    full.load_state_dict(native.state_dict())
+    full.load_canonical(native.to_canonical(dict(native.named_parameters())))
     inputs = batch(COUNTS, tokens=12, dim=24, seed=7)
     hidden_ND = torch.tensor(inputs.hidden_ND, dtype=torch.float32, requires_grad=True)
     targets_N = torch.tensor(inputs.targets_N)
@@ -119,7 +119,7 @@ def test_padding_reductions_and_mixed_precision_of_another_packages_kernel(metho
             ours, theirs = native(hidden_ND, targets_N, **asked), full(hidden_ND.bfloat16(), targets_N, **asked)
             assert ours.dtype == torch.float32
             torch.testing.assert_close(ours, theirs)
-    assert {call["ignore_index"] for call in calls} == {-100, 3}
+    assert {call["ignore_index"] for call in calls} == {-100}  # whichever target marks padding here
     alone = native(hidden_ND, torch.full_like(targets_N, -100))
     alone.backward()
     assert float(alone.detach()) == 0
