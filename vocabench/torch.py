@@ -31,8 +31,9 @@ _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "
 def layer(
     method: str,
     *,
-    counts: ArrayLike,
+    counts: ArrayLike | None = None,
     dim: int,
+    vocab: int | None = None,
     seed: int = 0,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
@@ -42,8 +43,9 @@ def layer(
 
     Args:
         method: One of `vocabench.methods("torch")`.
-        counts: (V,) integers: how often each word id occurs in the training text.
+        counts: (V,) integers: how often each word id occurs in the training text. Some methods do not need them.
         dim: Width D of the hidden vectors.
+        vocab: Size of the vocabulary, instead of `counts`, for methods that do not need them.
         seed: Seed of the initial parameters and of random structure.
         dtype: `torch.float32`, `torch.float64`, `torch.bfloat16` or their names; PyTorch's default dtype if None.
         device: Where the parameters are placed; PyTorch's default device if None.
@@ -57,5 +59,5 @@ def layer(
         if kind not in _DTYPES:
             raise unknown("dtype", str(kind), [str(known) for known in _DTYPES])
         kind = _DTYPES[kind]
-    spec = layers.spec(method, counts=counts, dim=dim, seed=seed, dtype=kind, **options)
+    spec = layers.spec(method, counts=counts, dim=dim, vocab=vocab, seed=seed, dtype=kind, **options)
     return native(spec).to(torch.get_default_device() if device is None else device)

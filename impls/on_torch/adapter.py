@@ -15,9 +15,9 @@ from vocabench.impls.forms import CPU, Form, kind_of, on_device
 from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.on_torch.contract_layer import TorchLayer
 from vocabench.impls.on_torch.device import check_device, devices, precision, synchronize
-from vocabench.impls.on_torch.layer import TORCH_DTYPES
 from vocabench.impls.on_torch.native import layer_class, native
 from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES
 from vocabench.impls.spec import LayerSpec
 
 __all__ = [

@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.on_torch.device import Switched, extra_on, synchronize, to_numpy
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, at_least_float32
 from vocabench.impls.on_torch.native import native
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, at_least_float32
 from vocabench.impls.on_torch.training import cuda_graphs, optimizers
 from vocabench.impls.on_torch.training.row_sparse import RowSparse
 from vocabench.impls.spec import Arrays, LayerSpec
@@ -48,17 +49,37 @@ class TorchLayer(Switched, Layer):
         self.native.load_canonical({name: torch.from_numpy(np.array(value)) for name, value in params.items()})
 
     @torch.no_grad()
-    def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
-        return float(self.native(*self._on_device(hidden_ND, targets_N), **extra_on(self.device, extra)))
+    def _loss(
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
+    ) -> float:
+        options = self._loss_options(objective, token_weight_N, extra)
+        return float(self.native(*self._on_device(hidden_ND, targets_N), **options))
+
+    def _loss_options(
+        self, objective: Objective, token_weight_N: NDArray | None, extra: Arrays
+    ) -> dict[str, float | Tensor | None]:
+        """Return the keywords of the native loss."""
+        weight = {} if token_weight_N is None else {"token_weight": token_weight_N}
+        return {**objective._asdict(), **extra_on(self.device, {**extra, **weight})}
 
     def _loss_and_grads(
-        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
     ) -> tuple[float, NDArray, Arrays]:
         hidden, targets = self._on_device(hidden_ND, targets_N)
         hidden.requires_grad_()
         self.native.zero_grad(set_to_none=True)
         self.native.row_sparse = False
-        loss = self.native(hidden, targets, **extra_on(self.device, extra))
+        loss = self.native(hidden, targets, **self._loss_options(objective, token_weight_N, extra))
         loss.backward()
         grads = {n: p.grad if p.grad is not None else torch.zeros_like(p) for n, p in self.native.named_parameters()}
         canonical = {name: to_numpy(grad) for name, grad in self.native.to_canonical(grads).items()}
@@ -67,8 +88,12 @@ class TorchLayer(Switched, Layer):
         return float(loss.detach()), to_numpy(hidden.grad), canonical
 
     @torch.no_grad()
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
-        return to_numpy(self.native.log_probs(self._on_device(hidden_ND)[0]))
+    def _log_probs(self, hidden_ND: NDArray, softcap: float | None = None) -> NDArray:
+        return to_numpy(self.native.log_probs(self._on_device(hidden_ND)[0], softcap=softcap))
+
+    @torch.no_grad()
+    def _entropy(self, hidden_ND: NDArray) -> NDArray:
+        return to_numpy(self.native.entropy(self._on_device(hidden_ND)[0]))
 
     @torch.no_grad()
     def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
@@ -89,8 +114,8 @@ class TorchLayer(Switched, Layer):
         return to_numpy(values), to_numpy(ids)
 
     @torch.no_grad()
-    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
-        return to_numpy(self.native.sample(self._on_device(hidden_ND)[0], self._uniforms(uniforms_NU)))
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray, sampling: Sampling = ALL_WORDS) -> NDArray:
+        return to_numpy(self.native.sample(self._on_device(hidden_ND)[0], self._uniforms(uniforms_NU), *sampling))
 
     def _uniforms(self, uniforms_NU: NDArray) -> Tensor:
         return torch.from_numpy(uniforms_NU).to(self.device, at_least_float32(torch.empty(0, dtype=self.dtype)).dtype)

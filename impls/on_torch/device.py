@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocabench.impls.errors import unknown
-from vocabench.impls.on_torch.layer import Tensors
+from vocabench.impls.on_torch.tensors import Tensors
 from vocabench.impls.precision import Precise
 from vocabench.impls.spec import Arrays, LayerSpec
 

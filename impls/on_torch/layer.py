@@ -1,43 +1,41 @@
-"""The base of the native PyTorch output layers: an `nn.Module` from hidden vectors to losses and log-probabilities."""
+"""The base of the native PyTorch output layers: an `nn.Module` from hidden vectors to losses and log-probabilities.
+
+The public calls check their arguments, flatten leading axes, and leave the work to the underscored methods, which each
+layer implements for (N, D) hidden vectors in the dtype of its parameters and (N,) int64 words of the vocabulary.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from vocabench.impls import cpp
+from vocabench.impls import calls, cpp
+from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import CPU, GPU, Form, kind_of, on_device
-from vocabench.impls.on_torch.ops import cpp_kernels, products
+from vocabench.impls.on_torch import inputs, objectives, sampling
+from vocabench.impls.on_torch.losses import reduced, weighted
+from vocabench.impls.on_torch.ops import cpp_kernels
 from vocabench.impls.on_torch.ops.topk import exact_topk
-from vocabench.impls.on_torch.triton import availability
+from vocabench.impls.on_torch.state import Structured
+from vocabench.impls.on_torch.tensors import Tensors, at_least_float32, draw
 from vocabench.impls.spec import LayerSpec
 
 Reduction = Literal["mean", "sum", "none"]
-Tensors = dict[str, Tensor]
-
-TORCH_DTYPES = {
-    "float32": torch.float32,
-    "tf32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-}
-
-# Elements of half precision: 16 bytes. A GPU's fastest products need rows that are a multiple of this.
-_ALIGNED = 8
 
 
-class OutputLayer(nn.Module):
-    """Base of the native layers: `loss = layer(hidden_ND, targets_N)` inside any model.
+class OutputLayer(Structured):
+    """Base of the native layers: `loss = layer(hidden, targets)` inside any model.
 
-    A layer may store its parameters in another layout than their canonical form (`impls/spec.py`). `to_canonical` and
-    `from_canonical` convert whole dictionaries of parameters, gradients or optimizer slots.
+    `hidden` is (..., D) in any floating dtype and `targets` is (...) in any integer dtype. A layer may store its
+    parameters in another layout than their canonical form (`impls/spec.py`). `to_canonical` and `from_canonical`
+    convert whole dictionaries of parameters, gradients or optimizer slots.
 
     Attributes:
         FORMS: The forms that a layer of this class can have, in order of preference for each kind of device.
@@ -49,8 +47,7 @@ class OutputLayer(nn.Module):
     row_sparse = False
 
     def __init__(self, spec: LayerSpec) -> None:
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         self._forms = self.forms(spec)
         self._requested = spec.form_of(self._forms) if spec.form else None
         self._forms_on = {kind: on_device(self._forms, kind) for kind in (CPU, GPU)}
@@ -70,7 +67,8 @@ class OutputLayer(nn.Module):
 
     def _main_parameter(self) -> Tensor:
         """Return the parameter whose device and dtype decide on the form."""
-        return next(self.parameters())
+        own = next(iter(self._parameters.values()), None)
+        return next(self.parameters()) if own is None else own
 
     def _runs(self, form: Form, parameter: Tensor) -> bool:
         """Return whether the form can compute with this parameter, whose dtype may differ from the spec's by now."""
@@ -81,103 +79,354 @@ class OutputLayer(nn.Module):
         """Whether training moves words to other clusters, as SOHSM's `reorganize` does."""
         return False
 
+    # Public calls.
     def forward(
         self,
-        hidden_ND: Tensor,
-        targets_N: Tensor,
+        hidden: Tensor,
+        targets: Tensor,
         *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        token_weight: Tensor | None = None,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        generator: torch.Generator | None = None,
         **extra: Tensor,
     ) -> Tensor:
         """Compute the training loss: the negative log-likelihood in nats, or another loss of the method.
 
+        A target outside the vocabulary is refused where the host can read it: in eager mode on a CPU. Elsewhere its
+        loss is NaN.
+
         Args:
-            hidden_ND: (N, D), any floating dtype; logits and sums are at least float32.
-            targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient
-                and does not count in the mean. The mean over padding alone is 0.
+            hidden: (..., D), any floating dtype; logits and sums are at least float32.
+            targets: (...) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient
+                and does not count in the mean, whatever `hidden` holds there. The mean over padding alone is 0.
             ignore_index: The target that marks padding.
-            reduction: "mean" over the tokens, "sum", or "none" for (N,).
+            reduction: "mean" over the tokens, "sum", or "none" for (...).
+            label_smoothing: Share of the uniform distribution in the target distribution (Szegedy et al. 2016).
+            token_weight: (...) weights of the losses; the mean is divided by their sum, and is 0 if that is 0.
+            z_loss: Coefficient of the squared log-sum-exp of the logits (de Brébisson and Vincent 2016).
+            softcap: Replaces the logits by `softcap * tanh(logits / softcap)` (Gemma Team 2024).
+            generator: Draws the random inputs that `extra` leaves out; PyTorch's default one of the CPU if None.
             **extra: Random inputs of the loss, as named by `Definition.extra`; most methods have none.
+
+        Returns:
+            At least float32.
+
+        Raises:
+            BadInput: An argument has the wrong shape, dtype or value, or the method does not define it.
+            TypeError: `extra` has a name that the loss does not take.
         """
-        padding_N = targets_N == ignore_index
-        inside_N = targets_N.masked_fill(padding_N, 0)
-        if reduction == "none":
-            return self.losses(hidden_ND, inside_N, **extra).masked_fill(padding_N, 0.0)
-        return self.reduced(hidden_ND, inside_N, padding_N, mean=reduction == "mean", **extra)
-
-    def reduced(
-        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, *, mean: bool, **extra: Tensor
-    ) -> Tensor:
-        """Return the sum or mean of the losses without padding. Layers override it where there is a shorter way."""
-        return reduced(self.losses(hidden_ND, targets_N, **extra), padding_N, mean=mean)
-
-    def losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
-        """Return the (N,) losses that training minimizes."""
-        return self.nll(hidden_ND, targets_N)
-
-    @abstractmethod
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the (N,) negative log-likelihoods, differentiable."""
-
-    def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, ...]:
-        """Return (N,) summands of `nll`: one for each level that is reported on its own, the highest first."""
-        return (self.nll(hidden_ND, targets_N),)
+        hidden_ND, leading = self._flat(hidden)
+        targets_N = self._flat_targets(targets, leading)
+        if reduction not in calls.REDUCTIONS:
+            calls.check_reduction(reduction)
+        if type(ignore_index) is not int:
+            calls.check_ignore_index(ignore_index)
+        objective = PLAIN
+        if softcap is not None or not (
+            type(label_smoothing) is type(z_loss) is float and label_smoothing == z_loss == 0
+        ):
+            objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
+        weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
+        if extra or self.spec.definition.extra:
+            extra = self._checked_extra(extra, generator)
+        if not len(targets_N):
+            return self._loss_of_nothing(hidden, reduction)
+        batch = inputs.read_targets(targets_N, self.spec.vocab, ignore_index)
+        hidden_ND = inputs.without_padding(hidden_ND, batch.padding_N)
+        if objective is PLAIN and weight_N is None and reduction != "none":
+            total = self._reduced(hidden_ND, batch.words_N, batch.padding_N, mean=reduction == "mean", **extra)
+            return total if batch.outside_N is None else total.masked_fill(batch.outside_N.any(), torch.nan)
+        losses_N = inputs.masked(self._objective_losses(hidden_ND, batch.words_N, objective, **extra), batch)
+        if weight_N is not None:
+            losses_N = weighted(losses_N, weight_N, batch.padding_N, reduction)
+        elif reduction != "none":
+            losses_N = reduced(losses_N, batch.padding_N, mean=reduction == "mean")
+        return losses_N.reshape(leading) if reduction == "none" else losses_N
 
     def training_loss(
-        self, hidden_ND: Tensor, targets_N: Tensor, host_targets_N: NDArray[np.integer], **extra: Tensor
+        self, hidden: Tensor, targets: Tensor, host_targets: NDArray[np.integer] | None = None, **options: Any
     ) -> Tensor:
-        """Return the mean training loss. A layer that reorganizes also records statistics of the batch.
+        """Return the training loss. A layer that reorganizes also records statistics of the batch.
 
         Args:
-            hidden_ND: (N, D).
-            targets_N: (N,) on the device.
-            host_targets_N: The same targets on the host, so that nothing waits for the device.
-            **extra: As in `forward`.
+            hidden: (..., D).
+            targets: (...) on the device.
+            host_targets: The same targets on the host; if left out, it waits for the device to read `targets`.
+            **options: As in `forward`.
         """
-        return self(hidden_ND, targets_N, **extra)
+        return self(hidden, targets, **options)
 
+    def log_probs(self, hidden: Tensor, *, softcap: float | None = None) -> Tensor:
+        """Return the (..., V) normalized log-probabilities over the whole vocabulary, at least in float32."""
+        hidden_ND, leading = self._flat(hidden)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        if not len(hidden_ND):
+            return at_least_float32(hidden_ND).new_zeros(*leading, self.spec.vocab)
+        return self._capped_log_probs(hidden_ND, softcap).reshape(*leading, self.spec.vocab)
+
+    def target_log_probs(self, hidden: Tensor, targets: Tensor, *, softcap: float | None = None) -> Tensor:
+        """Return the (...) exact log-probabilities of the targets, which are words and not padding."""
+        hidden_ND, leading = self._flat(hidden)
+        targets_N = self._flat_targets(targets, leading)
+        objective = Objective(softcap=calls.check_softcap(self.spec.definition, softcap))
+        if not len(targets_N):
+            return self._loss_of_nothing(hidden, "none")
+        batch = inputs.read_targets(targets_N, self.spec.vocab, None)
+        if objective.softcap is None:
+            nll_N = self._nll(hidden_ND, batch.words_N)
+        else:
+            nll_N = self._objective_losses(hidden_ND, batch.words_N, objective)
+        return -inputs.masked(nll_N, batch).reshape(leading)
+
+    def nll_parts(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        """Return (...) summands of the negative log-likelihood, which are reported on their own, the highest first."""
+        hidden_ND, leading = self._flat(hidden)
+        targets_N = self._flat_targets(targets, leading)
+        if not len(targets_N):
+            return (self._loss_of_nothing(hidden, "none"),)
+        batch = inputs.read_targets(targets_N, self.spec.vocab, None)
+        parts = self._nll_parts(hidden_ND, batch.words_N)
+        return tuple(inputs.masked(part_N, batch).reshape(leading) for part_N in parts)
+
+    def entropy(self, hidden: Tensor, *, softcap: float | None = None) -> Tensor:
+        """Return the (...) entropies of the distributions in nats; differentiable, without an (N, V) array."""
+        hidden_ND, leading = self._flat(hidden)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        if not len(hidden_ND):
+            return self._loss_of_nothing(hidden, "none")
+        of_block = partial(self._entropy, softcap=softcap)
+        return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND).reshape(leading)
+
+    @torch.no_grad()
+    def topk(self, hidden: Tensor, k: int, *, softcap: float | None = None) -> tuple[Tensor, Tensor]:
+        """Return values and ids (..., K) of the k likeliest words: exact, best first, ties by lower id."""
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        values, ids, _ = self._found(hidden, k)
+        if softcap is None or not ids.numel():
+            return values, ids
+        hidden_ND = self._flat(hidden)[0]
+
+        def of_block(hidden_BD: Tensor, ids_BK: Tensor) -> Tensor:
+            return self._capped_log_probs(hidden_BD, softcap).gather(1, ids_BK)
+
+        return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, ids.reshape(-1, k)).reshape(ids.shape), ids
+
+    @torch.no_grad()
+    def search(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `topk` returns, and the (...) share of clusters or nodes expanded: 1 without bounds."""
+        return self._found(hidden, k)
+
+    def _found(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        hidden_ND, leading = self._flat(hidden)
+        k = calls.check_count("k", k, self.spec.vocab)
+        if not len(hidden_ND):
+            return *inputs.nothing_found(hidden_ND, leading, k), at_least_float32(hidden_ND).new_zeros(leading)
+        values_NK, ids_NK, share_N = self._search(hidden_ND, k)
+        if len(leading) == 1:
+            return values_NK, ids_NK, share_N
+        return values_NK.reshape(*leading, k), ids_NK.reshape(*leading, k), share_N.reshape(leading)
+
+    @torch.no_grad()
+    def beam(self, hidden: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Return values and ids (..., K) of k likely words from the likeliest clusters or prefixes of each level.
+
+        The result is not exact where there are several levels.
+
+        Args:
+            hidden: (..., D).
+            k: Number of words.
+            width: Number of clusters or prefixes that are followed at each level, from k to V.
+        """
+        hidden_ND, leading = self._flat(hidden)
+        k = calls.check_count("k", k, self.spec.vocab)
+        width = calls.check_count("width", width, self.spec.vocab, lowest=k)
+        if not len(hidden_ND):
+            return inputs.nothing_found(hidden_ND, leading, k)
+        values_NK, ids_NK = self._beam(hidden_ND, k, width)
+        return values_NK.reshape(*leading, k), ids_NK.reshape(*leading, k)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        hidden: Tensor,
+        uniforms: Tensor | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        *,
+        generator: torch.Generator | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Return (...) words drawn exactly from the distribution, or from what the options leave of it.
+
+        Args:
+            hidden: (..., D).
+            uniforms: (..., U) numbers in [0, 1), with U = `spec.draws`, as `Layer.sample` describes; drawn if None.
+                With options, the first of them takes the first word whose cumulative probability exceeds it: in the
+                order of ids, or from the likeliest word on with `top_k` or `top_p`.
+            temperature: Divides the log-probabilities, which are then normalized again.
+            top_k: Keeps this many of the likeliest words.
+            top_p: Of these, keeps the fewest likeliest words whose probabilities sum to at least this (Holtzman et al.
+                2020).
+            generator: Draws the uniforms if they are left out; PyTorch's default one of the device if None.
+            softcap: As in `forward`.
+        """
+        hidden_ND, leading = self._flat(hidden)
+        options = calls.check_sampling(temperature, top_k, top_p, self.spec.vocab)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        if uniforms is None:
+            like = at_least_float32(hidden_ND[:0])
+            size = (len(hidden_ND), self.spec.draws)
+            uniforms_NU = torch.rand(size, generator=generator, dtype=like.dtype, device=like.device)
+        else:
+            uniforms_NU = inputs.check_uniforms(uniforms, leading, self.spec.draws)
+        if not len(hidden_ND):
+            return torch.zeros(leading, dtype=torch.int64, device=hidden_ND.device)
+        if options is ALL_WORDS and softcap is None:
+            return self._sample(hidden_ND, uniforms_NU).reshape(leading)
+        return self._sample_with(hidden_ND, uniforms_NU[:, 0], options, softcap).reshape(leading)
+
+    # Implemented by the layers.
+    @abstractmethod
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """Return the (N,) negative log-likelihoods, differentiable."""
+
+    @abstractmethod
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N, V) normalized log-probabilities over the whole vocabulary."""
+
+    def _reduced(
+        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor | None, *, mean: bool, **extra: Tensor
+    ) -> Tensor:
+        """Return the sum or mean of the losses without padding. Layers override it where there is a shorter way."""
+        return reduced(self._losses(hidden_ND, targets_N, **extra), padding_N, mean=mean)
+
+    def _losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
+        """Return the (N,) losses that training minimizes."""
+        return self._nll(hidden_ND, targets_N)
+
+    def _nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, ...]:
+        """Return (N,) summands of `_nll`: one for each level that is reported on its own, the highest first."""
+        return (self._nll(hidden_ND, targets_N),)
+
+    def _mean_log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N,) means over all words of their log-probabilities, differentiable."""
+        return objectives.in_blocks(lambda hidden: self._log_probs(hidden).mean(dim=1), self.spec.vocab, hidden_ND)
+
+    # Of layers with one softmax over the vocabulary.
+    def _logits(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N, V) logits, words in order of their ids, at least in float32."""
+        raise NotImplementedError(f"{self.spec.method} has no softmax over the whole vocabulary")
+
+    def _target_logits(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """Return the (N,) logits of the targets."""
+        return self._logits(hidden_ND).gather(1, targets_N[:, None])[:, 0]
+
+    def _mean_logits(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N,) means over all words of their logits."""
+        return self._logits(hidden_ND).mean(dim=1)
+
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        return *exact_topk(self._log_probs(hidden_ND), k), torch.ones(len(hidden_ND), device=hidden_ND.device)
+
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        return self._search(hidden_ND, k)[:2]
+
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        return draw(self._log_probs(hidden_ND).exp_(), uniforms_NU[:, 0])
+
+    # Shared by the public calls.
+    def _flat(self, hidden: Tensor) -> tuple[Tensor, torch.Size]:
+        """Return checked hidden vectors as (N, D), in the dtype of the parameters, and their leading axes."""
+        dim = self.spec.dim
+        if (
+            not isinstance(hidden, Tensor)
+            or not hidden.shape
+            or hidden.shape[-1] != dim
+            or not hidden.is_floating_point()
+        ):
+            inputs.check_hidden(hidden, dim)
+        leading = hidden.shape[:-1]
+        if len(leading) != 1:
+            hidden = hidden.reshape(-1, dim)
+        dtype = self._main_parameter().dtype
+        if hidden.dtype is dtype or (torch.is_autocast_enabled(hidden.device.type) and hidden.dtype.itemsize <= 4):
+            return hidden, leading  # autocast rounds the factors of products itself
+        return hidden.to(dtype), leading
+
+    def _flat_targets(self, targets: Tensor, leading: torch.Size) -> Tensor:
+        if not isinstance(targets, Tensor) or targets.shape != leading or targets.dtype is not torch.int64:
+            inputs.check_targets(targets, leading)
+        return targets if len(leading) == 1 else targets.reshape(-1)
+
+    def _loss_of_nothing(self, hidden: Tensor, reduction: str) -> Tensor:
+        """Return the loss of no tokens, with gradients of zeros for everything that a loss depends on."""
+        losses = at_least_float32(hidden.to(self._main_parameter().dtype)).sum(dim=-1)
+        if reduction != "none":
+            losses = losses.sum()
+        return losses + sum(at_least_float32(parameter[:0]).sum() for parameter in self.parameters())
+
+    def _checked_extra(self, extra: Tensors, generator: torch.Generator | None) -> Tensors:
+        """Return the random inputs of the loss: the checked given ones, and the others drawn."""
+        allowed, device = self.spec.definition.extra, self._main_parameter().device
+        calls.check_extra(self.spec.definition, extra)
+        if extra.keys() < allowed.keys() and "sampled_ids" not in extra:
+            rng = np.random.default_rng(inputs.seed_from(generator))
+            extra = inputs.on(device, self.spec.draw_extra(rng).items()) | extra
+        return {
+            name: inputs.check_extra(name, value, self.spec.vocab, for_each_word=allowed[name].for_each_word)
+            for name, value in extra.items()
+        }
+
+    def _objective_losses(self, hidden_ND: Tensor, targets_N: Tensor, objective: Objective, **extra: Tensor) -> Tensor:
+        """Return the (N,) losses of `Objective`, at padding too."""
+        smoothing, z_loss, softcap = objective
+        if softcap is not None:
+
+            def of_block(hidden_BD: Tensor, targets_B: Tensor) -> Tensor:
+                logits_BV = objectives.capped(self._logits(hidden_BD), softcap)
+                return objectives.losses_of_logits(logits_BV, targets_B, objective)
+
+            return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, targets_N)
+        losses_N = self._losses(hidden_ND, targets_N, **extra)
+        if objective is PLAIN:
+            return losses_N
+        if not calls.has_z_loss(self.spec.definition):
+            return (1 - smoothing) * losses_N - smoothing * self._mean_log_probs(hidden_ND)
+        target_N = self._target_logits(hidden_ND, targets_N)
+        smoothed_N = losses_N
+        if smoothing:
+            smoothed_N = losses_N + smoothing * (target_N - self._mean_logits(hidden_ND))
+        return smoothed_N + z_loss * (losses_N + target_N).square() if z_loss else smoothed_N
+
+    def _entropy(self, hidden_ND: Tensor, softcap: float | None) -> Tensor:
+        return objectives.entropy(self._capped_log_probs(hidden_ND, softcap))
+
+    def _capped_log_probs(self, hidden_ND: Tensor, softcap: float | None) -> Tensor:
+        if softcap is None:
+            return self._log_probs(hidden_ND)
+        return objectives.capped(self._logits(hidden_ND), softcap).log_softmax(dim=1)
+
+    def _sample_with(self, hidden_ND: Tensor, uniforms_N: Tensor, options: Sampling, softcap: float | None) -> Tensor:
+        if options.top_k is not None:
+            values_NK, ids_NK = self.topk(hidden_ND, options.top_k, softcap=softcap)
+            return sampling.of_best(values_NK, ids_NK, uniforms_N, options)
+        of_block = lambda h, u: sampling.of_all(self._capped_log_probs(h, softcap), u, options)  # noqa: E731
+        return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, uniforms_N)
+
+    # For training and conversion.
     def reorganize(self, rng: np.random.Generator, *slots: Tensors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Move words to new clusters, in a layer that reorganizes.
+        """Move words to new clusters, and return the cluster of each word (V,) before and after.
 
         Args:
             rng: Draws the order in which words are placed.
             *slots: The optimizer's state by parameter name, changed in place.
-
-        Returns:
-            The cluster of each word (V,) before and after.
         """
         raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
-
-    def target_log_probs(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the (N,) exact log-probabilities of the targets."""
-        return -self.nll(hidden_ND, targets_N)
-
-    @abstractmethod
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
-        """Return the (N, V) normalized log-probabilities over the whole vocabulary."""
-
-    @torch.no_grad()
-    def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
-        return self.search(hidden_ND, k)[:2]
-
-    @torch.no_grad()
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what `topk` returns, and the (N,) share of clusters or nodes expanded: 1 for layers without bounds."""
-        return *exact_topk(self.log_probs(hidden_ND), k), torch.ones(len(hidden_ND), device=hidden_ND.device)
-
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Return values and ids (N, K) of k likely words from the `width` likeliest clusters or prefixes of each level.
-
-        The result is not exact where there are several levels.
-        """
-        return self.topk(hidden_ND, k)
-
-    @torch.no_grad()
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """Return (N,) words drawn exactly from the distribution, given the uniforms that `Layer.sample` describes."""
-        return draw(self.log_probs(hidden_ND).exp_(), uniforms_NU[:, 0])
 
     def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
         """Return the rows that the loss reads, for each parameter with `row_sparse` gradients."""
@@ -199,64 +448,3 @@ class OutputLayer(nn.Module):
         like = next(iter(parameters.values()))  # all have one dtype and device
         for name, value in self.from_canonical({n: v.to(like) for n, v in tensors.items()}).items():
             parameters[name].copy_(value)
-
-
-def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
-    """Return the (N,) first columns whose cumulative probability exceeds the uniform's share of the row's sum.
-
-    The column is 0 where no cumulative probability exceeds it, as in rows that contain NaN.
-    """
-    cumulative_NV = probabilities_NV.cumsum(dim=1)
-    share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
-    # `searchsorted` returns V where no column exceeds the share.
-    return torch.searchsorted(cumulative_NV, share_N1, right=True)[:, 0].remainder_(cumulative_NV.shape[1])
-
-
-def nll_of_products(
-    hidden_ND: Tensor, weight_CD: Tensor, bias_C: Tensor | None, targets_N: Tensor, *, kernels: bool = False
-) -> Tensor:
-    """Return the (N,) negative log-likelihoods of the targets under the logits h W^T + b, at least in float32.
-
-    Args:
-        hidden_ND: Hidden vectors.
-        weight_CD: A row for each class.
-        bias_C: Biases, or None.
-        targets_N: Class ids.
-        kernels: Whether the C++ kernels may compute the products, as in `products.linear`.
-    """
-    if not availability.runs_on(weight_CD):
-        logits_NC = products.linear(hidden_ND, weight_CD, bias_C, kernels=kernels)
-        return F.cross_entropy(at_least_float32(logits_NC), targets_N, reduction="none")
-    from vocabench.impls.on_torch.triton import softmax_kernels  # imports Triton, which may not be installed
-
-    classes = len(weight_CD)
-    if weight_CD.dtype.itemsize == 2 and classes % _ALIGNED:
-        weight_CD, bias_C = _aligned(weight_CD), None if bias_C is None else _aligned(bias_C)
-    return softmax_kernels.nll(products.linear(hidden_ND, weight_CD, bias_C), targets_N, classes)
-
-
-def _aligned(by_class: Tensor) -> Tensor:
-    """Append rows of zeros, so that the rows of the logits are aligned.
-
-    This uses `cat` because its gradient is a slice, whereas the gradient of `F.pad` is a copy.
-    """
-    return torch.cat([by_class, by_class.new_zeros(-len(by_class) % _ALIGNED, *by_class.shape[1:])])
-
-
-def reduced(losses_N: Tensor, padding_N: Tensor, *, mean: bool) -> Tensor:
-    """Return the sum or the mean of all losses that are not padding."""
-    if losses_N.dtype == torch.float32 and availability.runs_on(losses_N):
-        from vocabench.impls.on_torch.triton import softmax_kernels
-
-        return softmax_kernels.reduced(losses_N, padding_N, mean)
-    return losses_N.masked_fill(padding_N, 0.0).sum() / counted(padding_N, mean=mean)
-
-
-def counted(padding_N: Tensor, *, mean: bool) -> Tensor | int:
-    """Return the divisor of a sum of losses: the number of tokens, at least 1, for a mean, and 1 for a sum."""
-    return (~padding_N).sum().clamp(min=1) if mean else 1
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """Convert half precision to float32, as is needed before exponentials are summed."""
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

@@ -6,35 +6,12 @@ from abc import abstractmethod
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, at_least_float32
 from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.ops.rows import rows_of
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, at_least_float32
 from vocabench.impls.spec import LayerSpec
-
-
-class _Rows(torch.autograd.Function):
-    """Rows of a parameter, possibly repeated, whose gradient is summed for each row before it is rounded."""
-
-    @staticmethod
-    def forward(ctx, parameter, ids_R, row_sparse: bool) -> Tensor:  # type: ignore[override]
-        ctx.row_sparse = row_sparse
-        ctx.save_for_backward(parameter, ids_R)
-        return at_least_float32(parameter[ids_R])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, drows):  # type: ignore[override]
-        parameter, ids_R = ctx.saved_tensors
-        ids_U, place_R = torch.unique(ids_R, return_inverse=True)
-        sums = drows.new_zeros(len(ids_U), *drows.shape[1:]).index_add_(0, place_R, drows).to(parameter.dtype)
-        if ctx.row_sparse:
-            size = parameter.shape
-            grad = torch.sparse_coo_tensor(ids_U[None], sums, size, is_coalesced=True, check_invariants=False)
-        else:
-            grad = torch.zeros_like(parameter).index_copy_(0, ids_U, sums)
-        return grad, None, None
 
 
 class SampledLayer(FullSoftmax):
@@ -54,19 +31,20 @@ class SampledLayer(FullSoftmax):
         if "log_normaliser" in spec.parameter_shapes():
             self.log_normaliser = nn.Parameter(torch.empty(1, dtype=dtype))
         correction = torch.from_numpy(spec.structure["correction"])
-        self.register_buffer("correction", correction.to(at_least_float32(torch.empty(0, dtype=dtype)).dtype))
+        kept_in = at_least_float32(torch.empty(0, dtype=dtype)).dtype
+        self.register_buffer("correction", correction.to(kept_in), persistent=False)
 
     @abstractmethod
     def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
         """Return the (N,) losses from the corrected scores of targets and sampled words; removed words have -inf."""
 
-    def losses(  # type: ignore[override]
+    def _losses(  # type: ignore[override]
         self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
     ) -> Tensor:
         ids_R, sizes = torch.cat([targets_N, sampled_ids]), [len(targets_N), len(sampled_ids)]
         correction_V = self.correction if correction is None else correction
-        target_ND, sampled_SD = _rows(self.weight, ids_R, self.row_sparse).split(sizes)
-        offset_R = _rows(self.bias, ids_R, self.row_sparse) - correction_V[ids_R].to(self.correction.dtype)
+        target_ND, sampled_SD = rows_of(self.weight, ids_R, self.row_sparse).split(sizes)
+        offset_R = rows_of(self.bias, ids_R, self.row_sparse) - correction_V[ids_R].to(self.correction.dtype)
         if "log_normaliser" in self._parameters:
             offset_R = offset_R - self.log_normaliser
         offset_N, offset_S = offset_R.split(sizes)
@@ -85,7 +63,3 @@ class SampledLayer(FullSoftmax):
 
     def formulation(self) -> str:
         return f"rows of the targets and of {self.spec.options['samples']} sampled words"
-
-
-def _rows(parameter: Tensor, ids_R: Tensor, row_sparse: bool) -> Tensor:
-    return _Rows.apply(parameter, ids_R, row_sparse)  # type: ignore[return-value]

@@ -6,8 +6,11 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from vocabench.impls.on_torch.layer import Reduction, at_least_float32
+from vocabench.impls.on_torch.losses import counted
 from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
+from vocabench.impls.on_torch.tensors import at_least_float32
+
+_IGNORED = -100  # marks padding in calls of other code
 
 
 class SummedSoftmax(FullSoftmax):
@@ -20,12 +23,12 @@ class SummedSoftmax(FullSoftmax):
     def total(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
         """Return the sum of the negative log-likelihoods without padding; `hidden_ND` has the dtype of the weights."""
 
-    def forward(
-        self, hidden_ND: Tensor, targets_N: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean"
+    def _reduced(
+        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor | None, *, mean: bool, **extra: Tensor
     ) -> Tensor:
-        hidden_ND = hidden_ND.to(self.weight.dtype)
-        if reduction == "none":  # PyTorch computes it without chunks, and some kernels cannot differentiate it
-            return super().forward(hidden_ND, targets_N, ignore_index=ignore_index, reduction=reduction)
+        if padding_N is not None:
+            targets_N = targets_N.masked_fill(padding_N, _IGNORED)
         # The sum, because their mean over padding alone would be NaN.
-        total = at_least_float32(self.total(hidden_ND, targets_N, ignore_index))
-        return total if reduction == "sum" else total / (targets_N != ignore_index).sum().clamp(min=1)
+        total = at_least_float32(self.total(hidden_ND.to(self.weight.dtype), targets_N, _IGNORED))
+        tokens = len(targets_N) if padding_N is None else counted(padding_N, mean=True)
+        return total / tokens if mean else total

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.on_torch.layer import OutputLayer
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32
 from vocabench.impls.spec import LayerSpec
 
 
@@ -33,12 +34,12 @@ class AdaptiveLogSoftmax(OutputLayer):
             self.inner.tail[tail] = nn.Sequential(*linear)
         self.register_buffer("rank", torch.from_numpy(np.argsort(spec.structure["order"])), persistent=False)
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cast_ND = hidden_ND.to(self.inner.head.weight.dtype)
         with torch.autocast(hidden_ND.device.type, enabled=False):  # it would mix dtypes in PyTorch's module
             return -at_least_float32(self.inner(cast_ND, self.rank[targets_N]).output)
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         cast_ND = hidden_ND.to(self.inner.head.weight.dtype)
         return at_least_float32(self.inner.log_prob(cast_ND))[:, self.rank]
 

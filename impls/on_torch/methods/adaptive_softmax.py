@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vocabench.impls import cpp
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw
+from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.ops import cpp_kernels, products
+from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.ops.topk import best, exact_topk
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32, draw
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.cutoffs import Bands
 
@@ -76,10 +77,10 @@ class AdaptiveSoftmax(OutputLayer):
         has_kernels = cpp_kernels.runs_on(self.head_weight) and cpp_kernels.known(self.head_weight.dtype)
         return cpp.formulation_of_products(len(self.head_weight)) if has_kernels else ""
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         band_N, place_N = self.band[targets_N], self.place[targets_N]
         entry_N = torch.where(band_N == 0, place_N, self.head - 1 + band_N)
-        nll_N = _nll(hidden_ND, self.head_weight, entry_N)
+        nll_N = _softmax_nll(hidden_ND, self.head_weight, entry_N)
         if not self.tails:
             return nll_N
         sorted_N, order_N = torch.sort(band_N, stable=True)
@@ -89,18 +90,19 @@ class AdaptiveSoftmax(OutputLayer):
             # A tail without tokens is computed too: optimizers treat a zero gradient differently from a missing one.
             rows_R = order_N[start:end]
             projected = self._projected(hidden_ND.index_select(0, rows_R), tail)
-            nll_N = nll_N.index_add(0, rows_R, _nll(projected, getattr(self, f"tail{tail}_weight"), place_N[rows_R]))
+            nll_N = nll_N.index_add(
+                0, rows_R, _softmax_nll(projected, getattr(self, f"tail{tail}_weight"), place_N[rows_R])
+            )
         return nll_N
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         head = self._head_log_probs(hidden_ND)
         parts = [head[:, : self.head]]
         parts += [self._joint(hidden_ND, head[:, self.head + tail], tail) for tail in range(self.tails)]
         words = torch.cat([self._words(band) for band in range(self.tails + 1)])
         return torch.cat(parts, dim=1)[:, torch.argsort(words)]
 
-    @torch.no_grad()
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of the words scored.
 
         No word of a tail is likelier than the tail, so a tail is expanded for the rows in which it is at least as
@@ -108,11 +110,10 @@ class AdaptiveSoftmax(OutputLayer):
         """
         return self._expanded(hidden_ND, k, lambda head, tail, least_N: head[:, self.head + tail] >= least_N)
 
-    @torch.no_grad()
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
         if width >= self.tails:
-            return self.search(hidden_ND, k)[:2]
+            return self._search(hidden_ND, k)[:2]
 
         def followed(head: Tensor, tail: int, least_N: Tensor) -> Tensor:
             return (torch.topk(head[:, self.head :], width, dim=1).indices == tail).any(dim=1)
@@ -149,8 +150,7 @@ class AdaptiveSoftmax(OutputLayer):
             scored_N[rows_R] += len(words_S)
         return values_NK, ids_NK, scored_N / self.spec.vocab
 
-    @torch.no_grad()
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words: the first uniform draws a word of the head or a tail, the second a word of the tail."""
         head = self._head_log_probs(hidden_ND)
         entry_N = draw(head.exp(), uniforms_NU[:, 0])
@@ -191,7 +191,7 @@ class AdaptiveSoftmax(OutputLayer):
         return value[torch.argsort(rows) if back else rows]
 
 
-def _nll(hidden_RD: Tensor, weight_SD: Tensor, place_R: Tensor) -> Tensor:
+def _softmax_nll(hidden_RD: Tensor, weight_SD: Tensor, place_R: Tensor) -> Tensor:
     return _LinearNll.apply(hidden_RD, weight_SD, place_R)  # type: ignore[return-value]
 
 

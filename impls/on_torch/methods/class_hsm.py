@@ -8,8 +8,10 @@ from torch.nn import functional as F
 
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import class_hsm
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
+from vocabench.impls.on_torch.layer import OutputLayer
+from vocabench.impls.on_torch.losses import nll_of_products
 from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32, draw
 from vocabench.impls.on_torch.two_level import cluster_softmax
 from vocabench.impls.on_torch.two_level.decoding import followed
 from vocabench.impls.on_torch.two_level.levels import Level
@@ -43,7 +45,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
     def form(self) -> Form:
         return self._below[-1].form
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         total_N, member_N = None, targets_N
         for level in reversed(self._below):
             nll_N = level.nll(hidden_ND, member_N)
@@ -51,24 +53,21 @@ class ClassHierarchicalSoftmax(OutputLayer):
         assert total_N is not None
         return total_N + nll_of_products(hidden_ND, self.top_weight, self.top_bias, member_N)
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         return self._joint(hidden_ND, len(self.levels))
 
-    @torch.no_grad()
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of classes expanded."""
         return self._below[-1].search(hidden_ND, self._joint(hidden_ND, len(self.levels) - 1), k)
 
-    @torch.no_grad()
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words within the `width` likeliest groups of each level."""
         log_NC = self._joint(hidden_ND, 0)
         for level in self._below[:-1]:
             log_NC = followed(log_NC, width)[:, level.group] + level.log_within(hidden_ND)
         return self._below[-1].beam(hidden_ND, log_NC, k, width)
 
-    @torch.no_grad()
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words, drawn with one uniform for each level."""
         chosen_N = draw(self._joint(hidden_ND, 0).exp_(), uniforms_NU[:, 0])
         for number, level in enumerate(self._below, start=1):

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabench.impls.on_numpy.methods.cnn_softmax import WIDTHS, before
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, at_least_float32
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.windows import WIDEST, windows
 
@@ -83,10 +84,10 @@ class CnnSoftmax(OutputLayer):
             return at_least_float32(products.linear(products.product(hidden_ND, projection_DY), features_VY, bias_V))
         return at_least_float32(products.linear(hidden_ND, products.linear(features_VY, projection_DY), bias_V))
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return F.cross_entropy(self._logits(hidden_ND), targets_N, reduction="none")
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         return F.log_softmax(self._logits(hidden_ND), dim=1)
 
 

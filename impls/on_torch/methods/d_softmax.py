@@ -6,10 +6,12 @@ import itertools
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.on_torch.layer import OutputLayer
+from vocabench.impls.on_torch.ops.once import once_differentiable
+from vocabench.impls.on_torch.ops.rows import mean_row, rows_of
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import bands
 
@@ -34,7 +36,8 @@ class _BandLogits(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dlogits_NV):  # type: ignore[override]
-        inputs, weights = ctx.saved_tensors[::2], ctx.saved_tensors[1::2]
+        pairs = ctx.saved_tensors  # activation checkpointing computes them once
+        inputs, weights = pairs[::2], pairs[1::2]
         parts = dlogits_NV.split([len(weight) for weight in weights], dim=1)
         dpairs = []
         for part, inputs_NE, weight in zip(parts, inputs, weights, strict=True):
@@ -66,8 +69,8 @@ class DifferentiatedSoftmax(OutputLayer):
         for name, shape in spec.parameter_shapes().items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, dtype=TORCH_DTYPES[spec.dtype])))
         self.bands = int(spec.structure["band"].max()) + 1
-        self.register_buffer("word", torch.from_numpy(bands.words_by_band(spec.structure["band"])))
-        self.register_buffer("place", torch.from_numpy(bands.places(spec.structure["band"])))
+        self.register_buffer("word", torch.from_numpy(bands.words_by_band(spec.structure["band"])), persistent=False)
+        self.register_buffer("place", torch.from_numpy(bands.places(spec.structure["band"])), persistent=False)
 
     def _of_bands(self, kind: str) -> list[Tensor]:
         return [self.get_parameter(f"band{band}_{kind}") for band in range(self.bands)]
@@ -76,17 +79,37 @@ class DifferentiatedSoftmax(OutputLayer):
         """Return the (N, E) inputs of each band."""
         return list(hidden_ND.split([weight.shape[1] for weight in self._of_bands("weight")], dim=1))
 
-    def _logits(self, hidden_ND: Tensor) -> Tensor:
+    def _band_logits(self, hidden_ND: Tensor) -> Tensor:
         """Return the (N, V) logits, band after band."""
         pairs = zip(self._inputs(hidden_ND.to(self.bias.dtype)), self._of_bands("weight"), strict=True)
         factors = (factor.to(_product_dtype(self.bias)) for factor in (self.bias, *itertools.chain(*pairs)))
         return at_least_float32(_BandLogits.apply(*factors))  # type: ignore[arg-type]
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        return F.cross_entropy(self._logits(hidden_ND), self.place[targets_N], reduction="none")
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        return F.cross_entropy(self._band_logits(hidden_ND), self.place[targets_N], reduction="none")
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
-        return F.log_softmax(self._logits(hidden_ND), dim=1).index_select(1, self.place)
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
+        return F.log_softmax(self._band_logits(hidden_ND), dim=1).index_select(1, self.place)
+
+    def _logits(self, hidden_ND: Tensor) -> Tensor:
+        return self._band_logits(hidden_ND).index_select(1, self.place)
+
+    def _target_logits(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        inputs, column_N = self._inputs(hidden_ND.to(self.bias.dtype)), self.place[targets_N]
+        target_N, start = rows_of(self.bias, column_N), 0
+        for inputs_NE, weight in zip(inputs, self._of_bands("weight"), strict=True):
+            inside_N = (column_N >= start) & (column_N < start + len(weight))
+            weight_NE = rows_of(weight, (column_N - start).clamp(0, len(weight) - 1))
+            target_N = target_N + ((at_least_float32(inputs_NE) * weight_NE).sum(dim=1)).where(inside_N, 0.0)
+            start += len(weight)
+        return target_N
+
+    def _mean_logits(self, hidden_ND: Tensor) -> Tensor:
+        inputs, vocab = self._inputs(hidden_ND.to(self.bias.dtype)), len(self.bias)
+        mean_N = mean_row(self.bias)
+        for inputs_NE, weight in zip(inputs, self._of_bands("weight"), strict=True):
+            mean_N = mean_N + at_least_float32(inputs_NE) @ (mean_row(weight) * (len(weight) / vocab))
+        return mean_N
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
         return tensors | {"bias": tensors["bias"][self.place]}

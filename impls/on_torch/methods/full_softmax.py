@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, at_least_float32
+from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.ops.rows import mean_row, rows_of
 from vocabench.impls.on_torch.ops.topk import exact_topk
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, at_least_float32
 from vocabench.impls.spec import LayerSpec
 
 
@@ -27,18 +29,25 @@ class FullSoftmax(OutputLayer):
     def _logits(self, hidden_ND: Tensor) -> Tensor:
         return at_least_float32(products.linear(hidden_ND, self.weight, self.bias))
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return F.cross_entropy(self._logits(hidden_ND), targets_N, reduction="none")
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         logits_NV = products.linear(hidden_ND, self.weight, self.bias)
         # The cast is part of the same pass: a separate one would take a GPU two thirds as long as this.
         return F.log_softmax(logits_NV, dim=1, dtype=torch.promote_types(logits_NV.dtype, torch.float32))
 
-    @torch.no_grad()
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _target_logits(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        cast_ND = at_least_float32(hidden_ND.to(self.weight.dtype))
+        return (cast_ND * rows_of(self.weight, targets_N)).sum(dim=1) + rows_of(self.bias, targets_N)
+
+    def _mean_logits(self, hidden_ND: Tensor) -> Tensor:
+        cast_ND = at_least_float32(hidden_ND.to(self.weight.dtype))
+        return cast_ND @ mean_row(self.weight) + mean_row(self.bias)
+
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         if hidden_ND.is_cuda or len(hidden_ND) == 1:
-            return super().search(hidden_ND, k)
+            return super()._search(hidden_ND, k)
         # On a CPU, summing exponentials that overwrite the logits is faster than writing log-probabilities.
         logits_NV = self._logits(hidden_ND)
         values_NK, ids_NK = exact_topk(logits_NV, k)

@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, at_least_float32, counted, draw
+from vocabench.impls.on_torch.losses import counted
 from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_torch.ops import cpp_kernels, products
+from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.ops.topk import exact_topk
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, at_least_float32, draw
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.triton.availability import KERNELS
 from vocabench.impls.spec import LayerSpec
@@ -194,8 +195,8 @@ class FusedSoftmax(FullSoftmax):
         assert form is not None
         return form
 
-    def reduced(
-        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor, *, mean: bool, **extra: Tensor
+    def _reduced(
+        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor | None, *, mean: bool, **extra: Tensor
     ) -> Tensor:
         differentiates = torch.is_grad_enabled() and hidden_ND.requires_grad and self.weight.requires_grad
         if (
@@ -203,18 +204,21 @@ class FusedSoftmax(FullSoftmax):
             or not differentiates
             or torch.is_autocast_enabled(hidden_ND.device.type)
         ):
-            return super().reduced(hidden_ND, targets_N, padding_N, mean=mean, **extra)
+            return super()._reduced(hidden_ND, targets_N, padding_N, mean=mean, **extra)
         dtype = self.weight.dtype
-        cast_ND, share_N = hidden_ND.to(dtype), (~padding_N).to(dtype) / counted(padding_N, mean=mean)
+        cast_ND, tokens = hidden_ND.to(dtype), len(hidden_ND)
+        if padding_N is None:
+            share_N = torch.full((tokens,), 1 / tokens if mean else 1.0, dtype=dtype, device=hidden_ND.device)
+        else:
+            share_N = (~padding_N).to(dtype) / counted(padding_N, mean=mean)
         return _ByTokens.apply(cast_ND, self.weight, self.bias, targets_N, share_N, self.form)  # type: ignore[return-value]
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]
 
-    @torch.no_grad()
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         if self._fits_in_one(hidden_ND):
-            return super().search(hidden_ND, k)
+            return super()._search(hidden_ND, k)
         cast_ND = hidden_ND.to(self.weight.dtype)
         log_sum_N = at_least_float32(cast_ND.new_full((len(cast_ND),), -torch.inf))
         values_NK = log_sum_N.new_empty(len(cast_ND), 0)
@@ -229,11 +233,10 @@ class FusedSoftmax(FullSoftmax):
             log_sum_N = _add_block(log_sum_N, logits_NB)
         return values_NK - log_sum_N[:, None], ids_NK, torch.ones_like(log_sum_N)
 
-    @torch.no_grad()
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words: draw a block by its share of the sum, then a word of it, whose logits are recomputed."""
         if self._fits_in_one(hidden_ND):
-            return super().sample(hidden_ND, uniforms_NU)
+            return super()._sample(hidden_ND, uniforms_NU)
         cast_ND, uniforms_N = hidden_ND.to(self.weight.dtype), uniforms_NU[:, 0]
         ranges = list(_blocks(len(cast_ND), len(self.weight), self.form))
         log_sum_NB = torch.stack([_log_sum(_logits(cast_ND, self.weight, self.bias, b)) for b in ranges], dim=1)

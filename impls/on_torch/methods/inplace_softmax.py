@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.ops.once import once_differentiable
 
 
 class _InplaceNll(torch.autograd.Function):
@@ -42,10 +42,10 @@ class InplaceSoftmax(FullSoftmax):
     Parameters: `weight` (V, D), `bias` (V,), as in full softmax.
     """
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         half = self.weight.dtype not in (torch.float32, torch.float64)
         if half or torch.is_autocast_enabled(self.weight.device.type):
-            return super().nll(hidden_ND, targets_N)
+            return super()._nll(hidden_ND, targets_N)
         hidden_ND = hidden_ND.to(self.weight.dtype)
         return _InplaceNll.apply(hidden_ND, self.weight, self.bias, targets_N)  # type: ignore[return-value]
 

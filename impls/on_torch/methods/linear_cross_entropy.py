@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_torch.ops.once import differentiated_once
 from vocabench.impls.on_torch.summed_loss import SummedSoftmax
 from vocabench.impls.spec import LayerSpec
 
@@ -27,10 +28,10 @@ class LinearCrossEntropy(SummedSoftmax):
 
     def total(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
         return F.linear_cross_entropy(
-            hidden_ND,
-            self.weight,
+            differentiated_once(hidden_ND),
+            differentiated_once(self.weight),
             targets_N,
-            linear_bias=self.bias,
+            linear_bias=differentiated_once(self.bias),
             reduction="sum",
             ignore_index=ignore_index,
             options=nn.LinearCrossEntropyOptions(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +15,12 @@ from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import sohsm
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32, draw, nll_of_products
+from vocabench.impls.on_torch.layer import OutputLayer
+from vocabench.impls.on_torch.losses import nll_of_products
 from vocabench.impls.on_torch.ops import cpp_kernels, products
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32, draw
 from vocabench.impls.on_torch.two_level import cluster_softmax, decoding
-from vocabench.impls.on_torch.two_level.words import WordRows, WordsByCluster
+from vocabench.impls.on_torch.two_level.words import WordRows, WordsByCluster, empty_slots
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import clusters
 from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
@@ -41,6 +44,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     slot: Tensor
     word: Tensor
     size: Tensor
+    statistics: Tensor | None
+    seen: Tensor | None
     cluster_weight: Tensor
     word_weight: Tensor
 
@@ -55,12 +60,16 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             size = self._shape(shape) if name in self._BY_ROW else shape
             self.register_parameter(name, nn.Parameter(torch.zeros(size, dtype=dtype)))
         self.register_buffer("cluster", torch.empty(spec.vocab, dtype=torch.int64))
-        self.register_buffer("slot", torch.empty(spec.vocab, dtype=torch.int64))
-        self.register_buffer("word", torch.empty(self.limits.clusters, self.width, dtype=torch.int64))
+        self.register_buffer("slot", torch.empty(spec.vocab, dtype=torch.int64), persistent=False)
+        word_CS = torch.empty(self.limits.clusters, self.width, dtype=torch.int64)
+        self.register_buffer("word", word_CS, persistent=False)
         self.register_buffer("size", torch.empty(self.limits.clusters, dtype=torch.int64), persistent=False)
         self.register_load_state_dict_post_hook(_after_loading)
         self._weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
-        self._statistics_VC: Tensor | None = None  # created by the first `observe`; a fixed layer needs none
+        # Created by the first `observe`; a fixed layer needs none.
+        self.register_buffer("statistics", None)
+        self.register_buffer("seen", None)
+        self._observed_N: NDArray[np.integer] | None = None  # targets of the batch that `training_loss` records
         self._place(spec.structure["cluster"])
 
     @classmethod
@@ -76,27 +85,34 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def reorganizes(self) -> bool:
         return int(str(self.spec.options["interval"])) > 0
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        cluster_nll_N, word_nll_N = self._nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
 
-    def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+    def _nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return the (N,) negative log-likelihoods of clusters, and of targets given their cluster (equations 5, 6)."""
         cluster_N, slot_N = self._places(targets_N)
-        cluster_nll_N = nll_of_products(*self._cluster_factors(hidden_ND), cluster_N, kernels=self.form == CPP)
+        if self._observed_N is None:
+            cluster_nll_N = nll_of_products(*self._cluster_factors(hidden_ND), cluster_N, kernels=self.form == CPP)
+        else:  # both use the same log-probabilities of clusters
+            log_cluster_NC = self.cluster_log_probs(hidden_ND)
+            self.observe(log_cluster_NC, self._observed_N)
+            cluster_nll_N = F.nll_loss(log_cluster_NC, cluster_N, reduction="none")
         return cluster_nll_N, self._in_cluster_nll(hidden_ND, cluster_N, slot_N)
 
     def training_loss(
-        self, hidden_ND: Tensor, targets_N: Tensor, host_targets_N: NDArray[np.integer], **extra: Tensor
+        self, hidden: Tensor, targets: Tensor, host_targets: NDArray[np.integer] | None = None, **options: Any
     ) -> Tensor:
-        """Return the mean loss, after `observe`: both use the same log-probabilities of clusters."""
+        """Return the training loss, and `observe` its batch; padding changes no statistics."""
         if not self.reorganizes:
-            return super().training_loss(hidden_ND, targets_N, host_targets_N, **extra)
-        log_cluster_NC = self.cluster_log_probs(hidden_ND)
-        self.observe(log_cluster_NC, host_targets_N)
-        cluster_N, slot_N = self._places(targets_N)
-        cluster_nll = F.nll_loss(log_cluster_NC, cluster_N)
-        return cluster_nll + self._in_cluster_nll(hidden_ND, cluster_N, slot_N).mean()
+            return super().training_loss(hidden, targets, host_targets, **options)
+        targets_N = np.ravel(targets.cpu().numpy() if host_targets is None else host_targets).astype(np.int64)
+        ignored = options.get("ignore_index", -100)
+        self._observed_N = np.where(targets_N == ignored, -1, targets_N)
+        try:
+            return self(hidden, targets, **options)
+        finally:
+            self._observed_N = None
 
     def _places(self, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         return cluster_softmax.places(self.cluster, self.slot, targets_N, self.form)
@@ -111,7 +127,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         logits_NC = products.linear(*self._cluster_factors(hidden_ND), kernels=self.form == CPP)
         return F.log_softmax(at_least_float32(logits_NC), dim=1)
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_cluster_NC = self.cluster_log_probs(hidden_ND)
         (word_hidden_ND,), rows = self._projected(hidden_ND, "word_projection"), self._rows
         scores_NF = at_least_float32(products.linear(word_hidden_ND, rows.flat(self.word_weight)))
@@ -123,8 +139,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         joint_NCS = scores_NCS + (log_cluster_NC - log_sum_NC)[:, :, None]
         return joint_NCS.flatten(1)[:, self.cluster * self.width + self.slot]
 
-    @torch.no_grad()
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of clusters expanded."""
         words = self._words
         if words.form != CPP or not cpp.projects_fastest(len(hidden_ND)):
@@ -135,13 +150,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         lower = words.vectors, words.bias, words.word_CS, words.rows
         return cpp_kernels.likeliest_of_hidden(hidden_ND.to(words.vectors.dtype), projected, upper, *lower, k)
 
-    @torch.no_grad()
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
         return decoding.beam(*self._levels(hidden_ND), self._words, k, width)
 
-    @torch.no_grad()
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words: the first uniform draws a cluster, the second one of its words."""
         word_hidden_ND, log_cluster_NC = self._levels(hidden_ND)
         cluster_N = draw(log_cluster_NC.exp(), uniforms_NU[:, 0])
@@ -231,10 +244,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             log_cluster_NC: The result of `cluster_log_probs` for the batch's hidden vectors.
             targets_N: The targets on the host. They alone determine which rows change.
         """
-        if self._statistics_VC is None:
+        if self.statistics is None:
             dtype = getattr(torch, statistics_dtype(self.spec.vocab, self.limits.clusters).name)
             size = (self.spec.vocab, self.limits.clusters)
-            self._statistics_VC = torch.zeros(size, dtype=dtype, device=log_cluster_NC.device)
+            self.statistics = torch.zeros(size, dtype=dtype, device=log_cluster_NC.device)
         batch: BatchWeights = self._weights.batch(targets_N)
         count = int((batch.words < self.spec.vocab).sum())
         words, segment, keep, share = (
@@ -243,9 +256,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         )
         log2_NC = log_cluster_NC.float() / float(np.log(2))
         sums_UC = torch.zeros(len(targets_N), log2_NC.shape[1], device=log2_NC.device).index_add_(0, segment, log2_NC)
-        old_UC = self._statistics_VC[words].float()
+        old_UC = self.statistics[words].float()
         new_UC = keep[:count, None] * old_UC + share[:count, None] * sums_UC[:count]
-        self._statistics_VC[words] = new_UC.to(self._statistics_VC.dtype)
+        self.statistics[words] = new_UC.to(self.statistics.dtype)
 
     @torch.no_grad()
     def reorganize(
@@ -256,9 +269,9 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         Word vectors and biases move with their words, and so does their state in `slots`.
         """
         before_V = self.cluster.cpu().numpy().copy()
-        if self._statistics_VC is None:
+        if self.statistics is None:
             return before_V, before_V
-        scores_VC = self._statistics_VC.cpu().numpy()
+        scores_VC = self.statistics.cpu().numpy()
         after_V = clusters.organize(scores_VC, self.spec.counts, self.limits, rng)
         before, old_row_V = self._rows, self._row_V
         self._place(after_V)
@@ -271,9 +284,42 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
                 by_row.zero_()[row_V] = by_word_V
         return before_V, after_V
 
+    def _adopts_structure(self) -> bool:
+        return True
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        if self.statistics is not None:
+            self.seen = torch.from_numpy(self._weights.seen_V.copy())
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not self._in_slab:  # a state does not depend on the form
+            for name in self._BY_ROW & self._parameters.keys():
+                by_row = destination[prefix + name]
+                slab = by_row.new_zeros(self.limits.clusters, self.width, *by_row.shape[1:])
+                slab[~self._rows.empty_CS] = by_row
+                destination[prefix + name] = slab
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Take over the clusters, the statistics and their kind of storage from the state."""
+        for name in ("statistics", "seen"):
+            saved = state_dict.get(prefix + name)
+            device = self.cluster.device if name == "statistics" else None
+            setattr(self, name, None if saved is None else torch.empty_like(saved, device=device))
+        if not self._in_slab and prefix + "cluster" in state_dict:
+            cluster_V = state_dict[prefix + "cluster"]
+            empty_CS = empty_slots(torch.bincount(cluster_V, minlength=self.limits.clusters), self.width)
+            for name in self._BY_ROW & self._parameters.keys():
+                slab = state_dict.get(prefix + name)
+                if slab is not None and slab.shape[:2] == empty_CS.shape:
+                    state_dict[prefix + name] = slab[~empty_CS.to(slab.device)]
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
 
 def _after_loading(layer: SelfOrganizedHierarchicalSoftmax, incompatible_keys: object) -> None:
-    layer._count_words()
+    """Derive from the loaded clusters what follows from them."""
+    if not layer.cluster.is_meta:
+        layer._place(layer.cluster.cpu().numpy())
+    if layer.seen is not None:
+        layer._weights.seen_V = layer.seen.cpu().numpy().copy()
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
 from vocabench.impls.on_torch.device import Switched, extra_on, ids_on
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer
+from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.models import _network
 from vocabench.impls.on_torch.native import blank
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES
 from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
 from vocabench.impls.on_torch.device import Switched, extra_on, ids_on, synchronize, to_numpy
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors
+from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.models import _lstm, _network
 from vocabench.impls.on_torch.native import blank
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors
 from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.on_torch.training.row_sparse import RowSparse
 from vocabench.impls.spec import Arrays, LayerSpec

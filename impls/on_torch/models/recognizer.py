@@ -16,11 +16,12 @@ from torch.nn import functional as F
 
 from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig, frames_after
 from vocabench.impls.on_torch.device import Switched, extra_on, ids_on, synchronize, to_numpy
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.models import _network
 from vocabench.impls.on_torch.models._conformer import EncoderBlock, Front, Sinusoids
 from vocabench.impls.on_torch.models._transformer import Decoder, KeysValues
 from vocabench.impls.on_torch.native import blank
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32
 from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 

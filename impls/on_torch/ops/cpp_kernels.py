@@ -6,6 +6,7 @@ They compute both levels of two-level layers, binary trees, fused softmax and ma
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP, Paths
-from vocabench.impls.errors import Unsupported
+from vocabench.impls.errors import BadInput, Unsupported
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 
-_NO_MEMORY = -1  # as in `impls/cpp/for_ctypes.cpp`
+_NO_MEMORY, _BAD_ARGUMENT = -1, -3  # as in `impls/cpp/for_ctypes.cpp`
+_EXACT = 0  # width of a search that is no beam search
 
 
 class Rows(Protocol):
@@ -62,9 +64,9 @@ def scores(hidden_RD: Tensor, row_N: Tensor, words: Tensor, bias: Tensor | None,
         ends_C: (C,) int32, one past the last token of each cluster.
         rows: Where the words are stored.
     """
-    scores_NS = hidden_RD.new_empty(len(row_N), rows.slots)
-    inputs = hidden_RD.contiguous(), row_N.contiguous(), words, rows.start_C, rows.size_C, ends_C
-    _call("scores_of_pointers", words, inputs, rows.slots, bias, scores_NS)
+    scores_NS = hidden_RD.new_empty(row_N.size(0), rows.slots)
+    tokens = _tokens(hidden_RD, row_N, ends_C)
+    _run("cluster_scores_of_ctypes", words, *tokens, *_clusters(words, rows), words, bias, scores_NS)
     return scores_NS
 
 
@@ -78,12 +80,12 @@ def losses(
     the scores (N, S) and the hidden vectors (N, D), one vector for each token. They have no rows unless
     `differentiated`.
     """
-    losses_N = hidden_ND.new_empty(len(row_N))
-    excess_NS = hidden_ND.new_empty(len(row_N) if differentiated else 0, rows.slots)
-    dhidden_ND = hidden_ND.new_empty(len(hidden_ND) if differentiated else 0, hidden_ND.shape[1])
-    inputs = hidden_ND.contiguous(), row_N.contiguous(), words, rows.start_C, rows.size_C, ends_C
-    gradients = (excess_NS, dhidden_ND) if differentiated else (None, None)
-    _call("losses_of_pointers", words, inputs, rows.slots, slot_N.to(torch.int32), bias, losses_N, *gradients)
+    losses_N = hidden_ND.new_empty(row_N.size(0))
+    excess_NS = hidden_ND.new_empty(row_N.size(0) if differentiated else 0, rows.slots)
+    dhidden_ND = hidden_ND.new_empty(hidden_ND.size(0) if differentiated else 0, hidden_ND.shape[1])
+    tokens, slot_N = _tokens(hidden_ND, row_N, ends_C), slot_N.to(torch.int32).contiguous()
+    results = losses_N, *((excess_NS, dhidden_ND) if differentiated else (None, None))
+    _run("cluster_losses_of_ctypes", words, *tokens, *_clusters(words, rows), words, bias, slot_N, *results)
     return losses_N, excess_NS, dhidden_ND
 
 
@@ -94,8 +96,8 @@ def gradients(
     """Return the gradients of the weighted sum of `losses` with respect to the words and their biases."""
     allocate = torch.zeros_like if rows.in_slab else torch.empty_like
     dwords, dbias = allocate(words), None if bias is None else allocate(bias)
-    inputs = hidden_ND.contiguous(), row_N.contiguous(), rows.start_C, rows.size_C, ends_C
-    _call("gradients_of_pointers", words, inputs, rows.slots, excess_NS, weight_N.contiguous(), dwords, dbias)
+    given = *_tokens(hidden_ND, row_N, ends_C), *_clusters(words, rows), excess_NS, weight_N.contiguous()
+    _run("cluster_gradients_of_ctypes", words, *given, dwords, dbias)
     return dwords, dbias
 
 
@@ -106,10 +108,10 @@ def likeliest(
     """Return values and ids (R, K) of the k likeliest words, best first and ties by id, and the (R,) share of clusters
     searched: 0 for rows that contain NaN, whose words are meaningless.
     """
-    inputs = hidden_RD.contiguous(), log_cluster_RC.contiguous(), words, bias, word_CS, rows.start_C, rows.size_C
-    sizes = len(hidden_RD), len(rows.size_C), words.shape[-1], rows.slots, k
     result = _result(hidden_RD, k)
-    _run("likeliest_of_pointers", words, *map(_at, inputs), *map(ctypes.c_int64, sizes), *map(_at, result))
+    queries = hidden_RD.contiguous(), log_cluster_RC.contiguous()
+    lower = *_clusters(words, rows), words, bias, word_CS
+    _run("likeliest_words_of_ctypes", words, *queries, *lower, *result, k, hidden_RD.size(0))
     return result
 
 
@@ -130,29 +132,25 @@ def likeliest_of_hidden(
         k: From 1 to V.
     """
     upper = [None if parameter is None else parameter.contiguous() for parameter in upper]
-    inputs = hidden_ND.contiguous(), *upper, words, bias, word_CS, rows.start_C, rows.size_C
-    sizes = len(hidden_ND), len(rows.size_C), words.shape[-1], rows.slots, k
     result = _result(hidden_ND, k)
-    scalars = *map(ctypes.c_int64, sizes), *map(ctypes.c_float, projected)
-    _run("likeliest_of_hidden_pointers", words, *map(_at, inputs), *scalars, *map(_at, result))
+    given = hidden_ND.contiguous(), *upper, *_clusters(words, rows), words, bias, word_CS, *result, k, hidden_ND.size(0)
+    _run("likeliest_of_hidden_of_ctypes", words, *given, factors=tuple(map(ctypes.c_float, projected)))
     return result
 
 
 def matrix_product(left_ND: Tensor, right_VD: Tensor) -> Tensor:
     """Return the (N, V) product of float32 matrices, with contiguous rows or contiguous columns."""
     left_ND, right_VD = (m if 1 in m.stride() else m.contiguous() for m in (left_ND, right_VD))
-    product_NV = left_ND.new_empty(len(left_ND), len(right_VD))
-    sizes = *left_ND.shape, len(right_VD), *left_ND.stride(), *right_VD.stride()
-    factors = _at(left_ND), _at(right_VD)
-    _run("matrix_product_of_pointers", product_NV, *factors, *map(ctypes.c_int64, sizes), _at(product_NV))
+    product_NV = left_ND.new_empty(left_ND.size(0), right_VD.size(0))
+    _run("matrix_product_of_ctypes", product_NV, *_factor(left_ND), *_factor(right_VD), product_NV)
     return product_NV
 
 
 def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
     """Return the (V, D) gradient of h W^T with respect to W, in float32."""
     dweight_VD = hidden_ND.new_empty(dscores_NV.shape[1], hidden_ND.shape[1])
-    inputs, sizes = (dscores_NV.contiguous(), hidden_ND.contiguous()), (*dscores_NV.shape, hidden_ND.shape[1])
-    _run("weight_gradient_of_pointers", dweight_VD, *map(_at, inputs), *map(ctypes.c_int64, sizes), _at(dweight_VD))
+    inputs, sizes = (dscores_NV.contiguous(), hidden_ND.contiguous()), (dscores_NV.size(0), *dweight_VD.shape)
+    _run("weight_gradient_of_ctypes", dweight_VD, *inputs, dweight_VD, *sizes)
     return dweight_VD
 
 
@@ -161,20 +159,21 @@ def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[T
     (N, L) and the hidden vectors (N, D).
     """
     hidden_ND = hidden_ND.contiguous()
-    size = *hidden_ND.shape, paths.index_NL.shape[1]
-    losses_N, dscores_NL = hidden_ND.new_empty(len(hidden_ND)), torch.empty_like(paths.sign_NL, dtype=hidden_ND.dtype)
+    losses_N, dscores_NL = (
+        hidden_ND.new_empty(hidden_ND.size(0)),
+        torch.empty_like(paths.sign_NL, dtype=hidden_ND.dtype),
+    )
     result = losses_N, dscores_NL, torch.empty_like(hidden_ND)
-    inputs = hidden_ND, *paths, node_weight
-    _run("path_losses_of_pointers", node_weight, *map(_at, inputs), *map(ctypes.c_int64, size), *map(_at, result))
+    given = _paths(hidden_ND, paths, node_weight.size(-1))
+    _run("path_losses_of_ctypes", node_weight, *given, node_weight, *result, node_weight.size(0))
     return result
 
 
 def path_gradients(dscores_NL: Tensor, hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> Tensor:
     """Return the (nodes, D) gradient with respect to the nodes, from that with respect to the products."""
-    inputs = hidden_ND.contiguous(), *paths, dscores_NL.contiguous()
-    size = *hidden_ND.shape, paths.index_NL.shape[1], len(node_weight)
     dnode = torch.empty_like(node_weight)
-    _run("path_gradients_of_pointers", dnode, *map(_at, inputs), *map(ctypes.c_int64, size), _at(dnode))
+    given = *_paths(hidden_ND.contiguous(), paths, dnode.size(-1)), dscores_NL.contiguous()
+    _run("path_gradients_of_ctypes", dnode, *given, dnode, node_weight.size(0))
     return dnode
 
 
@@ -182,26 +181,32 @@ def likeliest_leaves(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k
     """Return values and ids (N, K) of a tree's k likeliest leaves, best first and ties by id, and the (N,) share of
     nodes visited: 0 for rows that contain NaN.
     """
-    return _leaves("likeliest_leaves_of_pointers", hidden_ND, node_weight, children, k)
+    return _leaves(hidden_ND, node_weight, children, k, _EXACT)
 
 
 def leaves_of_beam(
     hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the same as `likeliest_leaves`, for the leaves below the `width` likeliest prefixes of each level."""
-    return _leaves("leaves_of_beam_of_pointers", hidden_ND, node_weight, children, k, width)
+    if width < 1:
+        raise BadInput(f"width={width}: allowed: at least 1")
+    return _leaves(hidden_ND, node_weight, children, k, width)
 
 
-def _leaves(name: str, hidden_ND: Tensor, node_weight: Tensor, children: Tensor, *further: int):  # type: ignore[no-untyped-def]
-    inputs, result = (hidden_ND.contiguous(), node_weight, children), _result(hidden_ND, further[0])
-    sizes = len(hidden_ND), *node_weight.shape, *further
-    _run(name, node_weight, *map(_at, inputs), *map(ctypes.c_int64, sizes), *map(_at, result))
+def _leaves(
+    hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    result = _result(hidden_ND, k)
+    sizes = k, hidden_ND.size(0), node_weight.size(0), node_weight.size(-1), width
+    _run("likeliest_leaves_of_ctypes", node_weight, hidden_ND.contiguous(), node_weight, children, *result, *sizes)
     return result
 
 
 def _result(hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Allocate the values, ids and share of `Likeliest` in `impls/cpp/likeliest.h`."""
-    rows = len(hidden_ND)
+    if k < 1:
+        raise BadInput(f"k={k}: allowed: at least 1")
+    rows = hidden_ND.size(0)
     ids_NK = torch.empty(rows, k, dtype=torch.int64)
     return hidden_ND.new_empty(rows, k), ids_NK, hidden_ND.new_empty(rows)
 
@@ -216,37 +221,72 @@ def fused_softmax(
     """
     inputs = hidden_ND.contiguous(), weight_VD, bias_V.contiguous(), targets_N.contiguous(), share_N.contiguous()
     gradients = torch.empty_like(inputs[0]), torch.empty_like(weight_VD), torch.empty_like(inputs[2])
-    by_unit = cpp.fuses_by_unit(len(hidden_ND), most, weight_VD.shape[1])
-    total, sizes = hidden_ND.new_empty(()), (len(hidden_ND), *weight_VD.shape, most, by_unit)
-    pointers = *map(_at, inputs), *map(ctypes.c_int64, sizes), *map(_at, (total, *gradients))
-    if not _run("fused_softmax_of_pointers", weight_VD, *pointers):
-        raise IndexError(f"a target is none of the {len(weight_VD)} words")
+    by_unit = cpp.fuses_by_unit(hidden_ND.size(0), most, weight_VD.size(-1))
+    total = hidden_ND.new_empty(())
+    sizes = hidden_ND.size(0), weight_VD.size(0), weight_VD.size(-1), most, by_unit
+    if not _run("fused_softmax_of_ctypes", weight_VD, *inputs, total, *gradients, *sizes):
+        raise IndexError(f"a target is none of the {weight_VD.size(0)} words")
     return total, gradients
 
 
-def _call(name: str, words: Tensor, inputs: Sequence[Tensor], slots: int, *further: Tensor | None) -> None:
-    """Call a kernel whose inputs are tokens and words, with the clusters' `ends_C` last."""
-    sizes = len(inputs[-1]), words.shape[-1], slots
-    _run(name, words, *map(_at, inputs), *map(ctypes.c_int64, sizes), *map(_at, further))
+def _tokens(hidden_RD: Tensor, row_N: Tensor, ends_C: Tensor) -> tuple[Tensor | int, ...]:
+    """Return the fields of `TokenMemory` in `impls/cpp/for_ctypes.cpp`."""
+    return hidden_RD.contiguous(), row_N.contiguous(), ends_C, hidden_RD.size(0)
 
 
-def _run(name: str, words: Tensor, *arguments: object) -> bool:
-    """Call a kernel and return whether it completed; it may refuse its inputs.
+def _clusters(words: Tensor, rows: Rows) -> tuple[Tensor | int, ...]:
+    """Return the fields of `ClusterMemory`."""
+    places = words.size(0) * words.size(1) if rows.in_slab else words.size(0)
+    return rows.start_C, rows.size_C, places, words.size(-1), rows.slots
+
+
+def _paths(hidden_ND: Tensor, paths: Paths, dim: int) -> tuple[Tensor | int, ...]:
+    """Return the fields of `PathArguments`."""
+    return hidden_ND, *paths, hidden_ND.size(0), dim, paths.index_NL.size(-1)
+
+
+def _factor(matrix: Tensor) -> tuple[int, ...]:
+    """Return the fields of `FactorMemory`: a matrix need not be contiguous."""
+    (rows, depth), strides = matrix.shape, matrix.stride()
+    bytes_from_first = int(matrix.untyped_storage().nbytes() - matrix.storage_offset() * matrix.itemsize)
+    return matrix.data_ptr(), bytes_from_first, rows, depth, *strides
+
+
+def _run(name: str, words: Tensor, *arguments: Tensor | int | None, factors: tuple[ctypes.c_float, ...] = ()) -> bool:
+    """Call a kernel and return whether it completed; it may refuse its targets.
+
+    Args:
+        name: Name of a function in `impls/cpp/for_ctypes.cpp`.
+        words: The parameter whose device and dtype decide whether kernels can be used.
+        arguments: The fields of the kernel's struct of arguments, in order; None for an absent array.
+        factors: Arguments after the struct.
 
     Raises:
+        BadInput: The arrays do not belong together, or an index or size is out of range.
         MemoryError: There is not enough memory for the kernel's arrays.
     """
     library = _library()
     if library is None or not runs_on(words):
         raise Unsupported(f"{CPP} for {words.dtype} on {words.device}: allowed: torch.float32 on a CPU with a compiler")
-    done = getattr(library, name)(ctypes.c_int(torch.get_num_threads()), *arguments)
+    fields: list[int] = []
+    for argument in arguments:
+        if isinstance(argument, int):
+            fields.append(argument)
+        elif argument is None:
+            fields += 0, 0
+        elif argument.is_cpu and argument.is_contiguous():
+            fields += argument.data_ptr(), argument.nbytes
+        else:
+            raise BadInput(f"{tuple(argument.shape)} on {argument.device}: allowed: contiguous arrays on the CPU")
+    packed = struct.pack(f"{len(fields)}q", *fields)
+    done = getattr(library, name)(torch.get_num_threads(), packed, len(packed), *factors)
+    if done == _BAD_ARGUMENT:
+        last_refusal = library.last_refusal
+        last_refusal.restype = ctypes.c_char_p
+        raise BadInput(last_refusal().decode())
     if done < 0:
         raise MemoryError(f"no memory for the {CPP}") if done == _NO_MEMORY else RuntimeError(f"{name} has failed")
     return bool(done)
-
-
-def _at(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
 def _library() -> ctypes.CDLL | None:

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from vocabench.impls.on_torch.layer import at_least_float32
+from vocabench.impls.on_torch.tensors import at_least_float32
 
 _AT_ONCE = 4096  # pairs whose vectors are gathered at a time by default; they stay in cache
 

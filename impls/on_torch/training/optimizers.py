@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from vocabench.impls.on_torch.layer import at_least_float32
+from vocabench.impls.on_torch.tensors import at_least_float32
 from vocabench.impls.on_torch.training.row_sparse import RowSparse
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.optimizers import Optimizer, check_rate

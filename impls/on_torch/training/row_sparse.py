@@ -13,7 +13,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from vocabench.impls.on_torch.layer import OutputLayer, at_least_float32
+from vocabench.impls.on_torch.layer import OutputLayer
+from vocabench.impls.on_torch.tensors import at_least_float32
 from vocabench.impls.optimizers import Optimizer
 
 # The names of the slots in PyTorch's optimizers, whose state this one shares.

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vocabench.impls.on_torch.layer import at_least_float32
 from vocabench.impls.on_torch.ops import pair_products, products
 from vocabench.impls.on_torch.ops.topk import best, best_of_pairs
+from vocabench.impls.on_torch.tensors import at_least_float32
 
 NEAR_NODES = 512
 

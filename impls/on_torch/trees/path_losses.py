@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from vocabench.impls.cpp import Paths
 from vocabench.impls.on_torch.ops import cpp_kernels
+from vocabench.impls.on_torch.ops.once import once_differentiable
 
 
 class _PathNll(torch.autograd.Function):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vocabench.impls.cpp import CPP, Paths
 from vocabench.impls.forms import CPU, GPU, Form
-from vocabench.impls.on_torch.layer import TORCH_DTYPES, OutputLayer, Tensors, at_least_float32
+from vocabench.impls.on_torch import objectives
+from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.ops import cpp_kernels, pair_products, products
+from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.ops.topk import best_columns
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32
 from vocabench.impls.on_torch.trees import descend, path_losses
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.triton.availability import KERNELS
@@ -153,25 +156,33 @@ def _shared(nodes: int) -> int:
     return min(_SHARED_NODES, nodes)
 
 
+def _words_below(index: NDArray[np.int64], sign: NDArray[np.int8], nodes: int) -> NDArray[np.int64]:
+    """Return the (2, nodes) numbers of leaves to the left and to the right of each inner node."""
+    return np.stack([np.bincount(index[sign == turn], minlength=nodes) for turn in (1, -1)])
+
+
 class TreeSoftmax(OutputLayer):
     """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
 
     Parameters: `node_weight` (nodes, D), or (nodes, D + 1) with biases in the last column, which is multiplied with a 1
-    appended to each hidden vector. Buffers: `index` and `sign` (leaves, L) of each leaf's path; `leaf_word` (leaves,),
+    appended to each hidden vector. Buffers: `structure_index` and `structure_sign` (leaves, L) of each leaf's path and
+    `structure_children` (nodes, 2); `leaf_word` (leaves,),
     the word of each leaf; `leaf` (V, M), the leaves of each word, -1 beyond the last one; `level{i}` (3, nodes) of
-    depth i: the nodes, their left and their right children. For the kernels also `length` and `place` (leaves,), the
+    depth i: the nodes, their left and their right children; `words_below` (2, nodes), how many leaves are to their left
+    and right. For the kernels also `length` and `place` (leaves,), the
     length of each path and the position of the leaf from left to right, and `leaf_at` (leaves,), the leaf at each
     position.
     """
 
-    index: Tensor
-    sign: Tensor
-    tree: Tensor
+    structure_index: Tensor
+    structure_sign: Tensor
+    structure_children: Tensor
     leaf: Tensor
     leaf_word: Tensor
     near_words: Tensor
     near_subtrees: Tensor
     near_turns: Tensor
+    words_below: Tensor
     length: Tensor
     place: Tensor
     leaf_at: Tensor
@@ -187,15 +198,13 @@ class TreeSoftmax(OutputLayer):
         self._single = leaf_VM.shape[1] == 1  # a word is a leaf with the same id
         near = huffman.near_root(children, descend.NEAR_NODES)
         self.first_near = near.first
-        for name in ("index", "sign"):
-            self.register_buffer(name, torch.from_numpy(spec.structure[name]))
         for name, array in (
-            ("tree", children),
             ("leaf", leaf_VM),
             ("leaf_word", leaf_word),
             ("near_words", near.words),
             ("near_subtrees", near.subtrees),
             ("near_turns", near.turns),
+            ("words_below", _words_below(spec.structure["index"], spec.structure["sign"], len(children))),
         ):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
         self._depth = 0
@@ -220,7 +229,7 @@ class TreeSoftmax(OutputLayer):
             _MANY_PAIRS,
         )
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if self._single:
             return self._leaf_nll(self._with_one(hidden_ND), targets_N)
         # Each code of a target is a separate path with the same hidden vector.
@@ -236,12 +245,14 @@ class TreeSoftmax(OutputLayer):
         if form == KERNELS:
             from vocabench.impls.on_torch.triton import tree_kernels  # imports Triton, which may not be installed
 
-            paths = leaf_N, self.index, self.sign, self.length, self.place
+            paths = leaf_N, self.structure_index, self.structure_sign, self.length, self.place
             return tree_kernels.path_nll(hidden_ND, self.node_weight, *paths, shared)
         if form == CPP:
-            token_paths = Paths(*(buffer[leaf_N].int() for buffer in (self.index, self.sign, self.place)))
+            token_paths = Paths(
+                *(buffer[leaf_N].int() for buffer in (self.structure_index, self.structure_sign, self.place))
+            )
             return path_losses.path_nll(hidden_ND, self.node_weight, token_paths, self.row_sparse)
-        path = self.index[leaf_N], self.sign[leaf_N]
+        path = self.structure_index[leaf_N], self.structure_sign[leaf_N]
         return _PathNll.apply(hidden_ND, self.node_weight, *path, shared, form, self.row_sparse)  # type: ignore[return-value]
 
     @property
@@ -263,23 +274,35 @@ class TreeSoftmax(OutputLayer):
         near_H = torch.arange(nodes - _shared(nodes), nodes, device=targets_N.device)
         leaf_NM = self.leaf[targets_N]
         leaf_P = leaf_NM[leaf_NM >= 0]
-        on_path_P = self.index[leaf_P][self.sign[leaf_P] != 0]
+        on_path_P = self.structure_index[leaf_P][self.structure_sign[leaf_P] != 0]
         return {"node_weight": torch.cat([on_path_P, near_H])}
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_leaf_NF = self._leaf_log_probs(self._with_one(hidden_ND))
         if self._single:
             return log_leaf_NF
         log_code_NVM = log_leaf_NF[:, self.leaf.clamp(min=0)].masked_fill_(self.leaf < 0, -torch.inf)
         return torch.logsumexp(log_code_NVM, dim=2)
 
+    def _mean_log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N,) means of log p: each turn of a node counts for the words below it, so no path is walked."""
+        if not self._single:
+            return super()._mean_log_probs(hidden_ND)
+
+        def of_block(hidden_BD: Tensor) -> Tensor:
+            scores_BM = at_least_float32(products.linear(hidden_BD, self.node_weight))
+            left_BM = F.logsigmoid(scores_BM)
+            below_2M = self.words_below.to(left_BM.dtype) / self.spec.vocab
+            return left_BM @ below_2M.sum(dim=0) - scores_BM @ below_2M[1]
+
+        return objectives.in_blocks(of_block, self.spec.vocab, self._cast(hidden_ND))
+
     def _leaf_log_probs(self, hidden_ND: Tensor) -> Tensor:
         scores_MN = at_least_float32(products.linear(self.node_weight, hidden_ND.to(self.node_weight.dtype)))
         levels = [self.get_buffer(f"level{number}") for number in range(self._depth)]
         return _LeafLogProbs.apply(scores_MN, levels).T  # type: ignore[union-attr]
 
-    @torch.no_grad()
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of inner nodes scored.
 
         All nodes are scored if words have several codes: then no prefix bounds a word.
@@ -287,14 +310,14 @@ class TreeSoftmax(OutputLayer):
         near = (self.first_near, self.near_words, self.near_subtrees, self.near_turns)
         try:
             if self._single and self._form_taken == CPP:
-                return cpp_kernels.likeliest_leaves(self._cast(hidden_ND), self.node_weight, self.tree, k)
+                return cpp_kernels.likeliest_leaves(self._cast(hidden_ND), self.node_weight, self.structure_children, k)
             if self._single and self._at_once(len(hidden_ND)):
                 return self._best_of_all(hidden_ND, k)
             if self._single:
-                return descend.search(self._cast(hidden_ND), self.node_weight, self.tree, *near, k)
+                return descend.search(self._cast(hidden_ND), self.node_weight, self.structure_children, *near, k)
         except descend.TooMany:
             pass
-        return super().search(hidden_ND, k)
+        return super()._search(hidden_ND, k)
 
     def _at_once(self, rows: int) -> bool:
         """Return whether a GPU scores all leaves in less time than it takes to launch a search by bounds."""
@@ -308,26 +331,28 @@ class TreeSoftmax(OutputLayer):
         from vocabench.impls.on_torch.triton import tree_kernels  # imports Triton, which may not be installed
 
         scores_MN = products.linear(self.node_weight, self._cast(hidden_ND))
-        paths = self.index, self.sign, self.length, self.leaf_at
+        paths = self.structure_index, self.structure_sign, self.length, self.leaf_at
         best = best_columns(tree_kernels.log_leaves(scores_MN, *paths), self.leaf_at, k)
         return *best, torch.ones(len(hidden_ND), device=hidden_ND.device)
 
-    @torch.no_grad()
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level.
 
         The result is exact if words have several codes.
         """
         if not self._single:
-            return self.topk(hidden_ND, k)
+            return self._search(hidden_ND, k)[:2]
         if self._form_taken == CPP:
-            return cpp_kernels.leaves_of_beam(self._cast(hidden_ND), self.node_weight, self.tree, k, width)[:2]
-        return descend.beam(self._cast(hidden_ND), self.node_weight, self.tree, k, width)
+            return cpp_kernels.leaves_of_beam(
+                self._cast(hidden_ND), self.node_weight, self.structure_children, k, width
+            )[:2]
+        return descend.beam(self._cast(hidden_ND), self.node_weight, self.structure_children, k, width)
 
-    @torch.no_grad()
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words, drawn with one uniform for each turn."""
-        return self.leaf_word[descend.sample(self._cast(hidden_ND), self.node_weight, self.tree, uniforms_NU)]
+        return self.leaf_word[
+            descend.sample(self._cast(hidden_ND), self.node_weight, self.structure_children, uniforms_NU)
+        ]
 
     def _with_one(self, hidden_ND: Tensor) -> Tensor:
         return F.pad(hidden_ND, (0, 1), value=1.0) if self._biased else hidden_ND

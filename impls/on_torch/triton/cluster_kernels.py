@@ -17,7 +17,8 @@ import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from vocabench.impls.on_torch.ops.once import once_differentiable
 
 # The fastest sizes on an H200 for 44,000 and 256,000 words of width 512, in bfloat16 and TF32, among 16 to 32 tokens,
 # 16 to 128 words, 1 to 8 blocks and 4 to 8 warps. A cluster has a dozen tokens or fewer.

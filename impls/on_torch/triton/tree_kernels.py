@@ -18,7 +18,8 @@ import torch
 import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from vocabench.impls.on_torch.ops.once import once_differentiable
 
 _STEPS = 16  # steps of a path that are read at a time: the least a matrix unit takes, and the whole path of most words
 _TOKENS = 16  # tokens below a node that are read at a time

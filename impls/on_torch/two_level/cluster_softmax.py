@@ -21,13 +21,13 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import CPU, Form, kind_of, on_device
-from vocabench.impls.on_torch.layer import at_least_float32
 from vocabench.impls.on_torch.ops import cpp_kernels, products
+from vocabench.impls.on_torch.ops.once import once_differentiable
+from vocabench.impls.on_torch.tensors import at_least_float32
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.triton.availability import KERNELS
 from vocabench.impls.on_torch.two_level.words import WordRows, empty_slots

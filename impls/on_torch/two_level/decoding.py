@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from vocabench.impls.cpp import CPP
-from vocabench.impls.on_torch.layer import draw
 from vocabench.impls.on_torch.ops import cpp_kernels
 from vocabench.impls.on_torch.ops.topk import best, best_columns, best_of_pairs
+from vocabench.impls.on_torch.tensors import draw
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.two_level import cluster_softmax
 from vocabench.impls.on_torch.two_level.words import InCluster, WordsByCluster

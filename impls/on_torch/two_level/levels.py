@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vocabench.impls.forms import Form
-from vocabench.impls.on_torch.layer import Tensors
 from vocabench.impls.on_torch.ops.topk import best
+from vocabench.impls.on_torch.tensors import Tensors
 from vocabench.impls.on_torch.two_level import cluster_softmax, decoding
 from vocabench.impls.on_torch.two_level.decoding import followed
 from vocabench.impls.on_torch.two_level.words import WordRows, WordsByCluster

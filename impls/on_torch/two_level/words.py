@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from vocabench.impls.forms import Form
-from vocabench.impls.on_torch.layer import at_least_float32
 from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.tensors import at_least_float32
 
 _outside_inference_mode = torch.inference_mode(False)  # for cached tensors that training reads too
 

@@ -1,0 +1,47 @@
+"""Losses with label smoothing, z-loss and capped logits, and entropies, without an (N, V) array.
+
+Where all log-probabilities or logits are needed, they are computed for some tokens at a time, and again in the backward
+pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from vocabench.impls.calls import Objective
+
+_AT_ONCE = 2**24  # log-probabilities that are computed at a time
+
+
+def in_blocks(compute: Callable[..., Tensor], vocab: int, *by_token: Tensor) -> Tensor:
+    """Return `compute` of all tokens, from blocks of tokens whose (B, V) arrays are not kept for the backward pass."""
+    width = max(1, _AT_ONCE // vocab)
+    if len(by_token[0]) <= width:
+        return compute(*by_token)
+    blocks = zip(*(array.split(width) for array in by_token), strict=True)
+    if not torch.is_grad_enabled():
+        return torch.cat([compute(*block) for block in blocks])
+    parts = [checkpoint(compute, *block, use_reentrant=False, preserve_rng_state=False) for block in blocks]
+    return torch.cat(parts)  # type: ignore[arg-type]
+
+
+def entropy(log_probs_NV: Tensor) -> Tensor:
+    """Return the (N,) entropies in nats."""
+    return -(log_probs_NV.exp() * log_probs_NV).sum(dim=1)
+
+
+def capped(logits_NV: Tensor, softcap: float) -> Tensor:
+    return softcap * torch.tanh(logits_NV / softcap)
+
+
+def losses_of_logits(logits_NV: Tensor, targets_N: Tensor, objective: Objective) -> Tensor:
+    """Return the (N,) losses from logits that have been capped."""
+    log_sum_N, target_N = logits_NV.logsumexp(dim=1), logits_NV.gather(1, targets_N[:, None])[:, 0]
+    losses_N = log_sum_N - target_N
+    if objective.label_smoothing:
+        losses_N = losses_N + objective.label_smoothing * (target_N - logits_NV.mean(dim=1))
+    return losses_N + objective.z_loss * log_sum_N.square() if objective.z_loss else losses_N

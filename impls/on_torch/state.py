@@ -1,0 +1,90 @@
+"""The structure of a layer, which gives its parameters their meaning, in its state and after moves and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vocabench.impls.spec import LayerSpec
+
+_DIGEST = "structure_digest"
+
+
+class Structured(nn.Module):
+    """A module whose state holds the structure of its specification, and whose other buffers follow from it.
+
+    Buffers: `structure_digest` (32,) uint8, and `structure_<name>` for each array of `spec.structure`, all persistent.
+    Integers keep their dtype in every cast, and so do floating-point buffers: they hold constants.
+
+    Loading refuses a state whose digest is another one, strict or not: its parameters have another meaning.
+    """
+
+    structure_digest: Tensor
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        digest = torch.frombuffer(bytearray(spec.structure_digest), dtype=torch.uint8)
+        self.register_buffer(_DIGEST, digest)
+        for name, array in spec.structure.items():
+            kept = array if array.dtype.kind in "iu" else array.astype(np.float32)  # not every device has float64
+            self.register_buffer(f"structure_{name}", torch.from_numpy(np.array(kept)))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Structured:
+        before = dict(self._buffers)
+        was_empty = self.structure_digest.is_meta
+        super()._apply(fn, recurse)
+        if was_empty and not self.structure_digest.is_meta:
+            self._restore_buffers()
+            return self
+        for name, buffer in before.items():
+            after = self._buffers[name]
+            if buffer is not None and after is not None and after.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(after.device)
+        return self
+
+    @torch.no_grad()
+    def _restore_buffers(self) -> None:
+        """Give the buffers their values, after `to_empty` has allocated them without any."""
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            values = dict(type(self)(self.spec).named_buffers())
+        for name, buffer in self.named_buffers():
+            buffer.copy_(values[name])
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        refusal = self._refusal(state_dict.get(prefix + _DIGEST))
+        if refusal:
+            error_msgs.append(refusal)
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def _refusal(self, digest: Tensor | None) -> str | None:
+        """Return why a state with this digest is refused, or None."""
+        method = self.spec.method
+        if digest is None:
+            return f"state of {method} has no structure_digest: allowed: a state that this version of Vocabench saved"
+        if self._adopts_structure() or digest.is_meta or bytes(digest.tolist()) == self.spec.structure_digest:
+            return None
+        return (
+            f"state of {method} has structure_digest={bytes(digest.tolist()).hex()[:16]}...: allowed: "
+            f"{self.spec.structure_digest.hex()[:16]}..., that of a layer with the same counts, options and seed"
+        )
+
+    def _adopts_structure(self) -> bool:
+        """Return whether the layer takes over the structure of a state that it loads."""
+        return False
