@@ -30,8 +30,9 @@ __all__ = ["layer"]
 def layer(
     method: str,
     *,
-    counts: ArrayLike,
+    counts: ArrayLike | None = None,
     dim: int,
+    vocab: int | None = None,
     seed: int = 0,
     dtype: DTypeLike | None = None,
     device: Any = None,
@@ -41,8 +42,9 @@ def layer(
 
     Args:
         method: One of `vocabench.methods("jax")`.
-        counts: (V,) integers: how often each word id occurs in the training text.
+        counts: (V,) integers: how often each word id occurs in the training text. Some methods do not need them.
         dim: Width D of the hidden vectors.
+        vocab: Size of the vocabulary, instead of `counts`, for methods that do not need them.
         seed: Seed of random structure.
         dtype: Precision of the parameters: float32 (the default), float64 or bfloat16.
         device: A `jax.Device` for which the layer is computed; JAX's default backend if None.
@@ -52,4 +54,4 @@ def layer(
         ValueError: An argument is invalid. The message names it, its value and what is allowed.
     """
     kind = "float32" if dtype is None else jnp.dtype(dtype).name
-    return native(layers.spec(method, counts=counts, dim=dim, seed=seed, dtype=kind, **options), device)
+    return native(layers.spec(method, counts=counts, dim=dim, vocab=vocab, seed=seed, dtype=kind, **options), device)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from numpy.typing import NDArray
 
+from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, put, to_numpy
-from vocabench.impls.on_jax.layer import Reach, Tree, wide
+from vocabench.impls.on_jax.hooks import Reach
 from vocabench.impls.on_jax.memory import called
 from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.ops import sparse_rows
+from vocabench.impls.on_jax.ops.arrays import Tree, wide
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.spec import Arrays, LayerSpec
@@ -27,14 +30,15 @@ class JaxLayer(Layer):
         super().__init__(spec)
         self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
         self.native = layer = native(spec, device)
-        self._nll_of = jax.jit(layer.nll)
-        # Compiled once where the two are the same function.
-        self._losses_of = jax.jit(layer.losses) if spec.definition.train_only_loss else self._nll_of
-        self._grads_of = jax.jit(jax.value_and_grad(layer.loss, argnums=(0, 2)))
-        self._log_probs_of = jax.jit(layer.log_probs)
+        objective = Objective._fields
+        self._target_log_probs_of = jax.jit(layer.target_log_probs)
+        self._loss_of = jax.jit(layer.loss, static_argnames=objective)
+        self._grads_of = jax.jit(jax.value_and_grad(layer.loss, argnums=(0, 2)), static_argnames=objective)
+        self._log_probs_of = jax.jit(layer.log_probs, static_argnames="softcap")
+        self._entropy_of = jax.jit(layer.entropy)
         self._search_of = jax.jit(layer.search, static_argnums=3)
         self._beam_of = jax.jit(layer.beam, static_argnums=(3, 4))
-        self._sample_of = jax.jit(layer.sample)
+        self._sample_of = jax.jit(layer.sample, static_argnums=(4, 5, 6))
         with precision(spec.dtype), jax.default_device(device):
             self._structure = jax.device_put(layer.structure(), device)
         self._held: Tree = {}
@@ -64,28 +68,53 @@ class JaxLayer(Layer):
         dtypes = [self.dtype, jnp.int32]
         return [put(array, dtype, self.device) for array, dtype in zip(arrays, dtypes, strict=False)]
 
-    def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
+    def _loss(
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
+    ) -> float:
+        plain = objective is PLAIN and token_weight_N is None
+        if plain and not self.spec.definition.train_only_loss:  # compiled once for both
+            return -float(self._target_log_probs(hidden_ND, targets_N).mean())
         with precision(self.spec.dtype):
-            inputs, ids = self._on_device(hidden_ND, targets_N), extra_on(self.device, extra)
-            return float(self._losses_of(self._params, self._structure, *inputs, **ids).mean())
+            inputs, options = self._on_device(hidden_ND, targets_N), self._options(objective, token_weight_N, extra)
+            return float(self._loss_of(self._params, self._structure, *inputs, **options))
+
+    def _options(self, objective: Objective, token_weight_N: NDArray | None, extra: Arrays) -> dict[str, Any]:
+        """Return the keywords of the native loss."""
+        weight = {} if token_weight_N is None else {"token_weight": put(token_weight_N, wide(self.dtype), self.device)}
+        return {**objective._asdict(), **weight, **extra_on(self.device, extra)}
 
     def _loss_and_grads(
-        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
     ) -> tuple[float, NDArray, Arrays]:
         with precision(self.spec.dtype):
-            inputs, ids = self._on_device(hidden_ND, targets_N), extra_on(self.device, extra)
-            loss, (grads, dhidden_ND) = self._grads_of(self._params, self._structure, *inputs, **ids)
+            inputs, options = self._on_device(hidden_ND, targets_N), self._options(objective, token_weight_N, extra)
+            loss, (grads, dhidden_ND) = self._grads_of(self._params, self._structure, *inputs, **options)
             canonical = self.native.to_canonical(self._structure, grads)
             return float(loss), to_numpy(dhidden_ND), {name: to_numpy(grad) for name, grad in canonical.items()}
 
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
+    def _log_probs(self, hidden_ND: NDArray, softcap: float | None = None) -> NDArray:
         with precision(self.spec.dtype):
-            return to_numpy(self._log_probs_of(self._params, self._structure, *self._on_device(hidden_ND)))
+            arguments = self._params, self._structure, *self._on_device(hidden_ND)
+            return to_numpy(self._log_probs_of(*arguments, softcap=softcap))
+
+    def _entropy(self, hidden_ND: NDArray) -> NDArray:
+        with precision(self.spec.dtype):
+            return to_numpy(self._entropy_of(self._params, self._structure, *self._on_device(hidden_ND)))
 
     def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
         with precision(self.spec.dtype):
             inputs = self._on_device(hidden_ND, targets_N)
-            return -to_numpy(self._nll_of(self._params, self._structure, *inputs))
+            return to_numpy(self._target_log_probs_of(self._params, self._structure, *inputs))
 
     def _topk(self, hidden_ND: NDArray, k: int) -> tuple[NDArray, NDArray]:
         with precision(self.spec.dtype):
@@ -101,10 +130,10 @@ class JaxLayer(Layer):
             values, ids = self._beam_of(self._params, self._structure, *self._on_device(hidden_ND), k, width)
             return to_numpy(values), to_numpy(ids)
 
-    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray, sampling: Sampling = ALL_WORDS) -> NDArray:
         with precision(self.spec.dtype):
             hidden, uniforms = *self._on_device(hidden_ND), self._uniforms(uniforms_NU)
-            return to_numpy(self._sample_of(self._params, self._structure, hidden, uniforms))
+            return to_numpy(self._sample_of(self._params, self._structure, hidden, uniforms, *sampling))
 
     def _uniforms(self, uniforms_NU: NDArray) -> jax.Array:
         return put(uniforms_NU, wide(self.dtype), self.device)
@@ -135,7 +164,7 @@ class JaxLayer(Layer):
     def _prepare_step(
         self, hidden: jax.Array, targets: jax.Array, extra: Tree, optimizer: Optimizer
     ) -> Callable[[], object]:
-        gradient = jax.grad(self.native.loss, argnums=(0, 2))
+        gradient = jax.grad(self.native.loss_of_reach, argnums=(0, 2))
 
         def step(
             params: Tree, state: optimizers.State, structure: Tree, hidden: jax.Array, targets: jax.Array, extra: Tree
@@ -145,7 +174,7 @@ class JaxLayer(Layer):
                 reach = self.native.reach(structure, targets, **extra)
                 params, state = optimizers.make_up(optimizer, params, state, reach.rows)
             tables = sparse_rows.tables(params, reach.rows)
-            grads, dhidden = gradient(tables, reach.structure, hidden, reach.targets_N, **reach.extra)
+            grads, dhidden = gradient(tables, reach, hidden)
             return *optimizers.update(optimizer, params, grads, state, rows=reach.rows), dhidden
 
         compiled = jax.jit(step, donate_argnums=(0, 1))

@@ -10,271 +10,314 @@ converts it back. `structure` holds arrays that are traced like the parameters, 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Hashable
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from functools import lru_cache
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls import cpp
-from vocabench.impls.forms import Form, on_device
-from vocabench.impls.on_jax.device import JAX_DTYPES, Device, precision, put
-from vocabench.impls.spec import LayerSpec
-from vocabench.impls.structures.statistics import BatchWeights
+from vocabench.impls import calls
+from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_jax import inputs, objectives, sampling
+from vocabench.impls.on_jax.hooks import Hooks
+from vocabench.impls.on_jax.inputs import Targets
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
 
-Array = jax.Array
-Tree = dict[str, Array]
 Reduction = Literal["mean", "sum", "none"]
 
 
-class Reach(NamedTuple):
-    """A batch whose loss reads few rows of a layer, expressed as a batch of a layer that has only these rows.
+class OutputLayer(Hooks):
+    """Base of the native layers: the public calls, which check their arguments and flatten leading axes."""
 
-    Attributes:
-        rows: Lists (U,) of row numbers, as in `sparse_rows`, by the name of the parameter.
-        structure: Structure of the layer that has only these rows.
-        targets_N: Targets in that layer.
-        extra: Random inputs of the loss in that layer.
-    """
-
-    rows: Tree
-    structure: Tree
-    targets_N: Array
-    extra: dict[str, Any]
-
-
-class OutputLayer(ABC):
-    """Base of the native layers. A layer holds sizes and options, and no array that is trained or moved to a device.
-
-    Layers of equal specifications and forms are equal and have the same hash, so that a layer can be a static argument
-    of a compiled function.
-
-    Attributes:
-        FORMS: The forms that a layer of this class can have, in order of preference for each kind of device.
-        FEW_ROWS: The names of parameters whose rows are few in the loss of a batch.
-    """
-
-    FORMS: ClassVar[tuple[Form, ...]] = ()
-    FEW_ROWS: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, spec: LayerSpec) -> None:
-        self.spec = spec
-        forms = self.forms(spec)
-        # The device is not known yet: without a request, the form suits JAX's default backend.
-        self.form = spec.form_of(forms if spec.form else on_device(forms, jax.default_backend()))
-
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
-        """Return the forms that a layer of this spec has, in order of preference for each kind of device."""
-        return cls.FORMS
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OutputLayer) and (self is other or self._key == other._key)
-
-    @cached_property
-    def _key(self) -> tuple[Hashable, ...]:
-        """Everything that determines what the layer computes and how."""
-        return type(self), self.spec, self.form
-
-    def init(self, seed: int | None = None, device: Device | None = None) -> tuple[Tree, Tree]:
-        """Create the initial parameters, in the layer's own layout and dtype, and the structure.
-
-        Args:
-            seed: Seed of the initial parameters; the specification's seed if None. The structure does not depend on it.
-            device: Where the arrays are placed; JAX's default device if None.
-
-        Returns:
-            The parameters and the structure.
-        """
-        spec = self.spec if seed is None else replace(self.spec, seed=seed)
-        with precision(spec.dtype), nullcontext() if device is None else jax.default_device(device):
-            structure = jax.device_put(self.structure(), device)
-            canonical = spec.initial_parameters()
-            params = {name: put(value, JAX_DTYPES[spec.dtype], device) for name, value in canonical.items()}
-            return self.from_canonical(structure, params), structure
-
-    def structure(self) -> Tree:
-        """Return the arrays that the functions read besides the parameters."""
-        return {}
-
+    # Public calls.
     def loss(
         self,
         params: Tree,
         structure: Tree,
-        hidden_ND: Array,
-        targets_N: Array,
+        hidden: Array,
+        targets: Array,
         *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        token_weight: Array | None = None,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        key: Array | None = None,
         **extra: Array,
     ) -> Array:
         """Compute the training loss: the negative log-likelihood in nats, or another loss of the method.
 
-        Args:
-            params: Parameters in the layer's own layout.
-            structure: Arrays of `structure`.
-            hidden_ND: (N, D), any floating dtype; logits and sums are at least float32.
-            targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient
-                and does not count in the mean. The mean over padding alone is 0.
-            ignore_index: The target that marks padding.
-            reduction: "mean" over the tokens, "sum", or "none" for (N,).
-            **extra: Random inputs of the loss, as named by `Definition.extra`; most methods have none.
-        """
-        real_N = targets_N != ignore_index
-        inside_N = jnp.where(real_N, targets_N, 0)
-        if reduction == "none":
-            return jnp.where(real_N, self.losses(params, structure, hidden_ND, inside_N, **extra), 0)
-        count = 1 if reduction == "sum" else jnp.maximum(real_N.sum(), 1)
-        return self.reduced(params, structure, hidden_ND, inside_N, real_N, count, **extra)
+        A target outside the vocabulary is refused where the host can read it: outside of traced functions, on a CPU.
+        Elsewhere its loss is NaN.
 
-    def reduced(
+        Args:
+            params: Parameters in the layer's own layout, in any floating dtype.
+            structure: Arrays of `structure`.
+            hidden: (..., D), any floating dtype; logits and sums are at least float32.
+            targets: (...) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient
+                and does not count in the mean, whatever `hidden` holds there. The mean over padding alone is 0.
+            ignore_index: The target that marks padding.
+            reduction: "mean" over the tokens, "sum", or "none" for (...).
+            label_smoothing: Share of the uniform distribution in the target distribution (Szegedy et al. 2016).
+            token_weight: (...) weights of the losses; the mean is divided by their sum, and is 0 if that is 0.
+            z_loss: Coefficient of the squared log-sum-exp of the logits (de Brébisson and Vincent 2016).
+            softcap: Replaces the logits by `softcap * tanh(logits / softcap)` (Gemma Team 2024).
+            key: Draws the random inputs that `extra` leaves out.
+            **extra: Random inputs of the loss, as named by `Definition.extra`; most methods have none.
+
+        Returns:
+            At least float32.
+
+        Raises:
+            BadInput: An argument has the wrong shape, dtype or value, or the method does not define it.
+            TypeError: `extra` has a name that the loss does not take.
+        """
+        layer, kind = self._in_dtype_of(params)
+        hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
+        calls.check_reduction(reduction)
+        if not inputs.is_traced_integer(ignore_index):
+            calls.check_ignore_index(ignore_index)
+        batch = inputs.read_targets(targets, leading, self.spec.vocab, ignore_index)
+        objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
+        weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
+        extra = self._checked_extra(extra, key)
+        if not len(hidden_ND):
+            return jnp.zeros(leading if reduction == "none" else (), kind)
+        hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
+        rest = layer, params, structure, hidden_ND, batch
+        if objective is PLAIN and weight_N is None and reduction != "none":
+            return _plain_total(*rest, mean=reduction == "mean", **extra).astype(kind)
+        losses_N = layer._objective_losses(params, structure, hidden_ND, batch.words_N, objective, **extra)
+        losses_N = _masked(losses_N, batch).astype(kind)
+        if weight_N is None:
+            share_N = jnp.ones(len(losses_N), kind) if batch.real_N is None else batch.real_N.astype(kind)
+            weighted_N = losses_N
+        else:
+            share_N = weight_N.astype(kind) if batch.real_N is None else jnp.where(batch.real_N, weight_N, 0)
+            weighted_N = losses_N * share_N
+        if reduction == "none":
+            return weighted_N.reshape(leading)
+        if reduction == "sum":
+            return weighted_N.sum()
+        total = share_N.sum()
+        return weighted_N.sum() / jnp.where(total == 0, 1, total).astype(kind)
+
+    def log_probs(self, params: Tree, structure: Tree, hidden: Array, *, softcap: float | None = None) -> Array:
+        """Return the (..., V) normalized log-probabilities of the whole vocabulary, at least in float32."""
+        layer, kind = self._in_dtype_of(params)
+        hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        if not len(hidden_ND):
+            return jnp.zeros((*leading, self.spec.vocab), kind)
+        log_probs_NV = layer._capped_log_probs(params, structure, hidden_ND, softcap)
+        return log_probs_NV.astype(kind).reshape(*leading, self.spec.vocab)
+
+    def target_log_probs(
+        self, params: Tree, structure: Tree, hidden: Array, targets: Array, *, softcap: float | None = None
+    ) -> Array:
+        """Return the (...) exact log-probabilities of the targets, which are words and not padding."""
+        layer, kind = self._in_dtype_of(params)
+        hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
+        batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
+        objective = Objective(softcap=calls.check_softcap(self.spec.definition, softcap))
+        if not len(hidden_ND):
+            return jnp.zeros(leading, kind)
+        arguments = params, structure, hidden_ND, batch.words_N
+        nll_N = layer._nll(*arguments) if objective.softcap is None else layer._objective_losses(*arguments, objective)
+        return -_masked(nll_N, batch).astype(kind).reshape(leading)
+
+    def nll_parts(self, params: Tree, structure: Tree, hidden: Array, targets: Array) -> tuple[Array, ...]:
+        """Return (...) summands of the negative log-likelihood, which are reported on their own, the highest first."""
+        layer, kind = self._in_dtype_of(params)
+        hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
+        batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
+        if not len(hidden_ND):
+            return (jnp.zeros(leading, kind),)
+        parts = layer._nll_parts(params, structure, hidden_ND, batch.words_N)
+        return tuple(_masked(part_N, batch).astype(kind).reshape(leading) for part_N in parts)
+
+    def entropy(self, params: Tree, structure: Tree, hidden: Array, *, softcap: float | None = None) -> Array:
+        """Return the (...) entropies of the distributions in nats; differentiable, without an (N, V) array."""
+        layer, kind = self._in_dtype_of(params)
+        hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        if not len(hidden_ND):
+            return jnp.zeros(leading, kind)
+
+        def of_block(hidden_BD: Array) -> Array:
+            return objectives.entropy(layer._capped_log_probs(params, structure, hidden_BD, softcap))
+
+        return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND).astype(kind).reshape(leading)
+
+    def topk(
+        self, params: Tree, structure: Tree, hidden: Array, k: int, *, softcap: float | None = None
+    ) -> tuple[Array, Array]:
+        """Return the values and ids (..., K) of the k likeliest words: exact, best first, ties by lower id."""
+        layer, kind = self._in_dtype_of(params)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        values, ids, _ = self.search(params, structure, hidden, k)
+        if softcap is None or not ids.size:
+            return values, ids
+        hidden_ND, _ = inputs.flat_hidden(hidden, self.spec.dim)
+
+        def of_block(hidden_BD: Array, ids_BK: Array) -> Array:
+            log_probs_BV = layer._capped_log_probs(params, structure, hidden_BD, softcap)
+            return jnp.take_along_axis(log_probs_BV, ids_BK, axis=1)
+
+        values_NK = objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, ids.reshape(-1, k))
+        return values_NK.astype(kind).reshape(ids.shape), ids
+
+    def search(self, params: Tree, structure: Tree, hidden: Array, k: int) -> tuple[Array, Array, Array]:
+        """Return `topk` and (...) the share of clusters or nodes that were expanded; 1 in a layer without bounds."""
+        layer, kind = self._in_dtype_of(params)
+        hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
+        k = calls.check_count("k", k, self.spec.vocab)
+        if not len(hidden_ND):
+            return *_nothing_found(leading, k, kind), jnp.zeros(leading, jnp.float32)
+        values_NK, ids_NK, share_N = layer._search(params, structure, hidden_ND, k)
+        shape = (*leading, k)
+        return values_NK.astype(kind).reshape(shape), ids_NK.reshape(shape), share_N.reshape(leading)
+
+    def beam(self, params: Tree, structure: Tree, hidden: Array, k: int, width: int) -> tuple[Array, Array]:
+        """Return the values and ids (..., K) of k likely words of the `width` likeliest clusters or prefixes.
+
+        The result is not exact in a layer of several levels. The width is from k to V.
+        """
+        layer, kind = self._in_dtype_of(params)
+        hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
+        k = calls.check_count("k", k, self.spec.vocab)
+        width = calls.check_count("width", width, self.spec.vocab, lowest=k)
+        if not len(hidden_ND):
+            return _nothing_found(leading, k, kind)
+        values_NK, ids_NK = layer._beam(params, structure, hidden_ND, k, width)
+        return values_NK.astype(kind).reshape(*leading, k), ids_NK.reshape(*leading, k)
+
+    def sample(
         self,
         params: Tree,
         structure: Tree,
-        hidden_ND: Array,
-        targets_N: Array,
-        real_N: Array,
-        count: Array | int,
-        **extra: Array,
+        hidden: Array,
+        uniforms: Array | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        *,
+        key: Array | None = None,
+        softcap: float | None = None,
     ) -> Array:
-        """Return the sum of the losses without padding, over `count`. Layers override it if there is a shorter way."""
-        return jnp.where(real_N, self.losses(params, structure, hidden_ND, targets_N, **extra), 0).sum() / count
+        """Draw (...) words exactly from the distribution, or from what the options leave of it.
 
-    def losses(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, **extra: Array) -> Array:
-        """Return the (N,) losses that training minimizes."""
-        return self.nll(params, structure, hidden_ND, targets_N)
-
-    def reach(self, structure: Tree, targets_N: Array, **extra: Array) -> Reach:
-        """Return the rows of `FEW_ROWS` that the loss of these targets reads. No target may be `ignore_index`."""
-        return Reach({}, structure, targets_N, extra)
-
-    @abstractmethod
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
-        """Return the (N,) negative log-likelihoods, differentiable with respect to `params` and `hidden_ND`."""
-
-    def nll_parts(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, ...]:
-        """Return (N,) summands of `nll`: one for each level that is reported on its own, the highest first."""
-        return (self.nll(params, structure, hidden_ND, targets_N),)
-
-    @property
-    def reorganizes(self) -> bool:
-        """Whether training moves words to other clusters, as SOHSM does."""
-        return False
-
-    def blank_statistics(self) -> Array | None:
-        """Return the statistics before the first batch, in a layer that reorganizes; None in any other."""
-        return None
-
-    def observed_loss(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
-        """Return the mean loss, and (N, C) log P(c | h) for `observe`, in a layer that reorganizes."""
-        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
-
-    def observe(self, statistics_VC: Array, log_cluster_NC: Array, weights: BatchWeights) -> Array:
-        """Return the statistics after one more batch, in a layer that reorganizes."""
-        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
-
-    def reorganized(
-        self, structure: Tree, statistics_VC: Array, rng: np.random.Generator
-    ) -> tuple[Tree, NDArray[np.int64], NDArray[np.int64]]:
-        """Return a new structure and the cluster of each word (V,) before and after, in a layer that reorganizes."""
-        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
-
-    def moved(self, tree: Tree, before: Tree, after: Tree) -> Tree:
-        """Convert parameters, or an optimizer's slots, from the layout of one structure to that of another."""
-        return self.from_canonical(after, self.to_canonical(before, tree))
-
-    @abstractmethod
-    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        """Return the (N, V) normalized log-probabilities of the whole vocabulary."""
-
-    def topk(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array]:
-        """Return the values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
-        return self.search(params, structure, hidden_ND, k)[:2]
-
-    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
-        """Return `topk` and (N,) the share of clusters or nodes that were expanded; 1 in a layer without bounds."""
-        values_NK, ids_NK = jax.lax.top_k(self.log_probs(params, structure, hidden_ND), k)  # ties by lower id
-        return values_NK, ids_NK, jnp.ones(len(hidden_ND), jnp.float32)
-
-    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
-        """Return the values and ids (N, K) of k likely words of the `width` likeliest clusters or prefixes.
-
-        The result is not exact in a layer of several levels.
+        Args:
+            params: Parameters.
+            structure: Structure.
+            hidden: (..., D).
+            uniforms: (..., U) numbers in [0, 1), with U = `spec.draws`, as `Layer.sample` describes; drawn from `key`
+                if None. With options, the first of them takes the first word whose cumulative probability exceeds it:
+                in the order of ids, or from the likeliest word on with `top_k` or `top_p`.
+            temperature: Divides the log-probabilities, which are then normalized again.
+            top_k: Keeps this many of the likeliest words.
+            top_p: Of these, keeps the fewest likeliest words whose probabilities sum to at least this (Holtzman et al.
+                2020).
+            key: A key of `jax.random`, needed where `uniforms` is left out.
+            softcap: As in `loss`.
         """
-        return self.topk(params, structure, hidden_ND, k)
+        layer, kind = self._in_dtype_of(params)
+        hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
+        options = calls.check_sampling(temperature, top_k, top_p, self.spec.vocab)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        if uniforms is not None:
+            uniforms_NU = inputs.check_uniforms(uniforms, leading, self.spec.draws)
+        elif key is not None:
+            uniforms_NU = jax.random.uniform(key, (len(hidden_ND), self.spec.draws), kind)
+        else:
+            raise BadInput("uniforms=None and key=None: allowed: one of the two")
+        if not len(hidden_ND):
+            return jnp.zeros(leading, jnp.int32)
+        if options is ALL_WORDS and softcap is None:
+            return layer._sample(params, structure, hidden_ND, uniforms_NU).reshape(leading)
+        if options.top_k is not None:
+            best = layer.topk(params, structure, hidden_ND, options.top_k, softcap=softcap)
+            return sampling.of_best(*best, uniforms_NU[:, 0], options).reshape(leading)
 
-    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
-        """Draw (N,) words exactly from the distribution, with the uniform numbers that `Layer.sample` describes."""
-        return draw(jnp.exp(self.log_probs(params, structure, hidden_ND)), uniforms_NU[:, 0])
+        def of_block(hidden_BD: Array, uniforms_B: Array) -> Array:
+            log_probs_BV = layer._capped_log_probs(params, structure, hidden_BD, softcap)
+            return sampling.of_all(log_probs_BV, uniforms_B, options)
 
-    def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        """Convert parameters, gradients or optimizer slots from the layer's own layout to the canonical one."""
-        return dict(tree)
+        drawn_N = objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, uniforms_NU[:, 0])
+        return drawn_N.astype(jnp.int32).reshape(leading)
 
-    def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        """Convert parameters, gradients or optimizer slots from the canonical layout to the layer's own."""
-        return dict(tree)
+    # Shared by the public calls.
+    def _in_dtype_of(self, params: Tree) -> tuple[OutputLayer, jnp.dtype]:
+        """Return the layer that computes with parameters of this precision, and the dtype of losses."""
+        dtype = next(iter(params.values())).dtype
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise BadInput(f"params have dtype {dtype}: allowed: a floating dtype")
+        # float16 takes the forms of bfloat16, which are written for any dtype.
+        name = {"float16": "bfloat16"}.get(dtype.name, dtype.name)
+        layer = self if name == self.spec.storage else self._for_dtype(name)
+        return layer, wide(dtype)
 
-    def formulation(self) -> str:
-        """Return the description of the form, as rows show it."""
-        return cpp.formulation(self.form)
+    @lru_cache(maxsize=4)  # noqa: B019 - a layer is small and lives as long as the functions that it is static in
+    def _for_dtype(self, dtype: str) -> OutputLayer:
+        """Return the same layer for parameters of another precision, in a form that computes with them."""
+        spec = replace(self.spec, dtype=dtype)
+        ids = [form.id for form in type(self).forms(spec)]
+        return type(self)(spec if spec.form in ids else replace(spec, form=""))
 
+    def _checked_extra(self, extra: dict[str, Array], key: Array | None) -> dict[str, Array]:
+        """Return the random inputs of the loss: the checked given ones, and the others drawn."""
+        definition = self.spec.definition
+        calls.check_extra(definition, extra)
+        if definition.extra and "sampled_ids" not in extra:
+            if key is None:
+                raise BadInput(f"{self.spec.method} has neither sampled_ids nor key: allowed: one of the two")
+            extra = {"sampled_ids": self._sampled_ids(key), **extra}
+        return {
+            name: inputs.check_extra(name, value, self.spec.vocab, for_each_word=definition.extra[name].for_each_word)
+            for name, value in extra.items()
+        }
 
-def wide(dtype: jnp.dtype) -> jnp.dtype:
-    """Return the dtype for sums and exponentials: float32 for half precision, else `dtype` itself."""
-    return jnp.promote_types(dtype, jnp.float32)
+    def _sampled_ids(self, key: Array) -> Array:
+        """Draw the sampled words of a batch on the host, as every framework does."""
 
+        def drawn(data: NDArray) -> NDArray[np.int32]:
+            rng = np.random.default_rng(np.asarray(data).ravel())
+            return self.spec.draw_extra(rng)["sampled_ids"].astype(np.int32)
 
-def product(left: Array, right: Array) -> Array:
-    """Return `left @ right.T`, multiplied in the dtype of `right`, and summed and returned in at least float32."""
-    left = left.astype(right.dtype)
-    rows = _half_product(left, right) if wide(right.dtype) != right.dtype else jnp.matmul(left, right.T)
-    # XLA would fuse the product of a single row with a following addition into a loop that is up to ten times slower.
-    return jax.lax.optimization_barrier(rows) if len(left) == 1 else rows
-
-
-@jax.custom_vjp
-def _half_product(left: Array, right: Array) -> Array:
-    return jnp.matmul(left, right.T, preferred_element_type=wide(right.dtype))
-
-
-def _half_product_forward(left: Array, right: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _half_product(left, right), (left, right)
-
-
-def _half_product_backward(factors: tuple[Array, Array], dproduct: Array) -> tuple[Array, Array]:
-    """Compute both products in half precision. JAX's own rule would widen a factor, and compute them in float32."""
-    left, right = factors
-    dproduct = dproduct.astype(right.dtype)
-    return jnp.matmul(dproduct, right), jnp.matmul(dproduct.T, left)
-
-
-_half_product.defvjp(_half_product_forward, _half_product_backward)
-
-
-def log_softmax(logits_NV: Array) -> Array:
-    """Compute the log-softmax. For large arrays XLA on a CPU takes twice as long for `jax.nn.log_softmax`."""
-    return logits_NV - jax.nn.logsumexp(logits_NV, axis=1, keepdims=True)
+        data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+        shape = jax.ShapeDtypeStruct((int(self.spec.options["samples"]),), jnp.int32)  # type: ignore[call-overload]
+        return jax.pure_callback(drawn, shape, data)
 
 
-def draw(probabilities_NV: Array, uniforms_N: Array) -> Array:
-    """Return (N,) the first column whose cumulative probability exceeds this share of the sum.
+def _plain_total(
+    layer: OutputLayer,
+    params: Tree,
+    structure: Tree,
+    hidden_ND: Array,
+    batch: Targets,
+    *,
+    mean: bool,
+    **extra: Array,
+) -> Array:
+    """Return the sum or mean of the negative log-likelihoods, by the shortest way that the layer has."""
+    real_N = jnp.ones(len(hidden_ND), bool) if batch.real_N is None else batch.real_N
+    count = jnp.maximum(real_N.sum(), 1) if mean else 1
+    total = layer._reduced(params, structure, hidden_ND, batch.words_N, real_N, count, **extra)
+    return total if batch.outside_N is None else jnp.where(batch.outside_N.any(), jnp.nan, total)
 
-    The result is column 0 where no column does, as for probabilities that are NaN.
-    """
-    cumulative_NV = jnp.cumsum(probabilities_NV, axis=1)
-    return jnp.argmax(cumulative_NV > uniforms_N[:, None] * cumulative_NV[:, -1:], axis=1)
+
+def _masked(losses_N: Array, batch: Targets) -> Array:
+    """Return the losses with 0 at padding and NaN where a target is outside the vocabulary."""
+    if batch.real_N is not None:
+        losses_N = jnp.where(batch.real_N, losses_N, 0)
+    return losses_N if batch.outside_N is None else jnp.where(batch.outside_N, jnp.nan, losses_N)
 
 
-def pick(scores_NV: Array, index_N: Array) -> Array:
-    """Return (N,) one entry of each row."""
-    return jnp.take_along_axis(scores_NV, index_N[:, None], axis=1)[:, 0]
+def _nothing_found(leading: tuple[int, ...], k: int, dtype: jnp.dtype) -> tuple[Array, Array]:
+    """Return values and ids (..., K) of no hidden vectors."""
+    return jnp.zeros((*leading, k), dtype), jnp.zeros((*leading, k), jnp.int32)

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from vocabench.impls.on_jax.device import put
-from vocabench.impls.on_jax.layer import Array, Reach, Tree, product, wide
+from vocabench.impls.on_jax.hooks import Reach
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, product, wide
 from vocabench.impls.on_jax.ops.sparse_rows import distinct
 
 
@@ -52,7 +53,7 @@ class SampledLayer(FullSoftmax):
     def contrast(self, target_N: Array, sampled_NS: Array) -> Array:
         """Return (N,) losses from the corrected scores of targets and sampled words. Excluded words have -inf."""
 
-    def losses(  # type: ignore[override]
+    def _losses(  # type: ignore[override]
         self,
         params: Tree,
         structure: Tree,

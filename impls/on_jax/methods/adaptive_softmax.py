@@ -17,8 +17,9 @@ from jax import lax
 
 from vocabench.impls import cpp
 from vocabench.impls.on_jax.device import put
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, draw, pick, product, wide
+from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, pick, product, wide
 from vocabench.impls.on_jax.ops.topk import top_k
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.cutoffs import Bands
@@ -127,7 +128,7 @@ class AdaptiveSoftmax(OutputLayer):
     def formulation(self) -> str:
         return cpp.formulation_of_products(self.head + self.tails) if cpp_kernels.known(self.spec.dtype) else ""
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         band_N, place_N = structure["band"][targets_N], structure["place"][targets_N]
         entry_N = jnp.where(band_N == 0, place_N, self.head - 1 + band_N)
         scores = cpp_kernels.linear(hidden_ND, params["head_weight"])
@@ -136,7 +137,7 @@ class AdaptiveSoftmax(OutputLayer):
             nll_N += tail_nll(hidden_ND, *self._tail(params, tail), band_N == tail + 1, place_N)
         return nll_N
 
-    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         head = self._head_log_probs(params, hidden_ND)
         parts = [head[:, : self.head]]
         for tail in range(self.tails):
@@ -144,7 +145,7 @@ class AdaptiveSoftmax(OutputLayer):
         words = jnp.concatenate([structure[f"words{band}"] for band in range(self.tails + 1)])
         return jnp.concatenate(parts, axis=1)[:, jnp.argsort(words)]
 
-    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+    def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of words scored.
 
         A tail is expanded only in rows where it is at least as likely as the k-th best word so far, because none of its
@@ -154,10 +155,10 @@ class AdaptiveSoftmax(OutputLayer):
             params, structure, hidden_ND, k, lambda log_tail_NT, tail, least_N: log_tail_NT[:, tail] >= least_N
         )
 
-    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+    def _beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         """Return values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
         if width >= self.tails:
-            return self.topk(params, structure, hidden_ND, k)
+            return self._search(params, structure, hidden_ND, k)[:2]
 
         def followed(log_tail_NT: Array, tail: int, least_N: Array) -> Array:
             return (top_k(log_tail_NT, width)[1] == tail).any(axis=1)
@@ -206,7 +207,7 @@ class AdaptiveSoftmax(OutputLayer):
         values_NK = best[0].at[rows_T].set(-falling_TX[:, :k], mode="drop")
         return values_NK, best[1].at[rows_T].set(ids_TX[:, :k], mode="drop")
 
-    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+    def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """Draw (N,) words.
 
         The first uniform number chooses a word of the head or a tail, the second one a word of the tail.

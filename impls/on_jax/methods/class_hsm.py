@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from vocabench.impls.forms import Form
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, draw, pick, product
+from vocabench.impls.on_jax.layer import OutputLayer
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, pick, product
 from vocabench.impls.on_jax.two_level import cluster_softmax
 from vocabench.impls.on_jax.two_level.levels import Level, followed
 from vocabench.impls.on_numpy.methods import class_hsm
@@ -34,7 +35,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
     def structure(self) -> Tree:
         return {key: array for level in self.levels for key, array in level.structure().items()}
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         total_N, member_N = jnp.zeros((), hidden_ND.dtype), targets_N
         for level in reversed(self.levels):
             total_N = total_N + level.nll(params, structure, hidden_ND, member_N)
@@ -42,15 +43,15 @@ class ClassHierarchicalSoftmax(OutputLayer):
         logits_NC = self._top_logits(params, hidden_ND)
         return total_N + jax.nn.logsumexp(logits_NC, axis=1) - pick(logits_NC, member_N)
 
-    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         return self._joint(params, structure, hidden_ND, len(self.levels))
 
-    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+    def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of classes expanded."""
         log_class_NC = self._joint(params, structure, hidden_ND, len(self.levels) - 1)
         return self.levels[-1].search(params, structure, hidden_ND, log_class_NC, k)
 
-    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+    def _beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         """Return values and ids (N, K) of k likely words, of the `width` likeliest members of each level above."""
         log_NC = self._joint(params, structure, hidden_ND, 0)
         for level in self.levels[:-1]:
@@ -58,7 +59,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
             log_NC = followed(log_NC, width)[:, level.group(structure)] + log_within_NM
         return self.levels[-1].beam(params, structure, hidden_ND, log_NC, k, width)
 
-    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+    def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """Draw (N,) words, with one uniform number for each level."""
         chosen_N = draw(jnp.exp(self._joint(params, structure, hidden_ND, 0)), uniforms_NU[:, 0]).astype(jnp.int32)
         for number, level in enumerate(self.levels, start=1):

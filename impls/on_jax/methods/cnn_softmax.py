@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from vocabench.impls.on_jax.device import put
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, log_softmax, pick, product, wide
+from vocabench.impls.on_jax.layer import OutputLayer
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, log_softmax, pick, product, wide
 from vocabench.impls.on_jax.ops.topk import best_of_logits
 from vocabench.impls.on_numpy.methods.cnn_softmax import WIDTHS, before
 from vocabench.impls.structures.windows import WIDEST, blocks, windows
@@ -52,14 +53,14 @@ class CnnSoftmax(OutputLayer):
             return product(product(hidden_ND, projection_DY.T), features_VY) + bias_V
         return product(hidden_ND, product(features_VY, projection_DY).astype(dtype)) + bias_V
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         logits_NV = self._logits(params, structure, hidden_ND)
         return jax.nn.logsumexp(logits_NV, axis=1) - pick(logits_NV, targets_N)
 
-    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         return log_softmax(self._logits(params, structure, hidden_ND))
 
-    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+    def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         return *best_of_logits(self._logits(params, structure, hidden_ND), k), jnp.ones(len(hidden_ND), jnp.float32)
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from vocabench.impls.on_jax.device import put
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, pick, product
+from vocabench.impls.on_jax.layer import OutputLayer
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, pick, product
 from vocabench.impls.on_jax.ops.topk import best_by_id
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import bands
@@ -43,33 +44,36 @@ class DifferentiatedSoftmax(OutputLayer):
         widths = [weight.shape[1] for weight in self._of_bands(params, "weight")]
         return jnp.split(hidden_ND, np.cumsum(widths)[:-1], axis=1)
 
-    def _logits(self, params: Tree, hidden_ND: Array) -> list[Array]:
+    def _band_logits(self, params: Tree, hidden_ND: Array) -> list[Array]:
         """Return the logits (N, words) of each band."""
         weights = self._of_bands(params, "weight")
         biases = jnp.split(params["bias"], np.cumsum([len(weight) for weight in weights])[:-1])
         triples = zip(self._inputs(params, hidden_ND), weights, biases, strict=True)
         return [product(inputs_NE, weight) + bias for inputs_NE, weight, bias in triples]
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         # The bands' logits are never copied into one array.
-        logits = self._logits(params, hidden_ND)
+        logits = self._band_logits(params, hidden_ND)
         total_NB = jnp.stack([jax.nn.logsumexp(part, axis=1) for part in logits], axis=1)
         slot_N = structure["slot"][targets_N]
         score_NB = jnp.stack([pick(part, jnp.minimum(slot_N, part.shape[1] - 1)) for part in logits], axis=1)
         return jax.nn.logsumexp(total_NB, axis=1) - pick(score_NB, structure["band"][targets_N])
 
-    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         return jax.nn.log_softmax(self._by_place(params, hidden_ND), axis=1)[:, structure["place"]]
 
-    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+    def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         logits_NV = self._by_place(params, hidden_ND)
         best_NK, ids_NK = best_by_id(logits_NV, jnp.broadcast_to(structure["word"], logits_NV.shape), k)
         log_sum_N1 = jax.nn.logsumexp(logits_NV, axis=1, keepdims=True)
         return best_NK - log_sum_N1, ids_NK, jnp.ones(len(hidden_ND), jnp.float32)
 
+    def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        return self._by_place(params, hidden_ND)[:, structure["place"]]
+
     def _by_place(self, params: Tree, hidden_ND: Array) -> Array:
         """Return the (N, V) logits, band after band."""
-        return jnp.concatenate(self._logits(params, hidden_ND), axis=1)
+        return jnp.concatenate(self._band_logits(params, hidden_ND), axis=1)
 
     def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
         return tree | {"bias": tree["bias"][structure["place"]]}

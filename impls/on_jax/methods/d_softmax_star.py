@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vocabench.impls.on_jax.layer import Array, Tree, product
 from vocabench.impls.on_jax.methods.d_softmax import DifferentiatedSoftmax
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, product
 
 
 class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):

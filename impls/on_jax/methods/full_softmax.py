@@ -5,25 +5,38 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, log_softmax, pick, product
+from vocabench.impls.on_jax.layer import OutputLayer
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, log_softmax, pick, product, wide
 from vocabench.impls.on_jax.ops.topk import best_of_logits
 
 
 class FullSoftmax(OutputLayer):
     """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Parameters: `weight` (V, D) and `bias` (V,)."""
 
-    def _logits(self, params: Tree, hidden_ND: Array) -> Array:
+    def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         return product(hidden_ND, params["weight"]) + params["bias"]
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
-        logits_NV = self._logits(params, hidden_ND)
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        logits_NV = self._logits(params, structure, hidden_ND)
         return jax.nn.logsumexp(logits_NV, axis=1) - pick(logits_NV, targets_N)
 
-    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        return log_softmax(self._logits(params, hidden_ND))
+    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        return log_softmax(self._logits(params, structure, hidden_ND))
 
-    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
-        return *best_of_logits(self._logits(params, hidden_ND), k), jnp.ones(len(hidden_ND), jnp.float32)
+    def _target_logits(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        weight_VD, bias_V = params["weight"], params["bias"]
+        kind = wide(weight_VD.dtype)
+        cast_ND = hidden_ND.astype(weight_VD.dtype).astype(kind)
+        return (cast_ND * weight_VD[targets_N].astype(kind)).sum(axis=1) + bias_V[targets_N].astype(kind)
+
+    def _mean_logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        weight_VD, bias_V = params["weight"], params["bias"]
+        kind = wide(weight_VD.dtype)
+        cast_ND = hidden_ND.astype(weight_VD.dtype).astype(kind)
+        return cast_ND @ weight_VD.mean(axis=0, dtype=kind) + bias_V.mean(dtype=kind)
+
+    def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        return *best_of_logits(self._logits(params, structure, hidden_ND), k), jnp.ones(len(hidden_ND), jnp.float32)
 
 
 LAYER = FullSoftmax

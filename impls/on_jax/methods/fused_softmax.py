@@ -13,9 +13,9 @@ from jax import lax
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
-from vocabench.impls.on_jax.layer import Array, Tree, draw, pick, product, wide
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_jax.ops import cpp_kernels
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, pick, product, wide
 from vocabench.impls.on_jax.ops.topk import top_k
 from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
@@ -220,7 +220,7 @@ class FusedSoftmax(FullSoftmax):
         assert self.form is not None  # every layer has blocks of words
         return self.form
 
-    def reduced(
+    def _reduced(
         self,
         params: Tree,
         structure: Tree,
@@ -231,14 +231,14 @@ class FusedSoftmax(FullSoftmax):
         **extra: Array,
     ) -> Array:
         if not blocks.are_of_tokens(self._form):
-            return super().reduced(params, structure, hidden_ND, targets_N, real_N, count, **extra)
+            return super()._reduced(params, structure, hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = params["weight"], params["bias"]
         kind = weight_VD.dtype
         return fused_total(
             hidden_ND.astype(kind), weight_VD, bias_V, targets_N, real_N.astype(kind) / count, self._form
         )
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         inputs = hidden_ND, params["weight"], params["bias"], targets_N
         if self._form in _BY_KERNELS:
             from vocabench.impls.on_jax.pallas import softmax_kernels
@@ -246,7 +246,7 @@ class FusedSoftmax(FullSoftmax):
             return softmax_kernels.fused_nll(*inputs, blocks.width(len(hidden_ND), self.spec.vocab, self._form))
         return fused_nll(*inputs, self._form)
 
-    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+    def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Return values and ids (N, K) of the k likeliest words, and ones, by blocks of words.
 
         Ties are exact: the best words so far precede those of a block, and `top_k` prefers the first of ties.
@@ -254,7 +254,7 @@ class FusedSoftmax(FullSoftmax):
         (rows, _), vocab, kind = hidden_ND.shape, self.spec.vocab, wide(params["weight"].dtype)
         cut = _Blocks.of(rows, vocab, self._form)
         if cut.count == 1:  # a loop of one visit is ten times slower for a single row
-            return super().search(params, structure, hidden_ND, k)
+            return super()._search(params, structure, hidden_ND, k)
 
         def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             values_NK, ids_NK, log_sum_N = carry
@@ -269,11 +269,11 @@ class FusedSoftmax(FullSoftmax):
         values_NK, ids_NK, log_sum_N = lax.fori_loop(0, cut.count, visit, start)
         return values_NK - log_sum_N[:, None], ids_NK, jnp.ones(rows, jnp.float32)
 
-    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+    def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """Draw (N,) words: a block by its share of the sum, then one of its words. Every block is scored twice."""
         vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab, self._form)
         if cut.count == 1:
-            return super().sample(params, structure, hidden_ND, uniforms_NU)
+            return super()._sample(params, structure, hidden_ND, uniforms_NU)
 
         def logits(block: Array) -> Array:
             return _own_logits(params, hidden_ND, cut, block)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from vocabench.impls.on_jax.layer import Array, Tree, wide
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
 
 
 @jax.custom_vjp
@@ -56,10 +56,10 @@ class InplaceSoftmax(FullSoftmax):
     Parameters: `weight` (V, D) and `bias` (V,), as in full softmax.
     """
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         kind = params["weight"].dtype
         if kind != wide(kind):
-            return super().nll(params, structure, hidden_ND, targets_N)
+            return super()._nll(params, structure, hidden_ND, targets_N)
         return inplace_nll(hidden_ND.astype(kind), params["weight"], params["bias"], targets_N)
 
     def formulation(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from vocabench.impls.on_jax.layer import Array
+from vocabench.impls.on_jax.ops.arrays import Array
 from vocabench.impls.on_jax.sampled import SampledLayer
 
 

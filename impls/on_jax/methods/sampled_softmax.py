@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from vocabench.impls.on_jax.layer import Array
+from vocabench.impls.on_jax.ops.arrays import Array
 from vocabench.impls.on_jax.sampled import SampledLayer
 
 

@@ -11,8 +11,9 @@ from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.device import put
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Tree, pick, product, wide
+from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, pick, product, wide
 from vocabench.impls.on_jax.two_level import cluster_softmax, expand
 from vocabench.impls.on_numpy.methods import sohsm
 from vocabench.impls.spec import LayerSpec
@@ -53,11 +54,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         arrays = {"cluster": cluster_V, "slot": slot_V, "word": word_CS}
         return {name: put(array, jnp.int32) for name, array in arrays.items()}
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
-        cluster_nll_N, word_nll_N = self.nll_parts(params, structure, hidden_ND, targets_N)
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        cluster_nll_N, word_nll_N = self._nll_parts(params, structure, hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
 
-    def nll_parts(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
+    def _nll_parts(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
         """Return the (N,) negative log-likelihoods of clusters, and of targets given their cluster (equations 5, 6)."""
         return self._parts(params, structure, hidden_ND, targets_N)[:2]
 
@@ -88,7 +89,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             logits_NC = logits_NC + params["cluster_bias"]
         return jax.nn.log_softmax(logits_NC, axis=1)
 
-    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         log_cluster_NC = self.cluster_log_probs(params, hidden_ND)
         slab_CSD = params["word_weight"]
         word_hidden_ND = self._project(params, hidden_ND, "word_projection").astype(slab_CSD.dtype)
@@ -102,7 +103,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         place_V = structure["cluster"] * self.width + structure["slot"]
         return joint_NCS.reshape(len(hidden_ND), -1)[:, place_V]
 
-    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+    def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Return the values and ids (N, K) of the k likeliest words, and (N,) the share of clusters expanded."""
         words = self._words(params, structure)
         if words.form == CPP and cpp.projects_fastest(len(hidden_ND)):
@@ -113,11 +114,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             )
         return expand.search(*self._levels(params, hidden_ND), words, k)
 
-    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+    def _beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         """Return the values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
         return expand.beam(*self._levels(params, hidden_ND), self._words(params, structure), k, width)
 
-    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+    def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """Draw (N,) words: a cluster with the first uniform number, one of its words with the second."""
         return expand.sample(*self._levels(params, hidden_ND), self._words(params, structure), uniforms_NU)
 

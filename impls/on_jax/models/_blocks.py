@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from vocabench.impls.models.recognizer import NORM_EPSILON
-from vocabench.impls.on_jax.layer import Array, Tree, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
 
 
 def blocks_of(params: Tree, stack: str) -> Tree:

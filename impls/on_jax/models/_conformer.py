@@ -12,9 +12,9 @@ import numpy as np
 from jax import lax
 
 from vocabench.impls.models.recognizer import RecognizerConfig, sinusoids
-from vocabench.impls.on_jax.layer import Array, Tree, wide
 from vocabench.impls.on_jax.models._blocks import blocks_of, feed_forward, linear, norm, read, run, scores, split_heads
 from vocabench.impls.on_jax.models._depthwise import depthwise
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
 
 
 def encode(params: Tree, config: RecognizerConfig, features_BFM: Array, real_BS: Array) -> Array:

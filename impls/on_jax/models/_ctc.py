@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax.layer import Array, wide
+from vocabench.impls.on_jax.ops.arrays import Array, wide
 
 _NEVER = -1e30  # log-probability of the impossible; finite, so that no gradient is NaN
 

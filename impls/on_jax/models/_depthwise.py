@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax.layer import Array, wide
+from vocabench.impls.on_jax.ops.arrays import Array, wide
 
 _UNROLLED = 8  # taps that XLA fuses into one pass over memory; more are slow to compile
 

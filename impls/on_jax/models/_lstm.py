@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from vocabench.impls.on_jax.device import Device
-from vocabench.impls.on_jax.layer import Array, Tree
+from vocabench.impls.on_jax.ops.arrays import Array, Tree
 from vocabench.impls.spec import storage
 
 State = tuple[Array, Array]  # h and c, (B, H)

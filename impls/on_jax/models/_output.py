@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from vocabench.impls.on_jax.device import put, to_numpy
-from vocabench.impls.on_jax.layer import OutputLayer, Tree
+from vocabench.impls.on_jax.layer import OutputLayer
+from vocabench.impls.on_jax.ops.arrays import Tree
 from vocabench.impls.spec import Arrays
 
 _PREFIX = "output."

@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax
 
 from vocabench.impls.models.recognizer import RecognizerConfig, sinusoids
-from vocabench.impls.on_jax.layer import Array, Tree
 from vocabench.impls.on_jax.models._blocks import attend, blocks_of, feed_forward, linear, norm, run
+from vocabench.impls.on_jax.ops.arrays import Array, Tree
 
 Kept = TypeVar("Kept")
 

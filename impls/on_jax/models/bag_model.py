@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision
-from vocabench.impls.on_jax.layer import Array, Tree
 from vocabench.impls.on_jax.models import _output
 from vocabench.impls.on_jax.models._output import output_of
 from vocabench.impls.on_jax.native import native
+from vocabench.impls.on_jax.ops.arrays import Array, Tree
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
@@ -66,7 +66,7 @@ class JaxBagModel(BagModel):
 
     def _evaluate_of(self, params: Tree, structure: Tree, bags_NJ: Array, targets_N: Array) -> Array:
         hidden_ND = mean_vectors(params["input"], bags_NJ)
-        return self.output.nll(output_of(params), structure, hidden_ND, targets_N).sum()
+        return -self.output.target_log_probs(output_of(params), structure, hidden_ND, targets_N).sum()
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Array:
         with precision(self.spec.dtype), jax.default_device(self.device):

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, to_numpy
-from vocabench.impls.on_jax.layer import Array, Reach, Tree
+from vocabench.impls.on_jax.hooks import Reach
 from vocabench.impls.on_jax.models import _lstm, _output
 from vocabench.impls.on_jax.models._lstm import State
 from vocabench.impls.on_jax.models._output import output_of
 from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.ops import sparse_rows
+from vocabench.impls.on_jax.ops.arrays import Array, Tree
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights
@@ -97,7 +98,7 @@ class JaxLanguageModel(LanguageModel):
             hidden_ND, new_state = self._hidden_of(params, inputs_BT, state)
             output = output_of(params)
             if statistics is None:
-                loss = self.output.loss(output, reach.structure, hidden_ND, reach.targets_N, **reach.extra)
+                loss = self.output.loss_of_reach(output, reach, hidden_ND)
                 return loss, (new_state, None)
             loss, log_cluster_NC = self.output.observed_loss(output, structure, hidden_ND, targets_N)
             return loss, (new_state, log_cluster_NC)

@@ -16,13 +16,13 @@ from vocabench.impls.errors import BadInput
 from vocabench.impls.models import stacks
 from vocabench.impls.models.recognizer import PADDING, Recognizer, RecognizerConfig, frames_after
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, put, to_numpy
-from vocabench.impls.on_jax.layer import Array, Tree, pick
 from vocabench.impls.on_jax.models import _blocks, _conformer, _output, _transformer
 from vocabench.impls.on_jax.models._ctc import ctc_nll
 from vocabench.impls.on_jax.models._output import output_of
 from vocabench.impls.on_jax.models._packing import pack
 from vocabench.impls.on_jax.models._transformer import Cache, Memory
 from vocabench.impls.on_jax.native import native
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, pick
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
@@ -136,10 +136,10 @@ class JaxRecognizer(Recognizer):
         """Return the (N,) losses with label smoothing."""
         smoothing = self.config.smoothing
         if not smoothing:
-            return self.output.losses(output, structure, hidden_ND, targets_N, **extra)
+            return self.output.loss(output, structure, hidden_ND, targets_N, reduction="none", **extra)
         log_probs_NV = self.output.log_probs(output, structure, hidden_ND)
         if self.spec.definition.train_only_loss:
-            losses_N = self.output.losses(output, structure, hidden_ND, targets_N, **extra)
+            losses_N = self.output.loss(output, structure, hidden_ND, targets_N, reduction="none", **extra)
         else:
             losses_N = -pick(log_probs_NV, targets_N)  # the same loss, from values that smoothing needs anyway
         return (1 - smoothing) * losses_N - smoothing * log_probs_NV.mean(axis=1)
@@ -147,8 +147,9 @@ class JaxRecognizer(Recognizer):
     def _evaluate_of(self, params: Tree, structure: Tree, batch: Batch) -> Array:
         hidden_ND = self._hidden_of(params, *self._encode(params, batch.features_BFM, batch.frames_B), batch)
         real_N = batch.targets_N != PADDING
-        nll_N = self.output.nll(output_of(params), structure, hidden_ND, jnp.where(real_N, batch.targets_N, 0))
-        return jnp.where(real_N, nll_N, 0).sum()
+        targets_N = jnp.where(real_N, batch.targets_N, 0)
+        log_probs_N = self.output.target_log_probs(output_of(params), structure, hidden_ND, targets_N)
+        return -jnp.where(real_N, log_probs_N, 0).sum()
 
     def _batch(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Batch:
         arrays = (

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from vocabench.impls.models.summarizer import PADDING, Summarizer, SummarizerConfig
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, to_numpy
-from vocabench.impls.on_jax.layer import Array, Tree, wide
 from vocabench.impls.on_jax.models import _lstm, _output
 from vocabench.impls.on_jax.models._lstm import State
 from vocabench.impls.on_jax.models._output import output_of
 from vocabench.impls.on_jax.models._packing import pack
 from vocabench.impls.on_jax.native import native
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 
@@ -112,8 +112,9 @@ class JaxSummarizer(Summarizer):
         self, params: Tree, structure: Tree, sources_BS: Array, inputs_BT: Array, places_N: Array, targets_N: Array
     ) -> Array:
         hidden_NH = self._hidden_of(params, sources_BS, inputs_BT, places_N)
-        nll_N = self.output.nll(output_of(params), structure, hidden_NH, jnp.maximum(targets_N, 0))
-        return jnp.where(targets_N != PADDING, nll_N, 0).sum()
+        words_N = jnp.maximum(targets_N, 0)
+        log_probs_N = self.output.target_log_probs(output_of(params), structure, hidden_NH, words_N)
+        return -jnp.where(targets_N != PADDING, log_probs_N, 0).sum()
 
     def _batch(self, sources_BS: NDArray, targets_BT: NDArray) -> tuple[NDArray[np.int32], ...]:
         return sources_BS.astype(np.int32), self.inputs_of(targets_BT), *pack(targets_BT, PADDING)

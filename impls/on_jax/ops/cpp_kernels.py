@@ -16,7 +16,7 @@ import numpy as np
 
 from vocabench.impls import cpp, cpus
 from vocabench.impls.cpp import Paths
-from vocabench.impls.on_jax.layer import Array, product
+from vocabench.impls.on_jax.ops.arrays import Array, product
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 
 _SCORES, _CLUSTER_LOSSES, _BY_WORDS = "cluster_scores_of_xla", "cluster_losses_of_xla", "cluster_gradients_of_xla"
@@ -253,7 +253,14 @@ def threads() -> int:
 
 
 def _call(target: str, out):  # type: ignore[no-untyped-def]
-    return partial(jax.ffi.ffi_call(target, out, vmap_method="sequential"), threads=np.int32(threads()))
+    call = partial(jax.ffi.ffi_call(target, out, vmap_method="sequential"), threads=np.int32(threads()))
+    return lambda *arrays, **attributes: call(*map(_narrow, arrays), **attributes)
+
+
+def _narrow(array: Array) -> Array:
+    """Return an array in 32 bits, which all kernels take; others arise where `jax_enable_x64` is on."""
+    narrow = jnp.int32 if jnp.issubdtype(array.dtype, jnp.integer) else jnp.float32
+    return array if array.dtype.itemsize <= 4 else array.astype(narrow)
 
 
 @cache

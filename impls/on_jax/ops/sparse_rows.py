@@ -15,7 +15,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax.layer import Array, Tree
+from vocabench.impls.on_jax.ops.arrays import Array, Tree
 
 _TOGETHER = 1024
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax.layer import Array
+from vocabench.impls.on_jax.ops.arrays import Array
 
 Results = TypeVar("Results", bound=tuple[Array, ...])
 
@@ -22,8 +22,9 @@ def top_k(values_NX: Array, k: int) -> tuple[Array, Array]:
 
     XLA would otherwise merge it with another one, or with a slice of its result, into a full sort.
     """
-    best_NK, place_NK = lax.optimization_barrier(lax.top_k(values_NX, k))
-    return best_NK, place_NK
+    best_NK, place_NK = lax.top_k(values_NX, k)
+    # A barrier around both would read the pair itself, which XLA's partitioner of `top_k` over devices cannot take.
+    return lax.optimization_barrier(best_NK), lax.optimization_barrier(place_NK)
 
 
 def best_by_id(values_NX: Array, ids_NX: Array, k: int) -> tuple[Array, Array]:

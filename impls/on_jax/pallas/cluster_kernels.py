@@ -20,7 +20,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from vocabench.impls.on_jax.layer import Array
+from vocabench.impls.on_jax.ops.arrays import Array
 from vocabench.impls.on_jax.pallas.support import How, call, iota, loop, up
 
 _TOKENS = 16  # tokens of a tile; a cluster has a dozen or fewer

@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from vocabench.impls.on_jax.layer import Array, product
+from vocabench.impls.on_jax.ops.arrays import Array, product
 from vocabench.impls.on_jax.pallas.support import How, call, iota, loop, up
 
 _COLUMNS = 4096  # columns of a row that a program reads at a time

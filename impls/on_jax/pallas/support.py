@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from vocabench.impls.forms import GPU, Form
-from vocabench.impls.on_jax.layer import Array
+from vocabench.impls.on_jax.ops.arrays import Array
 
 _BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2}
 # Bytes of shared memory that the kernels use, by the size of a vector in bytes, as compiled by JAX 0.11 for compute

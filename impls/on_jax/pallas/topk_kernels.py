@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from vocabench.impls.on_jax.layer import Array
+from vocabench.impls.on_jax.ops.arrays import Array
 from vocabench.impls.on_jax.pallas.support import call, iota, loop
 
 MOST = 64  # largest k

@@ -21,7 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from vocabench.impls.cpp import Paths
-from vocabench.impls.on_jax.layer import Array
+from vocabench.impls.on_jax.ops.arrays import Array
 from vocabench.impls.on_jax.pallas.support import How, call, iota, loop, up
 
 _STEPS = 16  # steps of a path at a time: the fewest of a tensor core, and the whole path of most words

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax.layer import Array, Tree, wide
 from vocabench.impls.on_jax.ops import sparse_rows
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
 from vocabench.impls.optimizers import Optimizer, check_rate
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax.layer import Array, product, wide
+from vocabench.impls.on_jax.ops.arrays import Array, product, wide
 from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
 
 NEAR_NODES = 512

@@ -12,9 +12,12 @@ from jax import lax
 
 from vocabench.impls.cpp import CPP, Paths
 from vocabench.impls.forms import Form
+from vocabench.impls.on_jax import objectives
 from vocabench.impls.on_jax.device import put
-from vocabench.impls.on_jax.layer import Array, OutputLayer, Reach, Tree, product, wide
+from vocabench.impls.on_jax.hooks import Reach
+from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, product, wide
 from vocabench.impls.on_jax.ops.sparse_rows import distinct
 from vocabench.impls.on_jax.ops.topk import settle, top_k
 from vocabench.impls.on_jax.pallas import support
@@ -188,7 +191,7 @@ class TreeSoftmax(OutputLayer):
         arrays = {name: put(array, jnp.int32) for name, array in whole.items()}
         return arrays | {"turns": put(near.turns)}
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         hidden_ND = self._with_one(hidden_ND)
         if self._single:
             return self._leaf_nll(params, structure, hidden_ND, targets_N)
@@ -229,18 +232,37 @@ class TreeSoftmax(OutputLayer):
         }
         return Reach({"node_weight": rows_U}, paths, jnp.arange(len(targets_N)), {})
 
-    def log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         log_leaf_NF = self._leaf_log_probs(params, self._with_one(hidden_ND))
         if self._single:
             return log_leaf_NF
         log_code_NVM = jnp.where(structure["leaf"] < 0, -jnp.inf, log_leaf_NF[:, structure["leaf"]])
         return jax.nn.logsumexp(log_code_NVM, axis=2)
 
-    def _leaf_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
-        # Level by level in O(V D + V) for each token. Nodes are rows, so that a level reads and writes whole rows.
+    def _mean_log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        """Return the (N,) means: each node's turns count as often as there are words on either side."""
+        if not self._single:
+            return super()._mean_log_probs(params, structure, hidden_ND)
+        paths = self.spec.structure["index"], self.spec.structure["sign"]
+        below_2M = huffman.words_below(*paths, len(self._children)) / self.spec.vocab
+
+        def of_block(hidden_BD: Array) -> Array:
+            scores_MB = self._scores(params, self._with_one(hidden_BD))
+            # log sigma(-x) = log sigma(x) - x
+            both_M, right_M = (jnp.asarray(share_M, scores_MB.dtype) for share_M in (below_2M.sum(axis=0), below_2M[1]))
+            return both_M @ jax.nn.log_sigmoid(scores_MB) - right_M @ scores_MB
+
+        return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND)
+
+    def _scores(self, params: Tree, hidden_ND: Array) -> Array:
+        """Return the (nodes, N) scores of all inner nodes."""
         node_weight = params["node_weight"]
         hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
-        scores_MN = jnp.matmul(node_weight, hidden_cast_ND.T, preferred_element_type=wide(node_weight.dtype))
+        return jnp.matmul(node_weight, hidden_cast_ND.T, preferred_element_type=wide(node_weight.dtype))
+
+    def _leaf_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
+        # Level by level in O(V D + V) for each token. Nodes are rows, so that a level reads and writes whole rows.
+        scores_MN = self._scores(params, hidden_ND)
         leaves = len(self._children) + 1
         prefix = jnp.zeros((2 * leaves - 1, len(hidden_ND)), scores_MN.dtype)  # leaves, then inner nodes
         for nodes in self._levels:
@@ -249,13 +271,13 @@ class TreeSoftmax(OutputLayer):
             prefix = prefix.at[self._children[nodes, 1]].set(here + jax.nn.log_sigmoid(-scores), unique_indices=True)
         return prefix[:leaves].T
 
-    def search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+    def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of inner nodes scored.
 
         All nodes are scored if words have several codes, because no prefix is then a bound for a word.
         """
         if not self._single:
-            return super().search(params, structure, hidden_ND, k)
+            return super()._search(params, structure, hidden_ND, k)
         if self.form == CPP:
             return cpp_kernels.likeliest_leaves(
                 self._cast(params, hidden_ND), params["node_weight"], structure["children"], k
@@ -296,19 +318,19 @@ class TreeSoftmax(OutputLayer):
         word_X = jnp.pad(leaf_F, (0, log_leaf_NX.shape[1] - len(leaf_F)), constant_values=-1)
         return topk_kernels.best_of_groups(log_leaf_NX, word_X.reshape(-1, topk_kernels.WIDTH), k)
 
-    def beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+    def _beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         """Return values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level.
 
         The result is exact if words have several codes.
         """
         if not self._single:
-            return self.topk(params, structure, hidden_ND, k)
+            return self._search(params, structure, hidden_ND, k)[:2]
         if self.form == CPP:
             tree = params["node_weight"], structure["children"]
             return cpp_kernels.leaves_of_beam(self._cast(params, hidden_ND), *tree, k, width)[:2]
         return descend.beam(self._cast(params, hidden_ND), self._tree(params, structure), k, width)
 
-    def sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+    def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """Draw (N,) words, with one uniform number for each turn."""
         leaf_N = descend.sample(self._cast(params, hidden_ND), self._tree(params, structure), uniforms_NU)
         return structure["leaf_word"][leaf_N]

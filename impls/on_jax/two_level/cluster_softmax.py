@@ -23,8 +23,8 @@ from jax import lax
 
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
-from vocabench.impls.on_jax.layer import Array, wide
 from vocabench.impls.on_jax.ops import cpp_kernels
+from vocabench.impls.on_jax.ops.arrays import Array, wide
 from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.device import put
-from vocabench.impls.on_jax.layer import Array, Tree, draw, product
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, product
 from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
 from vocabench.impls.on_jax.two_level import cluster_softmax, expand
 from vocabench.impls.structures.shelves import Shelves

@@ -1,0 +1,243 @@
+"""The hooks that the native JAX layers implement: the computations behind the public calls of `layer.py`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from vocabench.impls import calls, cpp
+from vocabench.impls.calls import PLAIN, Objective
+from vocabench.impls.forms import Form, on_device
+from vocabench.impls.on_jax import objectives
+from vocabench.impls.on_jax.device import JAX_DTYPES, Device, precision, put
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, log_softmax, pick
+from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures.statistics import BatchWeights
+
+
+class Reach(NamedTuple):
+    """A batch whose loss reads few rows of a layer, expressed as a batch of a layer that has only these rows.
+
+    Attributes:
+        rows: Lists (U,) of row numbers, as in `sparse_rows`, by the name of the parameter.
+        structure: Structure of the layer that has only these rows.
+        targets_N: Targets in that layer.
+        extra: Random inputs of the loss in that layer.
+    """
+
+    rows: Tree
+    structure: Tree
+    targets_N: Array
+    extra: dict[str, Any]
+
+
+class Hooks(ABC):
+    """What a layer is made of, and what each method implements.
+
+    A layer holds sizes and options, and no array that is trained or moved to a device. Layers of equal specifications
+    and forms are equal and have the same hash, so that a layer can be a static argument of a compiled function.
+
+    Attributes:
+        FORMS: The forms that a layer of this class can have, in order of preference for each kind of device.
+        FEW_ROWS: The names of parameters whose rows are few in the loss of a batch.
+    """
+
+    FORMS: ClassVar[tuple[Form, ...]] = ()
+    FEW_ROWS: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, spec: LayerSpec) -> None:
+        self.spec = spec
+        forms = self.forms(spec)
+        # The device is not known yet: without a request, the form suits JAX's default backend.
+        self.form = spec.form_of(forms if spec.form else on_device(forms, jax.default_backend()))
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
+        """Return the forms that a layer of this spec has, in order of preference for each kind of device."""
+        return cls.FORMS
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hooks) and (self is other or self._key == other._key)
+
+    @cached_property
+    def _key(self) -> tuple[Hashable, ...]:
+        """Everything that determines what the layer computes and how."""
+        return type(self), self.spec, self.form
+
+    def init(self, seed: int | None = None, device: Device | None = None) -> tuple[Tree, Tree]:
+        """Create the initial parameters, in the layer's own layout and dtype, and the structure.
+
+        Args:
+            seed: Seed of the initial parameters; the specification's seed if None. The structure does not depend on it.
+            device: Where the arrays are placed; JAX's default device if None.
+
+        Returns:
+            The parameters and the structure.
+        """
+        spec = self.spec if seed is None else replace(self.spec, seed=seed)
+        with precision(spec.dtype), nullcontext() if device is None else jax.default_device(device):
+            structure = jax.device_put(self.structure(), device)
+            canonical = spec.initial_parameters()
+            params = {name: put(value, JAX_DTYPES[spec.dtype], device) for name, value in canonical.items()}
+            return self.from_canonical(structure, params), structure
+
+    def structure(self) -> Tree:
+        """Return the arrays that the functions read besides the parameters."""
+        return {}
+
+    # Implemented by the layers, for (N, D) hidden vectors and (N,) int32 words of the vocabulary.
+    @abstractmethod
+    def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        """Return the (N,) negative log-likelihoods, differentiable with respect to `params` and `hidden_ND`."""
+
+    @abstractmethod
+    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        """Return the (N, V) normalized log-probabilities of the whole vocabulary."""
+
+    def _reduced(
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden_ND: Array,
+        targets_N: Array,
+        real_N: Array,
+        count: Array | int,
+        **extra: Array,
+    ) -> Array:
+        """Return the sum of the losses without padding, over `count`. Layers override it if there is a shorter way."""
+        return jnp.where(real_N, self._losses(params, structure, hidden_ND, targets_N, **extra), 0).sum() / count
+
+    def _losses(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, **extra: Array) -> Array:
+        """Return the (N,) losses that training minimizes."""
+        return self._nll(params, structure, hidden_ND, targets_N)
+
+    def _nll_parts(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, ...]:
+        """Return (N,) summands of `_nll`: one for each level that is reported on its own, the highest first."""
+        return (self._nll(params, structure, hidden_ND, targets_N),)
+
+    def _mean_log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        """Return the (N,) means over all words of their log-probabilities."""
+
+        def of_block(hidden_BD: Array) -> Array:
+            return self._log_probs(params, structure, hidden_BD).mean(axis=1)
+
+        return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND)
+
+    def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
+        values_NK, ids_NK = jax.lax.top_k(self._log_probs(params, structure, hidden_ND), k)  # ties by lower id
+        return values_NK, ids_NK, jnp.ones(len(hidden_ND), jnp.float32)
+
+    def _beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
+        return self._search(params, structure, hidden_ND, k)[:2]
+
+    def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
+        return draw(jnp.exp(self._log_probs(params, structure, hidden_ND)), uniforms_NU[:, 0])
+
+    # Implemented by layers with one softmax over the vocabulary.
+    def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        """Return the (N, V) logits, words in order of their ids, at least in float32."""
+        raise NotImplementedError(f"{self.spec.method} has no softmax over the whole vocabulary")
+
+    def _target_logits(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        """Return the (N,) logits of the targets."""
+        return pick(self._logits(params, structure, hidden_ND), targets_N)
+
+    def _mean_logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        """Return the (N,) means over all words of their logits."""
+        return self._logits(params, structure, hidden_ND).mean(axis=1)
+
+    def _objective_losses(
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden_ND: Array,
+        targets_N: Array,
+        objective: Objective,
+        **extra: Array,
+    ) -> Array:
+        """Return the (N,) losses of `Objective`, at padding too."""
+        smoothing, z_loss, softcap = objective
+        if softcap is not None:
+
+            def of_block(hidden_BD: Array, targets_B: Array) -> Array:
+                logits_BV = objectives.capped(self._logits(params, structure, hidden_BD), softcap)
+                return objectives.losses_of_logits(logits_BV, targets_B, objective)
+
+            return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, targets_N)
+        losses_N = self._losses(params, structure, hidden_ND, targets_N, **extra)
+        if objective is PLAIN:
+            return losses_N
+        if not calls.has_z_loss(self.spec.definition):
+            return (1 - smoothing) * losses_N - smoothing * self._mean_log_probs(params, structure, hidden_ND)
+        target_N = self._target_logits(params, structure, hidden_ND, targets_N)
+        smoothed_N = losses_N
+        if smoothing:
+            smoothed_N = losses_N + smoothing * (target_N - self._mean_logits(params, structure, hidden_ND))
+        return smoothed_N + z_loss * (losses_N + target_N) ** 2 if z_loss else smoothed_N
+
+    def _capped_log_probs(self, params: Tree, structure: Tree, hidden_ND: Array, softcap: float | None) -> Array:
+        if softcap is None:
+            return self._log_probs(params, structure, hidden_ND)
+        return log_softmax(objectives.capped(self._logits(params, structure, hidden_ND), softcap))
+
+    # For training and conversion.
+    def reach(self, structure: Tree, targets_N: Array, **extra: Array) -> Reach:
+        """Return the rows of `FEW_ROWS` that the loss of these targets reads. No target may be `ignore_index`."""
+        return Reach({}, structure, targets_N, extra)
+
+    def loss_of_reach(self, params: Tree, reach: Reach, hidden_ND: Array) -> Array:
+        """Return the mean loss of a batch as `reach` describes it; its targets are rows and need not be words."""
+        tokens = len(reach.targets_N)
+        real_N = jnp.ones(tokens, bool)
+        return self._reduced(params, reach.structure, hidden_ND, reach.targets_N, real_N, tokens, **reach.extra)
+
+    @property
+    def reorganizes(self) -> bool:
+        """Whether training moves words to other clusters, as SOHSM does."""
+        return False
+
+    def blank_statistics(self) -> Array | None:
+        """Return the statistics before the first batch, in a layer that reorganizes; None in any other."""
+        return None
+
+    def observed_loss(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
+        """Return the mean loss, and (N, C) log P(c | h) for `observe`, in a layer that reorganizes."""
+        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
+
+    def observe(self, statistics_VC: Array, log_cluster_NC: Array, weights: BatchWeights) -> Array:
+        """Return the statistics after one more batch, in a layer that reorganizes."""
+        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
+
+    def reorganized(
+        self, structure: Tree, statistics_VC: Array, rng: np.random.Generator
+    ) -> tuple[Tree, NDArray[np.int64], NDArray[np.int64]]:
+        """Return a new structure and the cluster of each word (V,) before and after, in a layer that reorganizes."""
+        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
+
+    def moved(self, tree: Tree, before: Tree, after: Tree) -> Tree:
+        """Convert parameters, or an optimizer's slots, from the layout of one structure to that of another."""
+        return self.from_canonical(after, self.to_canonical(before, tree))
+
+    def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        """Convert parameters, gradients or optimizer slots from the layer's own layout to the canonical one."""
+        return dict(tree)
+
+    def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
+        """Convert parameters, gradients or optimizer slots from the canonical layout to the layer's own."""
+        return dict(tree)
+
+    def formulation(self) -> str:
+        """Return the description of the form, as rows show it."""
+        return cpp.formulation(self.form)

@@ -1,0 +1,60 @@
+"""Arrays of JAX, and operations on them that many layers share."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+Tree = dict[str, Array]
+
+
+def wide(dtype: jnp.dtype) -> jnp.dtype:
+    """Return the dtype for sums and exponentials: float32 for half precision, else `dtype` itself."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def product(left: Array, right: Array) -> Array:
+    """Return `left @ right.T`, multiplied in the dtype of `right`, and summed and returned in at least float32."""
+    left = left.astype(right.dtype)
+    rows = _half_product(left, right) if wide(right.dtype) != right.dtype else jnp.matmul(left, right.T)
+    # XLA would fuse the product of a single row with a following addition into a loop that is up to ten times slower.
+    return jax.lax.optimization_barrier(rows) if len(left) == 1 else rows
+
+
+@jax.custom_vjp
+def _half_product(left: Array, right: Array) -> Array:
+    return jnp.matmul(left, right.T, preferred_element_type=wide(right.dtype))
+
+
+def _half_product_forward(left: Array, right: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _half_product(left, right), (left, right)
+
+
+def _half_product_backward(factors: tuple[Array, Array], dproduct: Array) -> tuple[Array, Array]:
+    """Compute both products in half precision. JAX's own rule would widen a factor, and compute them in float32."""
+    left, right = factors
+    dproduct = dproduct.astype(right.dtype)
+    return jnp.matmul(dproduct, right), jnp.matmul(dproduct.T, left)
+
+
+_half_product.defvjp(_half_product_forward, _half_product_backward)
+
+
+def log_softmax(logits_NV: Array) -> Array:
+    """Compute the log-softmax. For large arrays XLA on a CPU takes twice as long for `jax.nn.log_softmax`."""
+    return logits_NV - jax.nn.logsumexp(logits_NV, axis=1, keepdims=True)
+
+
+def draw(probabilities_NV: Array, uniforms_N: Array) -> Array:
+    """Return (N,) the first column whose cumulative probability exceeds this share of the sum.
+
+    The result is column 0 where no column does, as for probabilities that are NaN.
+    """
+    cumulative_NV = jnp.cumsum(probabilities_NV, axis=1)
+    return jnp.argmax(cumulative_NV > uniforms_N[:, None] * cumulative_NV[:, -1:], axis=1)
+
+
+def pick(scores_NV: Array, index_N: Array) -> Array:
+    """Return (N,) one entry of each row."""
+    return jnp.take_along_axis(scores_NV, index_N[:, None], axis=1)[:, 0]

@@ -1,0 +1,31 @@
+"""Sampling with a temperature, from the likeliest words (see `calls.Sampling`)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from vocabench.impls.calls import Sampling
+from vocabench.impls.on_jax.ops.arrays import Array, draw
+
+
+def of_all(log_probs_NV: Array, uniforms_N: Array, options: Sampling) -> Array:
+    """Return (N,) words drawn by temperature and `top_p`."""
+    scaled_NV = log_probs_NV / options.temperature
+    if options.top_p is None:
+        return draw(jax.nn.softmax(scaled_NV, axis=1), uniforms_N)
+    values_NV, ids_NV = jax.lax.top_k(scaled_NV, scaled_NV.shape[1])  # ties by lower id
+    return _of_ranked(values_NV, ids_NV, uniforms_N, options.top_p)
+
+
+def of_best(values_NK: Array, ids_NK: Array, uniforms_N: Array, options: Sampling) -> Array:
+    """Return (N,) words drawn from the `top_k` likeliest, whose log-probabilities fall from left to right."""
+    return _of_ranked(values_NK / options.temperature, ids_NK, uniforms_N, options.top_p)
+
+
+def _of_ranked(values_NK: Array, ids_NK: Array, uniforms_N: Array, top_p: float | None) -> Array:
+    kept_NK = jax.nn.softmax(values_NK, axis=1)
+    if top_p is not None:
+        before_NK = jnp.cumsum(kept_NK, axis=1) - kept_NK
+        kept_NK = jnp.where(before_NK < top_p, kept_NK, 0)
+    return jnp.take_along_axis(ids_NK, draw(kept_NK, uniforms_N)[:, None], axis=1)[:, 0]
