@@ -28,8 +28,9 @@ __all__ = ["layer"]
 def layer(
     method: str,
     *,
-    counts: ArrayLike,
+    counts: ArrayLike | None = None,
     dim: int,
+    vocab: int | None = None,
     seed: int = 0,
     dtype: tf.DType | str | None = None,
     device: str | None = None,
@@ -39,8 +40,9 @@ def layer(
 
     Args:
         method: One of `vocabench.methods("tensorflow")`.
-        counts: (V,) integers: how often each word id occurs in the training text.
+        counts: (V,) integers: how often each word id occurs in the training text. Some methods do not need them.
         dim: Width D of the hidden vectors.
+        vocab: Size of the vocabulary, instead of `counts`, for methods that do not need them.
         seed: Seed of the initial parameters and of random structure.
         dtype: Precision of the weights: "float32", "float64" or "bfloat16"; Keras' default float type if None.
         device: Where the weights are placed, such as "/GPU:0"; TensorFlow's choice if None.
@@ -50,6 +52,6 @@ def layer(
         ValueError: An argument is invalid. The message names it, its value and what is allowed.
     """
     kind = tf.keras.backend.floatx() if dtype is None else tf.as_dtype(dtype).name
-    spec = layers.spec(method, counts=counts, dim=dim, seed=seed, dtype=kind, **options)
+    spec = layers.spec(method, counts=counts, dim=dim, vocab=vocab, seed=seed, dtype=kind, **options)
     with tf.device(device):
         return native(spec)

@@ -15,9 +15,9 @@ from vocabench.impls.forms import CPU, Form, kind_of, on_device
 from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.on_tensorflow.contract_layer import TensorFlowLayer
 from vocabench.impls.on_tensorflow.device import check_device, details, devices, precision, wait
-from vocabench.impls.on_tensorflow.layer import traced
 from vocabench.impls.on_tensorflow.native import layer_class, native
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
+from vocabench.impls.on_tensorflow.ops.tensors import traced
 from vocabench.impls.spec import LayerSpec, storage
 
 __all__ = [

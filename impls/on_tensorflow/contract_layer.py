@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.on_tensorflow.device import Switched, extra_on, to_numpy, wait
-from vocabench.impls.on_tensorflow.layer import OutputLayer, Reach, Tensor, Tensors, traced
+from vocabench.impls.on_tensorflow.hooks import Reach
 from vocabench.impls.on_tensorflow.native import native
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, traced
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.spec import Arrays, LayerSpec
@@ -28,10 +29,12 @@ class TensorFlowLayer(Switched, Layer):
             self.native = layer = native(spec)
         self._by_rows: optimizers.Updates | None = None  # the optimizer of the last step, if it was row-sparse
         compiled: dict[str, Any] = {"jit_compile": layer.jit_compile}
-        self._loss_of = traced(lambda hidden, targets, extra: layer(hidden, targets, **extra), **compiled)
+        self._loss_of = traced(self._native_loss, **compiled)
         self._grads_of = traced(self._gradients, **compiled)
-        self._log_probs_of = traced(layer.log_probs, **compiled)
+        self._objective_grads_of = traced(self._objective_gradients, **compiled)
+        self._log_probs_of = traced(lambda hidden, softcap=None: layer.log_probs(hidden, softcap=softcap), **compiled)
         self._target_log_probs_of = traced(layer.target_log_probs, **compiled)
+        self._entropy_of = traced(layer.entropy, **compiled)
         self._search_of, self._beam_of = self._as_called("search"), self._as_called("beam")
         self._sample_of = traced(layer.sample)
 
@@ -40,8 +43,17 @@ class TensorFlowLayer(Switched, Layer):
         function: Callable[..., Any] = getattr(self.native, name)
         return function if name in self.native.one_operation else traced(function)
 
+    def _native_loss(self, hidden: Tensor, targets: Tensor, extra: Tensors, objective: Objective = PLAIN) -> Tensor:
+        return self.native(hidden, targets, **objective._asdict(), **extra)
+
     def _gradients(self, hidden: Tensor, targets: Tensor, extra: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        return self._gradients_of(OutputLayer.reach(self.native, targets, **extra), hidden, {})
+        return self._gradients_of(self.native.whole_reach(targets, **extra), hidden, {})
+
+    def _objective_gradients(
+        self, hidden: Tensor, targets: Tensor, extra: Tensors, objective: Objective
+    ) -> tuple[Tensor, Tensor, Tensors]:
+        reach = Reach({}, lambda hidden, tables: self._native_loss(hidden, targets, extra, objective))
+        return self._gradients_of(reach, hidden, {})
 
     def _gradients_of(self, reach: Reach, hidden: Tensor, tables: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """Return the loss, and its gradients with respect to the hidden vectors and each weight.
@@ -76,19 +88,41 @@ class TensorFlowLayer(Switched, Layer):
         with tf.device(self.device):
             return [tf.cast(tf.constant(array), dtype) for array, dtype in zip(arrays, dtypes, strict=False)]
 
-    def _loss(self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray) -> float:
-        return float(self._loss_of(*self._on_device(hidden_ND, targets_N), extra_on(self.device, extra)))
+    def _loss(
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
+    ) -> float:
+        inputs = (*self._on_device(hidden_ND, targets_N), self._extra(token_weight_N, extra))
+        return float(self._loss_of(*inputs) if objective is PLAIN else self._loss_of(*inputs, objective))
+
+    def _extra(self, token_weight_N: NDArray | None, extra: Arrays) -> Tensors:
+        weight = {} if token_weight_N is None else {"token_weight": token_weight_N}
+        return extra_on(self.device, {**extra, **weight})
 
     def _loss_and_grads(
-        self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+        **extra: NDArray,
     ) -> tuple[float, NDArray, Arrays]:
-        inputs = (*self._on_device(hidden_ND, targets_N), extra_on(self.device, extra))
-        loss, dhidden_ND, grads = self._grads_of(*inputs)
+        inputs = (*self._on_device(hidden_ND, targets_N), self._extra(token_weight_N, extra))
+        plain = objective is PLAIN and token_weight_N is None
+        made = self._grads_of(*inputs) if plain else self._objective_grads_of(*inputs, objective)
+        loss, dhidden_ND, grads = made
         canonical = self.native.to_canonical(grads)
         return float(loss), to_numpy(dhidden_ND), {name: to_numpy(grad) for name, grad in canonical.items()}
 
-    def _log_probs(self, hidden_ND: NDArray) -> NDArray:
-        return to_numpy(self._log_probs_of(*self._on_device(hidden_ND)))
+    def _log_probs(self, hidden_ND: NDArray, softcap: float | None = None) -> NDArray:
+        return to_numpy(self._log_probs_of(*self._on_device(hidden_ND), softcap))
+
+    def _entropy(self, hidden_ND: NDArray) -> NDArray:
+        return to_numpy(self._entropy_of(*self._on_device(hidden_ND)))
 
     def _target_log_probs(self, hidden_ND: NDArray, targets_N: NDArray) -> NDArray:
         return to_numpy(self._target_log_probs_of(*self._on_device(hidden_ND, targets_N)))
@@ -104,8 +138,8 @@ class TensorFlowLayer(Switched, Layer):
         values, ids = self._beam_of(*self._on_device(hidden_ND), k, width)
         return to_numpy(values), to_numpy(ids)
 
-    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
-        return to_numpy(self._sample_of(*self._on_device(hidden_ND), self._uniforms(uniforms_NU)))
+    def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray, sampling: Sampling = ALL_WORDS) -> NDArray:
+        return to_numpy(self._sample_of(*self._on_device(hidden_ND), self._uniforms(uniforms_NU), *sampling))
 
     def _uniforms(self, uniforms_NU: NDArray) -> Tensor:
         with tf.device(self.device):
@@ -143,7 +177,7 @@ class TensorFlowLayer(Switched, Layer):
             self._by_rows = updates = optimizers.Updates(optimizer, weights, layer.FEW_ROWS)
             reach_of = layer.reach
         else:
-            updates, reach_of = optimizers.Updates(optimizer, weights), partial(OutputLayer.reach, layer)
+            updates, reach_of = optimizers.Updates(optimizer, weights), layer.whole_reach
 
         @traced(jit_compile=layer.jit_compile)
         def step(hidden: Tensor, targets: Tensor, extra: Tensors) -> Tensor:

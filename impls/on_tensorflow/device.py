@@ -12,7 +12,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput, unknown
-from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, on_gpu
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, on_gpu
 from vocabench.impls.precision import Precise
 from vocabench.impls.spec import Arrays, LayerSpec
 

@@ -1,280 +1,308 @@
-"""The base class of the native TensorFlow output layers, which are Keras layers, and operations that they share."""
+"""The base class of the native TensorFlow output layers, which are Keras layers: their public calls."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from functools import wraps
+from typing import Any, Literal
 
-import keras
+import numpy as np
 import tensorflow as tf
 
-from vocabench.impls import cpp
-from vocabench.impls.forms import GPU, Form, on_device
-from vocabench.impls.spec import LayerSpec, Shapes
+from vocabench.impls import calls
+from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_tensorflow import inputs, objectives, sampling
+from vocabench.impls.on_tensorflow.hooks import Hooks
+from vocabench.impls.on_tensorflow.inputs import Leading, Targets
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, in_dtype
 
-Tensor = Any  # tf.Tensor, which carries no usable annotations
-Tensors = dict[str, Tensor]
 Reduction = Literal["mean", "sum", "none"]
 
-# Traces a function into a graph, without AutoGraph. AutoGraph rewrites the source of everything that is called, to
-# support Python's control flow over tensors. It is not used here, and takes most of the time of a trace.
-traced = partial(tf.function, autograph=False)
 
-XLA, OWN_KERNELS = Form("xla", "XLA"), Form("tensorflow", "TensorFlow's own kernels")
-
-_SPARE = 8  # candidates beyond the k best, among which ties are settled
+_NAMED = {"hidden", "targets", "generator", "training", "mask"}  # arguments of a call besides those of the loss
 
 
-class Reach(NamedTuple):
-    """The loss of a batch as a function of the few rows that it reads.
+def _in_one_line(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Keep Keras from adding all arguments to the message of an exception that refuses one of them."""
 
-    Attributes:
-        rows: Row numbers (U,) by weight name, without duplicates, for the weights of which only these rows are read.
-        loss: Maps hidden vectors (N, D) and a table (U, ...) of the rows of each such weight to the mean training loss.
+    @wraps(call)
+    def guarded(*arguments: Any, **keyword: Any) -> Tensor:
+        try:
+            return call(*arguments, **keyword)
+        except (BadInput, TypeError) as error:
+            error._keras_call_info_injected = True  # type: ignore[union-attr]
+            raise
+
+    return guarded
+
+
+class OutputLayer(Hooks):
+    """Base class of the native layers: `loss = layer(hidden, targets)` inside any model.
+
+    `hidden` is (..., D) in any floating dtype and `targets` is (...) in any integer dtype. The weights may be stored
+    differently from their canonical form (`impls/spec.py`). `to_canonical` and `from_canonical` convert dictionaries of
+    weights, gradients or optimizer slots.
     """
 
-    rows: Tensors
-    loss: Callable[[Tensor, Tensors], Tensor]
+    def __call__(self, *arguments: Any, **keyword: Any) -> Tensor:
+        """Call `call`, after checking the names of keywords, which Keras would check in other words."""
+        known = {
+            *calls.LOSS_KEYWORDS,
+            *self.spec.definition.extra,
+            "generator",
+            "hidden",
+            "targets",
+            "training",
+            "mask",
+        }
+        calls.check_extra(self.spec.definition, keyword.keys() - known)
+        return super().__call__(*arguments, **keyword)
 
-
-class OutputLayer(keras.layers.Layer):
-    """Base class of the native layers: `loss = layer(hidden_ND, targets_N)` inside any model.
-
-    The weights may be stored differently from their canonical form (`impls/spec.py`). `to_canonical` and
-    `from_canonical` convert dictionaries of weights, gradients or optimizer slots.
-    """
-
-    FORMS: ClassVar[tuple[Form, ...]] = ()  # in order of preference for each kind of device
-    FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # weights of which the loss of a batch reads few rows
-
-    def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
-        super().__init__(dtype=spec.storage, **keyword)
-        self.spec = spec
-        forms = self.forms(spec)
-        self.form = spec.form_of(forms if spec.form or not on_gpu() else on_device(forms, GPU))
-        for name, shape in self.inner_shapes().items():
-            setattr(self, name, self.add_weight(name=name, shape=shape, initializer="zeros", dtype=spec.storage))
-        self.built = True
-
-    @classmethod
-    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
-        """Return the forms of a layer of this spec, on all kinds of device."""
-        return cls.FORMS
-
-    @property
-    def one_operation(self) -> tuple[str, ...]:
-        """Those of `search` and `beam` that are a single C++ operation for few rows.
-
-        TensorFlow calls a single operation in half the time that it takes to call a graph around it.
-        """
-        return ()
-
-    @property
-    def jit_compile(self) -> bool:
-        """Whether XLA compiles the functions that call the layer."""
-        return self.form == XLA
-
-    @property
-    def reorganizes(self) -> bool:
-        """Whether training moves words to other clusters, as SOHSM's `reorganize` does."""
-        return False
-
-    def inner_shapes(self) -> Shapes:
-        """Return the shapes of the weights as they are stored."""
-        return self.spec.parameter_shapes()
-
-    def value_of(self, name: str) -> Tensor:
-        """Return the variable behind a weight, or None if the layer has no weight of that name."""
-        weight = getattr(self, name, None)
-        return None if weight is None else weight.value
-
-    def named_weights(self) -> Tensors:
-        """Return the variables of all weights by name."""
-        return {name: self.value_of(name) for name in self.inner_shapes()}
-
+    @_in_one_line
     def call(
         self,
-        hidden_ND: Tensor,
-        targets_N: Tensor,
+        hidden: Tensor,
+        targets: Tensor,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        token_weight: Tensor | None = None,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        generator: tf.random.Generator | None = None,
         **extra: Tensor,
     ) -> Tensor:
         """Compute the training loss: the negative log-likelihood in nats, or another loss of the method.
 
+        A target outside the vocabulary is refused where the host can read it: in eager calls on a CPU. Elsewhere its
+        loss is NaN.
+
         Args:
-            hidden_ND: (N, D), any floating dtype; logits and sums are at least float32.
-            targets_N: (N,) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient
-                and does not count in the mean. The mean over padding alone is 0.
+            hidden: (..., D), any floating dtype; logits and sums are at least float32.
+            targets: (...) word ids, or `ignore_index` where a position is padding: it has no loss, no gradient
+                and does not count in the mean, whatever `hidden` holds there. The mean over padding alone is 0.
             ignore_index: The target that marks padding.
-            reduction: "mean" over the tokens, "sum", or "none" for (N,).
+            reduction: "mean" over the tokens, "sum", or "none" for (...).
+            label_smoothing: Share of the uniform distribution in the target distribution (Szegedy et al. 2016).
+            token_weight: (...) weights of the losses; the mean is divided by their sum, and is 0 if that is 0.
+            z_loss: Coefficient of the squared log-sum-exp of the logits (de Brébisson and Vincent 2016).
+            softcap: Replaces the logits by `softcap * tanh(logits / softcap)` (Gemma Team 2024).
+            generator: Draws the random inputs that `extra` leaves out; TensorFlow's global one if None.
             **extra: Random inputs of the loss, as named by `Definition.extra`; most methods have none.
+
+        Returns:
+            At least float32.
+
+        Raises:
+            BadInput: An argument has the wrong shape, dtype or value, or the method does not define it.
+            TypeError: `extra` has a name that the loss does not take.
         """
-        real_N = tf.not_equal(targets_N, ignore_index)
-        inside_N = tf.where(real_N, targets_N, tf.zeros_like(targets_N))
+        hidden_ND, leading = self._flat(hidden)
+        calls.check_reduction(reduction)
+        calls.check_ignore_index(ignore_index)
+        batch = inputs.read_targets(targets, leading, self.spec.vocab, ignore_index)
+        objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
+        weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
+        extra = self._checked_extra(extra, generator)
+        if hidden_ND.shape[0] == 0:
+            return self._nothing(leading if reduction == "none" else None)
+        hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
+        if objective is PLAIN and weight_N is None and reduction != "none":
+            return self._plain_total(hidden_ND, batch, mean=reduction == "mean", **extra)
+        losses_N = _masked(self._objective_losses(hidden_ND, batch.words_N, objective, **extra), batch)
+        share_N = tf.ones_like(losses_N) if weight_N is None else in_dtype(weight_N, losses_N.dtype)
+        if batch.real_N is not None:
+            share_N = tf.where(batch.real_N, share_N, tf.zeros_like(share_N))
+        weighted_N = losses_N if weight_N is None else losses_N * share_N
         if reduction == "none":
-            return self._real_losses(hidden_ND, inside_N, real_N, **extra)
-        count = 1 if reduction == "sum" else tf.maximum(tf.math.count_nonzero(real_N), 1)
-        return self.reduced(hidden_ND, inside_N, real_N, count, **extra)
+            return leading.restore(weighted_N)
+        total = tf.reduce_sum(weighted_N)
+        return total if reduction == "sum" else _quotient(total, tf.reduce_sum(share_N))
 
-    def reduced(
-        self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, count: Tensor | int, **extra: Tensor
-    ) -> Tensor:
-        """Return the sum of the losses without padding, divided by `count`. Layers with a shorter way override it."""
-        total = tf.reduce_sum(self._real_losses(hidden_ND, targets_N, real_N, **extra))
-        return total / tf.cast(count, total.dtype)
+    def log_probs(self, hidden: Tensor, *, softcap: float | None = None) -> Tensor:
+        """Return the (..., V) normalized log-probabilities over the whole vocabulary, at least in float32."""
+        hidden_ND, leading = self._flat(hidden)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        return leading.restore(self._capped_log_probs(hidden_ND, softcap), self.spec.vocab)
 
-    def _real_losses(self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, **extra: Tensor) -> Tensor:
-        losses_N = self.losses(hidden_ND, targets_N, **extra)
-        return tf.where(real_N, losses_N, tf.zeros_like(losses_N))
+    def target_log_probs(self, hidden: Tensor, targets: Tensor, *, softcap: float | None = None) -> Tensor:
+        """Return the (...) exact log-probabilities of the targets, which are words and not padding."""
+        hidden_ND, leading = self._flat(hidden)
+        batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
+        objective = Objective(softcap=calls.check_softcap(self.spec.definition, softcap))
+        if hidden_ND.shape[0] == 0:
+            return self._nothing(leading)
+        if objective.softcap is None:
+            nll_N = self._nll(hidden_ND, batch.words_N)
+        else:
+            nll_N = self._objective_losses(hidden_ND, batch.words_N, objective)
+        return leading.restore(-_masked(nll_N, batch))
 
-    def losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
-        """Return the (N,) losses that training minimizes."""
-        return self.nll(hidden_ND, targets_N)
+    def nll_parts(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        """Return (...) summands of the negative log-likelihood, which are reported on their own, the highest first."""
+        hidden_ND, leading = self._flat(hidden)
+        batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
+        if hidden_ND.shape[0] == 0:
+            return (self._nothing(leading),)
+        parts = self._nll_parts(hidden_ND, batch.words_N)
+        return tuple(leading.restore(_masked(part_N, batch)) for part_N in parts)
 
-    def reach(self, targets_N: Tensor, **extra: Tensor) -> Reach:
-        """Return the rows of `FEW_ROWS` that the loss of these targets reads. No target may be `ignore_index`."""
-        return Reach({}, lambda hidden_ND, tables: self(hidden_ND, targets_N, **extra))
+    def entropy(self, hidden: Tensor, *, softcap: float | None = None) -> Tensor:
+        """Return the (...) entropies of the distributions in nats; differentiable, without an (N, V) array."""
+        hidden_ND, leading = self._flat(hidden)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
 
-    @abstractmethod
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the (N,) negative log-likelihoods, differentiable."""
+        def of_block(hidden_BD: Tensor) -> Tensor:
+            return objectives.entropy(self._capped_log_probs(hidden_BD, softcap))
 
-    def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, ...]:
-        """Return (N,) summands of `nll`: one for each level that is reported on its own, the highest first."""
-        return (self.nll(hidden_ND, targets_N),)
+        return leading.restore(objectives.in_blocks(of_block, self.spec.vocab, hidden_ND))
 
-    @abstractmethod
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
-        """Return the (N, V) normalized log-probabilities over the whole vocabulary."""
+    def topk(self, hidden: Tensor, k: int, *, softcap: float | None = None) -> tuple[Tensor, Tensor]:
+        """Return values and ids (..., K) of the k likeliest words: exact, best first, ties by lower id."""
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        values, ids, _ = self.search(hidden, k)
+        if softcap is None:
+            return values, ids
+        hidden_ND, leading = self._flat(hidden)
 
-    def target_log_probs(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the (N,) exact log-probabilities of the targets."""
-        return -self.nll(hidden_ND, targets_N)
+        def of_block(hidden_BD: Tensor, ids_BK: Tensor) -> Tensor:
+            return tf.gather(self._capped_log_probs(hidden_BD, softcap), ids_BK, batch_dims=1)
 
-    def topk(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return values and ids (N, K) of the k likeliest words: exact, best first, ties by lower id."""
-        return self.search(hidden_ND, k)[:2]
+        ids_NK = tf.reshape(ids, [-1, k])
+        return leading.restore(objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, ids_NK), k), ids
 
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the results of `topk`, and the (N,) share of the layer's clusters or nodes that it expanded.
+    def search(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the results of `topk`, and the (...) share of the layer's clusters or nodes that it expanded.
 
         The share is 1 for layers without bounds.
         """
-        return *tf.math.top_k(self.log_probs(hidden_ND), k), tf.ones(tf.shape(hidden_ND)[:1])
+        hidden_ND, leading = self._flat(hidden)
+        k = calls.check_count("k", k, self.spec.vocab)
+        if hidden_ND.shape[0] == 0:
+            return *self._nothing_found(leading, k), tf.zeros(leading.shape)
+        values_NK, ids_NK, share_N = self._search(hidden_ND, k)
+        return leading.restore(values_NK, k), leading.restore(ids_NK, k), leading.restore(share_N)
 
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Return values and ids (N, K) of k likely words, following the `width` likeliest clusters or prefixes.
+    def beam(self, hidden: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """Return values and ids (..., K) of k likely words, following the `width` likeliest clusters or prefixes.
 
-        The width applies to each level. The result is not exact if there are several levels.
+        The width, from k to V, applies to each level. The result is not exact if there are several levels.
         """
-        return self.topk(hidden_ND, k)
+        hidden_ND, leading = self._flat(hidden)
+        k = calls.check_count("k", k, self.spec.vocab)
+        width = calls.check_count("width", width, self.spec.vocab, lowest=k)
+        if hidden_ND.shape[0] == 0:
+            return self._nothing_found(leading, k)
+        values_NK, ids_NK = self._beam(hidden_ND, k, width)
+        return leading.restore(values_NK, k), leading.restore(ids_NK, k)
 
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
-        """Return (N,) words drawn exactly from the distribution, with the uniform numbers of `Layer.sample`."""
-        return draw(tf.exp(self.log_probs(hidden_ND)), uniforms_NU[:, 0])
+    def sample(
+        self,
+        hidden: Tensor,
+        uniforms: Tensor | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        *,
+        generator: tf.random.Generator | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Return (...) words drawn exactly from the distribution, or from what the options leave of it.
 
-    def to_canonical(self, tensors: Tensors) -> Tensors:
-        """Convert weights, gradients or optimizer slots to their canonical form."""
-        return dict(tensors)
+        Args:
+            hidden: (..., D).
+            uniforms: (..., U) numbers in [0, 1), with U = `spec.draws`, as `Layer.sample` describes; drawn if None.
+                With options, the first of them takes the first word whose cumulative probability exceeds it: in the
+                order of ids, or from the likeliest word on with `top_k` or `top_p`.
+            temperature: Divides the log-probabilities, which are then normalized again.
+            top_k: Keeps this many of the likeliest words.
+            top_p: Of these, keeps the fewest likeliest words whose probabilities sum to at least this (Holtzman et al.
+                2020).
+            generator: Draws the uniforms if they are left out; TensorFlow's global one if None.
+            softcap: As in `call`.
+        """
+        hidden_ND, leading = self._flat(hidden)
+        options = calls.check_sampling(temperature, top_k, top_p, self.spec.vocab)
+        softcap = calls.check_softcap(self.spec.definition, softcap)
+        if uniforms is not None:
+            uniforms_NU = inputs.check_uniforms(uniforms, leading, self.spec.draws)
+        else:
+            source = generator or tf.random
+            size: Any = [tf.shape(hidden_ND)[0], self.spec.draws]
+            uniforms_NU = source.uniform(size, dtype=self._wide)
+        if hidden_ND.shape[0] == 0:
+            return tf.zeros(leading.shape, tf.int32)
+        if options is ALL_WORDS and softcap is None:
+            return leading.restore(self._sample(hidden_ND, uniforms_NU))
+        if options.top_k is not None:
+            best = self.topk(hidden_ND, options.top_k, softcap=softcap)
+            return leading.restore(sampling.of_best(*best, uniforms_NU[:, 0], options))
 
-    def from_canonical(self, tensors: Tensors) -> Tensors:
-        """Convert weights, gradients or optimizer slots from their canonical form."""
-        return dict(tensors)
+        def of_block(hidden_BD: Tensor, uniforms_B: Tensor) -> Tensor:
+            return sampling.of_all(self._capped_log_probs(hidden_BD, softcap), uniforms_B, options)
 
-    def load_canonical(self, tensors: Tensors) -> None:
-        """Assign weights in canonical form."""
-        variables = self.named_weights()
-        dtype = next(iter(variables.values())).dtype  # the same for all weights
-        cast = {name: tf.cast(value, dtype) for name, value in tensors.items()}
-        for name, value in self.from_canonical(cast).items():
-            variables[name].assign(value)
+        return leading.restore(objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, uniforms_NU[:, 0]))
 
-    def formulation(self) -> str:
-        """Return a description of the form that runs; empty if there is only one."""
-        return cpp.formulation(self.form)
+    # Shared by the public calls.
+    @property
+    def _wide(self) -> tf.DType:
+        """The dtype of losses and log-probabilities."""
+        return tf.float64 if self.spec.storage == "float64" else tf.float32
 
+    def _flat(self, hidden: Tensor) -> tuple[Tensor, Leading]:
+        return inputs.flat_hidden(hidden, self.spec.dim, tf.as_dtype(self.compute_dtype))
 
-@cache
-def on_gpu() -> bool:
-    """Return whether there is a GPU, on which few large operations are faster than loops that do less work.
+    def _nothing(self, leading: Leading | None) -> Tensor:
+        """Return the loss of no tokens: an empty array, or 0."""
+        return tf.zeros([] if leading is None else leading.shape, self._wide)
 
-    Each iteration of a loop is several kernel launches there.
-    """
-    return bool(tf.config.list_logical_devices("GPU"))
+    def _nothing_found(self, leading: Leading, k: int) -> tuple[Tensor, Tensor]:
+        """Return values and ids (..., K) of no hidden vectors."""
+        shape = [*leading.shape, k]
+        return tf.zeros(shape, self._wide), tf.zeros(shape, tf.int32)
 
+    def _plain_total(self, hidden_ND: Tensor, batch: Targets, *, mean: bool, **extra: Tensor) -> Tensor:
+        """Return the sum or mean of the losses, by the shortest way that the layer has."""
+        real_N = tf.ones_like(batch.words_N, tf.bool) if batch.real_N is None else batch.real_N
+        count = tf.maximum(tf.math.count_nonzero(real_N, dtype=tf.int32), 1) if mean else 1
+        total = self._reduced(hidden_ND, batch.words_N, real_N, count, **extra)
+        if batch.outside_N is None:
+            return total
+        return tf.where(tf.reduce_any(batch.outside_N), tf.cast(float("nan"), total.dtype), total)
 
-def add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:
-    """Add `added` to rows of `array`, on a CPU in place: nothing else may read `array`.
+    def _checked_extra(self, extra: Tensors, generator: tf.random.Generator | None) -> Tensors:
+        """Return the random inputs of the loss: the checked given ones, and the others drawn."""
+        definition = self.spec.definition
+        calls.check_extra(definition, extra)
+        if definition.extra and "sampled_ids" not in extra:
+            extra = {"sampled_ids": self._sampled_ids(generator), **extra}
+        return {
+            name: inputs.check_extra(name, value, self.spec.vocab, for_each_word=definition.extra[name].for_each_word)
+            for name, value in extra.items()
+        }
 
-    `tensor_scatter_nd_add` copies the array, which on a CPU costs more than the products that computed it. On a GPU the
-    addition in place is not atomic, so that additions to duplicate rows would be lost.
-    """
-    if on_gpu():
-        return tf.tensor_scatter_nd_add(array, rows_M[:, None], added)
-    return tf.raw_ops.InplaceAdd(x=array, i=rows_M, v=added)
+    def _sampled_ids(self, generator: tf.random.Generator | None) -> Tensor:
+        """Draw the sampled words of a batch on the host, as every framework does."""
 
+        def drawn(seed: Any) -> Any:
+            return self.spec.draw_extra(np.random.default_rng(int(seed)))["sampled_ids"].astype(np.int32)
 
-def look_up(table: Tensor | tf.Variable, ids: Tensor) -> Tensor:
-    """Return the rows of a table for these ids.
-
-    After `tf.gather` has read a variable directly, TensorFlow copies it for each later reader of the whole, such as an
-    optimizer with weight decay in every step.
-    """
-    return tf.gather(tf.convert_to_tensor(table), ids)
-
-
-def in_dtype(tensor: Tensor, dtype: tf.DType) -> Tensor:
-    """Cast a tensor if necessary. `tf.cast` takes 0.05 ms even if it has nothing to do."""
-    return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """Widen half precision to float32, as before exponentials are summed; float32 and float64 stay as they are."""
-    return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.bfloat16, tf.float16) else tensor
-
-
-def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
-    """Return (N,) the first column whose cumulative probability exceeds the uniform number times the sum.
-
-    Column 0 if there is none, as for probabilities that are NaN.
-    """
-    cumulative_NV = tf.cumsum(probabilities_NV, axis=1)
-    share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
-    # `searchsorted` returns the number of columns if there is none.
-    return tf.searchsorted(cumulative_NV, share_N1, side="right")[:, 0] % tf.shape(cumulative_NV)[1]
+        source = generator or tf.random
+        seed = source.uniform([], 0, 2**31 - 1, dtype=tf.int32)
+        ids_S = tf.numpy_function(drawn, [seed], tf.int32)
+        return tf.ensure_shape(ids_S, [self.spec.options["samples"]])
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """Return `left @ right^T` in the dtype of `right`."""
-    return tf.matmul(tf.cast(left, right.dtype), right, transpose_b=True)
+def _masked(losses_N: Tensor, batch: Targets) -> Tensor:
+    """Return the losses with 0 at padding and NaN where a target is outside the vocabulary."""
+    if batch.real_N is not None:
+        losses_N = tf.where(batch.real_N, losses_N, tf.zeros_like(losses_N))
+    if batch.outside_N is None:
+        return losses_N
+    return tf.where(batch.outside_N, tf.cast(float("nan"), losses_N.dtype), losses_N)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the negative log-likelihood of the target of each row."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
-
-
-def best_by_id(values_NX: Tensor, ids_NX: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k best candidates (N, X) of each row with their ids: best first, ties by lower id.
-
-    `top_k` prefers the first of equal values. If the best candidates contain ties, a few more than k candidates are
-    sorted by id first, or all candidates if the last of these still equals the k-th.
-    """
-    wide = tf.minimum(k + _SPARE, tf.shape(values_NX)[1])
-    values_NM, place_NM = tf.math.top_k(values_NX, wide)
-    ids_NM = tf.gather(ids_NX, place_NM, batch_dims=1)
-
-    def sorted_best(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        order = tf.argsort(ids, axis=1)
-        best_NK, place_NK = tf.math.top_k(tf.gather(values, order, batch_dims=1), k)
-        return best_NK, tf.gather(ids, tf.gather(order, place_NK, batch_dims=1), batch_dims=1)
-
-    def best_of_tied() -> tuple[Tensor, Tensor]:
-        more = (wide < tf.shape(values_NX)[1]) & tf.reduce_any(tf.equal(values_NM[:, -1], values_NM[:, k - 1]))
-        return tf.cond(more, lambda: sorted_best(values_NX, ids_NX), lambda: sorted_best(values_NM, ids_NM))
-
-    tied = tf.reduce_any(tf.equal(values_NM[:, 1 : k + 1], values_NM[:, : tf.minimum(k, wide - 1)]))
-    return tf.cond(tied, best_of_tied, lambda: (values_NM[:, :k], ids_NM[:, :k]))
+def _quotient(total: Tensor, divisor: Tensor) -> Tensor:
+    """Return `total / divisor`, and `total` where the divisor is 0."""
+    return total / tf.where(tf.equal(divisor, 0), tf.ones_like(divisor), divisor)

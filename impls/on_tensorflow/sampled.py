@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import Reach, Tensor, Tensors, at_least_float32, product
+from vocabench.impls.on_tensorflow.hooks import Reach
 from vocabench.impls.on_tensorflow.methods.full_softmax import FullSoftmax
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, product
 from vocabench.impls.spec import LayerSpec
 
 
@@ -44,7 +45,7 @@ class SampledLayer(FullSoftmax):
     def contrast(self, target_N: Tensor, sampled_NS: Tensor) -> Tensor:
         """Return (N,) losses from the corrected scores of targets and sampled words; -inf where a word is left out."""
 
-    def losses(  # type: ignore[override]
+    def _training_losses(  # type: ignore[override]
         self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
     ) -> Tensor:
         tables = {name: self.value_of(name) for name in self.FEW_ROWS}

@@ -9,16 +9,9 @@ import tensorflow as tf
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
-from vocabench.impls.on_tensorflow.layer import (
-    OutputLayer,
-    Tensor,
-    Tensors,
-    at_least_float32,
-    cross_entropy,
-    draw,
-    product,
-)
+from vocabench.impls.on_tensorflow.layer import OutputLayer
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, cross_entropy, draw, product
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.cutoffs import Bands
 
@@ -42,7 +35,7 @@ class AdaptiveSoftmax(OutputLayer):
     def formulation(self) -> str:
         return cpp.formulation(CPP) if cpp_kernels.multiplies(self.spec.dtype) else ""
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         band_N, place_N = tf.gather(self.band, targets_N), tf.gather(self.place, targets_N)
         entry_N = tf.where(tf.equal(band_N, 0), place_N, self.head - 1 + band_N)
         nll_N = cross_entropy(self._head_scores(hidden_ND), entry_N)
@@ -57,14 +50,14 @@ class AdaptiveSoftmax(OutputLayer):
             parts.append(cross_entropy(self._tail_scores(hidden[tail + 1], tail), place[tail + 1]))
         return nll_N + tf.dynamic_stitch(rows, parts)
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         head = tf.nn.log_softmax(self._head_scores(hidden_ND))
         parts = [head[:, : self.head]]
         for tail in range(self.tails):
             parts.append(self._joint(hidden_ND, head[:, self.head + tail], tail))
         return tf.gather(tf.concat(parts, axis=1), tf.argsort(tf.concat(self._words, axis=0)), axis=1)
 
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of words scored.
 
         No word of a tail is likelier than the tail. A tail is therefore expanded only for the rows in which it is as
@@ -72,10 +65,10 @@ class AdaptiveSoftmax(OutputLayer):
         """
         return self._expanded(hidden_ND, k, lambda log_tail_NT, tail, lowest_N: log_tail_NT[:, tail] >= lowest_N)
 
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words of the head and the `width` likeliest tails."""
         if width >= self.tails:
-            return self.topk(hidden_ND, k)
+            return self._search(hidden_ND, k)[:2]
 
         def is_followed(log_tail_NT: Tensor, tail: int, lowest_N: Tensor) -> Tensor:
             return tf.reduce_any(tf.equal(tf.math.top_k(log_tail_NT, width).indices, tail), axis=1)
@@ -118,7 +111,7 @@ class AdaptiveSoftmax(OutputLayer):
             ids_NK = tf.tensor_scatter_nd_update(ids_NK, rows_R1, tf.gather(ids, place, batch_dims=1))
         return values_NK, ids_NK, scored_N / self.spec.vocab
 
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words: the first uniform number draws a head word or a tail, the second a word of the tail."""
         entry_N = draw(tf.nn.softmax(self._head_scores(hidden_ND)), uniforms_NU[:, 0])
         word_N = tf.gather(self._words[0], tf.minimum(entry_N, self.head - 1))

@@ -8,15 +8,8 @@ import tensorflow as tf
 
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import class_hsm
-from vocabench.impls.on_tensorflow.layer import (
-    OutputLayer,
-    Tensor,
-    Tensors,
-    at_least_float32,
-    cross_entropy,
-    draw,
-    product,
-)
+from vocabench.impls.on_tensorflow.layer import OutputLayer
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, cross_entropy, draw, product
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax
 from vocabench.impls.on_tensorflow.two_level.levels import Level, followed
 from vocabench.impls.spec import LayerSpec, Shapes
@@ -32,9 +25,8 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         (top, _), *below = class_hsm.names(spec)
-        form = spec.form_of(self.forms(spec))
         levels = [
-            Level(name, shelves, self.value_of, form)
+            Level(name, shelves, self.value_of, lambda: self.form)
             for (name, _), shelves in zip(below, class_hsm.shelves(spec), strict=True)
         ]
         canonical = spec.parameter_shapes()
@@ -51,28 +43,28 @@ class ClassHierarchicalSoftmax(OutputLayer):
     def inner_shapes(self) -> Shapes:
         return self._inner_shapes
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         parts, member_N = [], targets_N
         for level in reversed(self.levels):
             parts.append(level.nll(hidden_ND, member_N))
             member_N = tf.gather(level.group, member_N)
         return tf.add_n([*parts, cross_entropy(self._top_logits(hidden_ND), member_N)])
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         return self._joint(hidden_ND, len(self.levels))
 
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of classes expanded."""
         return self.levels[-1].search(hidden_ND, self._joint(hidden_ND, len(self.levels) - 1), k)
 
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of k likely words, following the `width` likeliest members of higher levels."""
         log_NC = self._joint(hidden_ND, 0)
         for level in self.levels[:-1]:
             log_NC = tf.gather(followed(log_NC, width), level.group, axis=1) + level.log_within(hidden_ND)
         return self.levels[-1].beam(hidden_ND, log_NC, k, width)
 
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words. Each uniform number draws the member of one level."""
         chosen_N = draw(tf.exp(self._joint(hidden_ND, 0)), uniforms_NU[:, 0])
         for number, level in enumerate(self.levels, start=1):

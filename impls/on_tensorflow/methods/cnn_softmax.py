@@ -8,15 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from vocabench.impls.on_numpy.methods.cnn_softmax import WIDTHS, before
-from vocabench.impls.on_tensorflow.layer import (
-    OWN_KERNELS,
-    XLA,
-    OutputLayer,
-    Tensor,
-    at_least_float32,
-    cross_entropy,
-    product,
-)
+from vocabench.impls.on_tensorflow.hooks import OWN_KERNELS, XLA
+from vocabench.impls.on_tensorflow.layer import OutputLayer
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, at_least_float32, cross_entropy, product
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.windows import WIDEST, Blocks, blocks, windows
 
@@ -79,10 +73,10 @@ class CnnSoftmax(OutputLayer):
             logits_NV = product(hidden_ND, product(features_VY, projection_DY))
         return at_least_float32(logits_NV + self.value_of("bias"))
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return cross_entropy(self._logits(hidden_ND), targets_N)
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         return tf.nn.log_softmax(self._logits(hidden_ND))
 
 

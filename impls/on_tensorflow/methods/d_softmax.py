@@ -9,15 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import (
-    OWN_KERNELS,
-    XLA,
-    OutputLayer,
-    Tensor,
-    Tensors,
-    at_least_float32,
-    product,
-)
+from vocabench.impls.on_tensorflow.hooks import OWN_KERNELS, XLA
+from vocabench.impls.on_tensorflow.layer import OutputLayer
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, product
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import bands
 
@@ -46,23 +40,26 @@ class DifferentiatedSoftmax(OutputLayer):
         """Return the (N, E) vectors from which the words of each band are scored."""
         return tf.split(hidden_ND, [weight.shape[1] for weight in self._by_band("weight")], axis=1)
 
-    def _logits(self, hidden_ND: Tensor) -> list[Tensor]:
+    def _band_logits(self, hidden_ND: Tensor) -> list[Tensor]:
         """Return the (N, words) logits of each band."""
         weights = self._by_band("weight")
         biases = tf.split(self.value_of("bias"), [weight.shape[0] for weight in weights])
         bands = zip(self._inputs(hidden_ND), weights, biases, strict=True)
         return [at_least_float32(product(inputs_NE, weight) + bias) for inputs_NE, weight, bias in bands]
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         # The bands' logits are never copied into one array.
-        logits = self._logits(hidden_ND)
+        logits = self._band_logits(hidden_ND)
         total_NB = tf.stack([tf.reduce_logsumexp(part, axis=1) for part in logits], axis=1)
         slot_N = tf.gather(self.slot, targets_N)
         score_NB = tf.stack([pick(part, tf.minimum(slot_N, part.shape[1] - 1)) for part in logits], axis=1)
         return tf.reduce_logsumexp(total_NB, axis=1) - pick(score_NB, tf.gather(self.band, targets_N))
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
-        logits_NV = tf.concat(self._logits(hidden_ND), axis=1)
+    def _logits(self, hidden_ND: Tensor) -> Tensor:
+        return tf.gather(tf.concat(self._band_logits(hidden_ND), axis=1), self.place, axis=1)
+
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
+        logits_NV = tf.concat(self._band_logits(hidden_ND), axis=1)
         return tf.gather(tf.nn.log_softmax(logits_NV), self.place, axis=1)
 
     def to_canonical(self, tensors: Tensors) -> Tensors:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vocabench.impls.on_tensorflow.layer import Tensor, product
 from vocabench.impls.on_tensorflow.methods.d_softmax import DifferentiatedSoftmax
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, product
 
 
 class ProjectedDifferentiatedSoftmax(DifferentiatedSoftmax):

@@ -11,9 +11,9 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
-from vocabench.impls.on_tensorflow.layer import Tensor, at_least_float32, draw, product, traced
 from vocabench.impls.on_tensorflow.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, at_least_float32, draw, product, traced
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import blocks
 
@@ -204,12 +204,12 @@ class FusedSoftmax(FullSoftmax):
     def jit_compile(self) -> bool:
         return self.form != CPP
 
-    def reduced(
+    def _reduced(
         self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, count: Tensor | int, **extra: Tensor
     ) -> Tensor:
         needs_static_shape = self._form == blocks.TOKEN_FORM
         if not blocks.are_of_tokens(self._form) or (needs_static_shape and hidden_ND.shape[0] is None):
-            return super().reduced(hidden_ND, targets_N, real_N, count, **extra)
+            return super()._reduced(hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = self._weights()
         dtype, targets_N = weight_VD.dtype, tf.cast(targets_N, tf.int32)
         share_N = tf.cast(real_N, dtype) / tf.cast(count, dtype)
@@ -226,16 +226,16 @@ class FusedSoftmax(FullSoftmax):
 
         return by_tokens(tf.cast(hidden_ND, dtype), weight_VD, bias_V)
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         targets_N = tf.cast(targets_N, tf.int32)
         if hidden_ND.shape[0] is not None:
-            return self._nll(hidden_ND, targets_N)
+            return self._padded_nll(hidden_ND, targets_N)
         # XLA compiles a program for each number of tokens; with padding there are few.
         tokens: Any = tf.shape(hidden_ND)[0]
         spare = -tokens % _ROUND
-        return self._nll(tf.pad(hidden_ND, [[0, spare], [0, 0]]), tf.pad(targets_N, [[0, spare]]))[:tokens]
+        return self._padded_nll(tf.pad(hidden_ND, [[0, spare], [0, 0]]), tf.pad(targets_N, [[0, spare]]))[:tokens]
 
-    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _padded_nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         @tf.custom_gradient
         def nll(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
             # A tape that recorded the loop would keep all blocks. The gradient is written out instead.
@@ -249,13 +249,13 @@ class FusedSoftmax(FullSoftmax):
 
         return nll(hidden_ND, *self._weights())
 
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Search block by block. The best words so far precede those of a block, so `top_k` prefers them in ties."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)
         width = _width(hidden_ND, vocab, self._form)
         if width == vocab:  # a single block is full softmax
-            return super().search(hidden_ND, k)
+            return super()._search(hidden_ND, k)
 
         def visit(block: Tensor, best_NK: Tensor, ids_NK: Tensor, log_sum_N: Tensor) -> tuple[Tensor, ...]:
             start, is_new_B = _place(block, width, vocab)
@@ -274,13 +274,13 @@ class FusedSoftmax(FullSoftmax):
         _, best_NK, ids_NK, log_sum_N = results
         return best_NK - log_sum_N[:, None], ids_NK, tf.ones(shape[:1])
 
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words: draw a block by its share of the sum, then a word of it. That block is scored again."""
         weight_VD, bias_V, vocab = *self._weights(), self.spec.vocab
         cast_ND, uniforms_N = tf.cast(hidden_ND, weight_VD.dtype), uniforms_NU[:, 0]
         width = _width(hidden_ND, vocab, self._form)
         if width == vocab:
-            return super().sample(hidden_ND, uniforms_NU)
+            return super()._sample(hidden_ND, uniforms_NU)
         count = -(-vocab // width)
 
         def logits(rows_RD: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import Tensor, at_least_float32, product
 from vocabench.impls.on_tensorflow.methods.full_softmax import FullSoftmax
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, at_least_float32, product
 
 
 class InplaceSoftmax(FullSoftmax):
@@ -14,10 +14,10 @@ class InplaceSoftmax(FullSoftmax):
     Weights: `weight` (V, D), `bias` (V,).
     """
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         weight_VD, bias_V = (tf.convert_to_tensor(self.value_of(name)) for name in ("weight", "bias"))
         if weight_VD.dtype != at_least_float32(weight_VD[:0]).dtype:
-            return super().nll(hidden_ND, targets_N)
+            return super()._nll(hidden_ND, targets_N)
         targets_N1 = tf.cast(targets_N, tf.int32)[:, None]
 
         @tf.custom_gradient

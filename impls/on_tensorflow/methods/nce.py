@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import Tensor
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor
 from vocabench.impls.on_tensorflow.sampled import SampledLayer
 
 

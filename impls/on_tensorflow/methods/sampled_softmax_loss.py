@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import Tensor, at_least_float32
 from vocabench.impls.on_tensorflow.methods.full_softmax import FullSoftmax
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, at_least_float32
 from vocabench.impls.spec import LayerSpec
 
 
@@ -32,7 +32,7 @@ class SampledSoftmaxLoss(FullSoftmax):
         dtype = at_least_float32(tf.zeros(0, spec.storage)).dtype
         self.expected = tf.cast(tf.exp(spec.structure["correction"]), dtype)
 
-    def losses(  # type: ignore[override]
+    def _training_losses(  # type: ignore[override]
         self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
     ) -> Tensor:
         expected_V = self.expected if correction is None else tf.cast(tf.exp(correction), self.expected.dtype)

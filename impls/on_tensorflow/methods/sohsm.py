@@ -12,8 +12,9 @@ from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import sohsm
-from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors, at_least_float32, cross_entropy, product
+from vocabench.impls.on_tensorflow.layer import OutputLayer
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, cross_entropy, product
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand
 from vocabench.impls.spec import LayerSpec, Shapes
 from vocabench.impls.structures import clusters
@@ -71,11 +72,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             shapes["word_bias"] = (self.limits.clusters, self.width)
         return shapes
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        cluster_nll_N, word_nll_N = self.nll_parts(hidden_ND, targets_N)
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        cluster_nll_N, word_nll_N = self._nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
 
-    def nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+    def _nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return the (N,) negative log-likelihoods of clusters, and of targets given their cluster (equations 5, 6)."""
         return self._parts(hidden_ND, targets_N)[:2]
 
@@ -103,7 +104,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """Return (N, C) log P(c | h)."""
         return tf.nn.log_softmax(self._cluster_logits(hidden_ND))
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         slab_CSD = self.value_of("word_weight")
         word_hidden_ND = tf.cast(self._project(hidden_ND, "word_projection"), slab_CSD.dtype)
         flat = tf.reshape(slab_CSD, [-1, self.spec.dim])
@@ -118,17 +119,17 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         joint = tf.reshape(joint_NCS, [-1, self.limits.clusters * self.width])
         return tf.gather(joint, self.cluster * self.width + self.slot, axis=1)
 
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of clusters expanded."""
         if self.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
             return self._search_of_few(hidden_ND, k)
         return expand.search(*self._levels(hidden_ND), self._words(), k)
 
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
         return expand.beam(*self._levels(hidden_ND), self._words(), k, width)
 
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words: the first uniform number draws a cluster, the second one of its words."""
         return expand.sample(*self._levels(hidden_ND), self._words(), uniforms_NU)
 

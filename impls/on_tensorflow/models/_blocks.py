@@ -13,7 +13,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from vocabench.impls.models.recognizer import NORM_EPSILON, frequencies
-from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32
 
 
 def blocks_of(params: Tensors, stack: str) -> list[Tensors]:

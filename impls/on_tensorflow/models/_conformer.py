@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.on_tensorflow.models._blocks import (
     additive_mask,
     blocks_of,
@@ -19,6 +18,7 @@ from vocabench.impls.on_tensorflow.models._blocks import (
     sinusoids,
     split,
 )
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, traced
 
 
 def encode(params: Tensors, features_BFM: Tensor, frames_B: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import Tensor
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor
 
 _NEVER = -1e30  # log-probability of impossible alignments: finite, so that no difference of two is NaN
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import Tensor
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor
 
 State = tuple[Tensor, Tensor]
 

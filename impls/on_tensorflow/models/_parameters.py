@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from vocabench.impls.on_tensorflow.device import to_numpy
-from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors
+from vocabench.impls.on_tensorflow.layer import OutputLayer
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors
 from vocabench.impls.spec import Arrays
 
 Variables = dict[str, tf.Variable]

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.models._blocks import (
     additive_mask,
     blocks_of,
@@ -23,6 +22,7 @@ from vocabench.impls.on_tensorflow.models._blocks import (
     sinusoids,
     split,
 )
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, look_up, traced
 
 KeysValues = tuple[Tensor, Tensor]  # (B, H, S, E) each
 

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
 from vocabench.impls.on_tensorflow.device import Switched, extra_on
-from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.models import _parameters
 from vocabench.impls.on_tensorflow.native import native
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 

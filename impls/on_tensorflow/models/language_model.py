@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
 from vocabench.impls.on_tensorflow.device import Switched, extra_on, to_numpy, wait
-from vocabench.impls.on_tensorflow.layer import OutputLayer, Tensor, Tensors, look_up, traced
+from vocabench.impls.on_tensorflow.layer import OutputLayer
 from vocabench.impls.on_tensorflow.models import _lstm, _parameters
 from vocabench.impls.on_tensorflow.models._lstm import State
 from vocabench.impls.on_tensorflow.native import native
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from vocabench.impls.models import stacks
 from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig, frames_after
 from vocabench.impls.on_tensorflow.device import Switched, extra_on, extra_signature, to_numpy, wait
-from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
 from vocabench.impls.on_tensorflow.models._transformer import KeysValues
 from vocabench.impls.on_tensorflow.native import native
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 

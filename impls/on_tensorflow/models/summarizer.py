@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
 from vocabench.impls.on_tensorflow.device import Switched, extra_on, extra_signature, to_numpy, wait
-from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, look_up, traced
 from vocabench.impls.on_tensorflow.models import _parameters
 from vocabench.impls.on_tensorflow.models._lstm import LSTM, State
 from vocabench.impls.on_tensorflow.native import native
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, look_up, traced
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, traced
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.optimizers import Optimizer, check_rate
 
 Variables = Mapping[str, tf.Variable]

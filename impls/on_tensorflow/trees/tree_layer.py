@@ -10,9 +10,11 @@ import tensorflow as tf
 
 from vocabench.impls.cpp import CPP, Paths
 from vocabench.impls.forms import Form
-from vocabench.impls.on_tensorflow.layer import (
-    OutputLayer,
-    Reach,
+from vocabench.impls.on_tensorflow import objectives
+from vocabench.impls.on_tensorflow.hooks import Reach
+from vocabench.impls.on_tensorflow.layer import OutputLayer
+from vocabench.impls.on_tensorflow.ops import cpp_kernels
+from vocabench.impls.on_tensorflow.ops.tensors import (
     Tensor,
     Tensors,
     add_rows,
@@ -21,7 +23,6 @@ from vocabench.impls.on_tensorflow.layer import (
     on_gpu,
     traced,
 )
-from vocabench.impls.on_tensorflow.ops import cpp_kernels
 from vocabench.impls.spec import LayerSpec, Shapes
 from vocabench.impls.structures import huffman, trees
 
@@ -134,6 +135,7 @@ class TreeSoftmax(OutputLayer):
         leaf_VM = trees.leaves_of_words(leaf_word)
         self._single = leaf_VM.shape[1] == 1  # each word is the leaf of the same number
         self._leaf_word, self._leaf_VM = tf.constant(leaf_word, tf.int32), tf.constant(leaf_VM, tf.int32)
+        self._paths = spec.structure["index"], spec.structure["sign"]
         self.index = tf.constant(spec.structure["index"], tf.int32)
         self.sign = tf.constant(spec.structure["sign"], tf.int32)
         self.place = tf.constant(huffman.places(children), tf.int32)
@@ -159,8 +161,8 @@ class TreeSoftmax(OutputLayer):
     def inner_shapes(self) -> Shapes:
         return self._inner_shapes
 
-    def nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        return self._nll(hidden_ND, self._targets(targets_N), self.value_of("node_weight"))
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        return self._nll_of_targets(hidden_ND, self._targets(targets_N), self.value_of("node_weight"))
 
     def reach(self, targets_N: Tensor) -> Reach:  # type: ignore[override]
         (leaf_NM, paths), nodes = self._targets(targets_N), self.leaves - 1
@@ -172,7 +174,7 @@ class TreeSoftmax(OutputLayer):
         in_table = _Targets(leaf_NM, paths._replace(index_NL=index_PL))
 
         def loss(hidden_ND: Tensor, tables: Tensors) -> Tensor:
-            return tf.reduce_mean(self._nll(hidden_ND, in_table, tables["node_weight"]))
+            return tf.reduce_mean(self._nll_of_targets(hidden_ND, in_table, tables["node_weight"]))
 
         return Reach({"node_weight": tf.concat([cold_U, tf.range(nodes - self._shared, nodes)], axis=0)}, loss)
 
@@ -181,7 +183,7 @@ class TreeSoftmax(OutputLayer):
         leaf_P = tf.reshape(tf.maximum(leaf_NM, 0), [-1])
         return _Targets(leaf_NM, Paths(*(tf.gather(array, leaf_P) for array in (self.index, self.sign, self.place))))
 
-    def _nll(self, hidden_ND: Tensor, targets: _Targets, node_weight: Tensor) -> Tensor:
+    def _nll_of_targets(self, hidden_ND: Tensor, targets: _Targets, node_weight: Tensor) -> Tensor:
         hidden_ND = self._with_one(hidden_ND)
         if self._single:
             return self._nll_of_paths(hidden_ND, targets.paths, node_weight)
@@ -196,18 +198,37 @@ class TreeSoftmax(OutputLayer):
             return _nll_by_kernels(hidden_PD, node_weight, paths)
         return _path_nll(hidden_PD, node_weight, paths.index_NL, paths.sign_NL, self._shared)
 
-    def log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         log_leaf_NF = self._leaf_log_probs(self._with_one(hidden_ND))
         if self._single:
             return log_leaf_NF
         log_code_NVM = tf.gather(log_leaf_NF, tf.maximum(self._leaf_VM, 0), axis=1)
         return tf.reduce_logsumexp(_where_real(self._leaf_VM, log_code_NVM), axis=2)
 
+    def _mean_log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N,) means: each node's turns count as often as there are words on either side."""
+        if not self._single:
+            return super()._mean_log_probs(hidden_ND)
+        below_2M = huffman.words_below(*self._paths, self.leaves - 1) / self.spec.vocab
+
+        def of_block(hidden_BD: Tensor) -> Tensor:
+            scores_MB = self._scores(self._with_one(hidden_BD))
+            # log sigma(-x) = log sigma(x) - x
+            both_M, right_M = (tf.constant(share_M, scores_MB.dtype) for share_M in (below_2M.sum(axis=0), below_2M[1]))
+            left_B = tf.linalg.matvec(tf.math.log_sigmoid(scores_MB), both_M, transpose_a=True)
+            return left_B - tf.linalg.matvec(scores_MB, right_M, transpose_a=True)
+
+        return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND)
+
+    def _scores(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (nodes, N) scores of all inner nodes."""
+        node_weight = tf.convert_to_tensor(self.value_of("node_weight"))
+        cast_ND = tf.cast(hidden_ND, node_weight.dtype)
+        return at_least_float32(tf.matmul(node_weight, cast_ND, transpose_b=True))
+
     def _leaf_log_probs(self, hidden_ND: Tensor) -> Tensor:
         # Nodes are rows, so that each level is read and written in whole rows: O(V D + V) per token.
-        node_weight, leaves = tf.convert_to_tensor(self.value_of("node_weight")), self.leaves
-        cast_ND = tf.cast(hidden_ND, node_weight.dtype)
-        scores_MN = at_least_float32(tf.matmul(node_weight, cast_ND, transpose_b=True))
+        leaves, scores_MN = self.leaves, self._scores(hidden_ND)
         level = tf.zeros([1, tf.shape(hidden_ND)[0]], scores_MN.dtype)
         ids, levels = np.array([2 * leaves - 2]), [level]
         for nodes, left, right in self._levels:
@@ -218,7 +239,7 @@ class TreeSoftmax(OutputLayer):
             levels.append(level)
         return tf.transpose(tf.gather(tf.concat(levels, axis=0), self._stacked[:leaves]))
 
-    def search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of inner nodes scored.
 
         No word is likelier than the prefix of its code. The nodes nearest the root are one dense product. Below them,
@@ -227,7 +248,7 @@ class TreeSoftmax(OutputLayer):
         several codes, all rows are scored whole, since no prefix bounds a word.
         """
         if not self._single:
-            return super().search(hidden_ND, k)
+            return super()._search(hidden_ND, k)
         if self.form == CPP:
             return cpp_kernels.likeliest_leaves(
                 self._with_one(hidden_ND), self.value_of("node_weight"), self.children, k
@@ -235,13 +256,13 @@ class TreeSoftmax(OutputLayer):
         values_NK, ids_NK, nodes_N = self._settle(self._with_one(hidden_ND), k, _BEAMS)
         return values_NK, ids_NK, tf.cast(nodes_N, tf.float32) / (self.leaves - 1)
 
-    def beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level.
 
         The result is exact if words have several codes.
         """
         if not self._single:
-            return self.topk(hidden_ND, k)
+            return self._search(hidden_ND, k)[:2]
         if self.form == CPP:
             tree = self.value_of("node_weight"), self.children
             return cpp_kernels.leaves_of_beam(self._with_one(hidden_ND), *tree, k, width)[:2]
@@ -269,7 +290,7 @@ class TreeSoftmax(OutputLayer):
         value_NW, node_NW = tf.while_loop(lambda *state: tf.reduce_any(is_inner(*state)), descend, start)
         return best_by_id(value_NW, node_NW, k)
 
-    def sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words. Each uniform number decides one turn: left if it is below sigma(r.h + b)."""
         (cast_ND, node_weight), leaves = self._cast(hidden_ND), self.leaves
 

@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
-from vocabench.impls.on_tensorflow.layer import Tensor, add_rows, at_least_float32, product, traced
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, add_rows, at_least_float32, product, traced
 
 # Places of a further tile. On two CPU cores, 32, 64 and 128 are equally fast.
 _FURTHER = 32

@@ -20,8 +20,16 @@ import tensorflow as tf
 
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
-from vocabench.impls.on_tensorflow.layer import Tensor, at_least_float32, best_by_id, draw, on_gpu, product, traced
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
+from vocabench.impls.on_tensorflow.ops.tensors import (
+    Tensor,
+    at_least_float32,
+    best_by_id,
+    draw,
+    on_gpu,
+    product,
+    traced,
+)
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax
 
 _FIRST_CLUSTERS = 8  # of each row, expanded before bounds are compared

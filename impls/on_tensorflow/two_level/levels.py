@@ -11,7 +11,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from vocabench.impls.forms import Form
-from vocabench.impls.on_tensorflow.layer import Tensor, Tensors, at_least_float32, best_by_id, draw
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, best_by_id, draw
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand
 from vocabench.impls.spec import Shapes
 from vocabench.impls.structures.shelves import Shelves
@@ -26,11 +26,13 @@ class Level:
         name: Name of the level, the prefix of its weights.
         shelves: The members by shelf, group and slot.
         value_of: Returns the value of a weight by name.
-        form: Form of the products with the members, one of `cluster_softmax.forms`.
+        form: Returns the form of the products with the members, one of `cluster_softmax.forms`.
     """
 
-    def __init__(self, name: str, shelves: Shelves, value_of: Callable[[str], Tensor], form: Form | None) -> None:
-        self._form = form
+    def __init__(
+        self, name: str, shelves: Shelves, value_of: Callable[[str], Tensor], form: Callable[[], Form | None]
+    ) -> None:
+        self._form_of = form
         self.name, self.shelves, self._value_of = name, shelves.shelves, value_of
         self.group, self._shelf, self._row, self._slot = (
             tf.constant(array, tf.int32) for array in (shelves.group_M, shelves.shelf_M, shelves.row_M, shelves.slot_M)
@@ -59,7 +61,7 @@ class Level:
 
         def nll() -> Tensor:
             return cluster_softmax.in_cluster_nll(
-                hidden_RD, weight_GSD, bias_GS, member_GS, row_R, slot_R, self._form, tokens
+                hidden_RD, weight_GSD, bias_GS, member_GS, row_R, slot_R, self._form_of(), tokens
             )
 
         # Empty tiles read any token, so there must be one.
@@ -142,7 +144,7 @@ class Level:
 
     def _words(self, number: int) -> expand.WordsByCluster:
         weight_GSD = tf.convert_to_tensor(self._weight(number, "weight"))
-        return expand.WordsByCluster(weight_GSD, self._weight(number, "bias"), self._members[number], self._form)
+        return expand.WordsByCluster(weight_GSD, self._weight(number, "bias"), self._members[number], self._form_of())
 
 
 def followed(log_group_NC: Tensor, width: int) -> Tensor:

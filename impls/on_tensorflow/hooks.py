@@ -1,0 +1,213 @@
+"""The hooks that the native TensorFlow layers implement: the computations behind the public calls of `layer.py`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from vocabench.impls import calls, cpp
+from vocabench.impls.calls import PLAIN, Objective
+from vocabench.impls.cpp import CPP
+from vocabench.impls.forms import GPU, Form, on_device
+from vocabench.impls.on_tensorflow import objectives
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, draw, in_xla, on_gpu
+from vocabench.impls.spec import LayerSpec, Shapes
+
+XLA, OWN_KERNELS = Form("xla", "XLA"), Form("tensorflow", "TensorFlow's own kernels")
+
+
+class Reach(NamedTuple):
+    """The loss of a batch as a function of the few rows that it reads.
+
+    Attributes:
+        rows: Row numbers (U,) by weight name, without duplicates, for the weights of which only these rows are read.
+        loss: Maps hidden vectors (N, D) and a table (U, ...) of the rows of each such weight to the mean training loss.
+    """
+
+    rows: Tensors
+    loss: Callable[[Tensor, Tensors], Tensor]
+
+
+class Hooks(keras.layers.Layer):
+    """What a layer is made of, and what each method implements.
+
+    The weights may be stored differently from their canonical form (`impls/spec.py`). `to_canonical` and
+    `from_canonical` convert dictionaries of weights, gradients or optimizer slots.
+    """
+
+    FORMS: ClassVar[tuple[Form, ...]] = ()  # in order of preference for each kind of device
+    FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # weights of which the loss of a batch reads few rows
+
+    def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
+        super().__init__(dtype=spec.storage, **keyword)
+        self.spec = spec
+        forms = self.forms(spec)
+        self._chosen = spec.form_of(forms if spec.form or not on_gpu() else on_device(forms, GPU))
+        self._portable = next((form for form in forms if form != CPP), None)
+        for name, shape in self.inner_shapes().items():
+            setattr(self, name, self.add_weight(name=name, shape=shape, initializer="zeros", dtype=spec.storage))
+        self.built = True
+
+    @classmethod
+    def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
+        """Return the forms of a layer of this spec, on all kinds of device."""
+        return cls.FORMS
+
+    @property
+    def form(self) -> Form | None:
+        """The form that computes the layer.
+
+        C++ kernels have no counterpart in XLA. A function that XLA compiles takes the preferred form without them.
+        """
+        return self._portable if self._chosen == CPP and in_xla() else self._chosen
+
+    @property
+    def one_operation(self) -> tuple[str, ...]:
+        """Those of `search` and `beam` that are a single C++ operation for few rows.
+
+        TensorFlow calls a single operation in half the time that it takes to call a graph around it.
+        """
+        return ()
+
+    @property
+    def jit_compile(self) -> bool:
+        """Whether XLA compiles the functions that call the layer."""
+        return self.form == XLA
+
+    @property
+    def reorganizes(self) -> bool:
+        """Whether training moves words to other clusters, as SOHSM's `reorganize` does."""
+        return False
+
+    def inner_shapes(self) -> Shapes:
+        """Return the shapes of the weights as they are stored."""
+        return self.spec.parameter_shapes()
+
+    def value_of(self, name: str) -> Tensor:
+        """Return the variable behind a weight, or None if the layer has no weight of that name."""
+        weight = getattr(self, name, None)
+        return None if weight is None else weight.value
+
+    def named_weights(self) -> Tensors:
+        """Return the variables of all weights by name."""
+        return {name: self.value_of(name) for name in self.inner_shapes()}
+
+    # Implemented by the layers, for (N, D) hidden vectors in the dtype of the weights and (N,) int32 words.
+    @abstractmethod
+    def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """Return the (N,) negative log-likelihoods, differentiable."""
+
+    @abstractmethod
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N, V) normalized log-probabilities over the whole vocabulary."""
+
+    def _reduced(
+        self, hidden_ND: Tensor, targets_N: Tensor, real_N: Tensor, count: Tensor | int, **extra: Tensor
+    ) -> Tensor:
+        """Return the sum of the losses without padding, divided by `count`. Layers with a shorter way override it."""
+        losses_N = self._training_losses(hidden_ND, targets_N, **extra)
+        total = tf.reduce_sum(tf.where(real_N, losses_N, tf.zeros_like(losses_N)))
+        return total / tf.cast(count, total.dtype)
+
+    def _training_losses(self, hidden_ND: Tensor, targets_N: Tensor, **extra: Tensor) -> Tensor:
+        """Return the (N,) losses that training minimizes. Keras has an attribute `_losses`."""
+        return self._nll(hidden_ND, targets_N)
+
+    def _nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, ...]:
+        """Return (N,) summands of `_nll`: one for each level that is reported on its own, the highest first."""
+        return (self._nll(hidden_ND, targets_N),)
+
+    def _mean_log_probs(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N,) means over all words of their log-probabilities."""
+
+        def of_block(hidden_BD: Tensor) -> Tensor:
+            return tf.reduce_mean(self._log_probs(hidden_BD), axis=1)
+
+        return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND)
+
+    def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        return *tf.math.top_k(self._log_probs(hidden_ND), k), tf.ones(tf.shape(hidden_ND)[:1])
+
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        return self._search(hidden_ND, k)[:2]
+
+    def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
+        return draw(tf.exp(self._log_probs(hidden_ND)), uniforms_NU[:, 0])
+
+    # Implemented by layers with one softmax over the vocabulary.
+    def _logits(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N, V) logits, words in order of their ids, at least in float32."""
+        raise NotImplementedError(f"{self.spec.method} has no softmax over the whole vocabulary")
+
+    def _target_logits(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """Return the (N,) logits of the targets."""
+        return tf.gather(self._logits(hidden_ND), targets_N, batch_dims=1)
+
+    def _mean_logits(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N,) means over all words of their logits."""
+        return tf.reduce_mean(self._logits(hidden_ND), axis=1)
+
+    # Made of these.
+    def _objective_losses(self, hidden_ND: Tensor, targets_N: Tensor, objective: Objective, **extra: Tensor) -> Tensor:
+        """Return the (N,) losses of `Objective`, at padding too."""
+        smoothing, z_loss, softcap = objective
+        if softcap is not None:
+
+            def of_block(hidden_BD: Tensor, targets_B: Tensor) -> Tensor:
+                logits_BV = objectives.capped(self._logits(hidden_BD), softcap)
+                return objectives.losses_of_logits(logits_BV, targets_B, objective)
+
+            return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, targets_N)
+        losses_N = self._training_losses(hidden_ND, targets_N, **extra)
+        if objective is PLAIN:
+            return losses_N
+        if not calls.has_z_loss(self.spec.definition):
+            return (1 - smoothing) * losses_N - smoothing * self._mean_log_probs(hidden_ND)
+        target_N = self._target_logits(hidden_ND, targets_N)
+        smoothed_N = losses_N
+        if smoothing:
+            smoothed_N = losses_N + smoothing * (target_N - self._mean_logits(hidden_ND))
+        return smoothed_N + z_loss * tf.square(losses_N + target_N) if z_loss else smoothed_N
+
+    def _capped_log_probs(self, hidden_ND: Tensor, softcap: float | None) -> Tensor:
+        if softcap is None:
+            return self._log_probs(hidden_ND)
+        return tf.nn.log_softmax(objectives.capped(self._logits(hidden_ND), softcap))
+
+    # For training and conversion.
+    def reach(self, targets_N: Tensor, **extra: Tensor) -> Reach:
+        """Return the rows of `FEW_ROWS` that the loss of these targets reads. No target may be `ignore_index`."""
+        return self.whole_reach(targets_N, **extra)
+
+    def whole_reach(self, targets_N: Tensor, **extra: Tensor) -> Reach:
+        """Return a reach without tables, whose loss reads the weights themselves."""
+
+        def loss(hidden_ND: Tensor, tables: Tensors) -> Tensor:
+            real_N = tf.ones_like(targets_N, tf.bool)
+            return self._reduced(hidden_ND, targets_N, real_N, tf.size(targets_N), **extra)
+
+        return Reach({}, loss)
+
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        """Convert weights, gradients or optimizer slots to their canonical form."""
+        return dict(tensors)
+
+    def from_canonical(self, tensors: Tensors) -> Tensors:
+        """Convert weights, gradients or optimizer slots from their canonical form."""
+        return dict(tensors)
+
+    def load_canonical(self, tensors: Tensors) -> None:
+        """Assign weights in canonical form."""
+        variables = self.named_weights()
+        dtype = next(iter(variables.values())).dtype  # the same for all weights
+        cast = {name: tf.cast(value, dtype) for name, value in tensors.items()}
+        for name, value in self.from_canonical(cast).items():
+            variables[name].assign(value)
+
+    def formulation(self) -> str:
+        """Return a description of the form that runs; empty if there is only one."""
+        return cpp.formulation(self.form)
