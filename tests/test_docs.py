@@ -1,5 +1,6 @@
-"""What the documentation says holds: code runs, commands parse, links lead somewhere, ratios are measured."""
+"""The documentation is correct: its code runs, its commands parse, its links exist and its ratios are measured."""
 
+import dataclasses
 import doctest
 import importlib
 import os
@@ -17,11 +18,14 @@ import yaml
 
 from tests import ROOT
 from vocabench.harness import cli, layer_file, registry
+from vocabench.harness.datasets import spoken_names
+from vocabench.harness.datasets.speech.synthesis import SpokenNames
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.report.rows import flatten
 from vocabench.harness.run import store
 from vocabench.harness.run.settings import parse
 from vocabench.harness.run.suites import Suite
+from vocabench.impls.calls import has_z_loss
 from vocabench.impls.errors import BadInput
 
 DOCS = ROOT / "docs"
@@ -31,6 +35,19 @@ TOYS = ("<method>", "scaled_softmax")  # stand for a method that a reader adds
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 HEADINGS = {"torch": "PyTorch:", "tensorflow": "TensorFlow:", "jax": "JAX:"}
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
+# Pages whose code has a test of its own: it runs in every framework, is written to files, or is followed by checks.
+# The scripts of in-your-model.md run in tests/test_in_your_model.py.
+TESTED_SEPARATELY = ("contract.md", "adding-a-method.md", "trained-layer.md", "in-your-model.md")
+PAGES_WITH_CODE = [
+    path
+    for path in TEXTS
+    if BLOCK.search(path.read_text()) and path.parent != PAGES and path.name not in TESTED_SEPARATELY
+]
+NAMES_A_FRAMEWORK = re.compile(r"\bvocabench\.(torch|tensorflow|jax)\b")
+
+
+def _named(path):
+    return str(path.relative_to(ROOT))
 
 
 def test_there_is_a_page_for_each_method_and_no_other():
@@ -68,13 +85,70 @@ def _inputs(framework, inputs):
     hidden_ND, targets_N = inputs.hidden_ND.astype(np.float32), inputs.targets_N
     if framework == "torch":
         torch = importlib.import_module("torch")
-        return {"hidden": torch.tensor(hidden_ND), "targets": torch.tensor(targets_N)}
+        return {"torch": torch, "hidden": torch.tensor(hidden_ND), "targets": torch.tensor(targets_N)}
     if framework == "tensorflow":
         tf = importlib.import_module("tensorflow")
         return {"tf": tf, "hidden": tf.constant(hidden_ND), "targets": tf.constant(targets_N, tf.int32)}
     jax = importlib.import_module("jax")
     jnp = jax.numpy
     return {"jax": jax, "jnp": jnp, "hidden": jnp.asarray(hidden_ND), "targets": jnp.asarray(targets_N)}
+
+
+class _UnigramModel:
+    """A model for examples of decoding: the next word depends on no other word."""
+
+    def prime(self, prompts_BT, k):
+        return self.extend(prompts_BT[:, 0], prompts_BT[:, -1], k)
+
+    def extend(self, rows_R, ids_R, k):
+        return np.tile(-np.arange(1.0, k + 1), (len(ids_R), 1)), np.tile(np.arange(k), (len(ids_R), 1))
+
+
+@pytest.fixture
+def few_spoken_names(empty_cache, monkeypatch):
+    """Reduce the dataset `spoken-names` to a few names in two languages."""
+    for package in ("babel", "espeakng_loader"):
+        pytest.importorskip(package)
+    few = SpokenNames("spoken-names", ("ba", "tt"), {"train": 8, "valid": 2, "test": 3}, "")
+    monkeypatch.setattr(spoken_names, "DATASET", dataclasses.replace(spoken_names.DATASET, origin=few))
+
+
+@pytest.mark.parametrize("path", PAGES_WITH_CODE, ids=_named)
+def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch, request):
+    """The blocks of a page run in order in one namespace, and may take these inputs as given."""
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall(path.read_text())
+    missing = set(NAMES_A_FRAMEWORK.findall("".join(blocks))) - {*FRAMEWORKS}
+    if missing:
+        pytest.skip(f"the page's examples are in {', '.join(sorted(missing))}, which is not installed")
+    if "spoken-names" in "".join(blocks):
+        request.getfixturevalue("few_spoken_names")
+    counts = zipf_counts(300)
+    inputs = batch(counts, tokens=20, dim=512, seed=0)
+    names: dict[str, object] = {"np": np, "counts": counts}
+    names |= {"model": _UnigramModel(), "prompts": np.zeros((2, 1), np.int64), "eos": 2}
+    for block in blocks:
+        for framework in NAMES_A_FRAMEWORK.findall(block)[:1]:
+            names |= _inputs(framework, inputs)
+        exec(block.replace('device="cuda"', 'device="cpu"'), names)
+
+
+def test_pages_with_code_are_found():
+    assert {"README.md", "layers.md", "speech-data.md"} <= {path.name for path in PAGES_WITH_CODE}
+
+
+def test_what_each_loss_takes_is_in_the_table_of_layers():
+    def mark(has: bool) -> str:
+        return "yes" if has else "no"
+
+    definitions = {method: registry.definition(method) for method in registry.methods()}
+    lines = [
+        f"| [{method}](methods/{method}.md) | {mark(not definition.train_only_loss)} | {mark(has_z_loss(definition))} "
+        f"| yes | {mark(not definition.needs_counts)} |"
+        for method, definition in definitions.items()
+    ]
+    table = "\n".join(lines)
+    assert table in (DOCS / "layers.md").read_text(), f"docs/layers.md needs these lines:\n{table}"
 
 
 @pytest.mark.parametrize("framework", registry.installed_frameworks())
@@ -125,23 +199,19 @@ def test_the_method_added_on_the_page_agrees(tmp_path):
     assert "3 of 3 cells agree" in done.stdout
 
 
-def _named(path):
-    return str(path.relative_to(ROOT))
-
-
 @pytest.mark.parametrize("path", TEXTS, ids=_named)
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)\s]+)\)", _prose(path.read_text())):
         if re.match(r"https?://", target):
             continue
         file, _, heading = target.partition("#")
-        found = (path.parent / file).resolve() if file else path
-        assert found.exists(), target
-        assert found.is_relative_to(ROOT), target
-        # The site holds pages and files, and has nothing to show for a folder.
-        assert found.is_file() or not path.is_relative_to(DOCS), target
+        linked = (path.parent / file).resolve() if file else path
+        assert linked.exists(), target
+        assert linked.is_relative_to(ROOT), target
+        # The site shows pages and files, but no folders.
+        assert linked.is_file() or not path.is_relative_to(DOCS), target
         if heading:
-            assert heading in _headings(found.read_text()), target
+            assert heading in _headings(linked.read_text()), target
 
 
 def _prose(text):
@@ -149,20 +219,20 @@ def _prose(text):
 
 
 def _headings(text):
-    """As they are linked to: on the site, and where the repository is read."""
-    found = re.findall(r"^#+ (.*)$", _prose(text), re.MULTILINE)
-    plain = (unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode() for heading in found)
+    """Return the anchors of the headings, which are the same on the site and on the repository's web page."""
+    headings = re.findall(r"^#+ (.*)$", _prose(text), re.MULTILINE)
+    plain = (unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode() for heading in headings)
     return [re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain]
 
 
 def test_every_page_is_in_the_navigation():
     def pages(entry):
-        return [entry] if isinstance(entry, str) else [page for each in entry for page in pages(each)]
+        return [entry] if isinstance(entry, str) else [page for part in entry for page in pages(part)]
 
     def values(entry):
         if isinstance(entry, list):
-            return [values(each) for each in entry]
-        return [values(each) for each in entry.values()] if isinstance(entry, dict) else entry
+            return [values(part) for part in entry]
+        return [values(part) for part in entry.values()] if isinstance(entry, dict) else entry
 
     listed = pages(values(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     own = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
@@ -170,7 +240,7 @@ def test_every_page_is_in_the_navigation():
 
 
 def _commands(text):
-    """Command lines in code, in blocks and in the middle of a sentence; what follows two spaces explains them."""
+    """Return the command lines in code blocks and in sentences. Text after two spaces explains a command."""
     blocks = re.findall(r"^```(?:\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     indented = re.findall(r"^ {4}(vocabench .*)$", text, re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
@@ -189,7 +259,7 @@ def test_commands_are_found():
 
 @pytest.mark.parametrize(("path", "line"), COMMANDS, ids=lambda value: value if isinstance(value, str) else value.stem)
 def test_commands_parse(path, line, monkeypatch):
-    """With the suites, methods, tasks, options, settings and datasets that they name; nothing is run."""
+    """Suites, methods, tasks, options, settings and datasets in commands exist. Nothing is run."""
     arguments = shlex.split(re.sub(r"\bN\b", "1", line), comments=True)[1:]
     if len(arguments) == 1 and arguments[0] in ("compare", "publish", "export", "data", "list"):
         return  # a command's name in a sentence
@@ -202,7 +272,7 @@ def test_commands_parse(path, line, monkeypatch):
         assert set(getattr(parsed, kind, None) or ()) <= {*names, *TOYS}
     if arguments[0] == "run":
         _check_run(parsed, monkeypatch)
-        # A name that is no dataset's is a path, which its page explains.
+        # Any other name is a path, which the page must explain.
         known = parsed.dataset is None or parsed.dataset.isupper() or parsed.dataset in registry.datasets()
         assert known or f"`{parsed.dataset}`" in path.read_text()
     if arguments[0] == "data" and parsed.name and not parsed.name.isupper():
@@ -213,7 +283,7 @@ def test_commands_parse(path, line, monkeypatch):
 
 def _check_run(parsed, monkeypatch):
     seen = []
-    monkeypatch.setattr(registry, "check_framework", lambda name: name)  # it need not be installed
+    monkeypatch.setattr(registry, "check_framework", lambda name: name)  # need not be installed
     monkeypatch.setattr(
         "vocabench.harness.commands.run.run", lambda suite, selection, **_: seen.append((suite, selection)) or 0
     )
@@ -261,7 +331,7 @@ RATIO = re.compile(r"(\d[\d.]*)x (\[\d[\d.]*, \d[\d.]*\])")
 
 @pytest.fixture(scope="module")
 def ratios():
-    """Those of all published rows with their intervals, as they are printed."""
+    """The ratios of all published rows with their intervals, as printed."""
     from vocabench.harness.report.units import ratio
 
     measured = set()
@@ -275,5 +345,5 @@ def ratios():
 
 @pytest.mark.parametrize("path", [path for path in TEXTS if RATIO.search(path.read_text())], ids=_named)
 def test_ratios_are_measured(path, ratios):
-    """A speed-up with its interval is one of a published row's."""
+    """Every speed-up with an interval is in a published row."""
     assert set(RATIO.findall(path.read_text())) <= ratios

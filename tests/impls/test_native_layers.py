@@ -197,7 +197,7 @@ def test_a_state_dict_of_torch_brings_its_clusters_along(form, options):
         some = hidden_ND[:rows]
         for work in (
             lambda layer, some=some: layer.search(some, 10),
-            lambda layer, some=some: layer.beam(some, 10, 3),
+            lambda layer, some=some: layer.beam(some, 3, 3),
             lambda layer, some=some, rows=rows: (layer.sample(some, uniforms_NU[:rows]),),
             lambda layer, some=some: (layer.log_probs(some),),
         ):
@@ -254,7 +254,9 @@ def test_torch_log_probs_have_the_gradient_of_the_nll(method):
         native = adapter.native(layers.spec(method, counts=zipf_counts(40), dim=16, dtype="float64", **options))
         inputs: Any = [hidden_ND.clone().requires_grad_(), *native.parameters()]
         log_probs_N = native.log_probs(inputs[0])[torch.arange(len(targets_N)), targets_N]
-        direct = torch.autograd.grad(native.nll(inputs[0], targets_N).sum(), inputs, materialize_grads=True)
+        direct = torch.autograd.grad(
+            -native.target_log_probs(inputs[0], targets_N).sum(), inputs, materialize_grads=True
+        )
         dense = torch.autograd.grad(-log_probs_N.sum(), inputs, materialize_grads=True)
         for of_nll, of_log_probs in zip(direct, dense, strict=True):
             np.testing.assert_allclose(of_log_probs, of_nll, atol=1e-12, err_msg=str(options))
@@ -276,7 +278,7 @@ def test_tensorflow_log_probs_have_the_gradient_of_the_nll(method):
             inputs = [hidden_ND, *native.named_weights().values()]
             with tf.GradientTape(persistent=True) as tape:
                 tape.watch(hidden_ND)
-                direct = tf.reduce_sum(native.nll(hidden_ND, targets_N))
+                direct = tf.reduce_sum(native._nll(hidden_ND, targets_N))
                 dense = -tf.reduce_sum(tf.gather(native.log_probs(hidden_ND), targets_N, batch_dims=1))
             zero = tf.UnconnectedGradients.ZERO
             return [

@@ -228,8 +228,8 @@ def test_repeating_the_same_samples_adds_no_evidence():
     after_S += 0.95 * before_S.mean() - after_S.mean()
     for runs in (1, 2, 3, 5):
         before, after = (
-            [perplexity(each_S.mean(), samples=each_S.tolist(), quantity="beam_recall")] * runs
-            for each_S in (before_S, after_S)
+            [perplexity(recall_S.mean(), samples=recall_S.tolist(), quantity="beam_recall")] * runs
+            for recall_S in (before_S, after_S)
         )
         (finding,) = gate.compare(before, after, LIMITS)
         assert finding.verdict == gate.UNCLEAR

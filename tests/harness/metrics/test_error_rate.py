@@ -53,28 +53,28 @@ def distance(first, second):
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.text("abc ", max_size=12), st.text("abc ", max_size=12)), min_size=1, max_size=4))
 def test_errors_are_the_edit_distance(pairs):
-    references, hypotheses = ([each[side] for each in pairs] for side in (0, 1))
-    found_U4 = CER.per_utterance(references, hypotheses)
-    for (reference, hypothesis), (subs, dels, ins, length) in zip(pairs, found_U4.tolist(), strict=True):
+    references, hypotheses = ([pair[side] for pair in pairs] for side in (0, 1))
+    errors_U4 = CER.per_utterance(references, hypotheses)
+    for (reference, hypothesis), (subs, dels, ins, length) in zip(pairs, errors_U4.tolist(), strict=True):
         reference, hypothesis = TextRule()(reference), TextRule()(hypothesis)
         assert subs + dels + ins == distance(reference, hypothesis)
         assert length == len(reference)
         assert length - dels + ins == len(hypothesis)
     swapped_U4 = CER.per_utterance(hypotheses, references)
-    assert (swapped_U4[:, :3].sum(axis=1) == found_U4[:, :3].sum(axis=1)).all()
+    assert (swapped_U4[:, :3].sum(axis=1) == errors_U4[:, :3].sum(axis=1)).all()
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.text("abc", min_size=1), st.text("abc", min_size=1)), min_size=1, max_size=4))
 def test_the_pooled_rate_is_the_librarys(pairs):
-    references, hypotheses = ([each[side] for each in pairs] for side in (0, 1))
-    found = error_rate.rate(CER.per_utterance(references, hypotheses))
-    assert found == pytest.approx(jiwer.cer(references, hypotheses))
+    references, hypotheses = ([pair[side] for pair in pairs] for side in (0, 1))
+    pooled_rate = error_rate.rate(CER.per_utterance(references, hypotheses))
+    assert pooled_rate == pytest.approx(jiwer.cer(references, hypotheses))
 
 
 def test_errors_are_pooled_over_references():
-    found_U4 = CER.per_utterance(["ab", "abcdefgh"], ["xy", "abcdefgh"])
-    assert error_rate.rate(found_U4) == pytest.approx(2 / 10)  # and not the mean of 1 and 0
+    errors_U4 = CER.per_utterance(["ab", "abcdefgh"], ["xy", "abcdefgh"])
+    assert error_rate.rate(errors_U4) == pytest.approx(2 / 10)  # and not the mean of 1 and 0
     assert error_rate.rate(CER.per_utterance(["a", ""], ["a", "xy"])) == 2
 
 
@@ -89,8 +89,8 @@ def test_an_interval_is_near_the_delta_methods():
     rng = np.random.default_rng(0)
     length_U = rng.integers(5, 60, size=800)
     errors_U = rng.binomial(length_U, 0.2)
-    found_U4 = np.stack([errors_U, 0 * length_U, 0 * length_U, length_U], axis=1)
-    interval = error_rate.aggregate(found_U4)
+    errors_U4 = np.stack([errors_U, 0 * length_U, 0 * length_U, length_U], axis=1)
+    interval = error_rate.aggregate(errors_U4)
     rate = errors_U.sum() / length_U.sum()
     reach = 1.96 * np.std(errors_U - rate * length_U) / np.sqrt(800) / length_U.mean()
     assert interval.value == pytest.approx(rate)
@@ -98,8 +98,8 @@ def test_an_interval_is_near_the_delta_methods():
 
 
 def test_empty_references_add_errors_alone():
-    found_U4 = CER.per_utterance(["", "abcd"], ["x", "abcd"])
-    interval = error_rate.aggregate(found_U4)
+    errors_U4 = CER.per_utterance(["", "abcd"], ["x", "abcd"])
+    interval = error_rate.aggregate(errors_U4)
     # Resamples of nothing but the empty reference have no rate.
     assert (interval.value, interval.low, interval.high) == pytest.approx((0.25, 0, 0.25))
     with pytest.raises(BadInput, match="2 references without a symbol"):
@@ -110,10 +110,10 @@ def test_two_systems_over_the_same_references():
     references = ["abcdefgh", "ab", "abcd"] * 20
     worse_U4 = CER.per_utterance(references, ["xbcdefgh", "xb", "xbcd"] * 20)
     better_U4 = CER.per_utterance(references, references)
-    found = error_rate.compare(worse_U4, better_U4)
-    assert found.interval.value == pytest.approx(3 / 14)
-    assert found.interval.low > 0
-    assert found.p_value == pytest.approx(1 / 1001)
+    comparison = error_rate.compare(worse_U4, better_U4)
+    assert comparison.interval.value == pytest.approx(3 / 14)
+    assert comparison.interval.low > 0
+    assert comparison.p_value == pytest.approx(1 / 1001)
     same = error_rate.compare(worse_U4, worse_U4)
     assert (same.interval.value, same.interval.low, same.interval.high, same.p_value) == (0, 0, 0, 1)
     with pytest.raises(

@@ -84,10 +84,10 @@ def test_average_adds_up_hits_and_words():
 
 
 def test_best_is_by_recall_and_for_each_measure():
-    found = scores("a b c d", *REFERENCES, references="best")
-    assert found[0] == pytest.approx([2 / 4, 2 / 3, 4 / 7])
+    best = scores("a b c d", *REFERENCES, references="best")
+    assert best[0] == pytest.approx([2 / 4, 2 / 3, 4 / 7])
     # Of equal recall, 1/2 and 2/4, the first.
-    assert found[1] == pytest.approx([1 / 3, 1 / 2, 2 / 5])
+    assert best[1] == pytest.approx([1 / 3, 1 / 2, 2 / 5])
     mixed = scores("a b c d", "a b y", "d b c a c", references="best")
     assert mixed[0, RECALL] == pytest.approx(4 / 5)
     assert mixed[1, RECALL] == pytest.approx(1 / 2)
@@ -95,15 +95,15 @@ def test_best_is_by_recall_and_for_each_measure():
 
 def test_jackknifing_averages_the_best_of_all_but_one():
     # Without the first, the second is best; without either of the others, the first.
-    found = scores("a b c d", *REFERENCES, references="jackknife")[0]
+    jackknife = scores("a b c d", *REFERENCES, references="jackknife")[0]
     expected = [(3 / 4 + 2 / 4 + 2 / 4) / 3, (3 / 5 + 2 / 3 + 2 / 3) / 3, (6 / 9 + 4 / 7 + 4 / 7) / 3]
-    assert found == pytest.approx(expected)
+    assert jackknife == pytest.approx(expected)
 
 
 def test_of_one_reference_all_rules_are_the_same():
-    found = [scores("a b c d", REFERENCES[1], references=rule) for rule in rouge.REFERENCES]
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
+    by_rule = [scores("a b c d", REFERENCES[1], references=rule) for rule in rouge.REFERENCES]
+    np.testing.assert_array_equal(by_rule[0], by_rule[1])
+    np.testing.assert_array_equal(by_rule[0], by_rule[2])
 
 
 def test_a_cut_falls_between_characters():
@@ -189,21 +189,21 @@ def test_samples_that_cannot_be_scored(candidates, references, message):
 def test_a_system_is_the_mean_of_its_samples():
     values_SMQ = GIGAWORD.per_sample([GUNMAN, "the gunman kill police"], [[GUNMAN], [GUNMAN]])
     assert values_SMQ.shape == (2, 3, 3)
-    found = rouge.aggregate(values_SMQ)
-    assert found["rouge1"]["f1"].value == pytest.approx(7 / 8)
-    assert found["rouge2"]["recall"].value == pytest.approx(2 / 3)
+    means = rouge.aggregate(values_SMQ)
+    assert means["rouge1"]["f1"].value == pytest.approx(7 / 8)
+    assert means["rouge2"]["recall"].value == pytest.approx(2 / 3)
     # Of two samples a resample has both, or one twice: a quarter of them each of these.
-    assert (found["rougeL"]["f1"].low, found["rougeL"]["f1"].high) == pytest.approx((0.5, 1.0))
+    assert (means["rougeL"]["f1"].low, means["rougeL"]["f1"].high) == pytest.approx((0.5, 1.0))
 
 
 def test_intervals_are_of_the_mean_and_seeded():
     values_SQ = np.random.default_rng(0).normal(size=(500, 2)) * [1, 3] + [5, 0]
     first = bootstrap.intervals(values_SQ)
     assert first == bootstrap.intervals(values_SQ) != bootstrap.intervals(values_SQ, seed=1)
-    for found, values_S in zip(first, values_SQ.T, strict=True):
+    for interval, values_S in zip(first, values_SQ.T, strict=True):
         reach = 1.96 * values_S.std() / np.sqrt(500)
-        assert found.value == pytest.approx(values_S.mean())
-        assert (found.low, found.high) == pytest.approx(
+        assert interval.value == pytest.approx(values_S.mean())
+        assert (interval.low, interval.high) == pytest.approx(
             (values_S.mean() - reach, values_S.mean() + reach), abs=reach / 5
         )
 
@@ -213,12 +213,12 @@ def test_the_paired_test_is_near_the_t_test(shift):
     rng = np.random.default_rng(1)
     shared_S1 = rng.normal(size=(400, 1)) * 10  # what pairing takes out
     first_SQ, second_SQ = shared_S1 + rng.normal(size=(400, 1)) + shift, shared_S1 + rng.normal(size=(400, 1))
-    (found,) = bootstrap.differences(first_SQ, second_SQ, resamples=4000)
+    (difference,) = bootstrap.differences(first_SQ, second_SQ, resamples=4000)
     expected = stats.ttest_rel(first_SQ[:, 0], second_SQ[:, 0])
-    assert found.p_value == pytest.approx(expected.pvalue, abs=0.03)
-    assert found.interval.value == pytest.approx(float((first_SQ - second_SQ).mean()))
+    assert difference.p_value == pytest.approx(expected.pvalue, abs=0.03)
+    assert difference.interval.value == pytest.approx(float((first_SQ - second_SQ).mean()))
     bounds = expected.confidence_interval()
-    assert (found.interval.low, found.interval.high) == pytest.approx((bounds.low, bounds.high), abs=0.02)
+    assert (difference.interval.low, difference.interval.high) == pytest.approx((bounds.low, bounds.high), abs=0.02)
 
 
 def test_systems_that_do_not_differ_and_that_always_do():
@@ -234,5 +234,5 @@ def test_systems_that_do_not_differ_and_that_always_do():
 
 def test_a_difference_of_two_samples_is_half_likely():
     # Differences 0 and 1: both resamples that have one of them twice, half of all, lie 0.5 off.
-    (found,) = bootstrap.differences(np.array([[0.0], [1.0]]), np.zeros((2, 1)), resamples=4000)
-    assert found.p_value == pytest.approx(0.5, abs=0.03)
+    (difference,) = bootstrap.differences(np.array([[0.0], [1.0]]), np.zeros((2, 1)), resamples=4000)
+    assert difference.p_value == pytest.approx(0.5, abs=0.03)

@@ -47,13 +47,13 @@ KALDI_SUMS = {"povey": 67561.67, "hamming": 68039.23}  # of all 48 frames and 80
 
 @pytest.mark.parametrize("window", features.WINDOWS)
 def test_kaldis_numbers(window):
-    found_TM = Filterbank(window=window)(signal())
-    assert found_TM.shape == (48, 80)
-    assert found_TM.dtype == np.float32
+    features_TM = Filterbank(window=window)(signal())
+    assert features_TM.shape == (48, 80)
+    assert features_TM.dtype == np.float32
     for frame, expected in KALDI[window].items():
         # Kaldi's transform is in float32, ours in float64: the weakest channels differ in the fourth digit.
-        np.testing.assert_allclose(found_TM[frame, CHANNELS], expected, atol=1e-3)
-    assert found_TM.sum(dtype=np.float64) == pytest.approx(KALDI_SUMS[window], abs=0.3)
+        np.testing.assert_allclose(features_TM[frame, CHANNELS], expected, atol=1e-3)
+    assert features_TM.sum(dtype=np.float64) == pytest.approx(KALDI_SUMS[window], abs=0.3)
 
 
 def test_the_definition_written_out():
@@ -82,10 +82,10 @@ def test_the_mel_scale():
 
 @pytest.mark.parametrize(("samples", "frames"), [(0, 0), (399, 0), (400, 1), (559, 1), (560, 2), (16000, 98)])
 def test_a_frame_needs_a_whole_window(samples, frames):
-    found_TM = BANK(np.ones(samples, np.int16))
-    assert found_TM.shape == (frames, 80) == (BANK.frames(samples), 80)
+    features_TM = BANK(np.ones(samples, np.int16))
+    assert features_TM.shape == (frames, 80) == (BANK.frames(samples), 80)
     # Silence is the floor, and no infinity.
-    assert np.all(found_TM == np.log(np.finfo(np.float32).eps).astype(np.float32))
+    assert np.all(features_TM == np.log(np.finfo(np.float32).eps).astype(np.float32))
 
 
 def test_the_signature_tells_every_setting():
@@ -181,14 +181,14 @@ def speech(tmp_path, monkeypatch):
 
 def test_features_are_computed_once(speech, monkeypatch):
     said = []
-    found = features.of_corpus(speech, progress=said.append)
+    by_utterance = features.of_corpus(speech, progress=said.append)
     assert len(said) == 1
     for utterance in speech.everything:
-        np.testing.assert_array_equal(found[utterance], BANK(utterance.samples_S))
-    assert found[speech.everything[1]].shape == (0, 80)
+        np.testing.assert_array_equal(by_utterance[utterance], BANK(utterance.samples_S))
+    assert by_utterance[speech.everything[1]].shape == (0, 80)
     monkeypatch.setattr(Filterbank, "__call__", None)
     again = features.of_corpus(speech)
-    np.testing.assert_array_equal(again[speech.everything[2]], found[speech.everything[2]])
+    np.testing.assert_array_equal(again[speech.everything[2]], by_utterance[speech.everything[2]])
 
 
 def test_other_settings_are_other_features(speech):

@@ -59,18 +59,18 @@ def by_quantity(result):
 @pytest.mark.parametrize("method", ["full_softmax", "sohsm", "huffman", "sampled_softmax", "nce"])
 def test_a_trained_model_beats_word_counts_and_is_decoded(framework, method, text):
     options = {"interval": "40", "projection": "none", "bias": "True"} if method == "sohsm" else {}
-    found = by_quantity(result_of(framework, method, text, options=options))
+    measured = by_quantity(result_of(framework, method, text, options=options))
     unigram = by_quantity(result_of("numpy", "unigram", text))["perplexity"].value
-    perplexity = found["perplexity"]
+    perplexity = measured["perplexity"]
     assert 2.0 < perplexity.value < 0.6 * unigram  # two choices a word: no model can get below 2
     assert perplexity.detail["split"] == "test"
     assert [point["step"] for point in perplexity.detail["curve"]] == [124, 248]
-    assert found["topk_seconds"].detail["rows"] == 8
-    assert found["topk1_seconds"].ratio is not None
-    assert 0 < found["expanded_share"].value <= 1
+    assert measured["topk_seconds"].detail["rows"] == 8
+    assert measured["topk1_seconds"].ratio is not None
+    assert 0 < measured["expanded_share"].value <= 1
     if method != "sohsm":
         return
-    product = found["cluster_perplexity"].value * found["in_cluster_perplexity"].value
+    product = measured["cluster_perplexity"].value * measured["in_cluster_perplexity"].value
     assert product == pytest.approx(perplexity.value)
     changes = perplexity.detail["reorganizations"]
     assert [change["step"] for change in changes] == [40, 80, 120, 160, 200, 240]
@@ -109,10 +109,10 @@ def test_a_trained_layer_is_timed_with_the_clusters_it_learned(framework, text, 
     monkeypatch.setattr(layers, "from_spec", lambda *given: made.append(given[1]) or from_spec(*given))
     settings = {"updates": "50", "time_training": "True", "decode_rows": "0"}
     result = result_of(framework, "sohsm", text, options={"interval": "20"}, **settings)
-    found = by_quantity(result)
-    assert [point["step"] for point in found["perplexity"].detail["curve"]] == [50]
-    assert [change["step"] for change in found["perplexity"].detail["reorganizations"]] == [20, 40]
-    timed = found["trained_layer_seconds"]
+    measured = by_quantity(result)
+    assert [point["step"] for point in measured["perplexity"].detail["curve"]] == [50]
+    assert [change["step"] for change in measured["perplexity"].detail["reorganizations"]] == [20, 40]
+    timed = measured["trained_layer_seconds"]
     assert timed.ratio is not None
     assert timed.value > 0
     assert timed.detail["tokens"] == 40
@@ -134,17 +134,17 @@ def test_words_are_sampled_by_the_pairs_of_the_training_text(method, text):
         for f in FRAMEWORKS
     ]
     unigram = by_quantity(result_of("numpy", "unigram", text))["perplexity"].value
-    found = [row["perplexity"].value for row in rows]
-    assert found == pytest.approx([found[0]] * len(found), rel=1e-6)
-    assert 2.0 < found[0] < 0.6 * unigram
+    perplexities = [row["perplexity"].value for row in rows]
+    assert perplexities == pytest.approx([perplexities[0]] * len(perplexities), rel=1e-6)
+    assert 2.0 < perplexities[0] < 0.6 * unigram
 
 
 @pytest.mark.parametrize(("method", "asks"), [("sohsm", "start"), ("class_hsm", "bins")])
 def test_classes_come_from_the_pairs_of_the_training_text(method, asks, text, monkeypatch):
     made = []
     monkeypatch.setattr(bigrams, "vectors", lambda pairs_P3, counts_V: made.append(pairs_P3) or np.eye(len(counts_V)))
-    found = by_quantity(result_of(FRAMEWORKS[0], method, text, options={asks: "bigram"}, decode_rows="0"))
-    assert found["perplexity"].value < by_quantity(result_of("numpy", "unigram", text))["perplexity"].value
+    measured = by_quantity(result_of(FRAMEWORKS[0], method, text, options={asks: "bigram"}, decode_rows="0"))
+    assert measured["perplexity"].value < by_quantity(result_of("numpy", "unigram", text))["perplexity"].value
     train_T = corpora.load(text, vocab=None).splits["train"]
     assert made[0][:, 2].sum() == len(train_T) - 1
     assert [train_T[0], train_T[1]] in made[0][:, :2].tolist()
@@ -157,8 +157,8 @@ def test_frameworks_end_at_the_same_perplexity(text):
     """
     settings = {"epochs": "1", "decode_rows": "0"}
     rows = [by_quantity(result_of(f, "sohsm", text, "float64", {"interval": "40"}, **settings)) for f in FRAMEWORKS]
-    found = [row["perplexity"].value for row in rows]
-    assert found == pytest.approx([found[0]] * len(found), rel=1e-6)
+    perplexities = [row["perplexity"].value for row in rows]
+    assert perplexities == pytest.approx([perplexities[0]] * len(perplexities), rel=1e-6)
 
 
 def test_the_texts_of_tests_go_to_a_cache_of_the_tests():
@@ -180,7 +180,7 @@ def test_a_text_that_is_too_short_is_refused(text):
 def test_structures_made_from_word_vectors_take_them_from_a_model_trained_first(method, options, first, text):
     framework = next(name for name in FRAMEWORKS if name != "numpy")
     unigram = by_quantity(result_of("numpy", "unigram", text))["perplexity"].value
-    found = by_quantity(result_of(framework, method, text, options=options, decode_rows="0"))["perplexity"]
-    assert 2.0 < found.value < 0.6 * unigram
-    assert found.detail["bootstrap"]["options"] == first
-    assert found.detail["bootstrap"]["curve"][-1]["step"] == 248
+    perplexity = by_quantity(result_of(framework, method, text, options=options, decode_rows="0"))["perplexity"]
+    assert 2.0 < perplexity.value < 0.6 * unigram
+    assert perplexity.detail["bootstrap"]["options"] == first
+    assert perplexity.detail["bootstrap"]["curve"][-1]["step"] == 248

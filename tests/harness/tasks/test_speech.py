@@ -79,7 +79,7 @@ def cell_of(framework, method, folder, options=None, precision="float64", **sett
             dataset=folder,
             precision=[precision],
             options=options or {},
-            settings={name: str(each) for name, each in settings.items()},
+            settings={name: str(value) for name, value in settings.items()},
         )
     )
     (cell,) = cells
@@ -101,20 +101,20 @@ def test_fifty_utterances_are_learned_by_heart(folder, learned):
     row = row_of(
         cell_of("torch", "huffman", folder, precision="float32", epochs=30, beam=2, utterances=50, split="train")
     )
-    found = by_quantity(row)
-    assert found["cer"].value < 0.05
-    assert len(found["cer"].samples) == 50
-    assert 1.0 < found["perplexity"].value < 1.2
+    measured = by_quantity(row)
+    assert measured["cer"].value < 0.05
+    assert len(measured["cer"].samples) == 50
+    assert 1.0 < measured["perplexity"].value < 1.2
     # Others of these tones are heard too, if not as well: a model that heard nothing would be at 1.
-    assert found["cer"].value < by_quantity(learned)["cer"].value < 0.7
+    assert measured["cer"].value < by_quantity(learned)["cer"].value < 0.7
 
 
 def test_a_row_holds_curve_steps_ids_and_transcripts(learned, folder):
-    found = by_quantity(learned)
-    assert [point["step"] for point in found["perplexity"].detail["curve"]][:2] == [5, 10]
-    assert len(found["step_seconds"].samples) == 30 * 5 - 2  # of one shape: all but the first two
+    measured = by_quantity(learned)
+    assert [point["step"] for point in measured["perplexity"].detail["curve"]][:2] == [5, 10]
+    assert len(measured["step_seconds"].samples) == 30 * 5 - 2  # of one shape: all but the first two
     test = speech_corpora.load(folder).splits["test"]
-    cer = found["cer"]
+    cer = measured["cer"]
     assert cer.detail["ids"] == [utterance.id for utterance in test]
     references, heard = [utterance.text for utterance in test], cer.detail["transcripts"]
     counts_U4 = error_rate.CharacterErrorRate().per_utterance(references, heard)
@@ -125,17 +125,17 @@ def test_a_row_holds_curve_steps_ids_and_transcripts(learned, folder):
 
 
 def test_the_real_time_factor_is_told_by_length(learned, folder):
-    found = by_quantity(learned)["rtf"]
-    parts = found.detail["by_length"]
+    rtf = by_quantity(learned)["rtf"]
+    parts = rtf.detail["by_length"]
     test = speech_corpora.load(folder).splits["test"]
     assert sum(part["utterances"] for part in parts) == len(test)
-    assert sum(part["audio_seconds"] for part in parts) == pytest.approx(sum(each.seconds for each in test))
+    assert sum(part["audio_seconds"] for part in parts) == pytest.approx(sum(utterance.seconds for utterance in test))
     assert sum(part["units_per_utterance"] * part["utterances"] for part in parts) == pytest.approx(
-        sum(len(each.text) for each in test)
+        sum(len(utterance.text) for utterance in test)
     )
     assert [part["units_per_utterance"] for part in parts] == sorted(part["units_per_utterance"] for part in parts)
     seconds = sum(part["decode_seconds"] for part in parts)
-    assert found.value == pytest.approx(seconds / sum(part["audio_seconds"] for part in parts))
+    assert rtf.value == pytest.approx(seconds / sum(part["audio_seconds"] for part in parts))
 
 
 def test_parts_by_length_are_of_like_batches():
@@ -143,9 +143,9 @@ def test_parts_by_length_are_of_like_batches():
         {"utterances": 2, "units": 2 * units, "audio_seconds": 1.0, "decode_seconds": seconds}
         for units, seconds in ((9, 0.3), (1, 0.1), (5, 0.2), (2, 0.1))
     ]
-    found = speech._by_length(batches)
-    assert [part["units_per_utterance"] for part in found] == [1.5, 5, 9]
-    assert [part["rtf"] for part in found] == pytest.approx([0.1, 0.2, 0.3])
+    by_length = speech._by_length(batches)
+    assert [part["units_per_utterance"] for part in by_length] == [1.5, 5, 9]
+    assert [part["rtf"] for part in by_length] == pytest.approx([0.1, 0.2, 0.3])
     assert len(speech._by_length(batches[:1])) == 1
 
 
@@ -163,16 +163,16 @@ def test_a_row_can_be_scored_again(learned):
 def test_rates_by_language_and_group_pool_their_own_errors(folder):
     data = speech_corpora.load(folder)
     utterances = data.splits["test"]
-    heard = [each.text[1:] if each.language == "es" else each.text + "xy" for each in utterances]
-    found = error_rates.score(data, utterances, heard)
+    heard = [utterance.text[1:] if utterance.language == "es" else utterance.text + "xy" for utterance in utterances]
+    score = error_rates.score(data, utterances, heard)
     lengths = {language: sum(len(u.text) for u in utterances if u.language == language) for language in ("es", "tr")}
-    by = found.detail["languages"]
-    assert by["es"]["value"] == pytest.approx(6 / lengths["es"])
-    assert by["tr"]["value"] == pytest.approx(12 / lengths["tr"])
-    assert found.value == pytest.approx(18 / sum(lengths.values()))
-    assert found.detail["groups"]["Romance"] == {"languages": ["es"], **by["es"]}
-    assert found.detail["groups"].keys() == {"Romance", "Turkic"}
-    assert np.array(found.detail["counts"]).sum(axis=0).tolist() == [0, 6, 12, sum(lengths.values())]
+    by_language = score.detail["languages"]
+    assert by_language["es"]["value"] == pytest.approx(6 / lengths["es"])
+    assert by_language["tr"]["value"] == pytest.approx(12 / lengths["tr"])
+    assert score.value == pytest.approx(18 / sum(lengths.values()))
+    assert score.detail["groups"]["Romance"] == {"languages": ["es"], **by_language["es"]}
+    assert score.detail["groups"].keys() == {"Romance", "Turkic"}
+    assert np.array(score.detail["counts"]).sum(axis=0).tolist() == [0, 6, 12, sum(lengths.values())]
 
 
 def test_frameworks_end_at_the_same_perplexity(folder):
@@ -181,10 +181,10 @@ def test_frameworks_end_at_the_same_perplexity(folder):
         "utterances": 30, "score_utterances": 4, "longest": 3, "augment": True, "mask_share": 0.2, "smoothing": 0.1,
         "weight_decay": 0.001,
     }  # fmt: skip
-    found = [by_quantity(row_of(cell_of(framework, "sohsm", folder, **settings))) for framework in FRAMEWORKS]
-    perplexities = [each["perplexity"].value for each in found]
-    assert perplexities == pytest.approx([perplexities[0]] * len(found), rel=1e-6)
-    assert len({json.dumps(each["cer"].detail["transcripts"]) for each in found}) == 1
+    measured = [by_quantity(row_of(cell_of(framework, "sohsm", folder, **settings))) for framework in FRAMEWORKS]
+    perplexities = [by_name["perplexity"].value for by_name in measured]
+    assert perplexities == pytest.approx([perplexities[0]] * len(measured), rel=1e-6)
+    assert len({json.dumps(by_name["cer"].detail["transcripts"]) for by_name in measured}) == 1
 
 
 class Recording:
@@ -255,7 +255,8 @@ def test_languages_are_drawn_by_the_power_of_their_sizes(monkeypatch, tmp_path):
     write(tmp_path, "test", ["ab"])
     cell = cell_of("torch", "full_softmax", str(tmp_path), alpha=0.0, utterances=40)
     data = speech.load(cell.dataset, cell.vocab, cell.settings, lambda text: None)
-    spoken_P = np.array([each.language for each in data.splits["train"]])[speech._training_utterances(cell, data)]
+    languages_P = np.array([utterance.language for utterance in data.splits["train"]])
+    spoken_P = languages_P[speech._training_utterances(cell, data)]
     assert len(spoken_P) == 40
     assert 10 <= (spoken_P == "tr").sum() <= 30
     everything = dataclasses.replace(cell, settings={**cell.settings, "alpha": 1.0, "utterances": 0})
@@ -271,20 +272,20 @@ def test_a_bad_file_is_counted_and_never_met_in_training(monkeypatch, tmp_path):
     monkeypatch.setattr(speech.Training, "run", lambda self, progress: self.curve.append({"perplexity": 1.0}))
     monkeypatch.setattr(speech.Training, "measurements", lambda self: [])
     monkeypatch.setattr(speech.Training, "transcripts", lambda self, progress: (["ad"], Measurement("rtf", 1.0)))
-    found = by_quantity(row_of(cell_of(FRAMEWORKS[0], "full_softmax", str(tmp_path))))
-    assert found["cer"].detail["skipped"] == {"corrupt": 1, "missing": 1}
-    assert found["cer"].value == 0
+    measured = by_quantity(row_of(cell_of(FRAMEWORKS[0], "full_softmax", str(tmp_path))))
+    assert measured["cer"].detail["skipped"] == {"corrupt": 1, "missing": 1}
+    assert measured["cer"].value == 0
 
 
 def test_phones_of_a_held_out_language_are_scored_by_phone(monkeypatch, folder):
     cell = cell_of(FRAMEWORKS[0], "full_softmax", folder, units="phones", held_out="tr", languages="es")
     data = speech.load(cell.dataset, cell.vocab, cell.settings, lambda text: None)
-    assert {each.language for each in data.splits["train"]} == {"es"}
-    assert {each.language for each in data.splits["test"]} == {"tr"}
+    assert {utterance.language for utterance in data.splits["train"]} == {"es"}
+    assert {utterance.language for utterance in data.splits["test"]} == {"tr"}
     utterances = data.splits["test"]
-    found = error_rates.score(data, utterances, [str(each.phones)[2:] for each in utterances])
-    assert found.quantity == "per"
-    assert found.value == pytest.approx(len(utterances) / sum(len(each.text) for each in utterances))
+    score = error_rates.score(data, utterances, [str(utterance.phones)[2:] for utterance in utterances])
+    assert score.quantity == "per"
+    assert score.value == pytest.approx(len(utterances) / sum(len(utterance.text) for utterance in utterances))
 
 
 def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, folder):
@@ -292,14 +293,14 @@ def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, f
     cer = by_quantity(baseline)["cer"]
     cer.detail["counts"] = [[length, 0, 0, length] for *_, length in cer.detail["counts"]]
     cer.detail["examples"] = [{"id": "x/1", "language": "es", "reference": "the reference", "ours": "what we heard"}]
-    found = records.flatten([baseline, learned])
-    (record,) = [r for r in found if r["method"] == "huffman" and r["quantity"] == "cer"]
+    flat_records = records.flatten([baseline, learned])
+    (record,) = [r for r in flat_records if r["method"] == "huffman" and r["quantity"] == "cer"]
     ours_U4, theirs_U4 = (np.array(by_quantity(row)["cer"].detail["counts"]) for row in (learned, baseline))
     expected = error_rate.compare(ours_U4, theirs_U4)
     assert record["difference"] == pytest.approx(expected.interval.value)
     assert record["difference_low"] == pytest.approx(expected.interval.low)
     assert record["p_value"] == expected.p_value
-    text = tables.render(found, "markdown")
+    text = tables.render(flat_records, "markdown")
     assert f"### Speech on {folder}, 6 characters" in text
     assert f"{100 * record['difference']:+.2f} (p 0.001)" in text
     shown = excerpts.examples([baseline, learned], 3)

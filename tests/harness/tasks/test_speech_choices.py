@@ -32,7 +32,7 @@ def test_sequences_there_and_back(tmp_path):
     speech = speech_corpora.load(spoken(tmp_path), with_language=True)
     first = speech.splits["train"][0]
     ids_L = speech.vocabulary.encode(first)
-    assert [speech.vocabulary.units[each] for each in ids_L] == ["<ba>", "a", "a", "b", "<eos>"]
+    assert [speech.vocabulary.units[unit_id] for unit_id in ids_L] == ["<ba>", "a", "a", "b", "<eos>"]
     assert speech.vocabulary.decode(ids_L) == speech.transcript(first) == "aab"
     assert speech.vocabulary.decode([*ids_L, *ids_L]) == "aab"
     phones = speech_corpora.load(spoken(tmp_path), units="phones")
@@ -58,10 +58,10 @@ def test_languages_are_chosen_and_held_out(tmp_path):
 def test_another_corpus_by_the_vocabulary_of_the_first(tmp_path):
     first = speech_corpora.load(spoken(tmp_path))
     other = folder_of(tmp_path / "other", [record("1.wav", "bca"), record("2.wav", "xyz")])
-    found = speech_corpora.load(other, vocabulary=first.vocabulary)
-    assert [each.id for each in found.splits["train"]] == ["1.wav"]
-    assert found.skipped == {"outside the vocabulary": ["2.wav"]}
-    assert found.vocabulary is first.vocabulary
+    loaded = speech_corpora.load(other, vocabulary=first.vocabulary)
+    assert [utterance.id for utterance in loaded.splits["train"]] == ["1.wav"]
+    assert loaded.skipped == {"outside the vocabulary": ["2.wav"]}
+    assert loaded.vocabulary is first.vocabulary
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_settings_that_cannot_be(tmp_path, choices, message):
 
 
 def test_the_papers_formula():
-    found = languages.probabilities({"ru": 900, "uk": 100, "be": 4})
-    assert found == pytest.approx({"ru": 30 / 42, "uk": 10 / 42, "be": 2 / 42})
+    probabilities = languages.probabilities({"ru": 900, "uk": 100, "be": 4})
+    assert probabilities == pytest.approx({"ru": 30 / 42, "uk": 10 / 42, "be": 2 / 42})
     assert languages.probabilities({"ru": 900, "uk": 100}, alpha=1) == pytest.approx({"ru": 0.9, "uk": 0.1})
     assert languages.probabilities({"ru": 900, "uk": 100}, alpha=0) == {"ru": 0.5, "uk": 0.5}
     for counts, alpha in (({}, 0.5), ({"ru": 0}, 0.5), ({"ru": 1}, -1), ({"ru": 1}, float("nan"))):

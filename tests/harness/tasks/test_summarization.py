@@ -84,16 +84,16 @@ def unigram_f1(summary, reference):
 
 
 def test_pairs_are_learned_by_heart_and_lead_is_not(learned, folder):
-    found = by_quantity(learned)
+    measured = by_quantity(learned)
     lead = by_quantity(row_of(cell_of("numpy", "lead", folder, split="train")))
-    assert found["rouge1_f1"].value > 0.9
-    assert found["rouge1_f1"].value > lead["rouge1_f1"].value + 0.2
-    assert 1.0 < found["perplexity"].value < 1.1
-    assert [point["step"] for point in found["perplexity"].detail["curve"]][:2] == [5, 10]
+    assert measured["rouge1_f1"].value > 0.9
+    assert measured["rouge1_f1"].value > lead["rouge1_f1"].value + 0.2
+    assert 1.0 < measured["perplexity"].value < 1.1
+    assert [point["step"] for point in measured["perplexity"].detail["curve"]][:2] == [5, 10]
     # One shape: all steps but the first two are timed, and the one batch of 20 is decoded for each 20 pairs.
-    assert len(found["step_seconds"].samples) == 60 * 5 - 2
-    assert len(found["decode_seconds"].samples) == 5
-    assert found["decode_seconds"].detail["shapes"] == [[20, 8]]
+    assert len(measured["step_seconds"].samples) == 60 * 5 - 2
+    assert len(measured["decode_seconds"].samples) == 5
+    assert measured["decode_seconds"].detail["shapes"] == [[20, 8]]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -122,33 +122,33 @@ def test_the_memory_of_a_step_is_measured_once_for_each_shape(folder):
     training.model.step = step
     for _ in range(3):
         training.run(quiet)
-    (found,) = [each for each in training.measurements() if each.quantity == "step_peak_bytes"]
+    (peak,) = [measurement for measurement in training.measurements() if measurement.quantity == "step_peak_bytes"]
     assert set(training.peak_bytes) == set(shapes)
     assert len(set(shapes)) > 1
-    assert 180e6 < found.value < 300e6
-    assert found.detail["shape"] == max(shapes)
+    assert 180e6 < peak.value < 300e6
+    assert peak.detail["shape"] == max(shapes)
 
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs torch")
 def test_torch_learns_them_by_heart_as_well(folder):
-    found = by_quantity(row_of(cell_of("torch", "huffman", folder, epochs=60, split="train", score_pairs=50)))
-    assert found["rouge1_f1"].value > 0.9
-    assert len(found["rouge1_f1"].samples) == 50
+    measured = by_quantity(row_of(cell_of("torch", "huffman", folder, epochs=60, split="train", score_pairs=50)))
+    assert measured["rouge1_f1"].value > 0.9
+    assert len(measured["rouge1_f1"].samples) == 50
 
 
 def test_scores_are_those_of_the_summaries_decoded_for_the_split(folder):
-    found = by_quantity(row_of(cell_of("numpy", "full_softmax", folder, epochs=20, split="test")))
+    measured = by_quantity(row_of(cell_of("numpy", "full_softmax", folder, epochs=20, split="test")))
     pairs = encoded_pairs.load(folder, min_count=1).pairs.splits["test"]
-    summaries = found["rouge1_f1"].detail["summaries"]
+    summaries = measured["rouge1_f1"].detail["summaries"]
     assert len(summaries) == len(pairs) == 20
     assert any(summaries)
     expected = [unigram_f1(ours, references[0]) for ours, (_, references) in zip(summaries, pairs, strict=True)]
-    assert found["rouge1_f1"].samples == pytest.approx(expected)
-    assert found["rouge1_f1"].value == pytest.approx(np.mean(expected))
-    assert {measurement.detail.get("split", "test") for measurement in found.values()} == {"test"}
-    assert (found["rouge1_f1"].low or 1.0) <= found["rouge1_f1"].value <= (found["rouge1_f1"].high or 0.0)
-    assert "limit:none" in found["rouge1_f1"].detail["signature"]
-    assert "examples" not in found["rouge1_f1"].detail  # these pairs are not ours to quote
+    assert measured["rouge1_f1"].samples == pytest.approx(expected)
+    assert measured["rouge1_f1"].value == pytest.approx(np.mean(expected))
+    assert {measurement.detail.get("split", "test") for measurement in measured.values()} == {"test"}
+    assert (measured["rouge1_f1"].low or 1.0) <= measured["rouge1_f1"].value <= (measured["rouge1_f1"].high or 0.0)
+    assert "limit:none" in measured["rouge1_f1"].detail["signature"]
+    assert "examples" not in measured["rouge1_f1"].detail  # these pairs are not ours to quote
 
 
 @pytest.mark.parametrize("method", ["full_softmax", "lead"])
@@ -175,10 +175,10 @@ def test_lead_takes_as_many_words_as_a_mean_training_summary(folder):
 
 def test_summaries_of_a_fixed_length_are_scored_by_recall(folder):
     settings = {"epochs": 1, "fixed_length": True, "length": 6, "scoring": "recall75", "score_pairs": 8}
-    found = by_quantity(row_of(cell_of("numpy", "full_softmax", folder, **settings)))
-    assert {"rouge1_recall75", "rouge2_recall75", "rougeL_recall75"} < found.keys()
-    assert [len(summary.split()) for summary in found["rouge1_recall75"].detail["summaries"]] == [6] * 8
-    assert "limit:75-bytes-of-both" in found["rouge1_recall75"].detail["signature"]
+    measured = by_quantity(row_of(cell_of("numpy", "full_softmax", folder, **settings)))
+    assert {"rouge1_recall75", "rouge2_recall75", "rougeL_recall75"} < measured.keys()
+    assert [len(summary.split()) for summary in measured["rouge1_recall75"].detail["summaries"]] == [6] * 8
+    assert "limit:75-bytes-of-both" in measured["rouge1_recall75"].detail["signature"]
 
 
 def test_an_unknown_word_is_no_word():
@@ -190,10 +190,10 @@ def test_frameworks_end_at_the_same_perplexity(folder):
     """The whole path, the language model of the summaries included. In float64: steps grow float32's rounding."""
     settings = {"epochs": 2, "score_pairs": 4, "length": 3}
     cells = [cell_of(framework, "sohsm", folder, {"interval": "3"}, **settings) for framework in FRAMEWORKS]
-    found = [by_quantity(row_of(cell)) for cell in cells]
-    perplexities = [each["perplexity"].value for each in found]
-    assert perplexities == pytest.approx([perplexities[0]] * len(found), rel=1e-6)
-    assert len({json.dumps(each["rouge1_f1"].detail["summaries"]) for each in found}) == 1
+    measured = [by_quantity(row_of(cell)) for cell in cells]
+    perplexities = [by_name["perplexity"].value for by_name in measured]
+    assert perplexities == pytest.approx([perplexities[0]] * len(measured), rel=1e-6)
+    assert len({json.dumps(by_name["rouge1_f1"].detail["summaries"]) for by_name in measured}) == 1
 
 
 def test_clusters_are_learned_from_the_training_summaries_and_then_held(folder, monkeypatch):
@@ -240,13 +240,13 @@ def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, f
     samples = by_quantity(other)["rougeL_f1"].samples
     samples[:] = [score * (0.5 if number % 2 else 0.9) for number, score in enumerate(samples)]
     learned.measurements[0].detail["examples"] = [{"text": "the source", "summaries": ["the title"], "ours": "x"}]
-    found = records.flatten([learned, other, lead])
-    (record,) = [r for r in found if r["method"] == "huffman" and r["quantity"] == "rougeL_f1"]
+    flat_records = records.flatten([learned, other, lead])
+    (record,) = [r for r in flat_records if r["method"] == "huffman" and r["quantity"] == "rougeL_f1"]
     scores = [by_quantity(row)["rougeL_f1"].samples for row in (other, learned)]
     assert record["difference"] == pytest.approx(np.mean(scores[0]) - np.mean(scores[1]))
     assert record["difference_low"] < record["difference"] < record["difference_high"] < 0
     assert record["p_value"] == pytest.approx(1 / 1001)
-    text = tables.render(found, "markdown")
+    text = tables.render(flat_records, "markdown")
     assert f"### Summarization on {folder}, train split, " in text
     (line,) = [line for line in text.splitlines() if line.startswith("| huffman")]
     assert f"{100 * record['difference']:+.2f} (p 0.001)" in line
@@ -268,8 +268,8 @@ def test_pairs_become_ids(tmp_path):
         "<eos>": 3, "y": 3, "x": 2, "<unk>": 1,
     }  # fmt: skip
     ids = {word: number for number, word in enumerate(data.summaries.words)}
-    found = data.summaries.splits["train"].padded(np.array([1, 0]), 5, -1)
-    words = [data.summaries.words[number] if number >= 0 else "" for number in found.ravel()]
+    padded_BL = data.summaries.splits["train"].padded(np.array([1, 0]), 5, -1)
+    words = [data.summaries.words[number] if number >= 0 else "" for number in padded_BL.ravel()]
     assert words == ["x", "<unk>", "y", "<eos>", "", "x", "y", "<eos>", "", ""]
     assert data.summaries.splits["valid"].joined(np.array([0])).tolist() == [ids["y"], ids["<unk>"], ids["<eos>"]]
     assert data.pairs.splits["valid"][0] == ("c d", ["y z", "y"])
@@ -284,17 +284,17 @@ def test_pairs_become_ids(tmp_path):
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_widths_pad_with_the_fewest_places(count):
     lengths_P = np.random.default_rng(count).geometric(0.2, 60)
-    found_W = batching.widths(lengths_P, count)
-    assert found_W[-1] == lengths_P.max()
-    assert len(found_W) <= count
+    widths_W = batching.widths(lengths_P, count)
+    assert widths_W[-1] == lengths_P.max()
+    assert len(widths_W) <= count
 
     def places(widths):
         return sum(min(width for width in widths if width >= length) for length in lengths_P)
 
     shorter = sorted(set(lengths_P.tolist()) - {int(lengths_P.max())})
     chosen = itertools.combinations(shorter, min(count - 1, len(shorter)))
-    assert places(found_W.tolist()) == min(places([*each, int(lengths_P.max())]) for each in chosen)
-    assert batching.width_of(lengths_P, found_W).sum() == places(found_W.tolist())
+    assert places(widths_W.tolist()) == min(places([*smaller, int(lengths_P.max())]) for smaller in chosen)
+    assert batching.width_of(lengths_P, widths_W).sum() == places(widths_W.tolist())
 
 
 def test_batches_hold_like_lengths_and_each_pair_at_most_once():

@@ -121,22 +121,22 @@ def rows(text, framework, method, **settings):
 @pytest.mark.parametrize("objective", ["cbow", "skip_gram", "pv_dbow"])
 def test_words_of_a_group_become_alike(framework, objective, text):
     files = {"similarity": text / "pairs.txt", "analogies": text / "questions.txt"}
-    found = rows(text, framework, "class_hsm", objective=objective, document=20, window=3, epochs=12, **files)
+    measured = rows(text, framework, "class_hsm", objective=objective, document=20, window=3, epochs=12, **files)
     # With the group known, ten words are left of forty.
-    assert 9.0 < found["perplexity"].value < 20.0
-    assert len(found["perplexity"].detail["curve"]) == 12
+    assert 9.0 < measured["perplexity"].value < 20.0
+    assert len(measured["perplexity"].detail["curve"]) == 12
     if objective == "pv_dbow":
-        assert "similarity_correlation" not in found
+        assert "similarity_correlation" not in measured
     else:
-        assert found["similarity_correlation"].value > 0.8
-        assert found["analogy_accuracy"].detail["used"] == 1
+        assert measured["similarity_correlation"].value > 0.8
+        assert measured["analogy_accuracy"].detail["used"] == 1
 
 
 def test_glove_learns_the_groups(text):
-    found = rows(text, "numpy", "glove", window=3, epochs=30, similarity=text / "pairs.txt")
-    curve = found["glove_loss"].detail["curve"]
+    measured = rows(text, "numpy", "glove", window=3, epochs=30, similarity=text / "pairs.txt")
+    curve = measured["glove_loss"].detail["curve"]
     assert curve[-1] < 0.5 * curve[0]
-    assert found["similarity_correlation"].value > 0.8
+    assert measured["similarity_correlation"].value > 0.8
 
 
 def test_a_file_that_is_not_there_is_refused(text):

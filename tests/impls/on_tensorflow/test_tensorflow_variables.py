@@ -13,7 +13,7 @@ if "tensorflow" not in registry.installed_frameworks():
     pytest.skip("TensorFlow is not installed", allow_module_level=True)
 
 from vocabench.impls.on_tensorflow.adapter import tf
-from vocabench.impls.on_tensorflow.layer import look_up
+from vocabench.impls.on_tensorflow.ops.tensors import look_up
 
 
 def _is_copied(variable):

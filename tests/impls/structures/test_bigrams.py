@@ -37,7 +37,7 @@ def text_of_classes(classes, words, tokens, seed=0):
     """Ids of a text in which each class of words follows certain classes alone, and the class (V,) of each word."""
     rng = np.random.default_rng(seed)
     class_V = rng.permutation(np.arange(classes * words) % classes)
-    members_CW = np.stack([np.flatnonzero(class_V == each) for each in range(classes)])
+    members_CW = np.stack([np.flatnonzero(class_V == group) for group in range(classes)])
     class_T = np.cumsum(rng.integers(1, 3, tokens)) % classes  # the next class, or the one after it
     return members_CW[class_T, rng.integers(words, size=tokens)], class_V
 
@@ -53,24 +53,24 @@ def test_vectors_have_the_products_of_the_information_reduced():
         information.append(np.log(np.maximum(np.divide(seen, expected, where=expected > 0, out=np.ones_like(seen)), 1)))
     left_VE, values_E, _ = np.linalg.svd(np.concatenate(information, axis=1), full_matrices=False)
     counts_V = np.bincount(text_T, minlength=vocab)
-    found_VE = bigrams.vectors(bigrams.count_pairs(text_T, vocab), counts_V)
-    np.testing.assert_allclose(found_VE @ found_VE.T, left_VE * values_E @ left_VE.T, atol=1e-9)
+    vectors_VE = bigrams.vectors(bigrams.count_pairs(text_T, vocab), counts_V)
+    np.testing.assert_allclose(vectors_VE @ vectors_VE.T, left_VE * values_E @ left_VE.T, atol=1e-9)
 
 
 def test_vectors_of_a_large_vocabulary_are_its_main_directions():
     vocab = 1200  # more than there are columns for
     text_T = np.random.default_rng(1).zipf(1.3, 40_000) % vocab
     counts_V = np.bincount(text_T, minlength=vocab)
-    found_VE = bigrams.vectors(bigrams.count_pairs(text_T, vocab), counts_V)
-    assert found_VE.shape == (vocab, 64)
-    products = found_VE.T @ found_VE  # of columns that stand at right angles
+    vectors_VE = bigrams.vectors(bigrams.count_pairs(text_T, vocab), counts_V)
+    assert vectors_VE.shape == (vocab, 64)
+    products = vectors_VE.T @ vectors_VE  # the columns are orthogonal
     np.testing.assert_allclose(products, np.diag(np.diag(products)), atol=1e-6 * products.max())
 
 
 def test_a_word_next_to_none_has_no_direction():
-    found_VE = bigrams.vectors(np.array([[0, 1, 3], [1, 0, 2], [1, 1, 1]]), np.array([3, 3, 4]))
-    assert not found_VE[2].any()
-    assert found_VE[:2].any()
+    vectors_VE = bigrams.vectors(np.array([[0, 1, 3], [1, 0, 2], [1, 1, 1]]), np.array([3, 3, 4]))
+    assert not vectors_VE[2].any()
+    assert vectors_VE[:2].any()
     nothing_VE = bigrams.vectors(np.array([[0, 0, 5]]), np.array([5, 1]))  # as often as expected: no information
     assert nothing_VE.shape == (2, 0)
 

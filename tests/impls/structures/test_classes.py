@@ -53,11 +53,11 @@ def test_classes_by_similarity_find_the_directions():
     truth_V = rng.permutation(np.arange(60) % 4)
     vectors_VE = 5 * np.eye(8)[truth_V] + 0.1 * rng.standard_normal((60, 8))
     vectors_VE *= rng.uniform(0.1, 10, (60, 1))  # length does not count
-    found = [
+    class_by_seed = [
         classes.by_similarity(vectors_VE, np.ones(60, int), classes.limits(60, 4), np.random.default_rng(seed))
         for seed in range(5)
     ]
-    pairs = [len(np.unique(np.stack([truth_V, class_V]), axis=1).T) for class_V in found]
+    pairs = [len(np.unique(np.stack([truth_V, class_V]), axis=1).T) for class_V in class_by_seed]
     assert min(pairs) == 4
 
 
@@ -75,18 +75,18 @@ def test_classes_by_similarity_keep_the_caps():
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=25), st.integers(0, 9))
 def test_every_member_stands_once_on_a_shelf(group_sizes, seed):
     group_M = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(group_sizes)), group_sizes))
-    found = Shelves.of(group_M, np.ones(len(group_M), dtype=np.int64))
+    shelves = Shelves.of(group_M, np.ones(len(group_M), dtype=np.int64))
     slots = 0
-    for number, shelf in enumerate(found.shelves):
-        here = np.flatnonzero(found.shelf_M == number)
-        assert np.array_equal(shelf.member_GS[found.row_M[here], found.slot_M[here]], here)
-        assert np.array_equal(shelf.groups_G[found.row_M[here]], group_M[here])
+    for number, shelf in enumerate(shelves.shelves):
+        here = np.flatnonzero(shelves.shelf_M == number)
+        assert np.array_equal(shelf.member_GS[shelves.row_M[here], shelves.slot_M[here]], here)
+        assert np.array_equal(shelf.groups_G[shelves.row_M[here]], group_M[here])
         assert shelf.members == len(here)
         assert shelf.share == pytest.approx(len(here) / len(group_M))
         rising = shelf.member_GS[:, 1:], shelf.member_GS[:, :-1]
         assert ((rising[0] > rising[1]) | (rising[0] == -1)).all()
         slots += shelf.member_GS.size
-    assert sorted(np.concatenate([s.groups_G for s in found.shelves])) == list(range(len(group_sizes)))
+    assert sorted(np.concatenate([s.groups_G for s in shelves.shelves])) == list(range(len(group_sizes)))
     assert slots <= 3 * len(group_M) + 40 * len(group_sizes)
 
 
@@ -108,8 +108,8 @@ def test_agrees_with_the_definition(framework, options):
         options = options | {"vectors": vectors(300)}
     layer = layers.create(framework, "class_hsm", counts=counts_V, dim=10, seed=2, **options)
     inputs = batch(counts_V, tokens=240, dim=10, seed=3)  # so many that top-k goes by bounds
-    found = [*agreement.check_layer(layer, inputs, k=12), agreement.check_ties(layer, inputs, k=12)]
-    assert [str(c) for c in found if not c.agrees] == []
+    comparisons = [*agreement.check_layer(layer, inputs, k=12), agreement.check_ties(layer, inputs, k=12)]
+    assert [str(c) for c in comparisons if not c.agrees] == []
 
 
 def test_sohsm_starts_from_the_clusters_given():

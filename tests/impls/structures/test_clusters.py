@@ -18,7 +18,7 @@ def plain_algorithm_1(scores_VC, counts_V, bounds):
     """The paper's loop, for scores without ties; the last words go to the clusters that are still empty."""
     share_V = counts_V / counts_V.sum()
     size, frequency = np.zeros(bounds.clusters, int), np.zeros(bounds.clusters)
-    found = np.empty(len(counts_V), int)
+    cluster_V = np.empty(len(counts_V), int)
     for taken, word in enumerate(np.argsort(-counts_V, kind="stable")):
         room = (size < bounds.words) & (frequency < bounds.frequency)
         if not room.any():
@@ -26,10 +26,10 @@ def plain_algorithm_1(scores_VC, counts_V, bounds):
         if (size == 0).sum() == len(counts_V) - taken:
             room = size == 0
         best = max(np.flatnonzero(room), key=lambda c, word=word: scores_VC[word, c])
-        found[word] = best
+        cluster_V[word] = best
         size[best] += 1
         frequency[best] += share_V[word]
-    return found
+    return cluster_V
 
 
 @given(st.integers(2, 400), st.integers(0, 2**32), st.sampled_from([0.02, 0.1, 1.0]))
@@ -107,10 +107,10 @@ def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     native, hidden = layer.native, torch.from_numpy(hidden_ND)
     with torch.no_grad():
         word_hidden, log_cluster = native._levels(hidden)
-        found = decoding.best_at_once(word_hidden, log_cluster, native._words, 20)
+        searched = decoding.best_at_once(word_hidden, log_cluster, native._words, 20)
     values_NK, ids_NK = layer.topk(hidden_ND, 20)
-    np.testing.assert_allclose(found[0].numpy(), values_NK, atol=1e-12)
-    assert found[1].tolist() == ids_NK.tolist()
+    np.testing.assert_allclose(searched[0].numpy(), values_NK, atol=1e-12)
+    assert searched[1].tolist() == ids_NK.tolist()
 
 
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
@@ -130,9 +130,9 @@ def test_every_way_to_decode_in_tensorflow_gives_the_oracles_words(method, on_gp
     hidden_ND, uniforms_NU = rng.standard_normal((9, 8)), rng.random((9, 2))
     for scale in (0.01, 30.0):  # nearly flat, and peaked
         values_NK, ids_NK = oracle.topk(scale * hidden_ND, 20)
-        found_NK, found_ids_NK = layer.topk(scale * hidden_ND, 20)
-        np.testing.assert_allclose(found_NK, values_NK, atol=1e-9)
-        assert found_ids_NK.tolist() == ids_NK.tolist()
+        top_NK, top_ids_NK = layer.topk(scale * hidden_ND, 20)
+        np.testing.assert_allclose(top_NK, values_NK, atol=1e-9)
+        assert top_ids_NK.tolist() == ids_NK.tolist()
         assert layer.beam(scale * hidden_ND, 5, 5)[1].tolist() == oracle.beam(scale * hidden_ND, 5, 5)[1].tolist()
         assert (
             layer.sample(scale * hidden_ND, uniforms_NU).tolist()
@@ -154,9 +154,9 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
     )
     for seed in range(3):
         hidden_1D = 0.01 * np.random.default_rng(seed).standard_normal((1, 8))
-        (values_1K, ids_1K), (found_1K, found_ids_1K) = (one.topk(hidden_1D, 20) for one in (oracle, layer))
-        np.testing.assert_allclose(found_1K, values_1K, atol=1e-9)
-        assert found_ids_1K.tolist() == ids_1K.tolist()
+        (values_1K, ids_1K), (top_1K, top_ids_1K) = (one.topk(hidden_1D, 20) for one in (oracle, layer))
+        np.testing.assert_allclose(top_1K, values_1K, atol=1e-9)
+        assert top_ids_1K.tolist() == ids_1K.tolist()
         assert layer.expanded_share(hidden_1D, 20) == 1
 
 
@@ -179,7 +179,7 @@ def test_jax_scores_all_words_as_a_gpu_asks_for(k, tied):
     hidden_ND = np.round(rng.standard_normal((5, 4))).astype(np.float32)
     words = expand.WordsByCluster(jnp.asarray(slab_CSD), None, jnp.asarray(word_CS), None)
     given = jnp.asarray(hidden_ND), jnp.asarray(log_cluster_NC), words, k
-    values_NK, ids_NK = (np.asarray(each) for each in expand._best_of_all(*given))
+    values_NK, ids_NK = (np.asarray(array) for array in expand._best_of_all(*given))
     scores_NCS = np.where(held_CS, np.einsum("nd,csd->ncs", hidden_ND, slab_CSD), -np.inf)
     joint_NCS = scores_NCS - np.logaddexp.reduce(scores_NCS, axis=2, keepdims=True) - np.log(12)
     by_word_NV = np.empty((5, size_C.sum()))
@@ -229,10 +229,10 @@ def test_few_rows_in_pytorch_give_the_oracles_words(
         hidden_ND = np.random.default_rng(rows).standard_normal((rows, 8))
         for scale_N1 in (0.01, 30.0, np.where(np.arange(rows) % 2, 0.01, 30.0)[:, None]):
             values_NK, ids_NK = oracle.topk(scale_N1 * hidden_ND, 20)
-            found_NK, found_ids_NK = layer.topk(scale_N1 * hidden_ND, 20)
-            np.testing.assert_allclose(found_NK, values_NK, atol=2e-5)
+            top_NK, top_ids_NK = layer.topk(scale_N1 * hidden_ND, 20)
+            np.testing.assert_allclose(top_NK, values_NK, atol=2e-5)
             apart_NK = np.abs(np.diff(values_NK, prepend=0.0, append=-100.0)).min(axis=1) > 1e-4  # no rounding decides
-            assert (found_ids_NK == ids_NK)[apart_NK].all()
+            assert (top_ids_NK == ids_NK)[apart_NK].all()
 
 
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
@@ -247,8 +247,8 @@ def test_clusters_of_few_words_in_pytorch_settle_ties_by_bounds_and_at_once(meth
         for tokens in (1, 3, 9):
             inputs = batch(layer.spec.counts, tokens=tokens, dim=dim, seed=4)
             for k in (1, 2, vocab):
-                found = [*agreement.check_layer(layer, inputs, k=k), agreement.check_ties(layer, inputs, k=k)]
-                assert [str(c) for c in found if not c.agrees] == []
+                comparisons = [*agreement.check_layer(layer, inputs, k=k), agreement.check_ties(layer, inputs, k=k)]
+                assert [str(c) for c in comparisons if not c.agrees] == []
 
 
 @pytest.mark.parametrize(("vocab", "rows", "whole"), [(3000, 3, True), (3000, 100, False), (9000, 3, False)])
@@ -272,9 +272,9 @@ def test_rows_for_which_the_first_clusters_are_too_few_are_settled_by_some_more(
     for rows in (1, 3, 13):
         hidden_ND = np.random.default_rng(rows).standard_normal((rows, 16))
         values_NK, ids_NK = oracle.topk(hidden_ND, 10)
-        found_NK, found_ids_NK = layer.topk(hidden_ND, 10)
-        np.testing.assert_allclose(found_NK, values_NK, atol=1e-9)
-        assert found_ids_NK.tolist() == ids_NK.tolist()
+        top_NK, top_ids_NK = layer.topk(hidden_ND, 10)
+        np.testing.assert_allclose(top_NK, values_NK, atol=1e-9)
+        assert top_ids_NK.tolist() == ids_NK.tolist()
         if framework != "numpy":
             assert ((share_N := layer.expanded_share(hidden_ND, 10)) < 0.3).all()
             assert share_N.mean() > (0.05 if rows == 1 else 0.1)  # a single row's may be expanded one by one
@@ -309,9 +309,9 @@ def test_a_row_in_which_all_clusters_are_equal_is_settled_among_flat_ones(framew
     for k in (2, 10):
         assert oracle.topk(hidden_ND, k)[1][3].tolist() == list(range(k))
         for rows_RD in (hidden_ND, hidden_ND[3:4], hidden_ND[:1]):
-            (values_RK, ids_RK), (found_RK, found_ids_RK) = (one.topk(rows_RD, k) for one in (oracle, layer))
-            np.testing.assert_allclose(found_RK, values_RK, atol=1e-9)
-            assert found_ids_RK.tolist() == ids_RK.tolist()
+            (values_RK, ids_RK), (top_RK, top_ids_RK) = (one.topk(rows_RD, k) for one in (oracle, layer))
+            np.testing.assert_allclose(top_RK, values_RK, atol=1e-9)
+            assert top_ids_RK.tolist() == ids_RK.tolist()
 
 
 @pytest.mark.parametrize("framework", sorted({"jax", "tensorflow"} & set(registry.installed_frameworks())))
@@ -325,9 +325,9 @@ def test_of_a_single_row_no_cluster_is_expanded_below_the_kth_best(framework):
     for hidden_1D in 3 * np.random.default_rng(0).standard_normal((12, 1, 8)):
         prob_C = np.bincount(cluster_V, weights=np.exp(oracle.log_probs(hidden_1D)[0]))
         for k in (1, 10):
-            (values_1K, ids_1K), (found_1K, found_ids_1K) = (one.topk(hidden_1D, k) for one in (oracle, layer))
-            np.testing.assert_allclose(found_1K, values_1K, atol=1e-9)
-            assert found_ids_1K.tolist() == ids_1K.tolist()
+            (values_1K, ids_1K), (top_1K, top_ids_1K) = (one.topk(hidden_1D, k) for one in (oracle, layer))
+            np.testing.assert_allclose(top_1K, values_1K, atol=1e-9)
+            assert top_ids_1K.tolist() == ids_1K.tolist()
             needed = int((np.log(prob_C) >= values_1K[0, -1]).sum())
             assert layer.expanded_share(hidden_1D, k) == pytest.approx(needed / 30)
             expanded.add(needed)
@@ -346,9 +346,9 @@ def test_a_single_row_that_most_clusters_reach_is_scored_whole(framework):
     seen = set()
     for scale in (0.3, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0):
         for hidden_1D in scale * np.random.default_rng(1).standard_normal((6, 1, 8)):
-            (values_1K, ids_1K), (found_1K, found_ids_1K) = (one.topk(hidden_1D, 10) for one in (oracle, layer))
-            np.testing.assert_allclose(found_1K, values_1K, atol=1e-9)
-            assert found_ids_1K.tolist() == ids_1K.tolist()
+            (values_1K, ids_1K), (top_1K, top_ids_1K) = (one.topk(hidden_1D, 10) for one in (oracle, layer))
+            np.testing.assert_allclose(top_1K, values_1K, atol=1e-9)
+            assert top_ids_1K.tolist() == ids_1K.tolist()
             prob_C = np.bincount(cluster_V, weights=np.exp(oracle.log_probs(hidden_1D)[0]))
             needed = (np.log(prob_C) >= values_1K[0, -1]).mean()
             (share,) = layer.expanded_share(hidden_1D, 10)

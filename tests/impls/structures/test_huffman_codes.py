@@ -67,8 +67,8 @@ def test_a_chain_as_long_as_the_vocabulary():
 
 def test_levels_hold_every_inner_node_once():
     tree = huffman.build(np.arange(1, 200))
-    found = np.concatenate(huffman.levels(tree.children))
-    assert sorted(found.tolist()) == list(range(198))
+    nodes = np.concatenate(huffman.levels(tree.children))
+    assert sorted(nodes.tolist()) == list(range(198))
 
 
 @given(counts)

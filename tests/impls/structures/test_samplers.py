@@ -127,8 +127,8 @@ def test_distinct_log_uniform_words_are_expected_as_tensorflow_expects_them():
     words_V = np.arange(400)
     tries = []
     for seed in range(40):
-        found = tf.random.log_uniform_candidate_sampler(tf.constant(words_V[:, None]), 1, 32, True, 400, seed=seed)
-        expected_V = found.true_expected_count.numpy()[:, 0].astype(np.float64)
+        sampled = tf.random.log_uniform_candidate_sampler(tf.constant(words_V[:, None]), 1, 32, True, 400, seed=seed)
+        expected_V = sampled.true_expected_count.numpy()[:, 0].astype(np.float64)
         tries.append(round(np.log1p(-expected_V[100]) / np.log1p(-sampler.probability_V[100])))
         ours_V = sampler.log_expected_counts(words_V, 32, tries=tries[-1])
         np.testing.assert_allclose(np.exp(ours_V), expected_V, rtol=1e-4)
@@ -156,7 +156,7 @@ ids = st.integers(0, 4)
 def test_bigrams_are_expected_as_after_a_word_picked_at_random(pairs, before, counts, share):
     unigram = Sampler.of(samplers.probabilities("unigram", np.array(counts)))
     sampler = BigramSampler.of(bigrams.check_pairs(np.array(pairs), 5), unigram, share=share)
-    truth_V = np.mean([after(each, pairs, unigram.probability_V, share) for each in before], axis=0)
+    truth_V = np.mean([after(word, pairs, unigram.probability_V, share) for word in before], axis=0)
     np.testing.assert_allclose(np.exp(sampler.log_expected_counts(9, np.array(before))), 9 * truth_V, rtol=1e-9)
     possible = np.flatnonzero(truth_V)
     assert np.isin(sampler.draw(np.random.default_rng(0), 50, np.array(before)), possible).all()

@@ -34,16 +34,16 @@ def assert_tree(children, leaves):
 def words_below(children):
     """The leaves below each inner node, in its order."""
     leaves = len(children) + 1
-    found = []
+    below = []
     for pair in children.tolist():
-        found.append([leaf for c in pair for leaf in ([c] if c < leaves else found[c - leaves])])
-    return found
+        below.append([leaf for c in pair for leaf in ([c] if c < leaves else below[c - leaves])])
+    return below
 
 
 def sides(children):
     """The leaves on the root's left and right."""
-    leaves, found = len(children) + 1, words_below(children)
-    return [sorted([c] if c < leaves else found[c - leaves]) for c in children[-1].tolist()]
+    leaves, below = len(children) + 1, words_below(children)
+    return [sorted([c] if c < leaves else below[c - leaves]) for c in children[-1].tolist()]
 
 
 def scrambled(children, rng):
@@ -60,7 +60,7 @@ def scrambled(children, rng):
 def test_random_tree_is_balanced_at_every_node(leaves, seed):
     children = trees.random_tree(leaves, np.random.default_rng(seed))
     assert_tree(children, leaves)
-    below = [1] * leaves + [len(found) for found in words_below(children)]
+    below = [1] * leaves + [len(words) for words in words_below(children)]
     assert all(abs(below[left] - below[right]) <= 1 for left, right in children.tolist())
 
 
@@ -88,7 +88,7 @@ def test_any_vectors_give_a_valid_tree(vectors_VE, rule, eps, seed, most_codes):
 @settings(max_examples=60, deadline=None)
 def test_balanced_halves_differ_by_one_at_most(vectors_VE, seed):
     tree = trees.mixture_tree(vectors_VE, "balanced", 0.0, np.random.default_rng(seed))
-    below = [1] * len(vectors_VE) + [len(found) for found in words_below(tree.children)]
+    below = [1] * len(vectors_VE) + [len(words) for words in words_below(tree.children)]
     assert all(abs(below[left] - below[right]) <= 1 for left, right in tree.children.tolist())
 
 
@@ -121,13 +121,13 @@ def test_components_differ_in_width_where_their_means_agree():
 def test_adaptive_eps_shares_the_words_in_between_and_more_with_more_eps():
     rng = np.random.default_rng(0)
     line = np.concatenate([rng.normal(-2, 1, 100), rng.normal(2, 1, 100)])[:, None]
-    alone, some, more = (
+    alone, fewer, more = (
         trees.mixture_tree(line, "adaptive_eps", eps, np.random.default_rng(0)) for eps in (0.0, 0.2, 0.4)
     )
     assert len(alone.leaf_word) == 200
-    assert 200 < len(some.leaf_word) < len(more.leaf_word) <= 200 * trees.MOST_CODES
-    leaves_left, leaves_right = sides(some.children)
-    shared = np.intersect1d(some.leaf_word[leaves_left], some.leaf_word[leaves_right])
+    assert 200 < len(fewer.leaf_word) < len(more.leaf_word) <= 200 * trees.MOST_CODES
+    leaves_left, leaves_right = sides(fewer.children)
+    shared = np.intersect1d(fewer.leaf_word[leaves_left], fewer.leaf_word[leaves_right])
     assert 0 < len(shared) < 100
     apart = np.setdiff1d(np.arange(200), shared)
     assert np.abs(line[shared]).max() <= np.abs(line[apart]).max()
@@ -226,7 +226,7 @@ def test_renumber_keeps_the_tree_and_orders_its_nodes(leaves, seed, by_visits):
     assert_tree(ordered, leaves)
     assert sorted(map(sorted, words_below(ordered))) == sorted(map(sorted, words_below(children)))
     if by_visits:
-        visits = [int(counts[found].sum()) for found in words_below(ordered)]
+        visits = [int(counts[words].sum()) for words in words_below(ordered)]
         assert visits == sorted(visits)
     else:
         by_depth = huffman.levels(ordered)

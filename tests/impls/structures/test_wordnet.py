@@ -90,10 +90,10 @@ def named(graph):
 
 def clades(tree):
     """The sets of leaves below inner nodes."""
-    leaves, found = len(tree.children) + 1, []
+    leaves, below = len(tree.children) + 1, []
     for pair in tree.children.tolist():
-        found.append(frozenset().union(*({c} if c < leaves else found[c - leaves] for c in pair)))
-    return found
+        below.append(frozenset().union(*({c} if c < leaves else below[c - leaves] for c in pair)))
+    return below
 
 
 def assert_tree(tree, vocab):
@@ -219,7 +219,7 @@ def test_words_hang_where_the_graph_says(graph, by):
     given_by = {"counts_V": np.arange(13)} if by == "counts" else {"vectors_VE": rng.standard_normal((13, 4))}
     tree = wordnet.wordnet_tree(WORDS, graph, rng, **given_by)
     assert_tree(tree, len(WORDS))
-    found = [{WORDS[leaf] for leaf in below} for below in clades(tree)]
+    word_clades = [{WORDS[leaf] for leaf in below} for below in clades(tree)]
     for together in (
         {"gork", "Gorkel", "Rex"},  # a synset, its second spelling and its instance; "tool" is the second hypernym
         {"gork", "Gorkel", "Rex", "zumf", "blip", "wild beast"},  # "blip" by its first sense
@@ -228,7 +228,7 @@ def test_words_hang_where_the_graph_says(graph, by):
         {"check", "curb", "go"},  # verbs
         {"qwx", "the"},  # unknown words
     ):
-        assert together in found
+        assert together in word_clades
 
 
 def test_the_tree_depends_on_the_seed_alone(graph):
@@ -258,11 +258,11 @@ def test_children_of_a_node_have_huffman_codes_by_their_counts(graph):
 @settings(max_examples=60, deadline=None)
 def test_any_words_and_any_hypernyms_give_one_leaf_a_word(data):
     synsets = data.draw(st.integers(1, 12))
-    some = st.integers(0, synsets - 1)
+    synset_ids = st.integers(0, synsets - 1)
     graph = wordnet.Graph(
         names=tuple(f"{data.draw(st.sampled_from('nvar'))}{number:08d}" for number in range(synsets)),
-        hypernyms=tuple(tuple(data.draw(st.lists(some, max_size=2))) for _ in range(synsets)),
-        senses={letter: tuple(data.draw(st.lists(some, max_size=2))) for letter in "abcdefgh"},
+        hypernyms=tuple(tuple(data.draw(st.lists(synset_ids, max_size=2))) for _ in range(synsets)),
+        senses={letter: tuple(data.draw(st.lists(synset_ids, max_size=2))) for letter in "abcdefgh"},
     )
     words = data.draw(st.lists(st.sampled_from("abcdefghijkl"), min_size=2, max_size=20))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
