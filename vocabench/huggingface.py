@@ -17,6 +17,7 @@ import inspect
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -210,9 +211,9 @@ class _WithOutputLayer:
         if counts is None:
             counts = [*old_counts_V[:vocab], *([0] * (vocab - len(old_counts_V)))]
         self.lm_head.layer = self.lm_head.layer.resize(counts, **options)
-        given = self.config.output_layer
-        changed = {"counts": [int(count) for count in counts]}  # type: ignore[union-attr]
-        self.config.output_layer = given | changed | {"options": given.get("options", {}) | options}
+        spec = self.lm_head.layer.spec
+        kept = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in spec.options.items()}
+        self.config.output_layer |= {"counts": spec.counts.tolist(), "options": kept}
         return embedding
 
 
@@ -240,8 +241,7 @@ def causal_lm(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
 
     forward.__signature__ = inspect.Signature([*own.values(), *added, keyword])  # type: ignore[attr-defined]
     body = {"__module__": model_class.__module__, "forward": forward}
-    made = type(model_class.__name__, (_WithOutputLayer, model_class), body)
-    return made
+    return type(model_class.__name__, (_WithOutputLayer, model_class), body)
 
 
 def _words_needed(config: GenerationConfig, vocab: int) -> int | None:

@@ -47,6 +47,8 @@ class Leading(NamedTuple):
         """Return an array (N, ...) with the leading axes instead of N."""
         if len(self.sizes) == 1:
             return array_N
+        if isinstance(self.shape, list):
+            return tf.reshape(array_N, np.array([*self.shape, *last], np.int32))
         return tf.reshape(array_N, tf.concat([self.shape, list(last)], axis=0) if last else self.shape)
 
 

@@ -47,16 +47,7 @@ class OutputLayer(Hooks):
 
     def __call__(self, *arguments: Any, **keyword: Any) -> Tensor:
         """Call `call`, after checking the names of keywords, which Keras would check in other words."""
-        known = {
-            *calls.LOSS_KEYWORDS,
-            *self.spec.definition.extra,
-            "generator",
-            "hidden",
-            "targets",
-            "training",
-            "mask",
-        }
-        calls.check_extra(self.spec.definition, keyword.keys() - known)
+        calls.check_extra(self.spec.definition, keyword.keys() - _NAMED)
         return super().__call__(*arguments, **keyword)
 
     @_in_one_line
@@ -106,7 +97,7 @@ class OutputLayer(Hooks):
         weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
         extra = self._checked_extra(extra, generator)
         if hidden_ND.shape[0] == 0:
-            return self._nothing(leading if reduction == "none" else None)
+            return self._loss_of_nothing(hidden_ND, leading if reduction == "none" else None)
         hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
         if objective is PLAIN and weight_N is None and reduction != "none":
             return self._plain_total(hidden_ND, batch, mean=reduction == "mean", **extra)
@@ -132,7 +123,7 @@ class OutputLayer(Hooks):
         batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
         objective = Objective(softcap=calls.check_softcap(self.spec.definition, softcap))
         if hidden_ND.shape[0] == 0:
-            return self._nothing(leading)
+            return self._loss_of_nothing(hidden_ND, leading)
         if objective.softcap is None:
             nll_N = self._nll(hidden_ND, batch.words_N)
         else:
@@ -144,7 +135,7 @@ class OutputLayer(Hooks):
         hidden_ND, leading = self._flat(hidden)
         batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
         if hidden_ND.shape[0] == 0:
-            return (self._nothing(leading),)
+            return (self._loss_of_nothing(hidden_ND, leading),)
         parts = self._nll_parts(hidden_ND, batch.words_N)
         return tuple(leading.restore(_masked(part_N, batch)) for part_N in parts)
 
@@ -226,7 +217,7 @@ class OutputLayer(Hooks):
         options = calls.check_sampling(temperature, top_k, top_p, self.spec.vocab)
         softcap = calls.check_softcap(self.spec.definition, softcap)
         if uniforms is not None:
-            uniforms_NU = inputs.check_uniforms(uniforms, leading, self.spec.draws)
+            uniforms_NU = in_dtype(inputs.check_uniforms(uniforms, leading, self.spec.draws), self._wide)
         else:
             source = generator or tf.random
             size: Any = [tf.shape(hidden_ND)[0], self.spec.draws]
@@ -253,9 +244,12 @@ class OutputLayer(Hooks):
     def _flat(self, hidden: Tensor) -> tuple[Tensor, Leading]:
         return inputs.flat_hidden(hidden, self.spec.dim, tf.as_dtype(self.compute_dtype))
 
-    def _nothing(self, leading: Leading | None) -> Tensor:
-        """Return the loss of no tokens: an empty array, or 0."""
-        return tf.zeros([] if leading is None else leading.shape, self._wide)
+    def _loss_of_nothing(self, hidden_ND: Tensor, leading: Leading | None) -> Tensor:
+        """Return the loss of no tokens: an empty array, or 0, with gradients of zeros for all that it depends on."""
+        losses_N = tf.reduce_sum(in_dtype(hidden_ND, self._wide), axis=1)
+        for value in self.named_weights().values():
+            losses_N += tf.reduce_sum(in_dtype(tf.convert_to_tensor(value)[:0], self._wide))
+        return tf.reduce_sum(losses_N) if leading is None else leading.restore(losses_N)
 
     def _nothing_found(self, leading: Leading, k: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (..., K) of no hidden vectors."""

@@ -18,19 +18,20 @@ from torch import Tensor
 from vocabench.impls import calls, cpp
 from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
 from vocabench.impls.cpp import CPP
+from vocabench.impls.errors import BadInput
 from vocabench.impls.forms import CPU, GPU, Form, kind_of, on_device
 from vocabench.impls.on_torch import inputs, objectives, sampling
+from vocabench.impls.on_torch.canonical import Convertible
 from vocabench.impls.on_torch.losses import reduced, weighted
 from vocabench.impls.on_torch.ops import cpp_kernels
 from vocabench.impls.on_torch.ops.topk import exact_topk
-from vocabench.impls.on_torch.state import Structured
 from vocabench.impls.on_torch.tensors import Tensors, at_least_float32, draw
 from vocabench.impls.spec import LayerSpec
 
 Reduction = Literal["mean", "sum", "none"]
 
 
-class OutputLayer(Structured):
+class OutputLayer(Convertible):
     """Base of the native layers: `loss = layer(hidden, targets)` inside any model.
 
     `hidden` is (..., D) in any floating dtype and `targets` is (...) in any integer dtype. A layer may store its
@@ -39,12 +40,9 @@ class OutputLayer(Structured):
 
     Attributes:
         FORMS: The forms that a layer of this class can have, in order of preference for each kind of device.
-        row_sparse: Whether gradients that reach few rows of a parameter are sparse tensors, as those of
-            `nn.Embedding(sparse=True)`. A layer that reaches most rows gives dense gradients all the same.
     """
 
     FORMS: ClassVar[tuple[Form, ...]] = ()
-    row_sparse = False
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
@@ -147,16 +145,10 @@ class OutputLayer(Structured):
             losses_N = reduced(losses_N, batch.padding_N, mean=reduction == "mean")
         return losses_N.reshape(leading) if reduction == "none" else losses_N
 
-    def training_loss(
-        self, hidden: Tensor, targets: Tensor, host_targets: NDArray[np.integer] | None = None, **options: Any
-    ) -> Tensor:
-        """Return the training loss. A layer that reorganizes also records statistics of the batch.
+    def training_loss(self, hidden: Tensor, targets: Tensor, **options: Any) -> Tensor:
+        """Return the training loss, as `forward` does. A layer that reorganizes also records statistics of the batch.
 
-        Args:
-            hidden: (..., D).
-            targets: (...) on the device.
-            host_targets: The same targets on the host; if left out, it waits for the device to read `targets`.
-            **options: As in `forward`.
+        Where `torch.distributed` is initialized, these are the statistics of the batches of all processes.
         """
         return self(hidden, targets, **options)
 
@@ -419,32 +411,24 @@ class OutputLayer(Structured):
         return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, uniforms_N)
 
     # For training and conversion.
-    def reorganize(self, rng: np.random.Generator, *slots: Tensors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def reorganize(
+        self, optimizer: torch.optim.Optimizer | None = None, *, seed: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Move words to new clusters, and return the cluster of each word (V,) before and after.
 
         Args:
-            rng: Draws the order in which words are placed.
-            *slots: The optimizer's state by parameter name, changed in place.
+            optimizer: Its state moves along with the parameters.
+            seed: Seed of the order in which words are placed, instead of the layer's.
+
+        Raises:
+            BadInput: The layer does not reorganize.
         """
-        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
+        raise BadInput(f"reorganize of {self.spec.method}: allowed: layers of sohsm with an interval")
 
     def rows_read(self, targets_N: Tensor, **extra: Tensor) -> dict[str, Tensor]:
         """Return the rows that the loss reads, for each parameter with `row_sparse` gradients."""
         return {}
 
-    def to_canonical(self, tensors: Tensors) -> Tensors:
-        return dict(tensors)
-
-    def from_canonical(self, tensors: Tensors) -> Tensors:
-        return dict(tensors)
-
     def formulation(self) -> str:
         """Return a description of how the layer is computed, for its row."""
         return cpp.formulation(self.form)
-
-    @torch.no_grad()
-    def load_canonical(self, tensors: Tensors) -> None:
-        parameters = dict(self.named_parameters())
-        like = next(iter(parameters.values()))  # all have one dtype and device
-        for name, value in self.from_canonical({n: v.to(like) for n, v in tensors.items()}).items():
-            parameters[name].copy_(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Structured(nn.Module):
         was_empty = self.structure_digest.is_meta
         super()._apply(fn, recurse)
         if was_empty and not self.structure_digest.is_meta:
-            self._restore_buffers()
+            self._restore_buffers([name for name, _ in self.named_buffers()])
             return self
         for name, buffer in before.items():
             after = self._buffers[name]
@@ -47,13 +47,27 @@ class Structured(nn.Module):
                 self._buffers[name] = buffer.to(after.device)
         return self
 
+    def restore_derived_buffers(self) -> None:
+        """Give the buffers that a state does not hold their values, after memory without any was allocated for them.
+
+        Loaders that bypass `load_state_dict` call it once the state is in place.
+        """
+        derived = [
+            f"{prefix}.{name}" if prefix else name
+            for prefix, module in self.named_modules()
+            for name in module._non_persistent_buffers_set
+        ]
+        self._restore_buffers(derived)
+
     @torch.no_grad()
-    def _restore_buffers(self) -> None:
-        """Give the buffers their values, after `to_empty` has allocated them without any."""
+    def _restore_buffers(self, names: Iterable[str]) -> None:
+        """Give the named buffers the values that follow from the specification."""
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             values = dict(type(self)(self.spec).named_buffers())
-        for name, buffer in self.named_buffers():
-            buffer.copy_(values[name])
+        buffers = dict(self.named_buffers())
+        for name in names:
+            if name in buffers and not buffers[name].is_meta:
+                buffers[name].copy_(values[name])
 
     def _load_from_state_dict(
         self,

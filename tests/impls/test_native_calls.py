@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import subprocess
 import sys
@@ -20,8 +19,8 @@ from vocabench.harness import registry
 from vocabench.impls.calls import has_z_loss
 
 ROOT = Path(__file__).resolve().parents[2]
-FRAMEWORKS = ("torch", "tensorflow", "jax")
-METHODS = registry.methods("numpy")
+FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
+PAIRS = [(framework, method) for framework in FRAMEWORKS for method in registry.methods(framework)]
 EXAMPLES = 60
 SLOW_EXAMPLES = 2000
 SEED = 20261127
@@ -57,13 +56,13 @@ class Process:
             self._child.communicate()
 
 
-@pytest.fixture(scope="module", params=FRAMEWORKS)
-def process(request: pytest.FixtureRequest) -> Iterator[Process]:
-    if importlib.util.find_spec(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    made = Process(request.param)
+@pytest.fixture(scope="module")
+def processes() -> Iterator[dict[str, Process]]:
+    """Return a process for each framework, which starts with its first call."""
+    made = {framework: Process(framework) for framework in FRAMEWORKS}
     yield made
-    made.close()
+    for process in made.values():
+        process.close()
 
 
 def needed(name: str) -> dict[str, Any]:
@@ -94,11 +93,11 @@ FAULTS: list[tuple[tuple[str, ...], str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_faulty_call_is_refused_by_the_name_of_the_argument(process: Process, method: str) -> None:
-    if method not in registry.methods(process.framework):
-        pytest.skip(f"{process.framework} has no {method}")
-    wrong = []
+@pytest.mark.parametrize(("framework", "method"), PAIRS)
+def test_a_faulty_call_is_refused_by_the_name_of_the_argument(
+    processes: dict[str, Process], framework: str, method: str
+) -> None:
+    process, wrong = processes[framework], []
     for names, argument, value in FAULTS:
         for name in names:
             outcome = process.outcome(Call(method, name, options=needed(name), fault=(argument, value)))
@@ -110,12 +109,12 @@ def test_a_faulty_call_is_refused_by_the_name_of_the_argument(process: Process, 
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_traced_target_outside_the_vocabulary_has_no_loss(process: Process, method: str) -> None:
-    if process.framework == "torch":
-        pytest.skip("torch.compile takes minutes for all methods")
-    if method not in registry.methods(process.framework):
-        pytest.skip(f"{process.framework} has no {method}")
+# `torch.compile` would take minutes for all methods; tests/impls/on_torch/ compiles some.
+@pytest.mark.parametrize(("framework", "method"), [pair for pair in PAIRS if pair[0] != "torch"])
+def test_a_traced_target_outside_the_vocabulary_has_no_loss(
+    processes: dict[str, Process], framework: str, method: str
+) -> None:
+    process = processes[framework]
     for target in BAD_TARGETS:
         call = Call(method, "loss", compiled=True, fault=("targets", target), target_dtype="int32")
         outcome = process.outcome(call)
@@ -125,7 +124,7 @@ def test_a_traced_target_outside_the_vocabulary_has_no_loss(process: Process, me
 @st.composite
 def calls(draw: st.DrawFn, framework: str) -> Call:
     """Draw a call without a fault."""
-    method = draw(st.sampled_from([method for method in METHODS if method in registry.methods(framework)]))
+    method = draw(st.sampled_from(registry.methods(framework)))
     definition = registry.definition(method)
     name = draw(st.sampled_from(NAMES))
     options = needed(name)
@@ -189,10 +188,12 @@ def run_at_random(process: Process, count: int) -> None:
     print(f"{process.framework}: {len(made)} calls drawn with seed {SEED}")
 
 
-def test_a_call_drawn_at_random_equals_the_definition(process: Process) -> None:
-    run_at_random(process, EXAMPLES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_call_drawn_at_random_equals_the_definition(processes: dict[str, Process], framework: str) -> None:
+    run_at_random(processes[framework], EXAMPLES)
 
 
 @pytest.mark.slow
-def test_thousands_of_calls_drawn_at_random_equal_the_definition(process: Process) -> None:
-    run_at_random(process, SLOW_EXAMPLES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_thousands_of_calls_drawn_at_random_equal_the_definition(processes: dict[str, Process], framework: str) -> None:
+    run_at_random(processes[framework], SLOW_EXAMPLES)

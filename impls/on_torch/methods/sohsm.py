@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from vocabench.impls import cpp
@@ -19,11 +20,11 @@ from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.losses import nll_of_products
 from vocabench.impls.on_torch.ops import cpp_kernels, products
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32, draw
-from vocabench.impls.on_torch.two_level import cluster_softmax, decoding
+from vocabench.impls.on_torch.two_level import cluster_softmax, decoding, statistics
 from vocabench.impls.on_torch.two_level.words import WordRows, WordsByCluster, empty_slots
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import clusters
-from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights, statistics_dtype
+from vocabench.impls.structures.statistics import statistics_dtype
 
 
 class SelfOrganizedHierarchicalSoftmax(OutputLayer):
@@ -36,16 +37,19 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     `word_bias` (C, S) or (V,). Buffers: `cluster` and `slot` (V,) of each word; `word` (C, S) of each slot; and,
     derived from these, `size` (C,), the number of words of each cluster.
 
-    Training calls `training_loss` for each batch, or `observe` with the batch's cluster log-probabilities, and
-    `reorganize` now and then: it gives each word a new cluster and moves the word's vector, bias and optimizer state.
+    A layer that reorganizes also has the buffers `statistics` (V, C), `seen` (V,), how often each word was a target,
+    and `reorganizations` (). Training calls `training_loss` for each batch, or `observe` with the batch's cluster
+    log-probabilities, and `reorganize` now and then: it gives each word a new cluster and moves the word's vector, bias and optimizer state.
     """
 
     cluster: Tensor
     slot: Tensor
     word: Tensor
     size: Tensor
-    statistics: Tensor | None
-    seen: Tensor | None
+    statistics: Tensor
+    seen: Tensor
+    reorganizations: Tensor
+    _frequency_V: Tensor
     cluster_weight: Tensor
     word_weight: Tensor
 
@@ -65,11 +69,16 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self.register_buffer("word", word_CS, persistent=False)
         self.register_buffer("size", torch.empty(self.limits.clusters, dtype=torch.int64), persistent=False)
         self.register_load_state_dict_post_hook(_after_loading)
-        self._weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
-        # Created by the first `observe`; a fixed layer needs none.
-        self.register_buffer("statistics", None)
-        self.register_buffer("seen", None)
-        self._observed_N: NDArray[np.integer] | None = None  # targets of the batch that `training_loss` records
+        if self.reorganizes:
+            kept_in = getattr(torch, statistics_dtype(spec.vocab, self.limits.clusters).name)
+            self.register_buffer("statistics", torch.zeros(spec.vocab, self.limits.clusters, dtype=kept_in))
+            self.register_buffer("seen", torch.zeros(spec.vocab, dtype=torch.int64))
+            self.register_buffer("reorganizations", torch.zeros((), dtype=torch.int64))
+            frequency_V = np.maximum(spec.counts, 1).astype(np.float32)
+            self.register_buffer("_frequency_V", torch.from_numpy(frequency_V), persistent=False)
+        self._smoothing = str(spec.options["smoothing"])
+        self.process_group: distributed.ProcessGroup | None = None
+        self._log_cluster_NC: Tensor | None = None  # of the batch that `training_loss` records
         self._place(spec.structure["cluster"])
 
     @classmethod
@@ -92,27 +101,27 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return the (N,) negative log-likelihoods of clusters, and of targets given their cluster (equations 5, 6)."""
         cluster_N, slot_N = self._places(targets_N)
-        if self._observed_N is None:
+        if self._log_cluster_NC is None:
             cluster_nll_N = nll_of_products(*self._cluster_factors(hidden_ND), cluster_N, kernels=self.form == CPP)
         else:  # both use the same log-probabilities of clusters
             log_cluster_NC = self.cluster_log_probs(hidden_ND)
-            self.observe(log_cluster_NC, self._observed_N)
+            self._log_cluster_NC = log_cluster_NC.detach()
             cluster_nll_N = F.nll_loss(log_cluster_NC, cluster_N, reduction="none")
         return cluster_nll_N, self._in_cluster_nll(hidden_ND, cluster_N, slot_N)
 
-    def training_loss(
-        self, hidden: Tensor, targets: Tensor, host_targets: NDArray[np.integer] | None = None, **options: Any
-    ) -> Tensor:
+    def training_loss(self, hidden: Tensor, targets: Tensor, **options: Any) -> Tensor:
         """Return the training loss, and `observe` its batch; padding changes no statistics."""
         if not self.reorganizes:
-            return super().training_loss(hidden, targets, host_targets, **options)
-        targets_N = np.ravel(targets.cpu().numpy() if host_targets is None else host_targets).astype(np.int64)
-        ignored = options.get("ignore_index", -100)
-        self._observed_N = np.where(targets_N == ignored, -1, targets_N)
+            return super().training_loss(hidden, targets, **options)
+        self._log_cluster_NC = self.statistics.new_empty(0, self.limits.clusters, dtype=torch.float32)
         try:
-            return self(hidden, targets, **options)
+            loss = self(hidden, targets, **options)
+            targets_N = targets.reshape(-1).long()
+            ignored = options.get("ignore_index", -100)
+            self.observe(self._log_cluster_NC, targets_N.masked_fill(targets_N == ignored, -1))
         finally:
-            self._observed_N = None
+            self._log_cluster_NC = None
+        return loss
 
     def _places(self, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         return cluster_softmax.places(self.cluster, self.slot, targets_N, self.form)
@@ -237,59 +246,69 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         self._last_rows = None
 
     @torch.no_grad()
-    def observe(self, log_cluster_NC: Tensor, targets_N: NDArray[np.integer]) -> None:
-        """Update the statistics (equation 9) with one batch.
+    def observe(self, log_cluster_NC: Tensor, targets_N: Tensor) -> None:
+        """Update the statistics (equation 9) with one batch; with those of all processes in `torch.distributed`.
 
         Args:
             log_cluster_NC: The result of `cluster_log_probs` for the batch's hidden vectors.
-            targets_N: The targets on the host. They alone determine which rows change.
+            targets_N: The targets; those outside the vocabulary change nothing.
         """
-        if self.statistics is None:
-            dtype = getattr(torch, statistics_dtype(self.spec.vocab, self.limits.clusters).name)
-            size = (self.spec.vocab, self.limits.clusters)
-            self.statistics = torch.zeros(size, dtype=dtype, device=log_cluster_NC.device)
-        batch: BatchWeights = self._weights.batch(targets_N)
-        count = int((batch.words < self.spec.vocab).sum())
-        words, segment, keep, share = (
-            torch.from_numpy(array).to(log_cluster_NC.device, non_blocking=True)
-            for array in (batch.words[:count].astype(np.int64), batch.segment.astype(np.int64), batch.keep, batch.share)
-        )
-        log2_NC = log_cluster_NC.float() / float(np.log(2))
-        sums_UC = torch.zeros(len(targets_N), log2_NC.shape[1], device=log2_NC.device).index_add_(0, segment, log2_NC)
-        old_UC = self.statistics[words].float()
-        new_UC = keep[:count, None] * old_UC + share[:count, None] * sums_UC[:count]
-        self.statistics[words] = new_UC.to(self.statistics.dtype)
+        if distributed.is_available() and distributed.is_initialized():
+            log_cluster_NC, targets_N = statistics.joined(log_cluster_NC, targets_N, self.process_group)
+        if len(targets_N):
+            statistics.update(self.statistics, self.seen, log_cluster_NC, targets_N, self._frequency_V, self._smoothing)
 
     @torch.no_grad()
     def reorganize(
-        self, rng: np.random.Generator, *slots: dict[str, Tensor]
+        self, optimizer: torch.optim.Optimizer | None = None, *, seed: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Organize the words into new clusters by algorithm 1, from the statistics.
 
-        Word vectors and biases move with their words, and so does their state in `slots`.
+        Word vectors and biases move with their words, and so does their state in `optimizer`. Processes of
+        `torch.distributed` take over the clusters of the first, and all have to call.
         """
+        if not self.reorganizes:
+            return super().reorganize(optimizer, seed=seed)
         before_V = self.cluster.cpu().numpy().copy()
-        if self.statistics is None:
+        self.reorganizations += 1
+        if not self.seen.any():
             return before_V, before_V
-        scores_VC = self.statistics.cpu().numpy()
-        after_V = clusters.organize(scores_VC, self.spec.counts, self.limits, rng)
+        rng = np.random.default_rng([self.spec.seed if seed is None else seed, 3, int(self.reorganizations)])
+        after_V = clusters.organize(self.statistics.cpu().numpy(), self.spec.counts, self.limits, rng)
+        if distributed.is_available() and distributed.is_initialized():
+            shared_V = torch.from_numpy(after_V).to(self.cluster.device)
+            distributed.broadcast(shared_V, group=self.process_group, group_src=0)
+            after_V = shared_V.cpu().numpy()
         before, old_row_V = self._rows, self._row_V
         self._place(after_V)
         row_V = self._row_V
-        parameters = {name: value.detach() for name, value in self.named_parameters()}
-        for arrays in (parameters, *slots):
-            for name in self._BY_ROW & arrays.keys():
-                by_row = before.flat(arrays[name])
+        for name in self._BY_ROW & self._parameters.keys():
+            parameter = self.get_parameter(name)
+            state = {} if optimizer is None else optimizer.state.get(parameter, {})
+            slots = [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
+            for array in (parameter.detach(), *slots):
+                by_row = before.flat(array)
                 by_word_V = by_row[old_row_V]
                 by_row.zero_()[row_V] = by_word_V
         return before_V, after_V
+
+    def present_spec(self) -> LayerSpec:
+        structure = {**self.spec.structure, "cluster": self.cluster.cpu().numpy()}
+        return replace(self.spec, structure=structure)
+
+    def resize(self, counts: ArrayLike, **options: object) -> Self:
+        """Return a layer for another vocabulary, which starts from the present clusters without statistics."""
+        return super().resize(counts, **{"interval": self.spec.options["interval"], **options})
+
+    def restore_derived_buffers(self) -> None:
+        if not self.cluster.is_meta:
+            super().restore_derived_buffers()
+            self._place(self.cluster.cpu().numpy())
 
     def _adopts_structure(self) -> bool:
         return True
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        if self.statistics is not None:
-            self.seen = torch.from_numpy(self._weights.seen_V.copy())
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if not self._in_slab:  # a state does not depend on the form
             for name in self._BY_ROW & self._parameters.keys():
@@ -299,11 +318,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
                 destination[prefix + name] = slab
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Take over the clusters, the statistics and their kind of storage from the state."""
-        for name in ("statistics", "seen"):
-            saved = state_dict.get(prefix + name)
-            device = self.cluster.device if name == "statistics" else None
-            setattr(self, name, None if saved is None else torch.empty_like(saved, device=device))
+        """Take over the clusters, and words in the layout of this form."""
         if not self._in_slab and prefix + "cluster" in state_dict:
             cluster_V = state_dict[prefix + "cluster"]
             empty_CS = empty_slots(torch.bincount(cluster_V, minlength=self.limits.clusters), self.width)
@@ -318,8 +333,6 @@ def _after_loading(layer: SelfOrganizedHierarchicalSoftmax, incompatible_keys: o
     """Derive from the loaded clusters what follows from them."""
     if not layer.cluster.is_meta:
         layer._place(layer.cluster.cpu().numpy())
-    if layer.seen is not None:
-        layer._weights.seen_V = layer.seen.cpu().numpy().copy()
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax

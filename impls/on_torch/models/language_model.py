@@ -44,7 +44,6 @@ class TorchLanguageModel(Switched, LanguageModel):
         output = blank(spec)
         output.row_sparse = config.optimizer.row_sparse
         self.network = Network(spec.vocab, config, output, TORCH_DTYPES[spec.dtype]).to(device)
-        self.reorganizations = 0
         self._load(self.initial_parameters())
 
     def _catch_up(self) -> None:
@@ -73,7 +72,7 @@ class TorchLanguageModel(Switched, LanguageModel):
             self.optimizer.make_up_for(output, targets_N, **extra)
         hidden_ND, state = self.network(inputs, self.train_state if carry else None)
         self.train_state = (state[0].detach(), state[1].detach())
-        loss = output.training_loss(hidden_ND, targets_N, targets_BT.ravel(), **extra)
+        loss = output.training_loss(hidden_ND, targets_N, **extra)
         optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.trained().values())
         return loss.detach()
 
@@ -112,18 +111,7 @@ class TorchLanguageModel(Switched, LanguageModel):
         if not output.reorganizes:
             return None
         self._catch_up()
-        self.reorganizations += 1
-        rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
-        return output.reorganize(rng, *self._optimizer_slots())
-
-    def _optimizer_slots(self) -> list[Tensors]:
-        """Return the optimizer's arrays of each kind, by parameter name of the output layer."""
-        slots: dict[str, Tensors] = {}
-        for name, parameter in self.network.output.named_parameters():
-            for kind, value in self.optimizer.state.get(parameter, {}).items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    slots.setdefault(kind, {})[name] = value
-        return list(slots.values())
+        return output.reorganize(_optimizer_of(self.optimizer), seed=self.config.seed)
 
     def synchronize(self) -> None:
         synchronize(self.device)

@@ -141,10 +141,9 @@ def _torch_squares(factors, weights_NV, *, kernels):
 def _tensorflow_squares(factors, weights_NV, *, kernels):
     import tensorflow as tf
 
-    from vocabench.impls.on_tensorflow import layer as _layer
-    from vocabench.impls.on_tensorflow.ops import cpp_kernels
+    from vocabench.impls.on_tensorflow.ops import cpp_kernels, tensors
 
-    product = cpp_kernels.linear if kernels else _layer.product
+    product = cpp_kernels.linear if kernels else tensors.product
     variables = [tf.Variable(factor) for factor in factors]
     with tf.GradientTape() as second:
         with tf.GradientTape() as tape:
