@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from vocabench.harness import registry
 from vocabench.impls.adapter import Adapter
+from vocabench.impls.arrays import array_of
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput, Unsupported, unknown
 from vocabench.impls.forms import Form
@@ -61,9 +62,10 @@ def _counts(definition: Definition, counts: ArrayLike | None, vocab: int | None)
             instead = "" if definition.needs_counts else "; or vocab, their number"
             raise BadInput(f"counts of {definition.name} is missing: allowed: how often each word occurs{instead}")
         return np.ones(vocab, np.int64)
-    if vocab is not None and np.shape(counts) != (vocab,):
-        raise BadInput(f"vocab={vocab} and counts of shape {np.shape(counts)}: allowed: one of them, or both alike")
-    return counts
+    given = array_of("counts", counts)
+    if vocab is not None and given.shape != (vocab,):
+        raise BadInput(f"vocab={vocab} and counts of shape {given.shape}: allowed: one of them, or both alike")
+    return given
 
 
 def create(

@@ -7,7 +7,7 @@ those of `impls/spec.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.precision import Precise
 from vocabench.impls.spec import Arrays, LayerSpec, LeastWork, check_ids, check_words
 
+_OBJECTIVE = (*Objective._fields, "token_weight")
 WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
 
 
@@ -165,7 +166,7 @@ class Layer(Precise, ABC):
                 of the layer, the same in every framework, with the correction of the layer's own sampler.
         """
         arguments = self._check_loss(hidden, targets, label_smoothing, token_weight, z_loss, softcap)
-        return self._loss(*arguments, **self._check_extra(extra))
+        return self._loss(*arguments, **self._check_extra(extra, _OBJECTIVE))
 
     def loss_and_grads(
         self,
@@ -183,7 +184,7 @@ class Layer(Precise, ABC):
         The arguments are those of `loss`.
         """
         arguments = self._check_loss(hidden, targets, label_smoothing, token_weight, z_loss, softcap)
-        return self._loss_and_grads(*arguments, **self._check_extra(extra))
+        return self._loss_and_grads(*arguments, **self._check_extra(extra, _OBJECTIVE))
 
     def log_probs(self, hidden: ArrayLike, *, softcap: float | None = None) -> NDArray:
         """Return the (N, V) natural logarithms of the normalized probabilities."""
@@ -335,12 +336,15 @@ class Layer(Precise, ABC):
         weight_N = None if token_weight is None else check_token_weight(token_weight, targets_N.shape)
         return hidden_ND, targets_N, objective, weight_N
 
-    def _check_extra(self, extra: Mapping[str, ArrayLike]) -> Arrays:
-        """Return all random inputs of the loss: the given ones, and the others drawn from the seed of the layer."""
+    def _check_extra(self, extra: Mapping[str, ArrayLike], keywords: Sequence[str] = ()) -> Arrays:
+        """Return all random inputs of the loss: the given ones, and the others drawn from the seed of the layer.
+
+        `keywords` are what the call takes besides, for the message about an unknown name.
+        """
         allowed = self.spec.definition.extra
         for name in extra:
             if name not in allowed:
-                raise unknown(f"input of {self.spec.method}", name, allowed)
+                raise unknown(f"input of {self.spec.method}", name, (*allowed, *keywords))
         given = {
             name: (check_for_each_word if allowed[name].for_each_word else check_ids)(name, value, self.spec.vocab)
             for name, value in extra.items()

@@ -34,7 +34,7 @@ def resized(spec: LayerSpec, counts: ArrayLike, **options: object) -> LayerSpec:
         BadInput: The counts or options are invalid, or an option that lists the vocabulary is left as it is.
     """
     counts_V = check_counts(counts)
-    kept = dict(spec.options) | _structure_kept(spec, counts_V) | options
+    kept = {**spec.options, **_structure_kept(spec, counts_V), **options}
     made = LayerSpec.build(
         spec.definition, counts=counts_V, dim=spec.dim, seed=spec.seed, dtype=spec.dtype, options=kept
     )

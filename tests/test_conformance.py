@@ -331,6 +331,22 @@ def test_steps_in_bfloat16_that_change_nothing_or_leave_no_number_are_found(fram
     assert not found.agrees
 
 
+@pytest.mark.parametrize("dropped", ["token_weight", "label_smoothing", "z_loss", "softcap"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_loss_without_a_part_of_its_objective_is_found(framework, dropped, monkeypatch):
+    layer = shared(framework, "full_softmax", "float32")
+    layer.load(layer.spec.initial_parameters())
+    whole = layer.loss_and_grads
+
+    def partial(*inputs, **options):
+        return whole(*inputs, **{name: value for name, value in options.items() if name != dropped})
+
+    monkeypatch.setattr(layer, "loss_and_grads", partial)
+    found = agreement.check_layer(layer, batch(layer.spec.counts, tokens=20, dim=24, seed=7), k=5)
+    wrong = {c.quantity.partition(" with ")[0] for c in found if not c.agrees}
+    assert {"loss", "grad_hidden", "gradient of weight"} <= wrong
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_device_that_is_not_here_is_refused(framework):
     with pytest.raises(ValueError, match="allowed"):

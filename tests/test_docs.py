@@ -182,12 +182,13 @@ def test_the_method_added_on_the_page_agrees(tmp_path):
     page = (DOCS / "adding-a-method.md").read_text()
     for room in ("harness", "impls", "vocabench"):
         shutil.copytree(ROOT / room, tmp_path / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    definition, native = BLOCK.findall(page)
-    for path, content in zip(re.findall(r"^`(impls/.*?\.py)`", page, re.MULTILINE), (definition, native), strict=True):
+    paths = re.findall(r"^`(impls/.*?\.py)`", page, re.MULTILINE)
+    assert len(paths) == 4
+    for path, content in zip(paths, BLOCK.findall(page), strict=True):
         (tmp_path / path).write_text(content)
-    assert "vocabench check -f torch -m scaled_softmax\n" in page
+    assert "vocabench check -m scaled_softmax\n" in page
     done = subprocess.run(
-        [sys.executable, "-m", "vocabench", "check", "-f", "torch", "-m", "scaled_softmax"],
+        [sys.executable, "-m", "vocabench", "check", "-m", "scaled_softmax"],
         capture_output=True,
         text=True,
         timeout=300,

@@ -1,5 +1,7 @@
 """Causal language models of transformers with output layers: training, saving, resizing and generation."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,8 @@ def quiet(monkeypatch):
 
 
 def config_of(method, vocab=VOCAB, **more):
-    return LlamaConfig(
+    output_layer: Any = {"method": method, "counts": zipf_counts(vocab).tolist(), **more}
+    config: Any = LlamaConfig(
         vocab_size=vocab,
         hidden_size=16,
         intermediate_size=16,
@@ -35,11 +38,12 @@ def config_of(method, vocab=VOCAB, **more):
         max_position_embeddings=32,
         bos_token_id=0,
         eos_token_id=1,
-        output_layer={"method": method, "counts": zipf_counts(vocab).tolist(), **more},
     )
+    config.output_layer = output_layer
+    return config
 
 
-def model_of(method, **more):
+def model_of(method, **more) -> Any:
     torch.manual_seed(0)
     return vocabench.huggingface.causal_lm(LlamaForCausalLM)(config_of(method, **more))
 
@@ -72,6 +76,7 @@ def trained(model, folder, epochs=8, **more):
 def loss_of(model):
     batch = {name: torch.stack([sentence[name] for sentence in sentences()]) for name in ("input_ids", "labels")}
     model.eval()
+    torch.manual_seed(0)  # sampled losses draw words
     with torch.no_grad():
         return float(model(**batch).loss)
 
@@ -84,7 +89,7 @@ def test_every_layer_trains_saves_loads_and_generates(method, tmp_path):
     after = loss_of(model)
     assert after < before
     model.save_pretrained(tmp_path / "saved")
-    loaded = type(model).from_pretrained(tmp_path / "saved")
+    loaded: Any = type(model).from_pretrained(tmp_path / "saved")
     assert loss_of(loaded) == pytest.approx(after, rel=1e-5)
     ids = loaded.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, pad_token_id=1)
     assert ids.shape[1] <= 7
@@ -141,7 +146,7 @@ def test_a_resized_model_trains_saves_and_loads(method, vocab, tmp_path):
     ids = torch.tensor([[3, 4, vocab - 1]])
     model(input_ids=ids, labels=ids).loss.backward()
     model.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(tmp_path).eval()
+    loaded: Any = type(model).from_pretrained(tmp_path).eval()
     torch.testing.assert_close(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
 
 

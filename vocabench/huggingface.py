@@ -17,7 +17,6 @@ import inspect
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -27,6 +26,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 import vocabench.torch
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_torch.layer import OutputLayer
+from vocabench.impls.options import Given
 
 __all__ = ["Head", "Reorganize", "causal_lm"]
 
@@ -90,14 +90,11 @@ class Head(nn.Module):
     def loss(self, hidden: Tensor, labels: Tensor, tokens: Tensor | int | None = None) -> Tensor:
         """Return the loss of the next token at each position.
 
-        Args:
-            hidden: (B, T, D).
-            labels: (B, T) token ids, or -100 where a token is not predicted.
-            tokens: Number of tokens to divide the sum by, such as those of all batches that a step accumulates; None
-                for the mean over this batch.
+        `hidden` is (B, T, D) and `labels` (B, T), with -100 where a token is not predicted. The sum is divided by
+        `tokens`, such as those of all batches that a step accumulates, or by those of this batch if None.
         """
         inputs, targets = hidden[:, :-1], labels[:, 1:].to(hidden.device)
-        compute = self.layer.training_loss if self.layer.reorganizes and self.training else self.layer
+        compute = self.layer.training_loss if self.training else self.layer
         loss = compute(inputs, targets, reduction="mean" if tokens is None else "sum", **self.loss_options)
         return loss if tokens is None else loss / tokens
 
@@ -105,8 +102,7 @@ class Head(nn.Module):
 class Reorganize(TrainerCallback):
     """Re-organize the clusters of SOHSM during `Trainer.train` (Shen et al. 2017, section 3.2).
 
-    Args:
-        interval: Steps between two re-organizations.
+    `interval` is the number of steps between two re-organizations.
     """
 
     def __init__(self, interval: int = 1000) -> None:
@@ -200,10 +196,8 @@ class _WithOutputLayer:
     ) -> nn.Embedding:
         """Resize the input embeddings and the output layer.
 
-        Args:
-            new_num_tokens, pad_to_multiple_of, mean_resizing: As in `PreTrainedModel`.
-            counts: How often each word of the new vocabulary occurs; if None, the present counts, and 0 for new words.
-            **options: Options of the layer to change, such as the `words` of one that spells them.
+        `counts` says how often each word of the new vocabulary occurs; if None, as often as now, and new words never.
+        `options` are those of the layer to change, such as the `words` of one that spells them.
         """
         embedding = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)  # type: ignore[misc]
         old_counts_V = self.lm_head.layer.spec.counts.tolist()
@@ -212,8 +206,8 @@ class _WithOutputLayer:
             counts = [*old_counts_V[:vocab], *([0] * (vocab - len(old_counts_V)))]
         self.lm_head.layer = self.lm_head.layer.resize(counts, **options)
         spec = self.lm_head.layer.spec
-        kept = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in spec.options.items()}
-        self.config.output_layer |= {"counts": spec.counts.tolist(), "options": kept}
+        arrays = {name: value.array.tolist() for name, value in spec.options.items() if isinstance(value, Given)}
+        self.config.output_layer |= {"counts": spec.counts.tolist(), "options": {**spec.options, **arrays}}
         return embedding
 
 
@@ -226,9 +220,7 @@ def causal_lm(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
 
     With `labels`, a call returns the loss and no logits, which are never computed. Without, its logits are
     log-probabilities.
-
-    Args:
-        model_class: A class such as `LlamaForCausalLM`, with a base model and an `lm_head`.
+    `model_class`, such as `LlamaForCausalLM`, has a base model and an `lm_head`.
     """
     # `generate` asks for the arguments of `forward` by name.
     own = dict(inspect.signature(_WithOutputLayer.forward).parameters)

@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from vocabench.harness import layers
-from vocabench.impls.on_tensorflow.adapter import native
+from vocabench.harness import layers, registry
+from vocabench.impls.on_tensorflow.native import layer_class, native
+from vocabench.impls.on_tensorflow.ops.tensors import portable
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from vocabench.impls.on_tensorflow.layer import OutputLayer
 
-__all__ = ["layer"]
+__all__ = ["layer", "portable"]
+
+for _method in registry.methods("tensorflow"):
+    layer_class(_method)  # registers the class, so that Keras can load a model with a layer of the method
 
 
 def layer(

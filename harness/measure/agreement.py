@@ -94,8 +94,12 @@ def summary(comparisons: list[Comparison]) -> dict[str, Any]:
     }
 
 
-def compare(quantity: str, ours: Any, oracle: Any, bound: float, case: str) -> Comparison:
-    """Compare two arrays. Arrays of different shapes disagree."""
+def compare(quantity: str, ours: Any, oracle: Any, bound: float, case: str, *, largest_term: float = 0.0) -> Comparison:
+    """Compare two arrays. Arrays of different shapes disagree.
+
+    `largest_term` is the magnitude of the largest known term of sums in the oracle's array. If terms cancel, the error
+    is relative to it, because each term is rounded.
+    """
     ours, oracle = np.asarray(ours), np.asarray(oracle)
     if ours.shape != oracle.shape:
         return Comparison(f"{quantity} (shape {ours.shape} for {oracle.shape})", np.inf, np.inf, bound, case)
@@ -105,6 +109,7 @@ def compare(quantity: str, ours: Any, oracle: Any, bound: float, case: str) -> C
         ours_chunk, oracle_chunk = (array[start : start + _CHUNK].astype(np.float64) for array in (ours, oracle))
         largest.append((np.abs(ours_chunk - oracle_chunk).max(), np.abs(oracle_chunk).max()))
     absolute, scale = (float(value) for value in np.max(largest, axis=0))  # NaN if any entry is
+    scale = max(scale, largest_term)
     return Comparison(quantity, absolute, absolute / scale if scale else absolute, bound, case)
 
 
@@ -145,9 +150,19 @@ class _LayerCheck:
         self.spec = self.layer.spec
         self.oracle_log_probs_NV = self.oracle.log_probs(self.hidden_ND)
 
-    def add(self, quantity: str, ours: Any, oracle: Any, *, reduction: int = 0, name: str = "") -> None:
+    def add(
+        self,
+        quantity: str,
+        ours: Any,
+        oracle: Any,
+        *,
+        reduction: int = 0,
+        name: str = "",
+        largest_term: float = 0.0,
+    ) -> None:
         bound = tolerance(quantity, self.spec.dtype, reduction or self.spec.dim)
-        self.comparisons.append(compare(name or quantity, ours, oracle, bound, self.case))
+        compared = compare(name or quantity, ours, oracle, bound, self.case, largest_term=largest_term)
+        self.comparisons.append(compared)
 
     def add_flips(self, name: str, share: float) -> None:
         """Add the share of rows whose discrete choices differ."""
@@ -197,11 +212,25 @@ class _LayerCheck:
         kind = " of an objective" if options else ""
         self.add(f"grad_hidden{kind}", grad_hidden_ND, oracle_grad_hidden_ND, name=f"grad_hidden{which}")
         reduction = max(self.spec.dim, len(targets_N))
+        terms = self._largest_terms(hidden_ND, targets_N, options) if options else {}
         for name, oracle_grad in oracle_grads.items():
-            grad = grads.get(name, np.zeros(0))
-            label = f"gradient of {name}{which}"
-            self.add(f"grad_parameter{kind}", grad, oracle_grad, reduction=reduction, name=label)
+            self.add(
+                f"grad_parameter{kind}",
+                grads.get(name, np.zeros(0)),
+                oracle_grad,
+                reduction=reduction,
+                name=f"gradient of {name}{which}",
+                largest_term=terms.get(name, 0.0),
+            )
         return oracle_loss
+
+    def _largest_terms(self, hidden_ND: NDArray, targets_N: NDArray, options: dict[str, Any]) -> dict[str, float]:
+        """Return the largest entry that the token with the largest weight adds to the gradient of each parameter."""
+        weight_N = options["token_weight"]
+        token = int(weight_N.argmax())
+        one, share = slice(token, token + 1), float(weight_N[token] / weight_N.sum())
+        grads = self.oracle.loss_and_grads(hidden_ND[one], targets_N[one], **{**options, "token_weight": None})[2]
+        return {name: share * float(np.abs(grad).max(initial=0.0)) for name, grad in grads.items()}
 
     def decoding(self, k: int) -> None:
         """Compare top-k and beam search."""

@@ -52,6 +52,7 @@ def _layer(cell: Cell, options: dict[str, object], vocab: int, dim: int, tokens:
         seed=cell.seed,
         device=cell.device,
         dtype=cell.precision,
+        vocab=None,
         **options,
     )
     return layer, batch(counts_V, tokens=tokens, dim=dim, seed=cell.seed)
@@ -61,7 +62,9 @@ def _training(cell: Cell, options: dict[str, object]) -> agreement.Comparison:
     optimizer = agreement.TRAINING_OPTIMIZERS[cell.precision]
     if cell.precision == "bfloat16":
         return agreement.check_descent(*_layer(cell, options, *SIZE), optimizer)
-    spec = layers.spec(cell.method, counts=zipf_counts(61), dim=14, seed=cell.seed, dtype=cell.precision, **options)
+    spec = layers.spec(
+        cell.method, counts=zipf_counts(61), dim=14, vocab=None, seed=cell.seed, dtype=cell.precision, **options
+    )
     config = LanguageModelConfig(embedding=10, hidden=14, optimizer=optimizer, seed=cell.seed)
     return agreement.check_training(cell.framework, spec, config, cell.device)
 

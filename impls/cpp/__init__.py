@@ -184,7 +184,7 @@ def library(
         with library_cache.compiled(interface, inputs, partial(_compile, path, interface, flags, links)) as compiled:
             return load(compiled)
     except (OSError, subprocess.SubprocessError) as error:
-        reason = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
+        reason = _text(getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
         warnings.warn(f"no {CPP}, layers take their framework's products: {path}: {reason}", stacklevel=2)
         return None
 
@@ -212,6 +212,11 @@ def _processor() -> tuple[str, ...]:
     """Return the lines that Linux reports about the first CPU and that `-march=native` depends on."""
     first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
     return tuple(line for line in first if line.startswith(("vendor_id", "cpu family", "model\t", "stepping", "flags")))
+
+
+def _text(output: str | bytes) -> str:
+    """Return a compiler's output as text. It is bytes if the compiler took too long."""
+    return output if isinstance(output, str) else output.decode(errors="replace")
 
 
 def _run(*command: str) -> str:

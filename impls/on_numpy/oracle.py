@@ -31,7 +31,8 @@ def mean_nll(log_probs_NV: NDArray, targets_N: NDArray) -> tuple[float, NDArray]
 def shares(token_weight_N: NDArray | None, tokens: int) -> NDArray:
     """Return the share (N,) of each token in the mean: its weight over the sum of the weights, or 0 if that is 0."""
     weight_N = np.ones(tokens) if token_weight_N is None else token_weight_N
-    return weight_N / (weight_N.sum() or 1.0)
+    scaled_N = weight_N / (weight_N.max() or 1.0)  # their sum neither overflows nor loses digits
+    return scaled_N / (scaled_N.sum() or 1.0)
 
 
 def sigmoid(scores: NDArray) -> NDArray:
@@ -164,7 +165,10 @@ class OracleLayer(Layer):
     def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray, sampling: Sampling = ALL_WORDS) -> NDArray:
         if sampling is ALL_WORDS:
             return self._draw(hidden_ND, uniforms_NU)
-        log_probs_NV = log_softmax(self._log_probs(hidden_ND) / sampling.temperature)
+        log_probs_NV = self._log_probs(hidden_ND)
+        below_NV = log_probs_NV - log_probs_NV.max(axis=1, keepdims=True)
+        with np.errstate(over="ignore"):  # a tiny temperature leaves only the likeliest words
+            log_probs_NV = log_softmax(below_NV / sampling.temperature)
         if sampling.top_k is None and sampling.top_p is None:
             return draw(np.exp(log_probs_NV), uniforms_NU[:, 0])
         values_NK, ids_NK = best(log_probs_NV, sampling.top_k or self.spec.vocab)

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import keras
 import tensorflow as tf
 
 from vocabench.impls import calls, cpp
@@ -14,7 +13,8 @@ from vocabench.impls.calls import PLAIN, Objective
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import GPU, Form, on_device
 from vocabench.impls.on_tensorflow import objectives
-from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, draw, in_xla, on_gpu
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, draw, must_be_portable, on_gpu
+from vocabench.impls.on_tensorflow.saving import Saveable
 from vocabench.impls.spec import LayerSpec, Shapes
 
 XLA, OWN_KERNELS = Form("xla", "XLA"), Form("tensorflow", "TensorFlow's own kernels")
@@ -32,7 +32,7 @@ class Reach(NamedTuple):
     loss: Callable[[Tensor, Tensors], Tensor]
 
 
-class Hooks(keras.layers.Layer):
+class Hooks(Saveable):
     """What a layer is made of, and what each method implements.
 
     The weights may be stored differently from their canonical form (`impls/spec.py`). `to_canonical` and
@@ -43,8 +43,7 @@ class Hooks(keras.layers.Layer):
     FEW_ROWS: ClassVar[tuple[str, ...]] = ()  # weights of which the loss of a batch reads few rows
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
-        super().__init__(dtype=spec.storage, **keyword)
-        self.spec = spec
+        super().__init__(spec, **keyword)
         forms = self.forms(spec)
         self._chosen = spec.form_of(forms if spec.form or not on_gpu() else on_device(forms, GPU))
         self._portable = next((form for form in forms if form != CPP), None)
@@ -61,9 +60,10 @@ class Hooks(keras.layers.Layer):
     def form(self) -> Form | None:
         """The form that computes the layer.
 
-        C++ kernels have no counterpart in XLA. A function that XLA compiles takes the preferred form without them.
+        C++ kernels have no counterpart in XLA, and are unknown where a saved model is served. A function that XLA
+        compiles or that is exported takes the preferred form without them.
         """
-        return self._portable if self._chosen == CPP and in_xla() else self._chosen
+        return self._portable if self._chosen == CPP and must_be_portable() else self._chosen
 
     @property
     def one_operation(self) -> tuple[str, ...]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-import tensorflow as tf
-
 from vocabench.impls.on_tensorflow.layer import OutputLayer
 from vocabench.impls.spec import LayerSpec
 
@@ -17,6 +15,4 @@ def layer_class(method: str) -> type[OutputLayer]:
 
 def native(spec: LayerSpec) -> OutputLayer:
     """Create the layer of `spec` with its initial parameters."""
-    layer = layer_class(spec.method)(spec)
-    layer.load_canonical({name: tf.constant(value) for name, value in spec.initial_parameters().items()})
-    return layer
+    return layer_class(spec.method)(spec).initialize()

@@ -76,7 +76,7 @@ class Arrays:
     targets: NDArray
     token_weight: NDArray | None
     uniforms: NDArray
-    extra: dict[str, NDArray]
+    extra: dict[str, Any]
 
 
 class Native:

@@ -1,7 +1,10 @@
 """The checks of native calls, and what makes specifications equal."""
 
 import copy
+import dataclasses
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -48,6 +51,39 @@ def test_an_array_given_as_an_option_is_part_of_a_specification():
     assert one.structure_digest != other.structure_digest
 
 
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("sohsm", {"start": "bigram"}), ("nce", {"sampler": "bigram"}), ("negative_sampling", {"sampler": "bigram"})],
+)
+def test_pairs_of_words_given_as_an_option_are_part_of_a_specification(method, options):
+    pairs_P3 = np.array([[word, (3 * word + 1) % 40, word + 1] for word in range(40)])
+    other_P3 = np.array([[word, (7 * word + 2) % 40, word + 1] for word in range(40)])
+    one, same, other = (spec_of(method, pairs=pairs, **options) for pairs in (pairs_P3, pairs_P3.copy(), other_P3))
+    assert one == same == pickle.loads(pickle.dumps(one)) == copy.deepcopy(one)
+    assert len({one, same, other}) == 2
+
+
+def test_a_learned_structure_is_part_of_a_specification_and_survives_pickling():
+    spec = spec_of("sohsm")
+    learned = dataclasses.replace(spec, structure={**spec.structure, "cluster": np.roll(spec.structure["cluster"], 1)})
+    again = pickle.loads(pickle.dumps(learned))
+    assert learned != spec
+    assert learned.structure_digest != spec.structure_digest
+    assert again == learned == copy.deepcopy(learned)
+    np.testing.assert_array_equal(again.structure["cluster"], learned.structure["cluster"])
+
+
+def test_equal_specifications_in_two_processes_have_equal_digests():
+    code = (
+        "from vocabench.harness import layers; from vocabench.harness.measure.workload import zipf_counts\n"
+        "spec = layers.spec('sohsm', counts=zipf_counts(40), dim=8)\n"
+        "print(spec.digest.hex(), spec.structure_digest.hex())"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    spec = spec_of("sohsm")
+    assert printed == [spec.digest.hex(), spec.structure_digest.hex()]
+
+
 def test_the_size_of_the_vocabulary_is_enough_where_no_counts_are_needed():
     assert vocabench.create("numpy", "full_softmax", vocab=10, dim=4).spec.vocab == 10
     assert not registry.definition("fused_softmax").needs_counts
@@ -58,9 +94,11 @@ def test_the_size_of_the_vocabulary_is_enough_where_no_counts_are_needed():
         vocabench.spec("full_softmax", dim=4)
     with pytest.raises(BadInput, match=r"^vocab=3 and counts of shape \(2,\): allowed"):
         vocabench.spec("full_softmax", dim=4, vocab=3, counts=[1, 2])
+    with pytest.raises(BadInput, match=r"^counts is no array: allowed"):
+        vocabench.spec("full_softmax", dim=4, vocab=3, counts=[[1], [1, 2], [3]])
     for vocab in (1, True, 2.5):
         with pytest.raises(BadInput, match=f"^vocab={vocab}: allowed"):
-            vocabench.spec("full_softmax", dim=4, vocab=vocab)
+            vocabench.spec("full_softmax", dim=4, vocab=vocab)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

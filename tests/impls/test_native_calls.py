@@ -127,7 +127,7 @@ def calls(draw: st.DrawFn, framework: str) -> Call:
     method = draw(st.sampled_from(registry.methods(framework)))
     definition = registry.definition(method)
     name = draw(st.sampled_from(NAMES))
-    options = needed(name)
+    options: dict[str, Any] = needed(name)
     in_loss = name in IN_LOSS
     if name in ("topk", "beam"):
         k = draw(st.sampled_from([1, 3, VOCAB]))
@@ -175,7 +175,7 @@ def run_at_random(process: Process, count: int) -> None:
         deadline=None,
         database=None,
         phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck),  # type: ignore[arg-type]
         report_multiple_bugs=False,
     )
     @given(calls(process.framework))

@@ -37,7 +37,7 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 def spec(dtype: str, method: str = "full_softmax", **options: object):
-    return layers.spec(method, counts=COUNTS, dim=16, seed=5, dtype=dtype, **options)
+    return layers.spec(method, counts=COUNTS, dim=16, vocab=None, seed=5, dtype=dtype, **options)
 
 
 @pytest.fixture

@@ -19,7 +19,9 @@ def spec_of(cell: Cell, counts_V: NDArray, options: Mapping[str, object]) -> Lay
     On a CPU this is the preferred form of the framework, which was the fastest one measured or close to it. Compiling
     every form would cost a short training run more than the fastest form could save.
     """
-    spec = layers.spec(cell.method, counts=counts_V, dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options)
+    spec = layers.spec(
+        cell.method, counts=counts_V, dim=cell.dim, vocab=None, seed=cell.seed, dtype=cell.precision, **options
+    )
     if cell.device == "cpu":
         return spec
     inputs = batch(spec.counts, tokens=cell.tokens, dim=cell.dim, seed=cell.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,22 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         word_CS = clusters.words_by_slot(cluster_V, slot_V, self.limits.clusters, self.width, empty=-1)
         for variable, array in ((self.cluster, cluster_V), (self.slot, slot_V), (self.word, word_CS)):
             variable.assign(array.astype(np.int32))
+
+    def load_own_variables(self, store: Mapping[str, Any]) -> None:
+        """Assign saved weights, and the clusters that they belong to.
+
+        Raises:
+            BadInput: The names or shapes are others, or the clusters have no place for their words.
+        """
+        super().load_own_variables(store)
+        self._place(self.cluster.numpy().astype(np.int64))
+
+    def _refusal(self, digest: bytes, saved: Tensors) -> str | None:
+        cluster_V = np.asarray(saved["cluster"])
+        sizes_C = np.bincount(cluster_V) if cluster_V.min() >= 0 else np.zeros(1)
+        if 0 < sizes_C.max() <= self.width and len(sizes_C) <= self.limits.clusters:
+            return None
+        return f"other clusters: allowed: up to {self.limits.clusters} clusters of up to {self.width} words"
 
     def blank_statistics(self) -> tf.Variable:
         """Return (V + 1, C) zeros, q(w, c) of equation 9 before the first batch.

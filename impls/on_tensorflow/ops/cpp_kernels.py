@@ -13,7 +13,7 @@ import tensorflow as tf
 from vocabench.impls import cpp, cpus
 from vocabench.impls.cpp import Paths
 from vocabench.impls.on_numpy.methods.sohsm import Projected
-from vocabench.impls.on_tensorflow.ops.tensors import Tensor, in_dtype, in_xla, product
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, in_dtype, must_be_portable, product
 
 
 def known(dtype: str) -> bool:
@@ -120,7 +120,7 @@ def search_of_hidden(
 def linear(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
     """Return (N, V) h W^T in the dtype of W, as `product` does, by the kernels where they are fastest."""
     weight_VD = tf.convert_to_tensor(weight_VD)
-    if hidden_ND.shape[0] is None or in_xla() or not multiplies(weight_VD.dtype.name):
+    if hidden_ND.shape[0] is None or must_be_portable() or not multiplies(weight_VD.dtype.name):
         return product(hidden_ND, weight_VD)
     return _product((tf.cast(hidden_ND, weight_VD.dtype), False), (weight_VD, False))
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.saved_model import save_context
 
 Tensor = Any  # tf.Tensor, which carries no usable annotations
 Tensors = dict[str, Tensor]
@@ -21,6 +26,39 @@ _SPARE = 8  # candidates beyond the k best, among which ties are settled
 def in_xla() -> bool:
     """Return whether a function is being traced for XLA, as by `tf.function(jit_compile=True)`."""
     return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+_exporting: ContextVar[bool] = ContextVar("exporting", default=False)
+
+
+@contextmanager
+def portable() -> Iterator[None]:
+    """Trace functions within this context without operations of this library, so that they can be served without it."""
+    token = _exporting.set(True)
+    try:
+        yield
+    finally:
+        _exporting.reset(token)
+
+
+def must_be_portable() -> bool:
+    """Return whether a function is being traced that runs where this library's operations are unknown.
+
+    That is for XLA, for `tf.saved_model.save` or Keras' `export`, or in the context `portable`.
+    """
+    if tf.executing_eagerly():
+        return False
+    return _exporting.get() or save_context.in_save_context() or in_xla() or _in_keras_export()
+
+
+def _in_keras_export() -> bool:
+    """Return whether Keras is tracing a function to export it, which only the calls in progress tell."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("keras.src.export."):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 @cache
@@ -38,7 +76,7 @@ def add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:
     `tensor_scatter_nd_add` copies the array, which on a CPU costs more than the products that computed it. On a GPU the
     addition in place is not atomic, so that additions to duplicate rows would be lost.
     """
-    if on_gpu():
+    if on_gpu() or in_xla():  # XLA has no such operation, and adds in place by itself
         return tf.tensor_scatter_nd_add(array, rows_M[:, None], added)
     return tf.raw_ops.InplaceAdd(x=array, i=rows_M, v=added)
 

@@ -39,7 +39,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     A layer that reorganizes also has the buffers `statistics` (V, C), `seen` (V,), how often each word was a target,
     and `reorganizations` (). Training calls `training_loss` for each batch, or `observe` with the batch's cluster
-    log-probabilities, and `reorganize` now and then: it gives each word a new cluster and moves the word's vector, bias and optimizer state.
+    log-probabilities, and `reorganize` now and then: it gives each word a new cluster and moves the word's vector,
+    bias and optimizer state.
     """
 
     cluster: Tensor

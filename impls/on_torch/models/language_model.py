@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from vocabench.impls.on_torch.device import Switched, extra_on, ids_on, synchron
 from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.models import _lstm, _network
 from vocabench.impls.on_torch.native import blank
-from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors
+from vocabench.impls.on_torch.tensors import TORCH_DTYPES
 from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.on_torch.training.row_sparse import RowSparse
 from vocabench.impls.spec import Arrays, LayerSpec
@@ -111,7 +110,8 @@ class TorchLanguageModel(Switched, LanguageModel):
         if not output.reorganizes:
             return None
         self._catch_up()
-        return output.reorganize(_optimizer_of(self.optimizer), seed=self.config.seed)
+        optimizer = self.optimizer.dense if isinstance(self.optimizer, RowSparse) else self.optimizer
+        return output.reorganize(optimizer, seed=self.config.seed)
 
     def synchronize(self) -> None:
         synchronize(self.device)

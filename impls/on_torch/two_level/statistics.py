@@ -50,9 +50,7 @@ def _weights(times_N: Tensor, seen_N: Tensor, frequency_N: Tensor, kind: str) ->
     return keep_N.masked_fill(absent_N, 1.0), (all_N / new_N).masked_fill(absent_N, 0.0)
 
 
-def joined(
-    log_cluster_NC: Tensor, targets_N: Tensor, group: distributed.ProcessGroup | None
-) -> tuple[Tensor, Tensor]:
+def joined(log_cluster_NC: Tensor, targets_N: Tensor, group: distributed.ProcessGroup | None) -> tuple[Tensor, Tensor]:
     """Return the batches of all processes of the group, in the order of their ranks and with -1 as padding."""
     processes = distributed.get_world_size(group)
     size = torch.tensor([len(targets_N)], device=targets_N.device)

@@ -55,6 +55,14 @@ def test_a_smoothed_loss_is_the_cross_entropy_with_the_smoothed_targets(method):
     assert layer.loss(hidden_ND, targets_N, token_weight=np.zeros(TOKENS)) == 0
 
 
+@pytest.mark.parametrize("method", ["full_softmax", "huffman"])
+@pytest.mark.parametrize("scale", [1e308, 1e-300, 5e-324])
+def test_weights_of_any_size_are_shares_of_the_mean(method, scale):
+    layer, hidden_ND, targets_N, _ = made(method)
+    equal = np.full(TOKENS, scale)
+    assert layer.loss(hidden_ND, targets_N, token_weight=equal) == pytest.approx(layer.loss(hidden_ND, targets_N))
+
+
 @pytest.mark.parametrize("method", [method for method in METHODS if has_z_loss(registry.definition(method))])
 def test_capped_logits_and_z_loss_of_one_softmax(method):
     layer, hidden_ND, targets_N, _ = made(method)
@@ -95,6 +103,18 @@ def test_sampling_options_draw_from_what_they_leave(method, options, share_of):
     np.testing.assert_allclose(np.bincount(drawn, minlength=VOCAB) / 4000, share_V / share_V.sum(), atol=5e-4)
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 1e-300, 5e-324])
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.5}], ids=["all", "top_k", "top_p"])
+@pytest.mark.parametrize("method", ["full_softmax", "huffman"])
+def test_a_tiny_temperature_leaves_the_likeliest_word(method, options, temperature):
+    layer, hidden_ND, _, _ = made(method)
+    layer.load({name: 20 * value for name, value in layer.parameters().items()})
+    uniforms_NU = np.full((TOKENS, layer.spec.draws), 0.99)
+    drawn_N = layer.sample(hidden_ND, uniforms_NU, temperature=temperature, **options)
+    assert drawn_N.tolist() == layer.topk(hidden_ND, 1)[1][:, 0].tolist()
+    assert any(drawn_N)
+
+
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
@@ -113,3 +133,16 @@ def test_what_a_method_does_not_define_is_refused_by_name(method, options, named
     layer, hidden_ND, targets_N, _ = made(method)
     with pytest.raises(BadInput, match=f"^{named}.*allowed"):
         layer.loss(hidden_ND, targets_N, **options)
+
+
+def test_capped_probabilities_are_refused_where_there_are_no_logits():
+    layer, hidden_ND, _, _ = made("huffman")
+    with pytest.raises(BadInput, match=r"^softcap=5\.0: allowed: None for huffman"):
+        layer.log_probs(hidden_ND, softcap=5.0)
+
+
+def test_a_misspelt_keyword_of_a_loss_suggests_the_nearest():
+    layer, hidden_ND, targets_N, _ = made("huffman")
+    for call in (layer.loss, layer.loss_and_grads):
+        with pytest.raises(BadInput, match="unknown input of huffman 'label_smothing': did you mean 'label_smoothing'"):
+            call(hidden_ND, targets_N, label_smothing=0.1)
