@@ -306,13 +306,14 @@ def test_a_flipped_sign_is_found_and_named(framework, monkeypatch):
     inputs = batch(layer.spec.counts, tokens=20, dim=24, seed=7)
     truth = layer._loss_and_grads
 
-    def flipped(hidden_ND, targets_N, **extra):
-        loss, dhidden_ND, grads = truth(hidden_ND, targets_N, **extra)
+    def flipped(*arguments, **extra):
+        loss, dhidden_ND, grads = truth(*arguments, **extra)
         return loss, -dhidden_ND, grads
 
     monkeypatch.setattr(layer, "_loss_and_grads", flipped)
     found = agreement.check_layer(layer, inputs, k=3)
-    assert [c.quantity for c in found if not c.agrees] == ["grad_hidden"]
+    wrong = [c.quantity for c in found if not c.agrees]
+    assert wrong == ["grad_hidden", "grad_hidden with token_weight, label_smoothing"]
     assert agreement.summary(found)["verdict"] == "disagree"
 
 

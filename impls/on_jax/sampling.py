@@ -8,10 +8,12 @@ import jax.numpy as jnp
 from vocabench.impls.calls import Sampling
 from vocabench.impls.on_jax.ops.arrays import Array, draw
 
+_COLDEST = 1e-30  # a temperature at which only the likeliest words remain
+
 
 def of_all(log_probs_NV: Array, uniforms_N: Array, options: Sampling) -> Array:
     """Return (N,) words drawn by temperature and `top_p`."""
-    scaled_NV = log_probs_NV / options.temperature
+    scaled_NV = _scaled(log_probs_NV, options.temperature)
     if options.top_p is None:
         return draw(jax.nn.softmax(scaled_NV, axis=1), uniforms_N)
     values_NV, ids_NV = jax.lax.top_k(scaled_NV, scaled_NV.shape[1])  # ties by lower id
@@ -20,7 +22,7 @@ def of_all(log_probs_NV: Array, uniforms_N: Array, options: Sampling) -> Array:
 
 def of_best(values_NK: Array, ids_NK: Array, uniforms_N: Array, options: Sampling) -> Array:
     """Return (N,) words drawn from the `top_k` likeliest, whose log-probabilities fall from left to right."""
-    return _of_ranked(values_NK / options.temperature, ids_NK, uniforms_N, options.top_p)
+    return _of_ranked(_scaled(values_NK, options.temperature), ids_NK, uniforms_N, options.top_p)
 
 
 def _of_ranked(values_NK: Array, ids_NK: Array, uniforms_N: Array, top_p: float | None) -> Array:
@@ -29,3 +31,8 @@ def _of_ranked(values_NK: Array, ids_NK: Array, uniforms_N: Array, top_p: float 
         before_NK = jnp.cumsum(kept_NK, axis=1) - kept_NK
         kept_NK = jnp.where(before_NK < top_p, kept_NK, 0)
     return jnp.take_along_axis(ids_NK, draw(kept_NK, uniforms_N)[:, None], axis=1)[:, 0]
+
+
+def _scaled(log_probs_NK: Array, temperature: float) -> Array:
+    """Return log-probabilities over the temperature, shifted so that the smallest temperature overflows nothing."""
+    return (log_probs_NK - log_probs_NK.max(axis=1, keepdims=True)) / max(temperature, _COLDEST)

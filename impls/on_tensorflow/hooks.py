@@ -129,6 +129,13 @@ class Hooks(Saveable):
 
         return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND)
 
+    def _nll_of_all_words(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """Return the (N,) negative log-likelihoods from all log-probabilities.
+
+        XLA needs sizes that it knows, and those of the tokens of each cluster depend on the targets.
+        """
+        return -tf.gather(self._log_probs(hidden_ND), targets_N, batch_dims=1)
+
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         return *tf.math.top_k(self._log_probs(hidden_ND), k), tf.ones(tf.shape(hidden_ND)[:1])
 

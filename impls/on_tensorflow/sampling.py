@@ -7,10 +7,12 @@ import tensorflow as tf
 from vocabench.impls.calls import Sampling
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, draw
 
+_COLDEST = 1e-30  # a temperature at which only the likeliest words remain
+
 
 def of_all(log_probs_NV: Tensor, uniforms_N: Tensor, options: Sampling) -> Tensor:
     """Return (N,) words drawn by temperature and `top_p`."""
-    scaled_NV = log_probs_NV / options.temperature
+    scaled_NV = _scaled(log_probs_NV, options.temperature)
     if options.top_p is None:
         return draw(tf.nn.softmax(scaled_NV), uniforms_N)
     values_NV, ids_NV = tf.math.top_k(scaled_NV, scaled_NV.shape[1])  # ties by lower id
@@ -19,7 +21,7 @@ def of_all(log_probs_NV: Tensor, uniforms_N: Tensor, options: Sampling) -> Tenso
 
 def of_best(values_NK: Tensor, ids_NK: Tensor, uniforms_N: Tensor, options: Sampling) -> Tensor:
     """Return (N,) words drawn from the `top_k` likeliest, whose log-probabilities fall from left to right."""
-    return _of_ranked(values_NK / options.temperature, ids_NK, uniforms_N, options.top_p)
+    return _of_ranked(_scaled(values_NK, options.temperature), ids_NK, uniforms_N, options.top_p)
 
 
 def _of_ranked(values_NK: Tensor, ids_NK: Tensor, uniforms_N: Tensor, top_p: float | None) -> Tensor:
@@ -27,3 +29,9 @@ def _of_ranked(values_NK: Tensor, ids_NK: Tensor, uniforms_N: Tensor, top_p: flo
     if top_p is not None:
         kept_NK = tf.where(tf.cumsum(kept_NK, axis=1, exclusive=True) < top_p, kept_NK, tf.zeros_like(kept_NK))
     return tf.gather(ids_NK, draw(kept_NK, uniforms_N), batch_dims=1)
+
+
+def _scaled(log_probs_NK: Tensor, temperature: float) -> Tensor:
+    """Return log-probabilities over the temperature, shifted so that the smallest temperature overflows nothing."""
+    highest_N1 = tf.reduce_max(log_probs_NK, axis=1, keepdims=True)
+    return (log_probs_NK - highest_N1) / max(temperature, _COLDEST)

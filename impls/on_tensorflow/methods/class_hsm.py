@@ -9,7 +9,15 @@ import tensorflow as tf
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import class_hsm
 from vocabench.impls.on_tensorflow.layer import OutputLayer
-from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, cross_entropy, draw, product
+from vocabench.impls.on_tensorflow.ops.tensors import (
+    Tensor,
+    Tensors,
+    at_least_float32,
+    cross_entropy,
+    draw,
+    in_xla,
+    product,
+)
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax
 from vocabench.impls.on_tensorflow.two_level.levels import Level, followed
 from vocabench.impls.spec import LayerSpec, Shapes
@@ -44,6 +52,8 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return self._inner_shapes
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        if in_xla():
+            return self._nll_of_all_words(hidden_ND, targets_N)
         parts, member_N = [], targets_N
         for level in reversed(self.levels):
             parts.append(level.nll(hidden_ND, member_N))
@@ -55,10 +65,14 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of classes expanded."""
+        if in_xla():
+            return super()._search(hidden_ND, k)
         return self.levels[-1].search(hidden_ND, self._joint(hidden_ND, len(self.levels) - 1), k)
 
     def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of k likely words, following the `width` likeliest members of higher levels."""
+        if in_xla():
+            return super()._beam(hidden_ND, k, width)
         log_NC = self._joint(hidden_ND, 0)
         for level in self.levels[:-1]:
             log_NC = tf.gather(followed(log_NC, width), level.group, axis=1) + level.log_within(hidden_ND)
@@ -66,6 +80,8 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words. Each uniform number draws the member of one level."""
+        if in_xla():
+            return super()._sample(hidden_ND, uniforms_NU)
         chosen_N = draw(tf.exp(self._joint(hidden_ND, 0)), uniforms_NU[:, 0])
         for number, level in enumerate(self.levels, start=1):
             chosen_N = level.sample(hidden_ND, chosen_N, uniforms_NU[:, number])

@@ -15,7 +15,7 @@ from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import sohsm
 from vocabench.impls.on_tensorflow.layer import OutputLayer
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
-from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, cross_entropy, product
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, cross_entropy, in_xla, product
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand
 from vocabench.impls.spec import LayerSpec, Shapes
 from vocabench.impls.structures import clusters
@@ -74,6 +74,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return shapes
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        if in_xla():
+            return self._nll_of_all_words(hidden_ND, targets_N)
         cluster_nll_N, word_nll_N = self._nll_parts(hidden_ND, targets_N)
         return cluster_nll_N + word_nll_N
 
@@ -122,16 +124,22 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of clusters expanded."""
+        if in_xla():
+            return super()._search(hidden_ND, k)
         if self.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
             return self._search_of_few(hidden_ND, k)
         return expand.search(*self._levels(hidden_ND), self._words(), k)
 
     def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words of the `width` likeliest clusters."""
+        if in_xla():
+            return super()._beam(hidden_ND, k, width)
         return expand.beam(*self._levels(hidden_ND), self._words(), k, width)
 
     def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words: the first uniform number draws a cluster, the second one of its words."""
+        if in_xla():
+            return super()._sample(hidden_ND, uniforms_NU)
         return expand.sample(*self._levels(hidden_ND), self._words(), uniforms_NU)
 
     def _levels(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
