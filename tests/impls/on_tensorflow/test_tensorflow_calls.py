@@ -104,7 +104,8 @@ def _check_padding(layer, value):
     assert not losses_and_gradients(value)[1][padding].any()
 
 
-@pytest.mark.parametrize("method", METHODS)
+# TensorFlow's own sampled loss has an operation that XLA does not compile.
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "sampled_softmax_loss"])
 def test_a_call_compiled_by_xla_equals_the_eager_call(method):
     layer = layer_of(method)
     (hidden, targets), extra = batch(8), extra_of(layer)
