@@ -125,9 +125,7 @@ class _WithOutputLayer:
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
         if config.tie_word_embeddings:
-            raise BadInput(
-                "tie_word_embeddings=True: allowed: False; tie the layer by `model.lm_head.layer.tie(embedding)`"
-            )
+            raise BadInput("tie_word_embeddings=True: allowed: False, as layers have weights of their own")
         given = dict(getattr(config, "output_layer", None) or {})
         if not {"method", "counts"} <= given.keys():
             raise BadInput(
