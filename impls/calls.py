@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,9 +102,16 @@ def check_leading(name: str, shape: Sizes, leading: Sizes) -> None:
         raise BadInput(f"{name} has shape {shown(shape)}: allowed: {shown(leading)}, the shape of hidden without D")
 
 
-def refuse_targets(first: int, vocab: int, ignore_index: int) -> BadInput:
-    """Return the error for a target that is neither a word nor padding."""
-    return BadInput(f"targets holds {first}: allowed: word ids from 0 to {vocab - 1}, or ignore_index={ignore_index}")
+def check_input(
+    name: str, shape: Sizes, dtype: object, vocab: int, *, floating: bool, integer: bool, for_each_word: bool
+) -> None:
+    """Refuse a random input of a loss that is not (S,) word ids, or (V,) numbers if it has one `for_each_word`."""
+    what = f"{name} has shape {shown(shape)} and dtype {dtype}"
+    if for_each_word:
+        if not floating or not _same(shape, (vocab,)):
+            raise BadInput(f"{what}: allowed: ({vocab},) of a floating dtype")
+    elif not integer or len(shape) != 1 or shape[0] == 0:
+        raise BadInput(f"{what}: allowed: (S,) word ids, S from 1")
 
 
 def check_reduction(reduction: object) -> None:
@@ -168,6 +175,38 @@ def objective_of(definition: Definition, label_smoothing: object, z_loss: object
     if made.z_loss and not has_z_loss(definition):
         raise BadInput(f"z_loss={z_loss!r}: allowed: 0 for {definition.name}, {_no_softmax(definition)}")
     return made
+
+
+def objective_losses(
+    definition: Definition,
+    objective: Objective,
+    losses_N: Any,
+    *,
+    mean_log_probs: Callable[[], Any],
+    target_logits: Callable[[], Any],
+    mean_logits: Callable[[], Any],
+) -> Any:
+    """Return the (N,) losses of an objective without a softcap, in the arrays of any framework.
+
+    With one softmax over the vocabulary, neither label smoothing nor the log-sum-exp needs an (N, V) array: the former
+    adds the difference of the target's logit and the mean logit, and the latter is the loss plus the target's logit.
+
+    Args:
+        definition: The method.
+        objective: What the losses add.
+        losses_N: The plain losses.
+        mean_log_probs: Returns the (N,) means over all words of the log-probabilities.
+        target_logits: Returns the (N,) logits of the targets, of a method with one softmax.
+        mean_logits: Returns the (N,) means over all words of the logits, of a method with one softmax.
+    """
+    smoothing, z_loss = objective.label_smoothing, objective.z_loss
+    if objective == PLAIN:
+        return losses_N
+    if not has_z_loss(definition):
+        return (1 - smoothing) * losses_N - smoothing * mean_log_probs()
+    target_N = target_logits()
+    smoothed_N = losses_N + smoothing * (target_N - mean_logits()) if smoothing else losses_N
+    return smoothed_N + z_loss * (losses_N + target_N) ** 2 if z_loss else smoothed_N
 
 
 def check_softcap(definition: Definition, softcap: object) -> float | None:

@@ -182,7 +182,7 @@ def test_the_method_added_on_the_page_agrees(tmp_path):
     page = (DOCS / "adding-a-method.md").read_text()
     for room in ("harness", "impls", "vocabench"):
         shutil.copytree(ROOT / room, tmp_path / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    paths = re.findall(r"^`(impls/.*?\.py)`", page, re.MULTILINE)
+    paths = re.findall(r"^`(impls/.*?/methods/.*?\.py)`", page, re.MULTILINE)
     assert len(paths) == 4
     for path, content in zip(paths, BLOCK.findall(page), strict=True):
         (tmp_path / path).write_text(content)

@@ -10,7 +10,7 @@ from typing import Any
 
 from vocabench.impls.errors import BadInput
 
-_INK = "#010203"  # placeholder for the text colour of the page
+_INK = "#010203"  # replaced by the text colour of the page
 _WIDTH, _HEIGHT = 5.0, 3.3  # inches; narrow, so that 9 pt is legible on a phone
 _LEGEND_LINE = 0.17  # inches
 _LONGEST = 44  # characters of a name in a drawing

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls import calls, cpp
-from vocabench.impls.calls import PLAIN, Objective
+from vocabench.impls.calls import Objective
 from vocabench.impls.forms import Form, on_device
 from vocabench.impls.on_jax import objectives
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, precision, put
@@ -168,7 +168,7 @@ class Hooks(ABC):
         **extra: Array,
     ) -> Array:
         """Return the (N,) losses of `Objective`, at padding too."""
-        smoothing, z_loss, softcap = objective
+        softcap = objective.softcap
         if softcap is not None:
 
             def of_block(hidden_BD: Array, targets_B: Array) -> Array:
@@ -176,16 +176,14 @@ class Hooks(ABC):
                 return objectives.losses_of_logits(logits_BV, targets_B, objective)
 
             return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, targets_N)
-        losses_N = self._losses(params, structure, hidden_ND, targets_N, **extra)
-        if objective is PLAIN:
-            return losses_N
-        if not calls.has_z_loss(self.spec.definition):
-            return (1 - smoothing) * losses_N - smoothing * self._mean_log_probs(params, structure, hidden_ND)
-        target_N = self._target_logits(params, structure, hidden_ND, targets_N)
-        smoothed_N = losses_N
-        if smoothing:
-            smoothed_N = losses_N + smoothing * (target_N - self._mean_logits(params, structure, hidden_ND))
-        return smoothed_N + z_loss * (losses_N + target_N) ** 2 if z_loss else smoothed_N
+        return calls.objective_losses(
+            self.spec.definition,
+            objective,
+            self._losses(params, structure, hidden_ND, targets_N, **extra),
+            mean_log_probs=lambda: self._mean_log_probs(params, structure, hidden_ND),
+            target_logits=lambda: self._target_logits(params, structure, hidden_ND, targets_N),
+            mean_logits=lambda: self._mean_logits(params, structure, hidden_ND),
+        )
 
     def _capped_log_probs(self, params: Tree, structure: Tree, hidden_ND: Array, softcap: float | None) -> Array:
         if softcap is None:

@@ -14,10 +14,9 @@ import numpy as np
 from jax import core
 
 from vocabench.impls import calls
+from vocabench.impls import targets as values
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax.ops.arrays import Array, wide
-
-_BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 class Targets(NamedTuple):
@@ -94,13 +93,7 @@ def read_targets(targets: Any, leading: tuple[int, ...], vocab: int, ignore_inde
 
 
 def _read(array_N: np.ndarray, vocab: int, ignore_index: int | None) -> Targets:
-    inside_N = (array_N >= 0) & (array_N < vocab)
-    real_N = np.ones(len(array_N), bool) if ignore_index is None else array_N != ignore_index
-    refused_R = array_N[~inside_N & real_N]
-    if len(refused_R):
-        if ignore_index is None:
-            raise BadInput(f"targets holds {refused_R[0]}: allowed: word ids from 0 to {vocab - 1}")
-        raise calls.refuse_targets(int(refused_R[0]), vocab, ignore_index)
+    real_N = values.real_targets(array_N, vocab, ignore_index)
     words_N = jnp.asarray(np.where(real_N, array_N, 0).astype(np.int32))
     return Targets(words_N, None if real_N.all() else jnp.asarray(real_N))
 
@@ -121,14 +114,9 @@ def check_uniforms(uniforms: Any, leading: tuple[int, ...], draws: int) -> Array
     """Return (N, U) checked uniform numbers, at least in float32 and below 1 in that dtype too."""
     array = array_of("uniforms", uniforms)
     calls.check_uniforms(array.shape, leading, draws, array.dtype, floating=is_floating(array))
-    # Read by NumPy: while a function is traced, JAX would trace the comparison of constants too.
-    if array.size and is_readable(array) and not _in_unit_interval(np.asarray(array)):
-        raise BadInput("uniforms holds a number outside its range: allowed: from 0, below 1")
-    return jnp.minimum(array.astype(wide(array.dtype)).reshape(-1, draws), _BELOW_ONE)
-
-
-def _in_unit_interval(array: np.ndarray) -> bool:
-    return bool(((array >= 0) & (array < 1)).all())
+    if is_readable(array):  # by NumPy: while a function is traced, JAX would trace the comparison of constants too
+        values.check_uniforms(np.asarray(array))
+    return jnp.minimum(array.astype(wide(array.dtype)).reshape(-1, draws), values.BELOW_ONE)
 
 
 def check_extra(name: str, value: Any, vocab: int, *, for_each_word: bool) -> Array:
@@ -138,13 +126,10 @@ def check_extra(name: str, value: Any, vocab: int, *, for_each_word: bool) -> Ar
         BadInput: It has another shape or dtype, or the host can read that an id is not a word.
     """
     array = array_of(name, value)
-    what = f"shape {calls.shown(array.shape)} and dtype {array.dtype}"
+    kinds = {"floating": is_floating(array), "integer": is_integer(array)}
+    calls.check_input(name, array.shape, array.dtype, vocab, **kinds, for_each_word=for_each_word)
     if for_each_word:
-        if array.shape != (vocab,) or not is_floating(array):
-            raise BadInput(f"{name} has {what}: allowed: ({vocab},) of a floating dtype")
         return array
-    if array.ndim != 1 or not len(array) or not is_integer(array):
-        raise BadInput(f"{name} has {what}: allowed: (S,) word ids, S from 1")
-    if is_readable(array) and not 0 <= np.asarray(array).min() <= np.asarray(array).max() < vocab:
-        raise BadInput(f"{name} holds an id outside the vocabulary: allowed: word ids from 0 to {vocab - 1}")
+    if is_readable(array):
+        values.check_ids(name, np.asarray(array), vocab)
     return jnp.clip(array, 0, vocab - 1).astype(jnp.int32)

@@ -12,10 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from vocabench.impls import calls
+from vocabench.impls import targets as values
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, at_least_float32, in_dtype
-
-_BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 class Targets(NamedTuple):
@@ -113,13 +112,7 @@ def read_targets(targets: Any, leading: Leading, vocab: int, ignore_index: int |
 
 def _read(targets_N: Tensor, vocab: int, ignore_index: int | None) -> Targets:
     array_N = targets_N.numpy().astype(np.int64)
-    inside_N = (array_N >= 0) & (array_N < vocab)
-    real_N = np.ones(len(array_N), bool) if ignore_index is None else array_N != ignore_index
-    refused_R = array_N[~inside_N & real_N]
-    if len(refused_R):
-        if ignore_index is None:
-            raise BadInput(f"targets holds {refused_R[0]}: allowed: word ids from 0 to {vocab - 1}")
-        raise calls.refuse_targets(int(refused_R[0]), vocab, ignore_index)
+    real_N = values.real_targets(array_N, vocab, ignore_index)
     if real_N.all():
         return Targets(in_dtype(targets_N, tf.int32))
     return Targets(tf.constant(np.where(real_N, array_N, 0), tf.int32), tf.constant(real_N))
@@ -141,12 +134,10 @@ def check_uniforms(uniforms: Any, leading: Leading, draws: int) -> Tensor:
     """Return (N, U) checked uniform numbers, at least in float32 and below 1 in that dtype too."""
     array = tensor_of("uniforms", uniforms)
     calls.check_uniforms(sizes_of(array), leading.sizes, draws, array.dtype.name, floating=array.dtype.is_floating)
-    if is_readable(array):
-        values = at_least_float32(array).numpy()
-        if not ((values >= 0) & (values < 1)).all():
-            raise BadInput("uniforms holds a number outside its range: allowed: from 0, below 1")
     array_NU = tf.reshape(at_least_float32(array), [-1, draws])
-    return tf.minimum(array_NU, tf.cast(_BELOW_ONE, array_NU.dtype))
+    if is_readable(array_NU):
+        values.check_uniforms(array_NU.numpy())
+    return tf.minimum(array_NU, tf.cast(values.BELOW_ONE, array_NU.dtype))
 
 
 def check_extra(name: str, value: Any, vocab: int, *, for_each_word: bool) -> Tensor:
@@ -156,13 +147,10 @@ def check_extra(name: str, value: Any, vocab: int, *, for_each_word: bool) -> Te
         BadInput: It has another shape or dtype, or the host can read that an id is not a word.
     """
     array = tensor_of(name, value)
-    what = f"shape {calls.shown(sizes_of(array))} and dtype {array.dtype.name}"
+    kinds = {"floating": array.dtype.is_floating, "integer": array.dtype.is_integer}
+    calls.check_input(name, sizes_of(array), array.dtype.name, vocab, **kinds, for_each_word=for_each_word)
     if for_each_word:
-        if sizes_of(array) not in ((vocab,), (None,)) or not array.dtype.is_floating:
-            raise BadInput(f"{name} has {what}: allowed: ({vocab},) of a floating dtype")
         return array
-    if len(array.shape) != 1 or array.shape[0] == 0 or not array.dtype.is_integer:
-        raise BadInput(f"{name} has {what}: allowed: (S,) word ids, S from 1")
-    if is_readable(array) and not 0 <= array.numpy().min() <= array.numpy().max() < vocab:
-        raise BadInput(f"{name} holds an id outside the vocabulary: allowed: word ids from 0 to {vocab - 1}")
+    if is_readable(array):
+        values.check_ids(name, array.numpy(), vocab)
     return tf.clip_by_value(in_dtype(array, tf.int32), 0, vocab - 1)

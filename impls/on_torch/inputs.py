@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vocabench.impls import calls
+from vocabench.impls import calls, targets
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_torch.tensors import at_least_float32
 
@@ -24,7 +24,6 @@ _INTEGERS = frozenset(
     )
 )
 _FEW = 32  # targets up to which a list is read faster than an array
-_BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 class Targets(NamedTuple):
@@ -93,15 +92,10 @@ def read_targets(targets_N: Tensor, vocab: int, ignore_index: int | None) -> Tar
         inside = lowest >= 0 and highest < vocab
         if inside and (ignore_index is None or not lowest <= ignore_index <= highest):
             return Targets(targets_N)
-    padding_N = np.zeros(len(array_N), bool) if ignore_index is None else array_N == ignore_index
-    refused_R = array_N[((array_N < 0) | (array_N >= vocab)) & ~padding_N]
-    if len(refused_R):
-        if ignore_index is None:
-            raise BadInput(f"targets holds {refused_R[0]}: allowed: word ids from 0 to {vocab - 1}")
-        raise calls.refuse_targets(int(refused_R[0]), vocab, ignore_index)
-    if not padding_N.any():
+    real_N = targets.real_targets(array_N, vocab, ignore_index)
+    if real_N.all():
         return Targets(targets_N)
-    padding = torch.from_numpy(padding_N)
+    padding = torch.from_numpy(~real_N)
     return Targets(targets_N.masked_fill(padding, 0), padding)
 
 
@@ -125,9 +119,10 @@ def check_uniforms(uniforms: object, leading: torch.Size, draws: int) -> Tensor:
         raise BadInput(f"uniforms is a {type(uniforms).__name__}: allowed: a torch.Tensor, or None")
     floating = uniforms.is_floating_point()
     calls.check_uniforms(uniforms.shape, leading, draws, uniforms.dtype, floating=floating)
-    if uniforms.numel() and is_readable(uniforms) and not bool(((uniforms >= 0) & (uniforms < 1)).all()):
-        raise BadInput("uniforms holds a number outside its range: allowed: from 0, below 1")
-    return at_least_float32(uniforms).reshape(-1, draws).clamp(max=_BELOW_ONE)
+    uniforms = at_least_float32(uniforms)
+    if is_readable(uniforms):
+        targets.check_uniforms(uniforms.detach().numpy())
+    return uniforms.reshape(-1, draws).clamp(max=targets.BELOW_ONE)
 
 
 def check_extra(name: str, value: object, vocab: int, *, for_each_word: bool) -> Tensor:
@@ -138,17 +133,13 @@ def check_extra(name: str, value: object, vocab: int, *, for_each_word: bool) ->
     """
     if not isinstance(value, Tensor):
         raise BadInput(f"{name} is a {type(value).__name__}: allowed: a torch.Tensor")
+    kinds = {"floating": value.is_floating_point(), "integer": value.dtype in _INTEGERS}
+    calls.check_input(name, value.shape, value.dtype, vocab, **kinds, for_each_word=for_each_word)
     if for_each_word:
-        if value.shape != (vocab,) or not value.is_floating_point():
-            what = f"shape {calls.shown(value.shape)} and dtype {value.dtype}"
-            raise BadInput(f"{name} has {what}: allowed: ({vocab},) of a floating dtype")
         return value
-    if value.dim() != 1 or not len(value) or value.dtype not in _INTEGERS:
-        what = f"shape {calls.shown(value.shape)} and dtype {value.dtype}"
-        raise BadInput(f"{name} has {what}: allowed: (S,) word ids, S from 1")
     value = value.long()
-    if is_readable(value) and not 0 <= int(value.min()) <= int(value.max()) < vocab:
-        raise BadInput(f"{name} holds an id outside the vocabulary: allowed: word ids from 0 to {vocab - 1}")
+    if is_readable(value):
+        targets.check_ids(name, value.numpy(), vocab)
     return value
 
 

@@ -376,7 +376,7 @@ class OutputLayer(Convertible):
 
     def _objective_losses(self, hidden_ND: Tensor, targets_N: Tensor, objective: Objective, **extra: Tensor) -> Tensor:
         """Return the (N,) losses of `Objective`, at padding too."""
-        smoothing, z_loss, softcap = objective
+        softcap = objective.softcap
         if softcap is not None:
 
             def of_block(hidden_BD: Tensor, targets_B: Tensor) -> Tensor:
@@ -384,16 +384,14 @@ class OutputLayer(Convertible):
                 return objectives.losses_of_logits(logits_BV, targets_B, objective)
 
             return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, targets_N)
-        losses_N = self._losses(hidden_ND, targets_N, **extra)
-        if objective is PLAIN:
-            return losses_N
-        if not calls.has_z_loss(self.spec.definition):
-            return (1 - smoothing) * losses_N - smoothing * self._mean_log_probs(hidden_ND)
-        target_N = self._target_logits(hidden_ND, targets_N)
-        smoothed_N = losses_N
-        if smoothing:
-            smoothed_N = losses_N + smoothing * (target_N - self._mean_logits(hidden_ND))
-        return smoothed_N + z_loss * (losses_N + target_N).square() if z_loss else smoothed_N
+        return calls.objective_losses(
+            self.spec.definition,
+            objective,
+            self._losses(hidden_ND, targets_N, **extra),
+            mean_log_probs=lambda: self._mean_log_probs(hidden_ND),
+            target_logits=lambda: self._target_logits(hidden_ND, targets_N),
+            mean_logits=lambda: self._mean_logits(hidden_ND),
+        )
 
     def _entropy(self, hidden_ND: Tensor, softcap: float | None) -> Tensor:
         return objectives.entropy(self._capped_log_probs(hidden_ND, softcap))

@@ -116,9 +116,10 @@ def test_every_product_of_a_jax_layer_has_the_precision_asked_for(method, dtype,
     hidden_ND, targets_N = BATCH.hidden_ND, BATCH.targets_N
     there_and_back = products(layer, "_grads_of", lambda: layer.loss_and_grads(hidden_ND, targets_N))
     assert len(there_and_back) >= 3
+    loss = "_loss_of" if own.definition.train_only_loss else "_target_log_probs_of"
     found = [
         *there_and_back,
-        *products(layer, "_losses_of", lambda: layer.loss(hidden_ND, targets_N)),
+        *products(layer, loss, lambda: layer.loss(hidden_ND, targets_N)),
         *products(layer, "_log_probs_of", lambda: layer.log_probs(hidden_ND)),
         *products(layer, "_search_of", lambda: layer.topk(hidden_ND, 5)),
     ]
@@ -227,8 +228,10 @@ def watched(framework: str, owner: Any, monkeypatch) -> list[tuple[bool, ...]]:
     native = owner.native if isinstance(owner, Layer) else getattr(owner, "network", owner).output
     if framework == "torch":
         next(native.parameters()).register_hook(lambda grad: seen.append(switches(framework)))
-    for name in ("losses", "target_log_probs", "nll", "log_probs", "search", "beam", "sample"):
-        real = getattr(native, name)
+    for name in ("_losses", "_training_losses", "_nll", "_log_probs", "_search", "_beam", "_sample"):
+        real = getattr(native, name, None)
+        if real is None:
+            continue
 
         def call(*arguments: Any, real: Any = real, **named: Any) -> Any:
             seen.append(switches(framework))

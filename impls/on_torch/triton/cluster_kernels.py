@@ -271,7 +271,7 @@ def _scaled(unscaled_ND: Tensor, dnll_N: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _or(biases: Tensor | None, other: Tensor) -> Tensor:
-    """Return the biases, or else a placeholder that is neither read nor written."""
+    """Return the biases, or else another array, which is neither read nor written."""
     return other if biases is None else biases
 
 

@@ -320,7 +320,7 @@ def test_the_default_dtype_of_float64_changes_no_loss(method):
 
 @of_all_distributions
 def test_second_derivatives_are_right_or_raise(method):
-    """Of a gradient penalty, as in `loss.backward(create_graph=True)`."""
+    """A gradient penalty takes them, by `loss.backward(create_graph=True)`."""
     for layer in in_all_forms(method, dtype="float64"):
         hidden, targets = batch(12, dtype=torch.float64)
         hidden.requires_grad_()
