@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vocabench.harness.datasets.shared.dataset import Dataset
+from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.adapter import Adapter
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.spec import Definition
+
+if TYPE_CHECKING:
+    from vocabench.harness.run.settings import Setting
 
 _ROOT = Path(__file__).resolve().parent.parent
 _FRAMEWORK_ORDER = ("numpy", "torch", "tensorflow", "jax")
@@ -114,15 +119,15 @@ def tasks() -> list[str]:
     return list(_names("harness/tasks"))
 
 
-def task(name: str) -> ModuleType:
+def task(name: str) -> Task:
     if name not in tasks():
         raise unknown("task", name, tasks())
-    return importlib.import_module(f"vocabench.harness.tasks.{name}")
+    return importlib.import_module(f"vocabench.harness.tasks.{name}").TASK
 
 
-def settings(name: str) -> dict[str, Any]:
+def settings(name: str) -> Mapping[str, Setting]:
     """Return the settings of a task. Empty for a task that this version does not have."""
-    return task(name).SETTINGS if name in tasks() else {}
+    return task(name).settings if name in tasks() else {}
 
 
 def datasets() -> list[str]:

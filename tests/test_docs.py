@@ -300,7 +300,7 @@ def _check_run(parsed, monkeypatch):
         for option in options.keys() & selection.options:
             _check_value(option, options[option], selection.options[option])
     for task in selection.tasks or registry.tasks():
-        settings = registry.task(task).SETTINGS
+        settings = registry.task(task).settings
         for setting in settings.keys() & selection.settings:
             _check_value(setting, settings[setting], selection.settings[setting])
 

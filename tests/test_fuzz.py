@@ -277,7 +277,7 @@ values = st.one_of(
     ),
 )
 _NAMES = sorted({name for method in registry.methods() for name in registry.definition(method).options})
-_SETTINGS = sorted({name for task in registry.tasks() for name in registry.task(task).SETTINGS})
+_SETTINGS = sorted({name for task in registry.tasks() for name in registry.task(task).settings})
 FLAGS = ["-f", "-m", "-v", "-t", "--device", "--precision", "--dataset", "--seed", "-o", "-s", "--executor", "--cores"]
 
 

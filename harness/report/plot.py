@@ -9,7 +9,7 @@ from typing import Any
 
 from vocabench.harness.atomic_write import atomic_writer
 from vocabench.harness.report import svg
-from vocabench.harness.report.rows import Record
+from vocabench.harness.report.rows import Record, error_bars
 from vocabench.harness.report.table import full_name
 from vocabench.harness.tasks.shared.paired import BASELINE
 from vocabench.impls.errors import BadInput
@@ -81,10 +81,8 @@ def _lines(records: Sequence[Record]) -> dict[_Line, list[Record]]:
 
 
 def _draw(axes: _Axes, points: Sequence[Record], style: dict[str, Any]) -> None:
-    ratio = [record["ratio_to_full_softmax"] for record in points]
-    below = [max(0.0, r - record["ratio_low"]) for r, record in zip(ratio, points, strict=True)]
-    above = [max(0.0, record["ratio_high"] - r) for r, record in zip(ratio, points, strict=True)]
-    axes.errorbar([record["vocab"] for record in points], ratio, yerr=[below, above], capsize=2, **style)
+    ratio, bars = error_bars(points)
+    axes.errorbar([record["vocab"] for record in points], ratio, yerr=bars, capsize=2, **style)
 
 
 def _label(axes: _Axes, sizes: Sequence[int]) -> None:

@@ -3,23 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from vocabench.harness import registry
 from vocabench.harness.compare.matching import ERROR_RATES, sample_scores
 from vocabench.harness.measure.agreement import DISAGREE
-from vocabench.harness.metrics.bootstrap import differences
+from vocabench.harness.metrics.bootstrap import Difference, differences
 from vocabench.harness.run.rows import Measurement, Ratio, Row
 from vocabench.harness.tasks.shared.paired import BASELINE
 
-KEYS = (
-    "suite", "task", "dataset", "framework", "method", "vocab", "dim", "tokens", "device", "precision", "seed",
-    "quantity", "value", "unit", "better", "ratio_to_full_softmax", "ratio_low", "ratio_high", "agreement", "status",
-    "options", "low", "high", "dataset_sha256", "formulation", "message", "objective", "split", "units", "difference",
-    "difference_low", "difference_high", "p_value", "apart",
-)  # fmt: skip
+
+class Record(TypedDict):
+    """One quantity of a row. A row without measurements has one record, whose `quantity` is None."""
+
+    suite: str
+    task: str
+    dataset: str
+    framework: str
+    method: str
+    vocab: int
+    dim: int
+    tokens: int
+    device: str
+    precision: str
+    seed: int
+    quantity: str | None
+    value: float | None
+    unit: str | None
+    better: str | None
+    ratio_to_full_softmax: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    agreement: str  # a verdict, "unchecked", or "none" for a model without a layer
+    status: str
+    options: str
+    low: float | None
+    high: float | None
+    dataset_sha256: str
+    formulation: str | None
+    message: str
+    objective: str
+    split: str
+    units: str
+    difference: float | None  # to full softmax on the same samples
+    difference_low: float | None
+    difference_high: float | None
+    p_value: float | None
+    apart: str  # what distinguishes the row from others on the same line of a table, such as "seed 1"
+
+
+KEYS = tuple(Record.__annotations__)
 
 # Fields that tables show in a title or a column, next to method, options and framework.
 _SHOWN = {
@@ -28,8 +63,6 @@ _SHOWN = {
     "agreement": ("precision",),
 }
 _SHOWN_OF_MODELS = ("dataset", "vocab", "objective", "split", "units")
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -41,8 +74,8 @@ class Filter:
     vocab: Sequence[int] | None = None
     tasks: Sequence[str] | None = None
 
-    def keeps(self, record: Record) -> bool:
-        """Return whether all criteria select the record."""
+    def keeps(self, record: Mapping[str, object]) -> bool:
+        """Return whether all criteria select the record, or the cell as JSON."""
         criteria = (
             (self.frameworks, record["framework"]),
             (self.methods, record["method"]),
@@ -52,11 +85,38 @@ class Filter:
         return all(allowed is None or value in allowed for allowed, value in criteria)
 
 
+def quantity_of(record: Record) -> str:
+    """Return the quantity of a record that has one."""
+    assert record["quantity"] is not None
+    return record["quantity"]
+
+
+def value_of(record: Record) -> float:
+    """Return the value of a record whose value is finite."""
+    assert record["value"] is not None
+    return record["value"]
+
+
+def ratio_of(record: Record) -> tuple[float, float, float] | None:
+    """Return the ratio to full softmax with the ends of its interval, if the record has one."""
+    ratio, low, high = record["ratio_to_full_softmax"], record["ratio_low"], record["ratio_high"]
+    return None if ratio is None or low is None or high is None else (ratio, low, high)
+
+
+def error_bars(records: Iterable[Record]) -> tuple[list[float], list[list[float]]]:
+    """Return the ratios of records that have one, and the lengths of their intervals below and above them."""
+    ratios = [ratio for record in records if (ratio := ratio_of(record)) is not None]
+    below = [max(0.0, value - low) for value, low, _ in ratios]
+    above = [max(0.0, high - value) for value, _, high in ratios]
+    return [value for value, _, _ in ratios], [below, above]
+
+
 def groups(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
     """Return the records by their values of `keys`, in order of appearance."""
     grouped: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        grouped.setdefault(tuple(record[key] for key in keys), []).append(record)
+        fields: Mapping[str, Any] = record
+        grouped.setdefault(tuple(fields[key] for key in keys), []).append(record)
     return grouped
 
 
@@ -80,8 +140,8 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
         identity = _identity(row)
         verdict = row.verdict or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
         for measurement in row.measurements or [None]:
-            record = _record(row, measurement, verdict) | {"apart": apart}
-            records.append(record | _difference(measurement, baselines.get(trial(row))))
+            difference = _difference(measurement, baselines.get(trial(row)))
+            records.append(_record(row, measurement, difference, verdict=verdict, apart=apart))
     return records
 
 
@@ -120,59 +180,66 @@ def trial(row: Row) -> str:
     return json.dumps({**row.cell.to_json(), "method": "", "options": {}}, sort_keys=True)
 
 
-def _difference(measurement: Measurement | None, baseline: Row | None) -> Record:
+def _difference(measurement: Measurement | None, baseline: Row | None) -> Difference | None:
     """Return the difference of a score to that of full softmax on the same samples, by the paired bootstrap."""
     if measurement is None or baseline is None:
-        return {}
+        return None
     quantity = measurement.quantity
     if not quantity.startswith("rouge") and quantity not in ERROR_RATES:
-        return {}
+        return None
     baseline_measurements = [m for m in baseline.measurements if m.quantity == quantity]
     if not baseline_measurements:
-        return {}
+        return None
     scores, baseline_scores = sample_scores(measurement), sample_scores(baseline_measurements[0])
     if not scores.pair_with(baseline_scores):
-        return {}
+        return None
     (difference,) = differences(scores.values_S[:, None], baseline_scores.values_S[:, None], sizes_S=scores.sizes_S)
-    interval = difference.interval
-    return {
-        "difference": interval.value,
-        "difference_low": interval.low,
-        "difference_high": interval.high,
-        "p_value": difference.p_value,
-    }
+    return difference
 
 
-def _record(row: Row, measurement: Measurement | None, verdict: str) -> Record:
-    cell = row.cell
-    fields = {name: value for name, value in cell.to_json().items() if name in KEYS}
+def _record(
+    row: Row, measurement: Measurement | None, difference: Difference | None, *, verdict: str, apart: str
+) -> Record:
+    cell, ratio = row.cell, _ratio(measurement)
     return {
-        **dict.fromkeys(KEYS),
-        **fields,
-        **(_figure(measurement) if measurement is not None else {}),
-        "agreement": verdict if cell.method in registry.methods() else "none",  # a model without a layer
+        "suite": cell.suite,
+        "task": cell.task,
+        "dataset": cell.dataset,
+        "framework": cell.framework,
+        "method": cell.method,
+        "vocab": cell.vocab,
+        "dim": cell.dim,
+        "tokens": cell.tokens,
+        "device": cell.device,
+        "precision": cell.precision,
+        "seed": cell.seed,
+        "quantity": measurement and measurement.quantity,
+        "value": measurement and measurement.finite_value,
+        "unit": measurement and measurement.unit,
+        "better": measurement and measurement.better,
+        "ratio_to_full_softmax": ratio.value,
+        "ratio_low": ratio.low,
+        "ratio_high": ratio.high,
+        "agreement": verdict if cell.method in registry.methods() else "none",
         "status": row.status,
         "options": cell.variant,
+        "low": measurement and measurement.low,
+        "high": measurement and measurement.high,
+        "dataset_sha256": cell.dataset_sha256,
+        "formulation": measurement and measurement.detail.get("formulation"),
         "message": row.message,
         "objective": cell.settings.get("objective", ""),
         "split": cell.settings.get("split", ""),
         "units": cell.settings.get("units", ""),
+        "difference": difference and difference.interval.value,
+        "difference_low": difference and difference.interval.low,
+        "difference_high": difference and difference.interval.high,
+        "p_value": difference and difference.p_value,
+        "apart": apart,
     }
 
 
-def _figure(measurement: Measurement) -> Record:
-    ratio = measurement.ratio
-    if ratio is None or None in (ratio.value, ratio.low, ratio.high):
-        ratio = Ratio()  # a ratio is shown only with its interval
-    return {
-        "quantity": measurement.quantity,
-        "value": measurement.finite_value,
-        "unit": measurement.unit,
-        "better": measurement.better,
-        "ratio_to_full_softmax": ratio.value,
-        "ratio_low": ratio.low,
-        "ratio_high": ratio.high,
-        "low": measurement.low,
-        "high": measurement.high,
-        "formulation": measurement.detail.get("formulation"),
-    }
+def _ratio(measurement: Measurement | None) -> Ratio:
+    """Return the ratio to full softmax, which is shown only with its interval."""
+    ratio = measurement.ratio if measurement is not None else None
+    return Ratio() if ratio is None or None in (ratio.value, ratio.low, ratio.high) else ratio

@@ -12,7 +12,7 @@ from vocabench.harness import registry
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.quantities import HIGHER
 from vocabench.harness.report.formats import section
-from vocabench.harness.report.rows import KEYS, Record, groups
+from vocabench.harness.report.rows import KEYS, Record, groups, quantity_of, ratio_of, value_of
 from vocabench.harness.report.units import ratio, seconds, share, size
 from vocabench.harness.tasks.shared.paired import BASELINE
 
@@ -121,7 +121,7 @@ def _table(records: Sequence[Record], columns: Sequence[_Column]) -> pd.DataFram
     records = [record for record in records if record["quantity"] in shown]
     lines: dict[tuple[str, str], dict[str, Record]] = {}
     for record in records:
-        lines.setdefault((full_name(record), record["framework"]), {})[record["quantity"]] = record
+        lines.setdefault((full_name(record), record["framework"]), {})[quantity_of(record)] = record
     ordered = _by_method(lines)
     measured = {record["quantity"] for record in records}
     data: dict[str, list[str]] = {
@@ -200,7 +200,7 @@ def _perplexity(record: Record) -> str:
 
 
 def _duration(record: Record) -> str:
-    return seconds(record["value"])
+    return seconds(value_of(record))
 
 
 def _first_call(record: Record) -> str:
@@ -208,15 +208,15 @@ def _first_call(record: Record) -> str:
 
 
 def _memory(record: Record) -> str:
-    return size(record["value"])
+    return size(value_of(record))
 
 
 def _share(record: Record) -> str:
-    return f"{100 * record['value']:.1f} %"
+    return f"{100 * value_of(record):.1f} %"
 
 
 def _of_roofline(record: Record) -> str:
-    return share(record["value"])
+    return share(value_of(record))
 
 
 def _factor(record: Record) -> str:
@@ -229,8 +229,9 @@ def _correlation(record: Record) -> str:
 
 def _score(record: Record) -> str:
     """Return a score in percent, as in papers, with its 95 % interval over samples."""
-    value, low, high = (record[key] for key in ("value", "low", "high"))
-    return f"{100 * value:.2f}" + ("" if None in (low, high) else f" [{100 * low:.2f}, {100 * high:.2f}]")
+    low, high = record["low"], record["high"]
+    interval = "" if low is None or high is None else f" [{100 * low:.2f}, {100 * high:.2f}]"
+    return f"{100 * value_of(record):.2f}{interval}"
 
 
 def _difference(record: Record) -> str:
@@ -244,9 +245,10 @@ def _speed(record: Record) -> str:
     """Return the speed-up with its interval, unless the layer disagrees with its definition."""
     if record["agreement"] == DISAGREE:
         return "wrong result"
-    value, low, high = (record[key] for key in (_RATIO, "ratio_low", "ratio_high"))
-    if value is None:
+    found = ratio_of(record)
+    if found is None:
         return ""
+    value, low, high = found
     # The speed-up of full softmax is 1 by definition; its interval comes from a second copy and shows the noise.
     return f"{'A/A' if record['method'] == BASELINE else f'{ratio(value)}x'} [{ratio(low)}, {ratio(high)}]"
 

@@ -282,7 +282,7 @@ def run_side_by_side(cells: Iterable[Cell], store: Store, *, deadline: float, pr
 
 def _needs_fresh_process(cell: Cell) -> bool:
     """Whether the task would measure what an earlier cell left behind, such as memory kept by the framework."""
-    return cell.task in registry.tasks() and getattr(registry.task(cell.task), "FRESH_PROCESS", False)
+    return cell.task in registry.tasks() and registry.task(cell.task).fresh_process
 
 
 def measure(worker: Worker, cell: Cell, deadline: float, code: str | None = None) -> Iterator[str | Row]:

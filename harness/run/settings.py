@@ -87,11 +87,11 @@ class Selection:
 
     def check_used(self, tasks: Collection[str], methods: Collection[str]) -> None:
         """Raise `BadInput` for a dataset, setting or option that none of `tasks` and `methods` reads."""
-        if self.dataset is not None and not any(hasattr(registry.task(task), "load") for task in tasks):
+        if self.dataset is not None and all(registry.task(task).load is None for task in tasks):
             raise BadInput(
                 f"--dataset {self.dataset}: no data is read by {', '.join(sorted(tasks))}: allowed: a task that does"
             )
-        settings = {name for task in tasks for name in registry.task(task).SETTINGS}
+        settings = {name for task in tasks for name in registry.task(task).settings}
         options = {name for method in methods for name in registry.definition(method).options}
         for kind, names, known in (("setting", self.settings, settings), ("option", self.options, options)):
             for name in names:
@@ -125,7 +125,7 @@ def method_options(method: str, from_sweep: Mapping[str, Any], from_command: Map
 
 def task_settings(task: str, from_sweep: Mapping[str, Any], from_command: Mapping[str, str]) -> dict[str, Any]:
     """Return all settings of a task, with the arguments of `method_options`."""
-    allowed: Mapping[str, Setting] = registry.task(task).SETTINGS
+    allowed = registry.task(task).settings
     for name in from_sweep:
         if name not in allowed:
             raise unknown(f"setting of {task}", name, allowed)

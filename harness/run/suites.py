@@ -6,13 +6,13 @@ import itertools
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from vocabench.harness import registry
 from vocabench.harness.run import schema
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.settings import Selection, check_vocab, method_options, task_settings
+from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.spec import DTYPES
 
@@ -147,10 +147,10 @@ class Plan:
         dataset = self._dataset(sweep, task)
         for size in part.vocabularies:
             vocab, sha256, fields = size, "", sweep
-            if dataset:
+            if task.load is not None:
                 data = task.load(dataset, check_vocab(size) if size else None, settings, progress)
                 vocab, sha256 = len(data.counts_V), data.sha256
-                if hasattr(task, "fixed_by"):  # the data is a trained layer, which fixes the method and its options
+                if task.fixed_by is not None:  # the data is a trained layer, which fixes the method and its options
                     fields = {**sweep, **task.fixed_by(data)}
                     _check_fixed(part.methods, selection.options, fields["methods"], dataset)
             shared = {
@@ -165,13 +165,13 @@ class Plan:
                 "settings": settings,
             }
             methods = part.methods if part.methods is not None else fields.get("methods")
-            for extra in getattr(task, "EXTRA_METHODS", ()) if part.methods is None else ():
+            for extra in task.extra_methods if part.methods is None else ():
                 yield Cell(**shared, framework=ORACLE, method=extra)
             yield from self._layer_cells(sweep, shared, methods, fields.get("options", {}))
 
-    def _dataset(self, sweep: Sweep, task: ModuleType) -> str:
+    def _dataset(self, sweep: Sweep, task: Task) -> str:
         """Return the dataset of a sweep; "" if its task reads none."""
-        if not hasattr(task, "load"):
+        if task.load is None:
             return ""
         selected = self.selection.dataset
         dataset = sweep.get("dataset", "") if selected is None else selected

@@ -11,6 +11,7 @@ from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting
 from vocabench.harness.tasks.shared.result import Result
+from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.contract import Layer
 from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.options import Choice
@@ -74,3 +75,6 @@ def _variants(cell: Cell) -> Iterator[dict[str, object]]:
     yield dict(cell.options)
     if not cell.options and cell.precision == "float32":
         yield from map(dict, registry.definition(cell.method).variants)
+
+
+TASK = Task(SETTINGS, run)

@@ -23,6 +23,7 @@ from vocabench.harness.tasks.shared.data import data_of
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import spec_of
+from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.tasks.shared.text import load, with_pairs, with_words
 from vocabench.harness.tasks.shared.trained import TrainedLayer
 from vocabench.impls.contract import Layer
@@ -335,3 +336,6 @@ def _batches(
         inputs_BT = np.ascontiguousarray(rows_BT[:, start:stop], dtype=np.int32)
         targets_BT = np.ascontiguousarray(rows_BT[:, start + 1 : stop + 1], dtype=np.int32)
         yield start == 0, (inputs_BT, targets_BT)
+
+
+TASK = Task(SETTINGS, run, load, extra_methods=EXTRA_METHODS)

@@ -27,6 +27,7 @@ from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT
 from vocabench.harness.tasks.shared.data import Progress, data_of
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import spec_of
+from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.tasks.shared.text import with_pairs, with_words
 from vocabench.impls.errors import BadInput
 from vocabench.impls.models.decoding import beam_search
@@ -304,3 +305,6 @@ def _by_length(batches: Sequence[Mapping[str, float]]) -> list[dict[str, float]]
 
 def _sum(batches: Sequence[Mapping[str, float]], name: str) -> float:
     return sum(each[name] for each in batches)
+
+
+TASK = Task(SETTINGS, run, load)

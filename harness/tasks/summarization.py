@@ -25,6 +25,7 @@ from vocabench.harness.tasks.shared.data import Progress, data_of
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import spec_of
+from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.errors import BadInput
 from vocabench.impls.models.decoding import beam_search
 from vocabench.impls.models.summarizer import PADDING, Summarizer, SummarizerConfig
@@ -232,3 +233,6 @@ class Training(training_loop.Training):
         detail = {"split": split, "beam": self.settings["beam"], "batch": self.batch, "shapes": shapes}
         summaries = [found[number] for number in pairs_P.tolist()]
         return summaries, Measurement("decode_seconds", total / len(summaries), samples, detail=detail)
+
+
+TASK = Task(SETTINGS, run, load, extra_methods=EXTRA_METHODS)

@@ -22,13 +22,12 @@ from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Names, Setting
 from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, decoding, timed
 from vocabench.harness.tasks.shared.result import Result
+from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.contract import Layer
 from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.options import Number
 from vocabench.impls.spec import LayerSpec
-
-FRESH_PROCESS = True  # frameworks keep freed memory, which would hide the peak of the next cell
 
 # Quantities of the layer alone, with their work and optimizer: Adagrad as in the SOHSM paper, without clipping, which
 # would need the norm of the whole model, and without weight decay, which would update every row in every step.
@@ -218,3 +217,7 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], f
     if value is None:
         return [], compiling
     return [Measurement("peak_bytes", value, [value], detail={"counting": DEFINITION})], compiling
+
+
+# Frameworks keep freed memory, which would hide the peak of the next cell.
+TASK = Task(SETTINGS, run, fresh_process=True)

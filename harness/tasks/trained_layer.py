@@ -19,6 +19,7 @@ from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting, differing
 from vocabench.harness.tasks.shared.data import Progress, data_of
 from vocabench.harness.tasks.shared.result import Result
+from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.tasks.shared.trained import TrainedLayer
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput
@@ -73,3 +74,6 @@ def _perplexity(layer: Layer, inputs: Batch) -> Measurement:
     nll = -sum(float(layer.target_log_probs(*piece).astype(np.float64).sum()) for piece in scored)
     tokens = len(inputs.targets_N)
     return Measurement("perplexity", float(np.exp(nll / tokens)), detail={"tokens": tokens})
+
+
+TASK = Task(SETTINGS, run, load, fixed_by)

@@ -26,6 +26,7 @@ from vocabench.harness.tasks.shared.data import data_of
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import spec_of
+from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.tasks.shared.text import load, with_words
 from vocabench.impls.errors import BadInput
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
@@ -196,3 +197,6 @@ def _by_files(cell: Cell, corpus: corpora.Corpus, vectors_VE: NDArray) -> list[M
             if score.value is not None:
                 found.append(Measurement(quantity, score.value, detail=detail))
     return found
+
+
+TASK = Task(SETTINGS, run, load, extra_methods=EXTRA_METHODS)

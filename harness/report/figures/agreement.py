@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vocabench.harness.report import svg
 from vocabench.harness.report.figures._figure import Figure, name_of
-from vocabench.harness.report.rows import Record, groups
+from vocabench.harness.report.rows import Record, groups, value_of
 from vocabench.harness.report.svg import Axes
 
 
@@ -36,7 +36,7 @@ def errors(records: Sequence[Record]) -> list[Figure]:
             svg.legend(axes)
 
         title = f"Agreement with the float64 definition: {precision}"
-        outside = [f"{name_of(r)} in {r['framework']}" for r in group if r["value"] > 1]
+        outside = [f"{name_of(r)} in {r['framework']}" for r in group if value_of(r) > 1]
         drawn.append(
             Figure(
                 "agreement",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vocabench.harness.quantities import HIGHER, QUANTITIES
 from vocabench.harness.report import svg
 from vocabench.harness.report.figures._figure import Figure, Looks, name_of, unless_test
-from vocabench.harness.report.rows import Record, groups
+from vocabench.harness.report.rows import Record, groups, quantity_of, value_of
 from vocabench.harness.report.svg import Axes
 from vocabench.harness.tasks.shared.paired import BASELINE
 
@@ -113,7 +113,7 @@ def _points(group: Sequence[Record], quantity: str) -> list[Point]:
     models: dict[tuple[str, str, str], dict[str, float]] = {}
     for record in group:
         key = (name_of(record), record["apart"], record["framework"])
-        models.setdefault(key, {})[record["quantity"]] = record["value"]
+        models.setdefault(key, {})[quantity_of(record)] = value_of(record)
     baseline: dict[tuple[str, str], float] = {}
     for (name, apart, framework), values in models.items():
         if name == BASELINE and "train_seconds" in values:

@@ -11,7 +11,7 @@ from vocabench.harness.quantities import ROOFLINE
 from vocabench.harness.report import svg
 from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
 from vocabench.harness.report.figures._figure import Figure, Looks, name_of
-from vocabench.harness.report.rows import Record
+from vocabench.harness.report.rows import Record, value_of
 from vocabench.harness.report.svg import Axes
 from vocabench.harness.report.units import share
 
@@ -129,14 +129,16 @@ def _line(mark: _Mark) -> tuple[str, ...]:
     )
 
 
-def _identity(record: Record) -> tuple[Any, ...]:
+def _identity(record: Mapping[str, Any]) -> tuple[Any, ...]:
     keys = ("suite", "framework", "method", "options", "vocab", "dim", "tokens", "device", "precision", "seed", "apart")
     return tuple(record[key] for key in keys)
 
 
-def _mark(record: Record, values: Mapping[tuple[tuple[Any, ...], str], float]) -> _Mark:
+def _mark(record: Record, values: Mapping[tuple[tuple[Any, ...], str | None], float | None]) -> _Mark:
     def value(quantity: str) -> float:
-        return values[_identity(record), quantity]
+        measured = values[_identity(record), quantity]
+        assert measured is not None
+        return measured
 
     return _Mark(
         name_of(record),
@@ -145,5 +147,5 @@ def _mark(record: Record, values: Mapping[tuple[tuple[Any, ...], str], float]) -
         value("least_bytes"),
         value("layer_seconds"),
         (value("ceiling_flops_per_second"), value("ceiling_bytes_per_second")),
-        record["value"],
+        value_of(record),
     )

@@ -8,7 +8,7 @@ from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.report import svg
 from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
 from vocabench.harness.report.figures._figure import Figure, Looks
-from vocabench.harness.report.rows import Record
+from vocabench.harness.report.rows import Record, error_bars, value_of
 from vocabench.harness.report.svg import Axes
 from vocabench.harness.report.units import seconds, size
 from vocabench.harness.tasks.shared.paired import BASELINE
@@ -28,14 +28,12 @@ def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
 
         def draw(axes: Axes, lines: dict[str, list[Record]] = lines) -> None:
             for name, points in lines.items():
-                ratio = [r["ratio_to_full_softmax"] for r in points]
-                below = [max(0.0, r["ratio_to_full_softmax"] - r["ratio_low"]) for r in points]
-                above = [max(0.0, r["ratio_high"] - r["ratio_to_full_softmax"]) for r in points]
+                ratio, bars = error_bars(points)
                 sizes = [r["vocab"] for r in points]
                 axes.errorbar(
                     sizes,
                     ratio,
-                    yerr=[below, above],
+                    yerr=bars,
                     capsize=2,
                     linewidth=1.4,
                     markersize=5,
@@ -64,7 +62,7 @@ def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
                         f"{r['vocab']:,}",
                         f"{r['ratio_to_full_softmax']:.2f}",
                         f"{r['ratio_low']:.2f} to {r['ratio_high']:.2f}",
-                        seconds(r["value"]),
+                        seconds(value_of(r)),
                     )
                     for name, points in lines.items()
                     for r in points
@@ -88,7 +86,7 @@ def memory(records: Sequence[Record], looks: Looks) -> list[Figure]:
 
         def draw(axes: Axes, lines: dict[str, list[Record]] = lines) -> None:
             for name, records_of_name in lines.items():
-                points = [(r["vocab"], r["value"] / 2**20) for r in records_of_name]
+                points = [(r["vocab"], value_of(r) / 2**20) for r in records_of_name]
                 axes.plot(*zip(*points, strict=True), linewidth=1.4, markersize=5, label=svg.short(name), **looks[name])
             axes.set_ylabel("peak additional memory (MiB)")
             svg.logarithmic(axes.yaxis)
@@ -106,11 +104,11 @@ def memory(records: Sequence[Record], looks: Looks) -> list[Figure]:
                     name=f"memory{number}",
                     title=f"Peak memory, {setting(key)}",
                     description="; ".join(
-                        f"{name}: {size(r['value'])} at {r['vocab']:,} words" for name, r in largest.items()
+                        f"{name}: {size(value_of(r))} at {r['vocab']:,} words" for name, r in largest.items()
                     ),
                 ),
                 ("method", "words", "peak memory"),
-                [(name, f"{r['vocab']:,}", size(r["value"])) for name, points in lines.items() for r in points],
+                [(name, f"{r['vocab']:,}", size(value_of(r))) for name, points in lines.items() for r in points],
             )
         )
     return drawn

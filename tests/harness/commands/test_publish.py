@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -87,8 +88,8 @@ def paths_for(kinds):
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm", "binary_tree", "cnn_softmax", "gone"])
 def test_paths_of_files_in_options_and_settings_are_left_out(run, in_empty_folder, method, task):
     options = {"gone": None} if method == "gone" else registry.definition(method).options
-    settings = {"gone": None} if task == "gone" else registry.task(task).SETTINGS
-    values = {"options": paths_for(options), "settings": paths_for(settings)}
+    settings = {"gone": None} if task == "gone" else registry.task(task).settings
+    values: dict[str, Any] = {"options": paths_for(options), "settings": paths_for(settings)}
     assert cli.main(["publish", run(row(method=method, task=task, **values))]) == 0
     (stored,) = published(in_empty_folder)
     for kind, named in values.items():

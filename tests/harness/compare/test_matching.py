@@ -92,7 +92,7 @@ def test_the_destination_of_output_does_not_change_the_identity():
         return cell(task="language_modelling", settings=settings)
 
     named = trained(layer_folder="/tmp/layers")
-    assert "layer_folder" in registry.task("language_modelling").SETTINGS
+    assert "layer_folder" in registry.task("language_modelling").settings
     assert identify(named) == identify(trained()) == identify(trained(layer_folder="elsewhere"))
     assert identify(named) != identify(trained(epochs=2))
 

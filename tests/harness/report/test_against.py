@@ -48,7 +48,7 @@ def test_the_ledger_uses_our_names():
             assert set(figure.options) <= set(registry.definition(figure.method).options)
         if figure.table.task in registry.tasks():
             assert figure.quantity in QUANTITIES
-            assert set(figure.table.settings) <= set(registry.task(figure.table.task).SETTINGS)
+            assert set(figure.table.settings) <= set(registry.task(figure.table.task).settings)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""What a module of `harness/tasks/` provides, as its value `TASK`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # all of these import the registry, which reads tasks
+    from vocabench.harness.run.cells import Cell
+    from vocabench.harness.run.settings import Setting
+    from vocabench.harness.tasks.shared.data import Load, Progress
+    from vocabench.harness.tasks.shared.result import Result
+
+
+@dataclass(frozen=True)
+class Task:
+    """A measurement of one cell: a method in a framework, at one vocabulary size.
+
+    Attributes:
+        settings: The settings that a sweep or the command line may give, with their defaults.
+        run: Measures a cell in the process of its framework.
+        load: Loads the data of a cell, for a task that reads a dataset.
+        fixed_by: Returns what the data decides about a sweep, such as its methods, if it decides anything.
+        extra_methods: Methods without an output layer, which are measured once, for comparison.
+        fresh_process: Whether each cell needs a process of its own, because it would measure what an earlier one left.
+    """
+
+    settings: Mapping[str, Setting]
+    run: Callable[[Cell, Progress], Result]
+    load: Load[Any] | None = None
+    fixed_by: Callable[[Any], dict[str, Any]] | None = None
+    extra_methods: tuple[str, ...] = ()
+    fresh_process: bool = False
