@@ -26,7 +26,7 @@ def quiet(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def config_of(method, vocab=VOCAB, **more):
+def config_of(method, vocab=VOCAB, tied=False, **more):
     output_layer: Any = {"method": method, "counts": zipf_counts(vocab).tolist(), **more}
     config: Any = LlamaConfig(
         vocab_size=vocab,
@@ -38,6 +38,7 @@ def config_of(method, vocab=VOCAB, **more):
         max_position_embeddings=32,
         bos_token_id=0,
         eos_token_id=1,
+        tie_word_embeddings=tied,
     )
     config.output_layer = output_layer
     return config
@@ -148,6 +149,32 @@ def test_a_resized_model_trains_saves_and_loads(method, vocab, tmp_path):
     model.save_pretrained(tmp_path)
     loaded: Any = type(model).from_pretrained(tmp_path).eval()
     torch.testing.assert_close(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize("method", ["full_softmax", "sohsm", "class_hsm"])
+def test_tied_embeddings_train_save_load_and_resize(method, tmp_path):
+    model = model_of(method, tied=True)
+    ids = torch.tensor([[3, 4, 9]])
+    before = model.model.embed_tokens.weight.detach().clone()
+    model(input_ids=ids, labels=ids).loss.backward()
+    torch.optim.Adam(model.parameters(), lr=0.01).step()
+    for vocab in (VOCAB, VOCAB + 6):
+        embedding = model.resize_token_embeddings(vocab)
+        words = torch.arange(vocab)
+        assert torch.equal(embedding(words), model.lm_head.layer.word_vectors(words))
+        assert not torch.equal(embedding.weight[:VOCAB], before)
+        model.save_pretrained(tmp_path / str(vocab))
+        loaded: Any = type(model).from_pretrained(tmp_path / str(vocab))
+        loaded_embedding = loaded.get_input_embeddings()
+        assert torch.equal(loaded_embedding.weight, embedding.weight)
+        with torch.no_grad():
+            max(loaded.lm_head.layer.parameters(), key=torch.numel).add_(1.0)
+        assert torch.equal(loaded_embedding(words), loaded.lm_head.layer.word_vectors(words))
+
+
+def test_layers_without_a_vector_of_each_word_refuse_tied_embeddings():
+    with pytest.raises(BadInput, match=r"tie_word_embeddings=True: tie of huffman: allowed: .*, or tie_word"):
+        model_of("huffman", tied=True)
 
 
 def test_loss_options_reach_the_layer():

@@ -26,6 +26,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 import vocabench.torch
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_torch.layer import OutputLayer
+from vocabench.impls.on_torch.tying import LookupInLayer
 from vocabench.impls.options import Given
 
 __all__ = ["Head", "Reorganize", "causal_lm"]
@@ -124,8 +125,6 @@ class _WithOutputLayer:
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
-        if config.tie_word_embeddings:
-            raise BadInput("tie_word_embeddings=True: allowed: False, as layers have weights of their own")
         given = dict(getattr(config, "output_layer", None) or {})
         if not {"method", "counts"} <= given.keys():
             raise BadInput(
@@ -142,6 +141,28 @@ class _WithOutputLayer:
             **given.get("options", {}),
         )
         self.lm_head = Head(layer, **given.get("loss_options", {}))
+        if config.tie_word_embeddings:
+            self._tie()
+
+    def _tie(self) -> None:
+        """Share the word vectors of the layer with the input embeddings."""
+        embedding = self.get_input_embeddings()  # type: ignore[attr-defined]
+        try:
+            self.lm_head.layer.tie(embedding)
+        except BadInput as error:
+            raise BadInput(f"tie_word_embeddings=True: {error}, or tie_word_embeddings=False") from None
+        name = next(name for name, module in self.named_modules() if module is embedding)  # type: ignore[attr-defined]
+        # An embedding that looks words up in the layer has no weight of its own to initialize and to save.
+        looks_up = embedding._is_hf_initialized = isinstance(embedding, LookupInLayer)
+        self._tied_weights_keys = {} if looks_up else {"lm_head.layer.weight": f"{name}.weight"}
+        self.all_tied_weights_keys = self.get_expanded_tied_weights_keys(all_submodels=True)  # type: ignore[attr-defined]
+
+    def _untie(self) -> None:
+        """Give the input embeddings a weight of their own."""
+        tied = self.get_input_embeddings()  # type: ignore[attr-defined]
+        vectors, padding = tied.weight.detach().clone(), tied.padding_idx
+        self.set_input_embeddings(nn.Embedding.from_pretrained(vectors, freeze=False, padding_idx=padding))  # type: ignore[attr-defined]
+        self._tied_weights_keys = {}
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialize a module whose parameters or derived buffers `from_pretrained` has not loaded."""
@@ -197,12 +218,17 @@ class _WithOutputLayer:
         `counts` says how often each word of the new vocabulary occurs; if None, as often as now, and new words never.
         `options` are those of the layer to change, such as the `words` of one that spells them.
         """
+        is_tied = self.config.tie_word_embeddings
+        if is_tied:
+            self._untie()
         embedding = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)  # type: ignore[misc]
         old_counts_V = self.lm_head.layer.spec.counts.tolist()
         vocab = embedding.num_embeddings
         if counts is None:
             counts = [*old_counts_V[:vocab], *([0] * (vocab - len(old_counts_V)))]
         self.lm_head.layer = self.lm_head.layer.resize(counts, **options)
+        if is_tied:
+            self._tie()
         spec = self.lm_head.layer.spec
         arrays = {name: value.array.tolist() for name, value in spec.options.items() if isinstance(value, Given)}
         self.config.output_layer |= {"counts": spec.counts.tolist(), "options": {**spec.options, **arrays}}
@@ -217,7 +243,7 @@ def causal_lm(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
     token id), and optionally `seed`, the `options` of the method, and `loss_options`, keyword arguments of the loss.
 
     With `labels`, a call returns the loss and no logits, which are never computed. Without, its logits are
-    log-probabilities.
+    log-probabilities. `tie_word_embeddings` is for methods with a vector for each word, as `OutputLayer.tie`.
     `model_class`, such as `LlamaForCausalLM`, has a base model and an `lm_head`.
     """
     # `generate` asks for the arguments of `forward` by name.

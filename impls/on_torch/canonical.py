@@ -1,4 +1,4 @@
-"""Conversion of a layer's parameters to and from their canonical form, and to another vocabulary."""
+"""A layer's parameters: their canonical form, another vocabulary, and word vectors that an embedding shares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor, nn
 
+from vocabench.impls.on_torch import tying
 from vocabench.impls.on_torch.state import Structured
 from vocabench.impls.on_torch.tensors import Tensors, at_least_float32
 from vocabench.impls.resizing import carried_over, resized
@@ -62,3 +64,32 @@ class Convertible(Structured):
         made.load_canonical({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in carried.items()})
         made.row_sparse = self.row_sparse
         return made
+
+    @torch.no_grad()
+    def tie(self, embedding: nn.Embedding) -> None:
+        """Share the word vectors with an embedding (Press and Wolf 2017), whose present values the layer takes over.
+
+        Gradients of both uses add up. Tie before an optimizer is created: one of the two parameters is replaced. A
+        layer that stores words in another order than that of their ids keeps its parameter, in which the embedding
+        looks words up from now on, also after `reorganize`.
+
+        Args:
+            embedding: (V, D), in the dtype and on the device of the layer.
+
+        Raises:
+            BadInput: The layer has no (V, D) weight of words, or the embedding has another shape, dtype or device.
+        """
+        name = tying.tied_name(self.spec)
+        tying.check_embedding(embedding, self.spec, next(self.parameters()))
+        self._tie(embedding, name)
+
+    def _tie(self, embedding: nn.Embedding, name: str) -> None:
+        """Share the canonical parameter `name` with a checked embedding."""
+        words_VD = embedding.weight.detach()
+        tying.look_up_in(self, embedding)
+        canonical = self.to_canonical({key: value.detach() for key, value in self.named_parameters()})
+        self.load_canonical(canonical | {name: words_VD})
+
+    def word_vectors(self, ids: Tensor) -> Tensor:
+        """Return the (..., D) vectors of words (...), which layers have that can be tied."""
+        raise NotImplementedError(f"{self.spec.method} has no vectors of words")

@@ -74,6 +74,9 @@ class ClassHierarchicalSoftmax(OutputLayer):
             chosen_N = level.sample(hidden_ND, chosen_N, uniforms_NU[:, number])
         return chosen_N
 
+    def word_vectors(self, ids: Tensor) -> Tensor:
+        return self._below[-1].vectors(ids.flatten()).view(*ids.shape, self.spec.dim)
+
     @property
     def _below(self) -> list[Level]:
         return list(self.levels)  # type: ignore[arg-type]

@@ -45,6 +45,12 @@ class FullSoftmax(OutputLayer):
         cast_ND = at_least_float32(hidden_ND.to(self.weight.dtype))
         return cast_ND @ mean_row(self.weight) + mean_row(self.bias)
 
+    def _tie(self, embedding: nn.Embedding, name: str) -> None:
+        self.weight = embedding.weight
+
+    def word_vectors(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight)
+
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         if hidden_ND.is_cuda or len(hidden_ND) == 1:
             return super()._search(hidden_ND, k)

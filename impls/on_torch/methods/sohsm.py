@@ -219,6 +219,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """Row of each word."""
         return self._rows.start_C[self.cluster] + self.slot
 
+    def word_vectors(self, ids: Tensor) -> Tensor:
+        rows, ids_N = self._rows, ids.flatten()
+        cluster_N, slot_N = (array_V.index_select(0, ids_N) for array_V in (self.cluster, self.slot))
+        return F.embedding((rows.start_C[cluster_N] + slot_N).view(ids.shape), rows.flat(self.word_weight))
+
     def to_canonical(self, tensors: Tensors) -> Tensors:
         rows, row_V = self._rows, self._row_V
         return {name: rows.flat(value)[row_V] if name in self._BY_ROW else value for name, value in tensors.items()}

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vocabench.impls.forms import Form
 from vocabench.impls.on_torch.ops.topk import best
@@ -113,6 +114,17 @@ class Level(nn.Module):
             rows_R = (groups_G[place_N] == group_N).nonzero()[:, 0]
             member_N[rows_R] = decoding.sample(cast_ND[rows_R], place_N[rows_R], words, uniforms_N[rows_R])
         return member_N
+
+    def vectors(self, member_N: Tensor) -> Tensor:
+        """Return the (N, D) vectors of members."""
+        place_N, parts = self.place.index_select(0, member_N), []
+        for number, shelf in enumerate(self.shelves):
+            slots = shelf.member_GS.size
+            inside_N = (place_N >= 0) & (place_N < slots)
+            vectors_ND = F.embedding(place_N.where(inside_N, 0), self._of(number, "weight").flatten(0, 1))
+            parts.append(vectors_ND.where(inside_N[:, None], 0.0))
+            place_N = place_N - slots
+        return torch.stack(parts).sum(dim=0)
 
     def to_canonical(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
         """Return (M, D) weights and (M,) biases, or their gradients or optimizer slots, in the order of the members."""

@@ -1,0 +1,85 @@
+"""Weight tying: word vectors that an embedding and an output layer share (Press and Wolf 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vocabench.impls.errors import BadInput
+from vocabench.impls.spec import LayerSpec
+
+_NAMES = ("weight", "word_weight")  # canonical parameters with a vector for each word
+
+
+class WordVectors(Protocol):
+    """A layer with word vectors, in an order of its own."""
+
+    spec: LayerSpec
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def word_vectors(self, ids: Tensor) -> Tensor: ...
+
+
+class LookupInLayer(nn.Embedding):
+    """An embedding without a parameter, which looks words up in an output layer, wherever that stores them.
+
+    Copies and pickles of a model that contains both keep them tied. The state holds the vectors once, in the layer's.
+    """
+
+    _layer: tuple[WordVectors]  # in a tuple, so that the layer is no submodule
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The (V, D) vectors in the order of the words: a copy, through which gradients flow."""
+        (layer,) = self._layer
+        return layer.word_vectors(torch.arange(self.num_embeddings, device=next(layer.parameters()).device))
+
+    def forward(self, input: Tensor) -> Tensor:
+        (layer,) = self._layer
+        vectors = layer.word_vectors(input)
+        if self.padding_idx is None:
+            return vectors
+        return torch.where((input == self.padding_idx)[..., None], vectors.detach(), vectors)
+
+
+def tied_name(spec: LayerSpec) -> str:
+    """Return the canonical name of a layer's (V, D) word vectors.
+
+    Raises:
+        BadInput: The method has no vector of the width of hidden vectors for each word.
+    """
+    for name in _NAMES:
+        if spec.parameter_shapes().get(name) == (spec.vocab, spec.dim):
+            return name
+    raise BadInput(f"tie of {spec.method}: allowed: methods with a (V, D) weight of words, such as full_softmax")
+
+
+def check_embedding(embedding: object, spec: LayerSpec, like: Tensor) -> None:
+    """Refuse anything but an embedding of the layer's words, in the dtype and on the device of its parameter `like`."""
+    if not isinstance(embedding, nn.Embedding) or isinstance(embedding, LookupInLayer):
+        what = "already tied" if isinstance(embedding, LookupInLayer) else f"a {type(embedding).__name__}"
+        raise BadInput(f"embedding is {what}: allowed: a torch.nn.Embedding of its own")
+    weight = embedding.weight
+    if weight.shape != (spec.vocab, spec.dim):
+        raise BadInput(f"embedding has shape {tuple(weight.shape)}: allowed: {(spec.vocab, spec.dim)}")
+    if (weight.dtype, weight.device) != (like.dtype, like.device):
+        given, allowed = (f"{tensor.dtype} on {tensor.device}" for tensor in (weight, like))
+        raise BadInput(f"embedding is {given}: allowed: {allowed}")
+
+
+def look_up_in(layer: WordVectors, embedding: nn.Embedding) -> None:
+    """Make the embedding look its words up in the layer, in place of its own weight.
+
+    Raises:
+        BadInput: The embedding does more than look words up.
+    """
+    has_options = embedding.max_norm is not None or embedding.sparse or embedding.scale_grad_by_freq
+    if has_options or type(embedding).forward is not nn.Embedding.forward:
+        raise BadInput(f"embedding={embedding!r}: allowed with {layer.spec.method}: an nn.Embedding without options")
+    del embedding.weight
+    embedding.__class__ = LookupInLayer
+    embedding._layer = (layer,)  # type: ignore[assignment]
