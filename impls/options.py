@@ -190,9 +190,12 @@ class Spelled:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Given:
-    """An array that was given as an option."""
+    """A copy of an array that was given as an option, so that later changes of the array change no specification."""
 
     array: NDArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "array", np.array(self.array))
 
     def __repr__(self) -> str:
         return f"array of shape {self.array.shape}"

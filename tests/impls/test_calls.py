@@ -51,6 +51,13 @@ def test_an_array_given_as_an_option_is_part_of_a_specification():
     assert one.structure_digest != other.structure_digest
 
 
+def test_a_later_change_of_an_array_changes_no_specification():
+    classes = np.arange(40) % 7
+    spec = spec_of("class_hsm", bins="given", cluster=classes)
+    classes[:] = 0
+    assert spec == spec_of("class_hsm", bins="given", cluster=np.arange(40) % 7)
+
+
 @pytest.mark.parametrize(
     ("method", "options"),
     [("sohsm", {"start": "bigram"}), ("nce", {"sampler": "bigram"}), ("negative_sampling", {"sampler": "bigram"})],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -156,11 +155,6 @@ def _shared(nodes: int) -> int:
     return min(_SHARED_NODES, nodes)
 
 
-def _words_below(index: NDArray[np.int64], sign: NDArray[np.int8], nodes: int) -> NDArray[np.int64]:
-    """Return the (2, nodes) numbers of leaves to the left and to the right of each inner node."""
-    return np.stack([np.bincount(index[sign == turn], minlength=nodes) for turn in (1, -1)])
-
-
 class TreeSoftmax(OutputLayer):
     """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
 
@@ -204,7 +198,7 @@ class TreeSoftmax(OutputLayer):
             ("near_words", near.words),
             ("near_subtrees", near.subtrees),
             ("near_turns", near.turns),
-            ("words_below", _words_below(spec.structure["index"], spec.structure["sign"], len(children))),
+            ("words_below", huffman.words_below(spec.structure["index"], spec.structure["sign"], len(children))),
         ):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
         self._depth = 0
