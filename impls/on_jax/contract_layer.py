@@ -40,7 +40,7 @@ class JaxLayer(Layer):
         self._beam_of = jax.jit(layer.beam, static_argnums=(3, 4))
         self._sample_of = jax.jit(layer.sample, static_argnums=(4, 5, 6))
         with precision(spec.dtype), jax.default_device(device):
-            self._structure = jax.device_put(layer.structure(), device)
+            self._structure = jax.device_put(layer.placement(), device)
         self._held: Tree = {}
         self._catch_up: Callable[[], None] | None = None  # set while some rows lag behind the last step
         self._load(spec.initial_parameters())

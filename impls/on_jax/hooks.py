@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Hashable
-from contextlib import nullcontext
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from numpy.typing import NDArray
 
 from vocabench.impls import calls, cpp
 from vocabench.impls.calls import Objective
 from vocabench.impls.forms import Form, on_device
 from vocabench.impls.on_jax import objectives
-from vocabench.impls.on_jax.device import JAX_DTYPES, Device, precision, put
+from vocabench.impls.on_jax.canonical import Convertible
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, log_softmax, pick
 from vocabench.impls.spec import LayerSpec
-from vocabench.impls.structures.statistics import BatchWeights
 
 
 class Reach(NamedTuple):
@@ -40,7 +35,7 @@ class Reach(NamedTuple):
     extra: dict[str, Any]
 
 
-class Hooks(ABC):
+class Hooks(Convertible):
     """What a layer is made of, and what each method implements.
 
     A layer holds sizes and options, and no array that is trained or moved to a device. Layers of equal specifications
@@ -55,7 +50,7 @@ class Hooks(ABC):
     FEW_ROWS: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, spec: LayerSpec) -> None:
-        self.spec = spec
+        super().__init__(spec)
         forms = self.forms(spec)
         # The device is not known yet: without a request, the form suits JAX's default backend.
         self.form = spec.form_of(forms if spec.form else on_device(forms, jax.default_backend()))
@@ -75,27 +70,6 @@ class Hooks(ABC):
     def _key(self) -> tuple[Hashable, ...]:
         """Everything that determines what the layer computes and how."""
         return type(self), self.spec, self.form
-
-    def init(self, seed: int | None = None, device: Device | None = None) -> tuple[Tree, Tree]:
-        """Create the initial parameters, in the layer's own layout and dtype, and the structure.
-
-        Args:
-            seed: Seed of the initial parameters; the specification's seed if None. The structure does not depend on it.
-            device: Where the arrays are placed; JAX's default device if None.
-
-        Returns:
-            The parameters and the structure.
-        """
-        spec = self.spec if seed is None else replace(self.spec, seed=seed)
-        with precision(spec.dtype), nullcontext() if device is None else jax.default_device(device):
-            structure = jax.device_put(self.structure(), device)
-            canonical = spec.initial_parameters()
-            params = {name: put(value, JAX_DTYPES[spec.dtype], device) for name, value in canonical.items()}
-            return self.from_canonical(structure, params), structure
-
-    def structure(self) -> Tree:
-        """Return the arrays that the functions read besides the parameters."""
-        return {}
 
     # Implemented by the layers, for (N, D) hidden vectors and (N,) int32 words of the vocabulary.
     @abstractmethod
@@ -200,41 +174,6 @@ class Hooks(ABC):
         tokens = len(reach.targets_N)
         real_N = jnp.ones(tokens, bool)
         return self._reduced(params, reach.structure, hidden_ND, reach.targets_N, real_N, tokens, **reach.extra)
-
-    @property
-    def reorganizes(self) -> bool:
-        """Whether training moves words to other clusters, as SOHSM does."""
-        return False
-
-    def blank_statistics(self) -> Array | None:
-        """Return the statistics before the first batch, in a layer that reorganizes; None in any other."""
-        return None
-
-    def observed_loss(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
-        """Return the mean loss, and (N, C) log P(c | h) for `observe`, in a layer that reorganizes."""
-        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
-
-    def observe(self, statistics_VC: Array, log_cluster_NC: Array, weights: BatchWeights) -> Array:
-        """Return the statistics after one more batch, in a layer that reorganizes."""
-        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
-
-    def reorganized(
-        self, structure: Tree, statistics_VC: Array, rng: np.random.Generator
-    ) -> tuple[Tree, NDArray[np.int64], NDArray[np.int64]]:
-        """Return a new structure and the cluster of each word (V,) before and after, in a layer that reorganizes."""
-        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
-
-    def moved(self, tree: Tree, before: Tree, after: Tree) -> Tree:
-        """Convert parameters, or an optimizer's slots, from the layout of one structure to that of another."""
-        return self.from_canonical(after, self.to_canonical(before, tree))
-
-    def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        """Convert parameters, gradients or optimizer slots from the layer's own layout to the canonical one."""
-        return dict(tree)
-
-    def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        """Convert parameters, gradients or optimizer slots from the canonical layout to the layer's own."""
-        return dict(tree)
 
     def formulation(self) -> str:
         """Return the description of the form, as rows show it."""

@@ -32,6 +32,12 @@ class Targets(NamedTuple):
     real_N: Array | None = None
     outside_N: Array | None = None
 
+    @property
+    def observed_N(self) -> Array:
+        """The words, and -1 at padding and where a target is outside the vocabulary."""
+        words_N = self.words_N if self.real_N is None else jnp.where(self.real_N, self.words_N, -1)
+        return words_N if self.outside_N is None else jnp.where(self.outside_N, -1, words_N)
+
 
 def array_of(name: str, value: Any) -> Array:
     """Return `value` as an array of JAX.

@@ -10,9 +10,10 @@ converts it back. `structure` holds arrays that are traced like the parameters, 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from vocabench.impls.on_jax.inputs import Targets
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
 
 Reduction = Literal["mean", "sum", "none"]
+AxisName = Hashable  # or a tuple of several
 
 
 class OutputLayer(Hooks):
@@ -106,6 +108,32 @@ class OutputLayer(Hooks):
             return weighted_N.sum()
         total = share_N.sum()
         return weighted_N.sum() / jnp.where(total == 0, 1, total).astype(kind)
+
+    def training_loss(
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden: Array,
+        targets: Array,
+        *,
+        axis_name: AxisName | None = None,
+        **options: Any,
+    ) -> tuple[Array, Tree]:
+        """Return the training loss, as `loss` does, and the structure after the batch.
+
+        A layer that reorganizes records statistics of the batch in the structure; in any other layer the structure
+        stays as it is. To differentiate: `jax.value_and_grad(layer.training_loss, has_aux=True)`.
+
+        Args:
+            params: As in `loss`.
+            structure: As in `loss`.
+            hidden: As in `loss`.
+            targets: As in `loss`.
+            axis_name: The mesh axis over which tokens are split, inside of `jax.shard_map` or `jax.pmap`: the
+                statistics are then those of the whole batch. Not needed where arrays are sharded under `jax.jit`.
+            **options: Keywords of `loss`.
+        """
+        return self.loss(params, structure, hidden, targets, **options), structure
 
     def log_probs(self, params: Tree, structure: Tree, hidden: Array, *, softcap: float | None = None) -> Array:
         """Return the (..., V) normalized log-probabilities of the whole vocabulary, at least in float32."""
@@ -252,7 +280,7 @@ class OutputLayer(Hooks):
         return drawn_N.astype(jnp.int32).reshape(leading)
 
     # Shared by the public calls.
-    def _in_dtype_of(self, params: Tree) -> tuple[OutputLayer, jnp.dtype]:
+    def _in_dtype_of(self, params: Tree) -> tuple[Self, jnp.dtype]:
         """Return the layer that computes with parameters of this precision, and the dtype of losses."""
         dtype = next(iter(params.values())).dtype
         if not jnp.issubdtype(dtype, jnp.floating):
@@ -263,11 +291,9 @@ class OutputLayer(Hooks):
         return layer, wide(dtype)
 
     @lru_cache(maxsize=4)  # noqa: B019 - a layer is small and lives as long as the functions that it is static in
-    def _for_dtype(self, dtype: str) -> OutputLayer:
+    def _for_dtype(self, dtype: str) -> Self:
         """Return the same layer for parameters of another precision, in a form that computes with them."""
-        spec = replace(self.spec, dtype=dtype)
-        ids = [form.id for form in type(self).forms(spec)]
-        return type(self)(spec if spec.form in ids else replace(spec, form=""))
+        return self.of_spec(replace(self.spec, dtype=dtype))
 
     def _checked_extra(self, extra: dict[str, Array], key: Array | None) -> dict[str, Array]:
         """Return the random inputs of the loss: the checked given ones, and the others drawn."""

@@ -45,7 +45,7 @@ class SampledLayer(FullSoftmax):
 
     FEW_ROWS: ClassVar = ("weight", "bias")
 
-    def structure(self) -> Tree:
+    def placement(self) -> Tree:
         correction_V = put(self.spec.structure["correction"], wide(jnp.dtype(self.spec.storage)))
         return {"correction": correction_V}
 

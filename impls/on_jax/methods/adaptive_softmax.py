@@ -120,7 +120,7 @@ class AdaptiveSoftmax(OutputLayer):
         self._bands = Bands.of(spec.structure["order"], spec.structure["cutoffs"])
         self.head, self.tails = self._bands.head, self._bands.tails
 
-    def structure(self) -> Tree:
+    def placement(self) -> Tree:
         words = {f"words{number}": put(ids, jnp.int32) for number, ids in enumerate(self._bands.words)}
         places = {"band": put(self._bands.band, jnp.int32), "place": put(self._bands.place, jnp.int32)}
         return places | words

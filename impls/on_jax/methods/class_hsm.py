@@ -32,7 +32,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
     def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         return cluster_softmax.forms(spec.dtype, spec.dim)
 
-    def structure(self) -> Tree:
+    def placement(self) -> Tree:
         return {key: array for level in self.levels for key, array in level.structure().items()}
 
     def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
@@ -93,6 +93,9 @@ class ClassHierarchicalSoftmax(OutputLayer):
             for kind in ("weight", "bias"):
                 params |= level.from_canonical(structure, tree[f"{level.name}_{kind}"], kind)
         return params
+
+    def _in_own_layout(self, structure: Tree, name: str, by_word_VD: Array) -> Tree:
+        return self.levels[-1].from_canonical(structure, by_word_VD, "weight")
 
 
 LAYER = ClassHierarchicalSoftmax

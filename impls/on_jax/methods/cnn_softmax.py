@@ -29,7 +29,7 @@ class CnnSoftmax(OutputLayer):
     for the backward pass.
     """
 
-    def structure(self) -> Tree:
+    def placement(self) -> Tree:
         windows_UK, ids_VT = windows(self.spec.structure["characters"])
         arrays = {"windows": windows_UK, **blocks(ids_VT)._asdict()}
         return {name: put(array) for name, array in arrays.items()}

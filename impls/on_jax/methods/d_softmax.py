@@ -31,7 +31,7 @@ class DifferentiatedSoftmax(OutputLayer):
         super().__init__(spec)
         self.bands = int(spec.structure["band"].max()) + 1
 
-    def structure(self) -> Tree:
+    def placement(self) -> Tree:
         band_V = self.spec.structure["band"]
         arrays = self.spec.structure | {"word": bands.words_by_band(band_V), "place": bands.places(band_V)}
         return {name: put(array, jnp.int32) for name, array in arrays.items()}

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, Self
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
+from vocabench.impls.errors import BadInput
 from vocabench.impls.forms import Form
+from vocabench.impls.on_jax import inputs
+from vocabench.impls.on_jax.canonical import moved
 from vocabench.impls.on_jax.device import put
-from vocabench.impls.on_jax.layer import OutputLayer
+from vocabench.impls.on_jax.layer import AxisName, OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, pick, product, wide
-from vocabench.impls.on_jax.two_level import cluster_softmax, expand
+from vocabench.impls.on_jax.two_level import cluster_softmax, expand, statistics
 from vocabench.impls.on_numpy.methods import sohsm
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import clusters
-from vocabench.impls.structures.statistics import BatchWeights, statistics_dtype
+
+_OF_BATCH = "log_cluster"  # where `training_loss` gives the loss the log-probabilities of clusters that it has computed
 
 
 class SelfOrganizedHierarchicalSoftmax(OutputLayer):
@@ -30,10 +37,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     `cluster_weight` (C, D); `word_weight` (C, S, D), word vectors by cluster and slot, with zeros in empty slots; with
     the option `bias` also `cluster_bias` (C,) and `word_bias` (C, S).
 
-    Structure: `cluster` and `slot` (V,) of each word; `word` (C, S) of each slot, -1 where it is empty.
+    Structure: `cluster` and `slot` (V,) of each word; `word` (C, S) of each slot, -1 where it is empty; in a layer that
+    reorganizes also the entries of `statistics.blank`.
 
-    Call `observe` in each training step. At regular intervals, take a new structure from `reorganized`, and convert the
-    parameters and the optimizer's slots with `moved`.
+    Training calls `training_loss` for each batch, or `observe` with the batch's log-probabilities of clusters, and
+    `reorganize` now and then: it gives each word a new cluster and moves the word's vector, bias and optimizer slots.
     """
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -45,8 +53,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def forms(cls, spec: LayerSpec) -> tuple[Form, ...]:
         return cluster_softmax.forms(spec.dtype, spec.dim)
 
-    def structure(self) -> Tree:
+    def placement(self) -> Tree:
         return self._structure_of(self.spec.structure["cluster"])
+
+    def structure(self) -> Tree:
+        recorded = statistics.blank(self.spec, self.limits.clusters) if self.reorganizes else {}
+        return {**self.placement(), **recorded}
 
     def _structure_of(self, cluster_V: NDArray[np.int64]) -> Tree:
         slot_V = clusters.slots(cluster_V, self.limits.clusters)
@@ -60,16 +72,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _nll_parts(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
         """Return the (N,) negative log-likelihoods of clusters, and of targets given their cluster (equations 5, 6)."""
-        return self._parts(params, structure, hidden_ND, targets_N)[:2]
-
-    def observed_loss(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
-        cluster_nll_N, word_nll_N, log_cluster_NC = self._parts(params, structure, hidden_ND, targets_N)
-        return (cluster_nll_N + word_nll_N).mean(), log_cluster_NC
-
-    def _parts(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array, Array]:
-        """Return the results of `nll_parts`, and (N, C) log P(c | h)."""
         cluster_N, slot_N = structure["cluster"][targets_N], structure["slot"][targets_N]
-        log_cluster_NC = self.cluster_log_probs(params, hidden_ND)
+        log_cluster_NC = structure.get(_OF_BATCH)
+        if log_cluster_NC is None:
+            log_cluster_NC = self.cluster_log_probs(params, hidden_ND)
         word_nll_N = cluster_softmax.in_cluster_nll(
             self._project(params, hidden_ND, "word_projection"),
             params["word_weight"],
@@ -79,7 +85,47 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             slot_N,
             self.form,
         )
-        return -pick(log_cluster_NC, cluster_N), word_nll_N, log_cluster_NC
+        return -pick(log_cluster_NC, cluster_N), word_nll_N
+
+    def training_loss(
+        self,
+        params: Tree,
+        structure: Tree,
+        hidden: Array,
+        targets: Array,
+        *,
+        axis_name: AxisName | None = None,
+        **options: Any,
+    ) -> tuple[Array, Tree]:
+        """Return the training loss, and the structure after `observe`; padding changes no statistics."""
+        if not self.reorganizes:
+            return super().training_loss(params, structure, hidden, targets, **options)
+        layer, _ = self._in_dtype_of(params)
+        hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
+        ignored = options.get("ignore_index", -100)
+        batch = inputs.read_targets(targets, leading, self.spec.vocab, ignored)
+        hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
+        log_cluster_NC = layer.cluster_log_probs(params, hidden_ND)
+        loss = self.loss(params, {**structure, _OF_BATCH: log_cluster_NC}, hidden, targets, **options)
+        return loss, self.observe(structure, log_cluster_NC, batch.observed_N, axis_name=axis_name)
+
+    def observe(
+        self, structure: Tree, log_cluster_NC: Array, targets_N: Array, *, axis_name: AxisName | None = None
+    ) -> Tree:
+        """Return the structure with the statistics (equation 9) after one more batch.
+
+        Args:
+            structure: Structure.
+            log_cluster_NC: The result of `cluster_log_probs` for the batch's hidden vectors.
+            targets_N: The targets; those outside the vocabulary change nothing.
+            axis_name: As in `training_loss`.
+        """
+        if "statistics" not in structure:
+            raise BadInput("structure has no 'statistics': allowed: the one of init() of a layer with an interval")
+        batch = jax.lax.stop_gradient(log_cluster_NC), targets_N
+        if axis_name is not None:
+            batch = jax.lax.all_gather(batch, axis_name, tiled=True, to="invarying")
+        return statistics.updated(structure, *batch, str(self.spec.options["smoothing"]))
 
     def cluster_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
         """Return (N, C) log P(c | h)."""
@@ -163,30 +209,38 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def reorganizes(self) -> bool:
         return int(str(self.spec.options["interval"])) > 0
 
-    def blank_statistics(self) -> Array | None:
-        """Return q(w, c) of equation 9 before the first batch: (V, C) zeros."""
+    def present_spec(self, structure: Tree) -> LayerSpec:
+        cluster_V = np.asarray(structure["cluster"], np.int64)
+        return replace(self.spec, structure={**self.spec.structure, "cluster": cluster_V})
+
+    def resize(self, params: Tree, structure: Tree, counts: ArrayLike, **options: object) -> tuple[Self, Tree, Tree]:
+        """Return a layer for another vocabulary, which starts from the present clusters without statistics."""
+        return super().resize(params, structure, counts, **{"interval": self.spec.options["interval"], **options})
+
+    def reorganize(
+        self, params: Tree, structure: Tree, opt_state: Any = None, *, seed: int | None = None
+    ) -> tuple[Tree, Tree, Any]:
+        """Organize the words into new clusters by algorithm 1, from the statistics."""
         if not self.reorganizes:
-            return None
-        size = (self.spec.vocab, self.limits.clusters)
-        return jnp.zeros(size, statistics_dtype(*size))
+            return super().reorganize(params, structure, opt_state, seed=seed)
+        count = int(structure["reorganizations"]) + 1
+        after = {**structure, "reorganizations": _like(structure["reorganizations"], np.int32(count))}
+        if not np.asarray(structure["seen"]).any():
+            return params, after, opt_state
+        rng = np.random.default_rng([self.spec.seed if seed is None else seed, 3, count])
+        cluster_V = clusters.organize(np.asarray(structure["statistics"]), self.spec.counts, self.limits, rng)
+        after |= {name: _like(structure[name], array) for name, array in self._structure_of(cluster_V).items()}
 
-    def observe(self, statistics_VC: Array, log_cluster_NC: Array, weights: BatchWeights) -> Array:
-        """Return the statistics after one more batch, whose weights come from `StatisticsWeights` on the host."""
-        log2_NC = log_cluster_NC.astype(jnp.float32) / jnp.float32(np.log(2))
-        sums_NC = jax.ops.segment_sum(log2_NC, weights.segment, num_segments=len(weights.segment))
-        # Entries without a word point beyond the array: they read 0, and are dropped when written.
-        old_NC = statistics_VC.at[weights.words].get(mode="fill", fill_value=0).astype(jnp.float32)
-        new_NC = weights.keep[:, None] * old_NC + weights.share[:, None] * sums_NC
-        return statistics_VC.at[weights.words].set(new_NC.astype(statistics_VC.dtype), mode="drop")
+        def move(tree: Tree) -> Tree:
+            made = self.from_canonical(after, self.to_canonical(structure, tree))
+            return {name: _like(tree[name], value) for name, value in made.items()}
 
-    def reorganized(
-        self, structure: Tree, statistics_VC: Array, rng: np.random.Generator
-    ) -> tuple[Tree, NDArray[np.int64], NDArray[np.int64]]:
-        """Return a new structure by algorithm 1, and the cluster of each word (V,) before and after."""
-        before_V = np.asarray(structure["cluster"], dtype=np.int64)
-        scores_VC = np.asarray(statistics_VC, dtype=np.float32)
-        after_V = clusters.organize(scores_VC, self.spec.counts, self.limits, rng)
-        return self._structure_of(after_V), before_V, after_V
+        return move(params), after, moved(opt_state, params, move)
+
+
+def _like(before: Array, after: Array | np.generic) -> Array:
+    """Return an array where another one is placed."""
+    return jax.device_put(after, before.sharding if isinstance(before, jax.Array) else None)
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax

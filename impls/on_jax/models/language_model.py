@@ -20,9 +20,6 @@ from vocabench.impls.on_jax.ops import sparse_rows
 from vocabench.impls.on_jax.ops.arrays import Array, Tree
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
-from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights
-
-jax.tree_util.register_dataclass(BatchWeights)
 
 
 class JaxLanguageModel(LanguageModel):
@@ -33,13 +30,8 @@ class JaxLanguageModel(LanguageModel):
         self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
         self.output = native(spec, device)
         self._lstm = _lstm.form_for(device, spec.dtype)
-        self.reorganizations = 0
-        self.weights: StatisticsWeights | None = None
         with precision(spec.dtype), jax.default_device(device):
             self.structure = self.output.structure()
-            self.statistics = self.output.blank_statistics()
-            if self.output.reorganizes:
-                self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
         self._step = jax.jit(self._step_of, donate_argnums=(0, 1, 2, 3))
         self._make_up = jax.jit(partial(optimizers.make_up, config.optimizer), donate_argnums=(0, 1))
         self._evaluate = jax.jit(self._evaluate_of)
@@ -77,14 +69,12 @@ class JaxLanguageModel(LanguageModel):
         self,
         params: Tree,
         optimizer: optimizers.State,
-        statistics: Array | None,
         state: State,
         structure: Tree,
         inputs_BT: Array,
         targets_N: Array,
         extra: dict[str, Any],
-        weights: BatchWeights | None,
-    ) -> tuple[Tree, optimizers.State, Array | None, State, Array]:
+    ) -> tuple[Tree, optimizers.State, State, Tree, Array]:
         settings, rows, reach = self.config.optimizer, {}, Reach({}, structure, targets_N, extra)
         if settings.row_sparse:
             reach = self.output.reach(structure, targets_N, **extra)
@@ -94,39 +84,30 @@ class JaxLanguageModel(LanguageModel):
             rows, inputs_BT = _output.with_output({"embedding": words_U}, reach.rows), place_R.reshape(inputs_BT.shape)
             params, optimizer = optimizers.make_up(settings, params, optimizer, rows)
 
-        def loss_of(params: Tree) -> tuple[Array, tuple[State, Array | None]]:
+        def loss_of(params: Tree) -> tuple[Array, tuple[State, Tree]]:
             hidden_ND, new_state = self._hidden_of(params, inputs_BT, state)
-            output = output_of(params)
-            if statistics is None:
-                loss = self.output.loss_of_reach(output, reach, hidden_ND)
-                return loss, (new_state, None)
-            loss, log_cluster_NC = self.output.observed_loss(output, structure, hidden_ND, targets_N)
-            return loss, (new_state, log_cluster_NC)
+            if not self.output.reorganizes:
+                return self.output.loss_of_reach(output_of(params), reach, hidden_ND), (new_state, structure)
+            loss, observed = self.output.training_loss(output_of(params), structure, hidden_ND, targets_N)
+            return loss, (new_state, observed)
 
         tables = sparse_rows.tables(params, rows)
-        (loss, (state, log_cluster_NC)), grads = jax.value_and_grad(loss_of, has_aux=True)(tables)
-        if statistics is not None:
-            assert weights is not None
-            assert log_cluster_NC is not None
-            statistics = self.output.observe(statistics, log_cluster_NC, weights)
+        (loss, (new_state, structure)), grads = jax.value_and_grad(loss_of, has_aux=True)(tables)
         params, optimizer = optimizers.update(settings, params, grads, optimizer, rows=rows)
-        return params, optimizer, statistics, state, loss
+        return params, optimizer, new_state, structure, loss
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Array:
         with precision(self.spec.dtype), jax.default_device(self.device):
             state = self.train_state if carry and self.train_state is not None else self._zero_state(len(inputs_BT))
             targets_N = targets_BT.ravel()
-            weights = None if self.weights is None else self.weights.batch(targets_N)
-            self.params, self.optimizer, self.statistics, self.train_state, loss = self._step(
+            self.params, self.optimizer, self.train_state, self.structure, loss = self._step(
                 self.params,
                 self.optimizer,
-                self.statistics,
                 state,
                 self.structure,
                 inputs_BT.astype(np.int32),
                 targets_N.astype(np.int32),
                 extra_on(self.device, self.next_extra(inputs_BT.ravel())),
-                weights,
             )
             return loss
 
@@ -175,21 +156,19 @@ class JaxLanguageModel(LanguageModel):
         return *self.output.topk(output_of(params), structure, state[0], k), state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
-        if self.statistics is None:
+        if not self.output.reorganizes:
             return None
-        self.reorganizations += 1
-        rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
         with precision(self.spec.dtype), jax.default_device(self.device):
             self._catch_up()
-            after, before_V, after_V = self.output.reorganized(self.structure, self.statistics, rng)
-            move = partial(self._moved, before=self.structure, after=after)
-            self.params = move(self.params)
-            self.optimizer = self.optimizer._replace(slots=tuple(move(slot) for slot in self.optimizer.slots))
-            self.structure = after
-        return before_V, after_V
-
-    def _moved(self, tree: Tree, before: Tree, after: Tree) -> Tree:
-        return _output.with_output(tree, self.output.moved(output_of(tree), before, after))
+            before_V = np.asarray(self.structure["cluster"], np.int64)
+            slots = tuple(map(output_of, self.optimizer.slots))
+            output, self.structure, slots = self.output.reorganize(
+                output_of(self.params), self.structure, slots, seed=self.config.seed
+            )
+            self.params = _output.with_output(self.params, output)
+            slots = tuple(map(_output.with_output, self.optimizer.slots, slots))
+            self.optimizer = self.optimizer._replace(slots=slots)
+            return before_V, np.asarray(self.structure["cluster"], np.int64)
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)

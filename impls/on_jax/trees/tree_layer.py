@@ -181,7 +181,7 @@ class TreeSoftmax(OutputLayer):
         on_gpu = (KERNELS,) if support.known(spec.dtype, spec.dim) else ()
         return (*on_gpu, *on_cpu, *_FORMS)
 
-    def structure(self) -> Tree:
+    def placement(self) -> Tree:
         near = huffman.near_root(self.spec.structure["children"], descend.NEAR_NODES)
         whole = {name: self.spec.structure[name] for name in ("index", "sign", "children")}
         whole |= {"place": huffman.places(self.spec.structure["children"])}
