@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import jax
@@ -122,10 +123,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """
         if "statistics" not in structure:
             raise BadInput("structure has no 'statistics': allowed: the one of init() of a layer with an interval")
-        batch = jax.lax.stop_gradient(log_cluster_NC), targets_N
+        log_cluster_NC = jax.lax.stop_gradient(log_cluster_NC)
         if axis_name is not None:
-            batch = jax.lax.all_gather(batch, axis_name, tiled=True, to="invarying")
-        return statistics.updated(structure, *batch, str(self.spec.options["smoothing"]))
+            gathered = partial(jax.lax.all_gather, axis_name=axis_name, tiled=True, to="invarying")
+            log_cluster_NC, targets_N = gathered(log_cluster_NC), gathered(targets_N)
+        return statistics.updated(structure, log_cluster_NC, targets_N, str(self.spec.options["smoothing"]))
 
     def cluster_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
         """Return (N, C) log P(c | h)."""

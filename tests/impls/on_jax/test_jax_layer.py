@@ -10,6 +10,7 @@ jax = pytest.importorskip("jax")
 
 from vocabench.harness import layers, registry
 from vocabench.harness.measure.workload import batch, zipf_counts
+from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax.native import native
 
 COUNTS_V = zipf_counts(60)
@@ -134,3 +135,44 @@ def test_only_sohsm_with_an_interval_reorganizes(method):
 
 def test_sohsm_without_an_interval_does_not_reorganize():
     assert not native(spec_of("sohsm", interval=0)).reorganizes
+
+
+TIED = ["class_hsm", "full_softmax", "fused_softmax", "inplace_softmax", "nce", "sohsm"]
+
+
+@pytest.mark.parametrize("method", TIED)
+def test_a_tied_embedding_has_the_gradients_of_both_uses(method):
+    layer = native(spec_of(method))
+    params, structure = layer.init()
+    name = "weight" if "weight" in params else "word_weight"
+    embedding_VD = np.asarray(layer.to_canonical(structure, params)[name])
+    ids_N, targets_N = np.arange(5, dtype=np.int32), np.arange(20, 25, dtype=np.int32)
+    extra = {"key": jax.random.key(0)} if layer.spec.definition.extra else {}
+
+    def loss(inputs_VD, outputs_VD):
+        tied = layer.tie({key: value for key, value in params.items() if key != name}, structure, outputs_VD)
+        return layer.loss(tied, structure, jax.numpy.tanh(inputs_VD[ids_N]), targets_N, **extra)
+
+    both = jax.grad(lambda table_VD: loss(table_VD, table_VD))(embedding_VD)
+    by_input, by_output = jax.grad(loss, argnums=(0, 1))(embedding_VD, embedding_VD)
+    np.testing.assert_allclose(both, by_input + by_output, rtol=1e-5, atol=1e-7)
+    tied = layer.tie(params, structure, embedding_VD)
+    assert tied.keys() == params.keys()
+    for key, value in params.items():
+        np.testing.assert_array_equal(tied[key], value, err_msg=key)
+    expected = jax.grad(layer.loss)(params, structure, jax.numpy.tanh(embedding_VD[ids_N]), targets_N, **extra)
+    np.testing.assert_allclose(by_output, layer.to_canonical(structure, expected)[name], rtol=1e-5, atol=1e-7)
+    assert by_input[ids_N].any()
+
+
+@pytest.mark.parametrize("method", sorted({*METHODS} - {*TIED, "negative_sampling", "sampled_softmax"}))
+def test_layers_without_a_vector_for_each_word_refuse_an_embedding(method):
+    layer = native(spec_of(method))
+    with pytest.raises(BadInput, match=f"tie of {method}: allowed: methods with one vector"):
+        layer.tie(*layer.init(), np.zeros((60, DIM), np.float32))
+
+
+def test_an_embedding_of_another_size_is_refused():
+    layer = native(spec_of())
+    with pytest.raises(BadInput, match=r"embedding has shape \(61, 8\): allowed: \(60, 8\)"):
+        layer.tie(*layer.init(), np.zeros((61, DIM), np.float32))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,7 +120,8 @@ def test_clusters_are_those_of_pytorch():
     torch = pytest.importorskip("torch")
     import vocabench.torch
 
-    other, layer = vocabench.torch.layer("sohsm", counts=COUNTS, dim=DIM), layer_of()
+    other: Any = vocabench.torch.layer("sohsm", counts=COUNTS, dim=DIM)
+    layer = layer_of()
     params, structure = layer.init()
     for number in range(3):
         hidden, targets = batch_of(number)
@@ -173,9 +175,9 @@ def test_a_resized_layer_keeps_what_its_words_have_learned(method, vocab):
         np.testing.assert_array_equal(value, carried[name].astype(np.float32), err_msg=name)
     oracle = layers.from_spec("numpy", replace(made.spec, dtype="float64", form=""))
     oracle.load(carried)
-    hidden = np.asarray(batch_of(5)[0])
+    hidden = batch_of(5)[0]
     log_probs = made.log_probs(new_params, new_structure, hidden)
-    np.testing.assert_allclose(log_probs, oracle.log_probs(hidden), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(log_probs, oracle.log_probs(np.asarray(hidden)), rtol=1e-4, atol=1e-4)
     if method == "full_softmax":
         kept = min(vocab, VOCAB)
         shift = np.asarray(log_probs)[:, :kept] - np.asarray(layer.log_probs(params, structure, hidden))[:, :kept]
