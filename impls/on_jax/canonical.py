@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self
 
 import jax
@@ -14,8 +16,9 @@ from numpy.typing import ArrayLike
 
 from vocabench.impls.errors import BadInput
 from vocabench.impls.forms import Form
+from vocabench.impls.on_jax import inputs
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, precision, put, to_numpy
-from vocabench.impls.on_jax.ops.arrays import Array, Tree
+from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree
 from vocabench.impls.resizing import carried_over, resized
 from vocabench.impls.spec import LayerSpec
 
@@ -70,13 +73,31 @@ class Convertible(ABC):
         """Convert parameters, gradients or optimizer slots from the canonical layout to the layer's own."""
         return dict(tree)
 
+    @cached_property
+    def _layout(self) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+        """The shapes of the parameters in the layer's own layout, and of the structure."""
+
+        def made(canonical: Tree) -> tuple[Tree, Tree]:
+            placed = self.placement()
+            return self.from_canonical(placed, canonical), placed
+
+        shapes = {name: jax.ShapeDtypeStruct(size, jnp.float32) for name, size in self.spec.parameter_shapes().items()}
+        params, placed = jax.eval_shape(made, shapes)
+        return {name: value.shape for name, value in params.items()}, {k: value.shape for k, value in placed.items()}
+
+    def _checked(self, params: Leaves, structure: Leaves) -> tuple[Tree, Tree]:
+        """Return parameters and structure as arrays of JAX, after checking that they are of this layer."""
+        own, placed = self._layout
+        tree = inputs.check_tree("params", self.spec.method, params, own, exactly=True)
+        return tree, inputs.check_tree("structure", self.spec.method, structure, placed, exactly=False)
+
     @property
     def reorganizes(self) -> bool:
         """Whether training moves words to other clusters, as SOHSM does."""
         return False
 
     def reorganize(
-        self, params: Tree, structure: Tree, opt_state: Any = None, *, seed: int | None = None
+        self, params: Leaves, structure: Leaves, opt_state: Any = None, *, seed: int | None = None
     ) -> tuple[Tree, Tree, Any]:
         """Move words to new clusters. The clusters are found on the host, outside of traced functions.
 
@@ -95,11 +116,13 @@ class Convertible(ABC):
         """
         raise BadInput(f"reorganize of {self.spec.method}: allowed: layers of sohsm with an interval")
 
-    def present_spec(self, structure: Tree) -> LayerSpec:
+    def present_spec(self, structure: Leaves) -> LayerSpec:
         """Return the specification with the present structure, which training may have changed."""
         return self.spec
 
-    def resize(self, params: Tree, structure: Tree, counts: ArrayLike, **options: object) -> tuple[Self, Tree, Tree]:
+    def resize(
+        self, params: Leaves, structure: Leaves, counts: ArrayLike, **options: object
+    ) -> tuple[Self, Tree, Tree]:
         """Return a layer for another vocabulary, with what the parameters have learned, on the same device.
 
         Args:
@@ -115,18 +138,19 @@ class Convertible(ABC):
         Raises:
             BadInput: As `resizing.resized`.
         """
-        before, like = self.present_spec(structure), next(iter(params.values()))
+        tree, arrays = self._checked(params, structure)
+        before, like = self.present_spec(arrays), next(iter(tree.values()))
         spec = resized(before, counts, **options)
         made = self.of_spec(spec)
-        device = next(iter(like.devices())) if isinstance(like, jax.Array) and len(like.devices()) == 1 else None
+        device = next(iter(like.devices())) if len(like.devices()) == 1 else None
         with precision(spec.dtype), nullcontext() if device is None else jax.default_device(device):
-            canonical = {name: to_numpy(value) for name, value in self.to_canonical(structure, params).items()}
+            canonical = {name: to_numpy(value) for name, value in self.to_canonical(arrays, tree).items()}
             carried = carried_over(before, spec, canonical)
             placed = jax.device_put(made.structure(), device)
-            tree = {name: put(value, like.dtype, device) for name, value in carried.items()}
-            return made, made.from_canonical(placed, tree), placed
+            made_params = {name: put(value, like.dtype, device) for name, value in carried.items()}
+            return made, made.from_canonical(placed, made_params), placed
 
-    def tie(self, params: Tree, structure: Tree, embedding_VD: Array) -> Tree:
+    def tie(self, params: Leaves, structure: Leaves, embedding_VD: Given) -> Tree:
         """Return parameters with an embedding as the vectors of the words (Press and Wolf 2017).
 
         The result is differentiable. A model that trains the embedding calls `tie` in each step, so that the gradients
@@ -147,12 +171,13 @@ class Convertible(ABC):
         name = next((name for name in ("weight", "word_weight") if shapes.get(name) == shape), None)
         if name is None:
             raise BadInput(f"tie of {self.spec.method}: allowed: methods with one vector of width D for each word")
-        embedding_VD = jnp.asarray(embedding_VD)
-        if embedding_VD.shape != shape:
-            raise BadInput(f"embedding has shape {embedding_VD.shape}: allowed: {shape}")
-        dtypes = [value.dtype for value in params.values()]
-        vectors_VD = embedding_VD.astype(dtypes[0]) if dtypes else embedding_VD
-        return {**params, **self._in_own_layout(structure, name, vectors_VD)}
+        vectors_VD = jnp.asarray(embedding_VD)
+        if vectors_VD.shape != shape:
+            raise BadInput(f"embedding has shape {vectors_VD.shape}: allowed: {shape}")
+        arrays = inputs.check_tree("structure", self.spec.method, structure, self._layout[1], exactly=False)
+        others = {name: jnp.asarray(value) for name, value in params.items()}
+        dtype = next((value.dtype for value in others.values()), vectors_VD.dtype)
+        return {**others, **self._in_own_layout(arrays, name, vectors_VD.astype(dtype))}
 
     def _in_own_layout(self, structure: Tree, name: str, by_word_VD: Array) -> Tree:
         """Return what one canonical parameter is in the layer's own layout."""
@@ -164,7 +189,7 @@ class Convertible(ABC):
         return type(self)(spec if spec.form in ids else replace(spec, form=""))
 
 
-def moved(opt_state: Any, params: Tree, move: Any) -> Any:
+def moved(opt_state: Any, params: Tree, move: Callable[[Tree], Tree]) -> Any:
     """Return a pytree in which `move` is applied to the dictionaries that have the names and shapes of `params`."""
     shapes = {name: np.shape(value) for name, value in params.items()}
 

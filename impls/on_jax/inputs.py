@@ -6,6 +6,7 @@ outside the vocabulary is NaN.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jax import core
 from vocabench.impls import calls
 from vocabench.impls import targets as values
 from vocabench.impls.errors import BadInput
-from vocabench.impls.on_jax.ops.arrays import Array, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
 
 
 class Targets(NamedTuple):
@@ -48,6 +49,37 @@ def array_of(name: str, value: Any) -> Array:
     if not isinstance(value, jax.Array | np.ndarray):
         raise BadInput(f"{name} is a {type(value).__name__}: allowed: an array of JAX or NumPy")
     return jnp.asarray(value)
+
+
+def check_tree(kind: str, method: str, tree: Any, shapes: Mapping[str, tuple[int, ...]], *, exactly: bool) -> Tree:
+    """Return a dictionary of arrays, after checking its names and shapes.
+
+    Args:
+        kind: "params" or "structure".
+        method: The method, for the message.
+        tree: What the caller gave.
+        shapes: The shapes of a layer's arrays.
+        exactly: Whether there may be no further names.
+
+    Raises:
+        BadInput: It is no dictionary of arrays, or belongs to another layer.
+    """
+    if not isinstance(tree, Mapping):
+        raise BadInput(f"{kind} of {method} is a {type(tree).__name__}: allowed: a dictionary as of init()")
+    missing = [name for name in shapes if name not in tree]
+    extra = [name for name in tree if name not in shapes] if exactly else []
+    if missing or extra:
+        raise BadInput(
+            f"{kind} of {method}: missing {missing or 'none'}, unexpected {extra or 'none'}: "
+            f"allowed: {'exactly ' if exactly else ''}{list(shapes)}"
+        )
+    for name, shape in shapes.items():
+        if np.shape(tree[name]) != shape:
+            raise BadInput(f"{kind} of {method}: {name} has shape {np.shape(tree[name])}: allowed: {shape}")
+    return {
+        name: jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
+        for name, value in tree.items()
+    }
 
 
 def is_floating(array: Array) -> bool:

@@ -26,7 +26,7 @@ from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax import inputs, objectives, sampling
 from vocabench.impls.on_jax.hooks import Hooks
 from vocabench.impls.on_jax.inputs import Targets
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree, wide
 
 Reduction = Literal["mean", "sum", "none"]
 AxisName = Hashable  # or a tuple of several
@@ -38,19 +38,19 @@ class OutputLayer(Hooks):
     # Public calls.
     def loss(
         self,
-        params: Tree,
-        structure: Tree,
-        hidden: Array,
-        targets: Array,
+        params: Leaves,
+        structure: Leaves,
+        hidden: Given,
+        targets: Given,
         *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
-        token_weight: Array | None = None,
+        token_weight: Given | None = None,
         z_loss: float = 0.0,
         softcap: float | None = None,
         key: Array | None = None,
-        **extra: Array,
+        **extra: Given,
     ) -> Array:
         """Compute the training loss: the negative log-likelihood in nats, or another loss of the method.
 
@@ -79,7 +79,7 @@ class OutputLayer(Hooks):
             BadInput: An argument has the wrong shape, dtype or value, or the method does not define it.
             TypeError: `extra` has a name that the loss does not take.
         """
-        layer, kind = self._in_dtype_of(params)
+        layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         calls.check_reduction(reduction)
         if not inputs.is_traced_integer(ignore_index):
@@ -87,14 +87,14 @@ class OutputLayer(Hooks):
         batch = inputs.read_targets(targets, leading, self.spec.vocab, ignore_index)
         objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
         weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
-        extra = self._checked_extra(extra, key)
+        drawn = self._checked_extra(extra, key)
         if not len(hidden_ND):
             return jnp.zeros(leading if reduction == "none" else (), kind)
         hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
         rest = layer, params, structure, hidden_ND, batch
         if objective is PLAIN and weight_N is None and reduction != "none":
-            return _plain_total(*rest, mean=reduction == "mean", **extra).astype(kind)
-        losses_N = layer._objective_losses(params, structure, hidden_ND, batch.words_N, objective, **extra)
+            return _plain_total(*rest, mean=reduction == "mean", **drawn).astype(kind)
+        losses_N = layer._objective_losses(params, structure, hidden_ND, batch.words_N, objective, **drawn)
         losses_N = _masked(losses_N, batch).astype(kind)
         if weight_N is None:
             share_N = jnp.ones(len(losses_N), kind) if batch.real_N is None else batch.real_N.astype(kind)
@@ -111,10 +111,10 @@ class OutputLayer(Hooks):
 
     def training_loss(
         self,
-        params: Tree,
-        structure: Tree,
-        hidden: Array,
-        targets: Array,
+        params: Leaves,
+        structure: Leaves,
+        hidden: Given,
+        targets: Given,
         *,
         axis_name: AxisName | None = None,
         **options: Any,
@@ -133,11 +133,12 @@ class OutputLayer(Hooks):
                 statistics are then those of the whole batch. Not needed where arrays are sharded under `jax.jit`.
             **options: Keywords of `loss`.
         """
+        params, structure = self._checked(params, structure)
         return self.loss(params, structure, hidden, targets, **options), structure
 
-    def log_probs(self, params: Tree, structure: Tree, hidden: Array, *, softcap: float | None = None) -> Array:
+    def log_probs(self, params: Leaves, structure: Leaves, hidden: Given, *, softcap: float | None = None) -> Array:
         """Return the (..., V) normalized log-probabilities of the whole vocabulary, at least in float32."""
-        layer, kind = self._in_dtype_of(params)
+        layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         softcap = calls.check_softcap(self.spec.definition, softcap)
         if not len(hidden_ND):
@@ -146,10 +147,10 @@ class OutputLayer(Hooks):
         return log_probs_NV.astype(kind).reshape(*leading, self.spec.vocab)
 
     def target_log_probs(
-        self, params: Tree, structure: Tree, hidden: Array, targets: Array, *, softcap: float | None = None
+        self, params: Leaves, structure: Leaves, hidden: Given, targets: Given, *, softcap: float | None = None
     ) -> Array:
         """Return the (...) exact log-probabilities of the targets, which are words and not padding."""
-        layer, kind = self._in_dtype_of(params)
+        layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
         objective = Objective(softcap=calls.check_softcap(self.spec.definition, softcap))
@@ -159,9 +160,9 @@ class OutputLayer(Hooks):
         nll_N = layer._nll(*arguments) if objective.softcap is None else layer._objective_losses(*arguments, objective)
         return -_masked(nll_N, batch).astype(kind).reshape(leading)
 
-    def nll_parts(self, params: Tree, structure: Tree, hidden: Array, targets: Array) -> tuple[Array, ...]:
+    def nll_parts(self, params: Leaves, structure: Leaves, hidden: Given, targets: Given) -> tuple[Array, ...]:
         """Return (...) summands of the negative log-likelihood, which are reported on their own, the highest first."""
-        layer, kind = self._in_dtype_of(params)
+        layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
         if not len(hidden_ND):
@@ -169,9 +170,9 @@ class OutputLayer(Hooks):
         parts = layer._nll_parts(params, structure, hidden_ND, batch.words_N)
         return tuple(_masked(part_N, batch).astype(kind).reshape(leading) for part_N in parts)
 
-    def entropy(self, params: Tree, structure: Tree, hidden: Array, *, softcap: float | None = None) -> Array:
+    def entropy(self, params: Leaves, structure: Leaves, hidden: Given, *, softcap: float | None = None) -> Array:
         """Return the (...) entropies of the distributions in nats; differentiable, without an (N, V) array."""
-        layer, kind = self._in_dtype_of(params)
+        layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         softcap = calls.check_softcap(self.spec.definition, softcap)
         if not len(hidden_ND):
@@ -183,10 +184,10 @@ class OutputLayer(Hooks):
         return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND).astype(kind).reshape(leading)
 
     def topk(
-        self, params: Tree, structure: Tree, hidden: Array, k: int, *, softcap: float | None = None
+        self, params: Leaves, structure: Leaves, hidden: Given, k: int, *, softcap: float | None = None
     ) -> tuple[Array, Array]:
         """Return the values and ids (..., K) of the k likeliest words: exact, best first, ties by lower id."""
-        layer, kind = self._in_dtype_of(params)
+        layer, params, structure, kind = self._opened(params, structure)
         softcap = calls.check_softcap(self.spec.definition, softcap)
         values, ids, _ = self.search(params, structure, hidden, k)
         if softcap is None or not ids.size:
@@ -200,9 +201,9 @@ class OutputLayer(Hooks):
         values_NK = objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, ids.reshape(-1, k))
         return values_NK.astype(kind).reshape(ids.shape), ids
 
-    def search(self, params: Tree, structure: Tree, hidden: Array, k: int) -> tuple[Array, Array, Array]:
+    def search(self, params: Leaves, structure: Leaves, hidden: Given, k: int) -> tuple[Array, Array, Array]:
         """Return `topk` and (...) the share of clusters or nodes that were expanded; 1 in a layer without bounds."""
-        layer, kind = self._in_dtype_of(params)
+        layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         k = calls.check_count("k", k, self.spec.vocab)
         if not len(hidden_ND):
@@ -211,12 +212,12 @@ class OutputLayer(Hooks):
         shape = (*leading, k)
         return values_NK.astype(kind).reshape(shape), ids_NK.reshape(shape), share_N.reshape(leading)
 
-    def beam(self, params: Tree, structure: Tree, hidden: Array, k: int, width: int) -> tuple[Array, Array]:
+    def beam(self, params: Leaves, structure: Leaves, hidden: Given, k: int, width: int) -> tuple[Array, Array]:
         """Return the values and ids (..., K) of k likely words of the `width` likeliest clusters or prefixes.
 
         The result is not exact in a layer of several levels. The width is from k to V.
         """
-        layer, kind = self._in_dtype_of(params)
+        layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         k = calls.check_count("k", k, self.spec.vocab)
         width = calls.check_count("width", width, self.spec.vocab, lowest=k)
@@ -227,10 +228,10 @@ class OutputLayer(Hooks):
 
     def sample(
         self,
-        params: Tree,
-        structure: Tree,
-        hidden: Array,
-        uniforms: Array | None = None,
+        params: Leaves,
+        structure: Leaves,
+        hidden: Given,
+        uniforms: Given | None = None,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -254,7 +255,7 @@ class OutputLayer(Hooks):
             key: A key of `jax.random`, needed where `uniforms` is left out.
             softcap: As in `loss`.
         """
-        layer, kind = self._in_dtype_of(params)
+        layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         options = calls.check_sampling(temperature, top_k, top_p, self.spec.vocab)
         softcap = calls.check_softcap(self.spec.definition, softcap)
@@ -280,22 +281,23 @@ class OutputLayer(Hooks):
         return drawn_N.astype(jnp.int32).reshape(leading)
 
     # Shared by the public calls.
-    def _in_dtype_of(self, params: Tree) -> tuple[Self, jnp.dtype]:
-        """Return the layer that computes with parameters of this precision, and the dtype of losses."""
-        dtype = next(iter(params.values())).dtype
+    def _opened(self, params: Leaves, structure: Leaves) -> tuple[Self, Tree, Tree, jnp.dtype]:
+        """Return the layer for parameters of this precision, the checked trees, and the dtype of losses."""
+        tree, arrays = self._checked(params, structure)
+        dtype = next(iter(tree.values())).dtype
         if not jnp.issubdtype(dtype, jnp.floating):
             raise BadInput(f"params have dtype {dtype}: allowed: a floating dtype")
         # float16 takes the forms of bfloat16, which are written for any dtype.
         name = {"float16": "bfloat16"}.get(dtype.name, dtype.name)
         layer = self if name == self.spec.storage else self._for_dtype(name)
-        return layer, wide(dtype)
+        return layer, tree, arrays, wide(dtype)
 
     @lru_cache(maxsize=4)  # noqa: B019 - a layer is small and lives as long as the functions that it is static in
     def _for_dtype(self, dtype: str) -> Self:
         """Return the same layer for parameters of another precision, in a form that computes with them."""
         return self.of_spec(replace(self.spec, dtype=dtype))
 
-    def _checked_extra(self, extra: dict[str, Array], key: Array | None) -> dict[str, Array]:
+    def _checked_extra(self, extra: dict[str, Given], key: Array | None) -> dict[str, Array]:
         """Return the random inputs of the loss: the checked given ones, and the others drawn."""
         definition = self.spec.definition
         calls.check_extra(definition, extra)

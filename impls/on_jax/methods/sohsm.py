@@ -20,7 +20,7 @@ from vocabench.impls.on_jax.canonical import moved
 from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.layer import AxisName, OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, pick, product, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree, pick, product, wide
 from vocabench.impls.on_jax.two_level import cluster_softmax, expand, statistics
 from vocabench.impls.on_numpy.methods import sohsm
 from vocabench.impls.spec import LayerSpec
@@ -90,10 +90,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def training_loss(
         self,
-        params: Tree,
-        structure: Tree,
-        hidden: Array,
-        targets: Array,
+        params: Leaves,
+        structure: Leaves,
+        hidden: Given,
+        targets: Given,
         *,
         axis_name: AxisName | None = None,
         **options: Any,
@@ -101,14 +101,14 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """Return the training loss, and the structure after `observe`; padding changes no statistics."""
         if not self.reorganizes:
             return super().training_loss(params, structure, hidden, targets, **options)
-        layer, _ = self._in_dtype_of(params)
+        layer, tree, arrays, _ = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         ignored = options.get("ignore_index", -100)
         batch = inputs.read_targets(targets, leading, self.spec.vocab, ignored)
         hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
-        log_cluster_NC = layer.cluster_log_probs(params, hidden_ND)
-        loss = self.loss(params, {**structure, _OF_BATCH: log_cluster_NC}, hidden, targets, **options)
-        return loss, self.observe(structure, log_cluster_NC, batch.observed_N, axis_name=axis_name)
+        log_cluster_NC = layer.cluster_log_probs(tree, hidden_ND)
+        loss = self.loss(tree, {**arrays, _OF_BATCH: log_cluster_NC}, hidden, targets, **options)
+        return loss, self.observe(arrays, log_cluster_NC, batch.observed_N, axis_name=axis_name)
 
     def observe(
         self, structure: Tree, log_cluster_NC: Array, targets_N: Array, *, axis_name: AxisName | None = None
@@ -211,20 +211,23 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def reorganizes(self) -> bool:
         return int(str(self.spec.options["interval"])) > 0
 
-    def present_spec(self, structure: Tree) -> LayerSpec:
+    def present_spec(self, structure: Leaves) -> LayerSpec:
         cluster_V = np.asarray(structure["cluster"], np.int64)
         return replace(self.spec, structure={**self.spec.structure, "cluster": cluster_V})
 
-    def resize(self, params: Tree, structure: Tree, counts: ArrayLike, **options: object) -> tuple[Self, Tree, Tree]:
+    def resize(
+        self, params: Leaves, structure: Leaves, counts: ArrayLike, **options: object
+    ) -> tuple[Self, Tree, Tree]:
         """Return a layer for another vocabulary, which starts from the present clusters without statistics."""
         return super().resize(params, structure, counts, **{"interval": self.spec.options["interval"], **options})
 
     def reorganize(
-        self, params: Tree, structure: Tree, opt_state: Any = None, *, seed: int | None = None
+        self, params: Leaves, structure: Leaves, opt_state: Any = None, *, seed: int | None = None
     ) -> tuple[Tree, Tree, Any]:
         """Organize the words into new clusters by algorithm 1, from the statistics."""
         if not self.reorganizes:
             return super().reorganize(params, structure, opt_state, seed=seed)
+        params, structure = self._checked(params, structure)
         count = int(structure["reorganizations"]) + 1
         after = {**structure, "reorganizations": _like(structure["reorganizations"], np.int32(count))}
         if not np.asarray(structure["seen"]).any():

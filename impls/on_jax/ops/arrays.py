@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 Tree = dict[str, Array]
+# What public calls take: arrays of JAX or NumPy.
+Given = jax.Array | np.ndarray
+Leaves = Mapping[str, Given]
 
 
 def wide(dtype: jnp.dtype) -> jnp.dtype:

@@ -128,7 +128,7 @@ class Level:
 
     def from_canonical(self, structure: Tree, by_member: Array, kind: str) -> Tree:
         """Return weights or biases by shelf, or their gradients or optimizer slots, from those by member."""
-        slabs: Tree = {}
+        slabs, by_member = {}, jnp.asarray(by_member)
         for number in range(len(self.shelves)):
             member_GS = structure[f"{self.name}_member{number}"]
             place_GS = jnp.where(member_GS < 0, len(by_member), member_GS)

@@ -1,7 +1,8 @@
 """JAX layers as values: initial parameters, equality and hashes, and which of them reorganize."""
 
-import dataclasses
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def test_another_seed_gives_other_parameters_and_the_same_structure(method):
     layer = native(spec_of(method, seed=3))
     params, structure = layer.init(seed=4)
     canonical = layer.to_canonical(structure, params)
-    for name, value in dataclasses.replace(layer.spec, seed=4).initial_parameters().items():
+    for name, value in replace(layer.spec, seed=4).initial_parameters().items():
         np.testing.assert_array_equal(canonical[name], value.astype(np.float32), err_msg=name)
     for name, array in layer.structure().items():
         np.testing.assert_array_equal(structure[name], array, err_msg=name)
@@ -97,7 +98,7 @@ def test_layers_of_different_specifications_differ():
 def test_layers_of_different_forms_differ():
     spec = spec_of("sohsm")
     forms = native(spec).forms(spec)
-    assert len({native(dataclasses.replace(spec, form=form.id)) for form in forms}) == len(forms) > 1
+    assert len({native(replace(spec, form=form.id)) for form in forms}) == len(forms) > 1
 
 
 def test_a_layer_is_a_static_argument_of_a_compiled_function():
@@ -142,7 +143,7 @@ TIED = ["class_hsm", "full_softmax", "fused_softmax", "inplace_softmax", "nce", 
 
 @pytest.mark.parametrize("method", TIED)
 def test_a_tied_embedding_has_the_gradients_of_both_uses(method):
-    layer = native(spec_of(method))
+    layer: Any = native(spec_of(method))
     params, structure = layer.init()
     name = "weight" if "weight" in params else "word_weight"
     embedding_VD = np.asarray(layer.to_canonical(structure, params)[name])
