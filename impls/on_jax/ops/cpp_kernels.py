@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
 import jaxlib
 import numpy as np
+from jax import core
 
 from vocabench.impls import cpp, cpus
 from vocabench.impls.cpp import Paths
+from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax.ops.arrays import Array, product
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 
@@ -28,6 +31,7 @@ _TARGETS = (
     *(_SCORES, _CLUSTER_LOSSES, _BY_WORDS, _LIKELIEST, _OF_HIDDEN, _FUSED),
     *(_PATH_LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT, _BY_WEIGHT),
 )
+_DECODING = (_LIKELIEST, _OF_HIDDEN, _LEAVES, _BEAM, _SCORES)
 
 
 def known(dtype: str) -> bool:
@@ -254,7 +258,24 @@ def threads() -> int:
 
 def _call(target: str, out):  # type: ignore[no-untyped-def]
     call = partial(jax.ffi.ffi_call(target, out, vmap_method="sequential"), threads=np.int32(threads()))
-    return lambda *arrays, **attributes: call(*map(_narrow, arrays), **attributes)
+
+    def without_derivative(*arrays: Array, **attributes: np.generic):  # type: ignore[no-untyped-def]
+        compute = lambda *arrays: call(*map(_narrow, arrays), **attributes)  # noqa: E731
+        if not any(isinstance(array, core.Tracer) for array in arrays):
+            return compute(*arrays)
+        kernel = jax.custom_jvp(compute)
+        kernel.defjvp(partial(_refuse_derivative, target))
+        return kernel(*arrays)
+
+    return without_derivative
+
+
+def _refuse_derivative(target: str, primals: object, tangents: object) -> NoReturn:
+    what = "derivatives of decoding" if target in _DECODING else "second derivatives of losses"
+    raise BadInput(
+        f"form 'cpp' has no {what}: allowed: a layer in another form, which its spec asks for: "
+        "dataclasses.replace(layer.spec, form=...)"
+    )
 
 
 def _narrow(array: Array) -> Array:

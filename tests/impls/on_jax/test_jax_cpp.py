@@ -9,11 +9,13 @@ from vocabench.harness import layers
 from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls import cpus
 from vocabench.impls.cpp import CPP
+from vocabench.impls.errors import BadInput
 
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
+from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.two_level import cluster_softmax
 
@@ -90,3 +92,19 @@ def test_kernels_use_as_many_threads_as_xla(monkeypatch):
     assert cpp_kernels.threads() == 3
     monkeypatch.setenv("NPROC", "5")
     assert cpp_kernels.threads() == 5
+
+
+@pytest.mark.parametrize("method", ["sohsm", "class_hsm", "huffman"])
+def test_derivatives_that_kernels_lack_are_refused(method):
+    layer = native(layers.spec(method, counts=zipf_counts(60), dim=8))
+    assert layer.form == CPP
+    trees, hidden = layer.init(), jnp.ones((3, 8))
+
+    def gradient(hidden):
+        return jax.grad(layer.loss, argnums=2)(*trees, hidden, jnp.arange(3)).sum()
+
+    for differentiated in (jax.grad(gradient), jax.jit(jax.grad(gradient))):
+        with pytest.raises(BadInput, match=r"form 'cpp' has no second derivatives of losses: allowed: .* another form"):
+            differentiated(hidden)
+    with pytest.raises(BadInput, match="form 'cpp' has no derivatives of decoding"):
+        jax.grad(lambda hidden: layer.topk(*trees, hidden, 2)[0].sum())(hidden)
