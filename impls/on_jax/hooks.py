@@ -15,7 +15,7 @@ from vocabench.impls.calls import Objective
 from vocabench.impls.forms import Form, on_device
 from vocabench.impls.on_jax import objectives
 from vocabench.impls.on_jax.canonical import Convertible
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, log_softmax, pick
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, is_known, log_softmax, pick
 from vocabench.impls.spec import LayerSpec
 
 
@@ -95,7 +95,16 @@ class Hooks(Convertible):
 
     def _losses(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array, **extra: Array) -> Array:
         """Return the (N,) losses that training minimizes."""
-        return self._nll(params, structure, hidden_ND, targets_N)
+        return self._nll_of_any(params, structure, hidden_ND, targets_N)
+
+    def _nll_of_any(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        """Return what `_nll` does, for a symbolic number of tokens too, as in `jax.export`.
+
+        Tokens that have no number cannot be cut into blocks, and all words are scored for each.
+        """
+        if is_known(hidden_ND):
+            return self._nll(params, structure, hidden_ND, targets_N)
+        return -pick(self._log_probs(params, structure, hidden_ND), targets_N)
 
     def _nll_parts(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, ...]:
         """Return (N,) summands of `_nll`: one for each level that is reported on its own, the highest first."""
@@ -111,7 +120,7 @@ class Hooks(Convertible):
 
     def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         values_NK, ids_NK = jax.lax.top_k(self._log_probs(params, structure, hidden_ND), k)  # ties by lower id
-        return values_NK, ids_NK, jnp.ones(len(hidden_ND), jnp.float32)
+        return values_NK, ids_NK, jnp.ones(hidden_ND.shape[0], jnp.float32)
 
     def _beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         return self._search(params, structure, hidden_ND, k)[:2]
@@ -171,7 +180,7 @@ class Hooks(Convertible):
 
     def loss_of_reach(self, params: Tree, reach: Reach, hidden_ND: Array) -> Array:
         """Return the mean loss of a batch as `reach` describes it; its targets are rows and need not be words."""
-        tokens = len(reach.targets_N)
+        tokens = reach.targets_N.shape[0]
         real_N = jnp.ones(tokens, bool)
         return self._reduced(params, reach.structure, hidden_ND, reach.targets_N, real_N, tokens, **reach.extra)
 

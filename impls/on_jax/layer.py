@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, Self
 
 import jax
@@ -26,7 +26,7 @@ from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax import inputs, objectives, sampling
 from vocabench.impls.on_jax.hooks import Hooks
 from vocabench.impls.on_jax.inputs import Targets
-from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree, aligned, is_known, wide
 
 Reduction = Literal["mean", "sum", "none"]
 AxisName = Hashable  # or a tuple of several
@@ -88,16 +88,18 @@ class OutputLayer(Hooks):
         objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
         weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
         drawn = self._checked_extra(extra, key)
-        if not len(hidden_ND):
+        if hidden_ND.shape[0] == 0:
             return jnp.zeros(leading if reduction == "none" else (), kind)
         hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
+        given = params, structure, hidden_ND, batch, weight_N, drawn
+        params, structure, hidden_ND, batch, weight_N, drawn = aligned(given)
         rest = layer, params, structure, hidden_ND, batch
         if objective is PLAIN and weight_N is None and reduction != "none":
             return _plain_total(*rest, mean=reduction == "mean", **drawn).astype(kind)
         losses_N = layer._objective_losses(params, structure, hidden_ND, batch.words_N, objective, **drawn)
         losses_N = _masked(losses_N, batch).astype(kind)
         if weight_N is None:
-            share_N = jnp.ones(len(losses_N), kind) if batch.real_N is None else batch.real_N.astype(kind)
+            share_N = jnp.ones(losses_N.shape[0], kind) if batch.real_N is None else batch.real_N.astype(kind)
             weighted_N = losses_N
         else:
             share_N = weight_N.astype(kind) if batch.real_N is None else jnp.where(batch.real_N, weight_N, 0)
@@ -141,7 +143,7 @@ class OutputLayer(Hooks):
         layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         softcap = calls.check_softcap(self.spec.definition, softcap)
-        if not len(hidden_ND):
+        if hidden_ND.shape[0] == 0:
             return jnp.zeros((*leading, self.spec.vocab), kind)
         log_probs_NV = layer._capped_log_probs(params, structure, hidden_ND, softcap)
         return log_probs_NV.astype(kind).reshape(*leading, self.spec.vocab)
@@ -154,10 +156,14 @@ class OutputLayer(Hooks):
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
         objective = Objective(softcap=calls.check_softcap(self.spec.definition, softcap))
-        if not len(hidden_ND):
+        if hidden_ND.shape[0] == 0:
             return jnp.zeros(leading, kind)
         arguments = params, structure, hidden_ND, batch.words_N
-        nll_N = layer._nll(*arguments) if objective.softcap is None else layer._objective_losses(*arguments, objective)
+        nll_N = (
+            layer._nll_of_any(*arguments)
+            if objective.softcap is None
+            else layer._objective_losses(*arguments, objective)
+        )
         return -_masked(nll_N, batch).astype(kind).reshape(leading)
 
     def nll_parts(self, params: Leaves, structure: Leaves, hidden: Given, targets: Given) -> tuple[Array, ...]:
@@ -165,7 +171,7 @@ class OutputLayer(Hooks):
         layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
-        if not len(hidden_ND):
+        if hidden_ND.shape[0] == 0:
             return (jnp.zeros(leading, kind),)
         parts = layer._nll_parts(params, structure, hidden_ND, batch.words_N)
         return tuple(_masked(part_N, batch).astype(kind).reshape(leading) for part_N in parts)
@@ -175,7 +181,7 @@ class OutputLayer(Hooks):
         layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         softcap = calls.check_softcap(self.spec.definition, softcap)
-        if not len(hidden_ND):
+        if hidden_ND.shape[0] == 0:
             return jnp.zeros(leading, kind)
 
         def of_block(hidden_BD: Array) -> Array:
@@ -206,9 +212,10 @@ class OutputLayer(Hooks):
         layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         k = calls.check_count("k", k, self.spec.vocab)
-        if not len(hidden_ND):
+        if hidden_ND.shape[0] == 0:
             return *_nothing_found(leading, k, kind), jnp.zeros(leading, jnp.float32)
-        values_NK, ids_NK, share_N = layer._search(params, structure, hidden_ND, k)
+        found = layer._search if is_known(hidden_ND) else partial(Hooks._search, layer)  # which scores all words
+        values_NK, ids_NK, share_N = found(params, structure, hidden_ND, k)
         shape = (*leading, k)
         return values_NK.astype(kind).reshape(shape), ids_NK.reshape(shape), share_N.reshape(leading)
 
@@ -221,7 +228,7 @@ class OutputLayer(Hooks):
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         k = calls.check_count("k", k, self.spec.vocab)
         width = calls.check_count("width", width, self.spec.vocab, lowest=k)
-        if not len(hidden_ND):
+        if hidden_ND.shape[0] == 0:
             return _nothing_found(leading, k, kind)
         values_NK, ids_NK = layer._beam(params, structure, hidden_ND, k, width)
         return values_NK.astype(kind).reshape(*leading, k), ids_NK.reshape(*leading, k)
@@ -262,10 +269,10 @@ class OutputLayer(Hooks):
         if uniforms is not None:
             uniforms_NU = inputs.check_uniforms(uniforms, leading, self.spec.draws)
         elif key is not None:
-            uniforms_NU = jax.random.uniform(key, (len(hidden_ND), self.spec.draws), kind)
+            uniforms_NU = jax.random.uniform(key, (hidden_ND.shape[0], self.spec.draws), kind)
         else:
             raise BadInput("uniforms=None and key=None: allowed: one of the two")
-        if not len(hidden_ND):
+        if hidden_ND.shape[0] == 0:
             return jnp.zeros(leading, jnp.int32)
         if options is ALL_WORDS and softcap is None:
             return layer._sample(params, structure, hidden_ND, uniforms_NU).reshape(leading)
@@ -333,7 +340,7 @@ def _plain_total(
     **extra: Array,
 ) -> Array:
     """Return the sum or mean of the negative log-likelihoods, by the shortest way that the layer has."""
-    real_N = jnp.ones(len(hidden_ND), bool) if batch.real_N is None else batch.real_N
+    real_N = jnp.ones(hidden_ND.shape[0], bool) if batch.real_N is None else batch.real_N
     count = jnp.maximum(real_N.sum(), 1) if mean else 1
     total = layer._reduced(params, structure, hidden_ND, batch.words_N, real_N, count, **extra)
     return total if batch.outside_N is None else jnp.where(batch.outside_N.any(), jnp.nan, total)

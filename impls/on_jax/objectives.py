@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 
 from vocabench.impls.calls import Objective
-from vocabench.impls.on_jax.ops.arrays import Array, pick
+from vocabench.impls.on_jax.ops.arrays import Array, is_known, pick
 
 _AT_ONCE = 2**24  # log-probabilities that are computed at a time
 
 
 def in_blocks(compute: Callable[..., Array], vocab: int, *by_token: Array) -> Array:
     """Return `compute` of all tokens, from blocks of tokens whose (B, V) arrays are not kept for the backward pass."""
-    tokens, width = len(by_token[0]), max(1, _AT_ONCE // vocab)
-    if not isinstance(tokens, int) or tokens <= width:  # a symbolic number of tokens has one block
+    tokens, width = by_token[0].shape[0], max(1, _AT_ONCE // vocab)
+    if not is_known(by_token[0]) or tokens <= width:
         return compute(*by_token)
     count = -(-tokens // width)
 

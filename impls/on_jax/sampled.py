@@ -63,7 +63,7 @@ class SampledLayer(FullSoftmax):
         sampled_ids: Array,
         correction: Array | None = None,
     ) -> Array:
-        ids_R, tokens = jnp.concatenate([targets_N, sampled_ids]), len(targets_N)
+        ids_R, tokens = jnp.concatenate([targets_N, sampled_ids]), targets_N.shape[0]
         rows_RD, kind = _rows(params["weight"], ids_R), params["weight"].dtype
         correction_V = structure["correction"] if correction is None else correction
         correction_R = correction_V[ids_R].astype(wide(kind))
@@ -79,8 +79,8 @@ class SampledLayer(FullSoftmax):
         self, structure: Tree, targets_N: Array, *, sampled_ids: Array, correction: Array | None = None
     ) -> Reach:
         correction_V = structure["correction"] if correction is None else correction
-        ids_R, tokens, vocab = jnp.concatenate([targets_N, sampled_ids]), len(targets_N), self.spec.vocab
-        rows_U, place_R = distinct(ids_R, vocab, min(len(ids_R), vocab))
+        ids_R, tokens, vocab = jnp.concatenate([targets_N, sampled_ids]), targets_N.shape[0], self.spec.vocab
+        rows_U, place_R = distinct(ids_R, vocab, min(ids_R.shape[0], vocab))
         small = {"correction": correction_V.at[rows_U].get(mode="clip")}
         rows = {name: rows_U for name in self.FEW_ROWS}
         return Reach(rows, small, place_R[:tokens], {"sampled_ids": place_R[tokens:]})

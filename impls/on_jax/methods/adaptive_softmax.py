@@ -19,7 +19,7 @@ from vocabench.impls import cpp
 from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, pick, product, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, pick, product, varying_as, wide
 from vocabench.impls.on_jax.ops.topk import top_k
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.cutoffs import Bands
@@ -33,7 +33,7 @@ Carry = TypeVar("Carry")
 
 def _front(chosen_N: Array, tile: int) -> tuple[Array, Array]:
     """Return the chosen rows first, then N up to a whole number of tiles, and the number of tiles that hold any row."""
-    rows = len(chosen_N)
+    rows = chosen_N.shape[0]
     order_N = jnp.where(jnp.sort(~chosen_N), rows, jnp.argsort(~chosen_N, stable=True)).astype(jnp.int32)
     padding = jnp.full(-rows % tile, rows, jnp.int32)
     return jnp.concatenate([order_N, padding]), -(-chosen_N.sum() // tile)
@@ -65,7 +65,7 @@ def tail_nll(hidden_ND: Array, projection: Array, weight_SE: Array, inside_N: Ar
 
 
 def _forward(hidden_ND, projection, weight_SE, inside_N, place_N):  # type: ignore[no-untyped-def]
-    tile = min(_TRAINING_TILE, len(hidden_ND))
+    tile = min(_TRAINING_TILE, hidden_ND.shape[0])
     order, tiles = _front(inside_N, tile)
 
     def visit(number: Array, nll_N: Array) -> Array:
@@ -73,13 +73,14 @@ def _forward(hidden_ND, projection, weight_SE, inside_N, place_N):  # type: igno
         log_probs_TS = jax.nn.log_softmax(_scores(_rows(hidden_ND, rows_T), projection, weight_SE)[1], axis=1)
         return nll_N.at[rows_T].set(-pick(log_probs_TS, _rows(place_N, rows_T)), mode="drop")
 
-    nll_N = lax.fori_loop(0, tiles, visit, jnp.zeros(len(hidden_ND), wide(weight_SE.dtype)))
+    zeros_N = varying_as(hidden_ND, jnp.zeros(hidden_ND.shape[0], wide(weight_SE.dtype)))
+    nll_N = lax.fori_loop(0, tiles, visit, zeros_N)
     return nll_N, (hidden_ND, projection, weight_SE, place_N, order, tiles)
 
 
 def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, projection, weight_SE, place_N, order, tiles = kept
-    tile = min(_TRAINING_TILE, len(hidden_ND))
+    tile = min(_TRAINING_TILE, hidden_ND.shape[0])
     kind, narrow = wide(weight_SE.dtype), weight_SE.dtype
 
     def visit(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -98,7 +99,7 @@ def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
         return dhidden_ND.at[rows_T].set(dhidden_TD, mode="drop"), dprojection, dweight_SE
 
     zeros = (jnp.zeros(hidden_ND.shape, kind), jnp.zeros(projection.shape, kind), jnp.zeros(weight_SE.shape, kind))
-    dhidden_ND, dprojection, dweight_SE = lax.fori_loop(0, tiles, visit, zeros)
+    dhidden_ND, dprojection, dweight_SE = lax.fori_loop(0, tiles, visit, varying_as(hidden_ND, zeros))
     return dhidden_ND.astype(hidden_ND.dtype), dprojection.astype(narrow), dweight_SE.astype(narrow), None, None
 
 
@@ -183,7 +184,7 @@ class AdaptiveSoftmax(OutputLayer):
         missing = ((0, 0), (0, k - values.shape[1]))
         values_NK = jnp.pad(values, missing, constant_values=-jnp.inf)
         ids_NK = jnp.pad(structure["words0"][place], missing, constant_values=self.spec.vocab)
-        scored_N = jnp.full(len(hidden_ND), self.head, jnp.float32)
+        scored_N = jnp.full(hidden_ND.shape[0], self.head, jnp.float32)
         for tail in range(self.tails):
             words_S = structure[f"words{tail + 1}"]
             log_tail_N = head[:, self.head + tail]
@@ -254,7 +255,7 @@ class AdaptiveSoftmax(OutputLayer):
 
 def _for_rows(chosen_N: Array, expand: Callable[[Array, Carry], Carry], start: Carry) -> Carry:
     """Fold `expand(rows_T, carry)` over the tiles of the chosen rows, from `start`."""
-    tile = min(_DECODING_TILE, len(chosen_N))
+    tile = min(_DECODING_TILE, chosen_N.shape[0])
     order, tiles = _front(chosen_N, tile)
 
     def visit(number: Array, carry: Carry) -> Carry:

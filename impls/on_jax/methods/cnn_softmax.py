@@ -61,7 +61,7 @@ class CnnSoftmax(OutputLayer):
         return log_softmax(self._logits(params, structure, hidden_ND))
 
     def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
-        return *best_of_logits(self._logits(params, structure, hidden_ND), k), jnp.ones(len(hidden_ND), jnp.float32)
+        return *best_of_logits(self._logits(params, structure, hidden_ND), k), jnp.ones(hidden_ND.shape[0], jnp.float32)
 
 
 def _scaled(weight: Array) -> Array:
@@ -79,7 +79,7 @@ def _scores(params: Tree, windows_UK: Array) -> Array:
     weight_XKE = jnp.concatenate([jnp.pad(_scaled(params[f"conv{k}_weight"]), around[k]) for k in WIDTHS])
     dtype = params["char_embedding"].dtype
     embedding_AE = jnp.pad(params["char_embedding"].astype(wide(dtype)), ((1, 0), (0, 0)))  # row 0 is padding
-    windows_UY = embedding_AE[windows_UK].reshape(len(windows_UK), -1)
+    windows_UY = embedding_AE[windows_UK].reshape(windows_UK.shape[0], -1)
     return product(windows_UY, weight_XKE.reshape(len(weight_XKE), -1).astype(dtype))
 
 

@@ -66,7 +66,7 @@ class DifferentiatedSoftmax(OutputLayer):
         logits_NV = self._by_place(params, hidden_ND)
         best_NK, ids_NK = best_by_id(logits_NV, jnp.broadcast_to(structure["word"], logits_NV.shape), k)
         log_sum_N1 = jax.nn.logsumexp(logits_NV, axis=1, keepdims=True)
-        return best_NK - log_sum_N1, ids_NK, jnp.ones(len(hidden_ND), jnp.float32)
+        return best_NK - log_sum_N1, ids_NK, jnp.ones(hidden_ND.shape[0], jnp.float32)
 
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         return self._by_place(params, hidden_ND)[:, structure["place"]]

@@ -36,7 +36,7 @@ class FullSoftmax(OutputLayer):
         return cast_ND @ weight_VD.mean(axis=0, dtype=kind) + bias_V.mean(dtype=kind)
 
     def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
-        return *best_of_logits(self._logits(params, structure, hidden_ND), k), jnp.ones(len(hidden_ND), jnp.float32)
+        return *best_of_logits(self._logits(params, structure, hidden_ND), k), jnp.ones(hidden_ND.shape[0], jnp.float32)
 
 
 LAYER = FullSoftmax

@@ -15,7 +15,7 @@ from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, pick, product, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, is_known, pick, product, varying_as, wide
 from vocabench.impls.on_jax.ops.topk import top_k
 from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
@@ -88,7 +88,7 @@ def _forward(hidden_ND, weight_VD, bias_V, targets_N, form):  # type: ignore[no-
         return above_N1, sum_N1, target_N1
 
     start = (jnp.full((tokens, 1), -jnp.inf, kind), jnp.zeros((tokens, 1), kind), jnp.zeros((tokens, 1), kind))
-    highest_N1, sum_N1, target_N1 = lax.fori_loop(0, cut.count, visit, start)
+    highest_N1, sum_N1, target_N1 = lax.fori_loop(0, cut.count, visit, varying_as(hidden_ND, start))
     log_sum_N1 = highest_N1 + jnp.log(sum_N1)
     return (log_sum_N1 - target_N1)[:, 0], (hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1)
 
@@ -96,7 +96,7 @@ def _forward(hidden_ND, weight_VD, bias_V, targets_N, form):  # type: ignore[no-
 def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1 = kept
     vocab, kind = len(weight_VD), wide(weight_VD.dtype)
-    cut = _Blocks.of(len(hidden_ND), vocab, form)
+    cut = _Blocks.of(hidden_ND.shape[0], vocab, form)
     cast_ND = hidden_ND.astype(weight_VD.dtype)
 
     def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -114,7 +114,7 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
         return dhidden_ND + jnp.matmul(own_NB, words_BD, preferred_element_type=kind), dweight_VD, dbias_V
 
     start = (jnp.zeros(hidden_ND.shape, kind), jnp.zeros_like(weight_VD), jnp.zeros_like(bias_V))
-    dhidden_ND, dweight_VD, dbias_V = lax.fori_loop(0, cut.count, visit, start)
+    dhidden_ND, dweight_VD, dbias_V = lax.fori_loop(0, cut.count, visit, varying_as(hidden_ND, start))
     return dhidden_ND.astype(hidden_ND.dtype), dweight_VD, dbias_V, None
 
 
@@ -132,7 +132,7 @@ def fused_total(
 
 def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # type: ignore[no-untyped-def]
     """Return `fused_total` and its gradients with respect to the first three arguments, by blocks of tokens."""
-    tokens, vocab = len(hidden_ND), len(weight_VD)
+    tokens, vocab = hidden_ND.shape[0], len(weight_VD)
     if form == CPP:
         most = blocks.most_tokens(vocab, form)
         return cpp_kernels.fused_softmax(hidden_ND, weight_VD, bias_V, targets_N.astype(jnp.int32), share_N, most)
@@ -152,7 +152,8 @@ def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # 
             return jnp.maximum(highest_B, (product_BW + _at(bias_V, first, words.width)).max(axis=1))
 
         # In blocks of words: for a maximum over all words XLA would store the logits next to the product.
-        highest_B = lax.fori_loop(0, words.count, above, jnp.full(width, -jnp.inf, weight_VD.dtype))
+        lowest_B = varying_as(hidden_BD, jnp.full(width, -jnp.inf, weight_VD.dtype))
+        highest_B = lax.fori_loop(0, words.count, above, lowest_B)
         exp_BV = jnp.exp(product_BV + bias_V - highest_B[:, None])
         sum_B = exp_BV.sum(axis=1)
         # Scores of targets are computed again, so that XLA can overwrite the logits with the exponentials.
@@ -179,7 +180,8 @@ def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # 
         )
 
     zeros = (jnp.zeros((), weight_VD.dtype), *(jnp.zeros_like(array) for array in (hidden_ND, weight_VD, bias_V)))
-    total, dhidden_ND, dweight_VD, dbias_V = lax.fori_loop(0, -(-tokens // width), visit, zeros)
+    count = -(-tokens // width)
+    total, dhidden_ND, dweight_VD, dbias_V = lax.fori_loop(0, count, visit, varying_as(hidden_ND, zeros))
     dweight_VD = dweight_VD.at[targets_N].add(-hidden_ND * share_N[:, None])
     return total, (dhidden_ND, dweight_VD, dbias_V.at[targets_N].add(-share_N))
 
@@ -230,7 +232,7 @@ class FusedSoftmax(FullSoftmax):
         count: Array | int,
         **extra: Array,
     ) -> Array:
-        if not blocks.are_of_tokens(self._form):
+        if not blocks.are_of_tokens(self._form) or not is_known(hidden_ND):
             return super()._reduced(params, structure, hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = params["weight"], params["bias"]
         kind = weight_VD.dtype
@@ -243,7 +245,7 @@ class FusedSoftmax(FullSoftmax):
         if self._form in _BY_KERNELS:
             from vocabench.impls.on_jax.pallas import softmax_kernels
 
-            return softmax_kernels.fused_nll(*inputs, blocks.width(len(hidden_ND), self.spec.vocab, self._form))
+            return softmax_kernels.fused_nll(*inputs, blocks.width(hidden_ND.shape[0], self.spec.vocab, self._form))
         return fused_nll(*inputs, self._form)
 
     def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
@@ -271,7 +273,7 @@ class FusedSoftmax(FullSoftmax):
 
     def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """Draw (N,) words: a block by its share of the sum, then one of its words. Every block is scored twice."""
-        vocab, cut = self.spec.vocab, _Blocks.of(len(hidden_ND), self.spec.vocab, self._form)
+        vocab, cut = self.spec.vocab, _Blocks.of(hidden_ND.shape[0], self.spec.vocab, self._form)
         if cut.count == 1:
             return super()._sample(params, structure, hidden_ND, uniforms_NU)
 

@@ -149,12 +149,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         shift_NC = log_cluster_NC - jax.nn.logsumexp(scores_NCS, axis=2)
         joint_NCS = scores_NCS + shift_NC[:, :, None]
         place_V = structure["cluster"] * self.width + structure["slot"]
-        return joint_NCS.reshape(len(hidden_ND), -1)[:, place_V]
+        return joint_NCS.reshape(hidden_ND.shape[0], -1)[:, place_V]
 
     def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Return the values and ids (N, K) of the k likeliest words, and (N,) the share of clusters expanded."""
         words = self._words(params, structure)
-        if words.form == CPP and cpp.projects_fastest(len(hidden_ND)):
+        if words.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
             upper = [params.get(name) for name in sohsm.UPPER_LEVEL]
             projected = sohsm.projected(str(self.spec.options["projection"]))
             return cpp_kernels.likeliest_of_hidden(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import core
 
 Array = jax.Array
 Tree = dict[str, Array]
 # What public calls take: arrays of JAX or NumPy.
 Given = jax.Array | np.ndarray
 Leaves = Mapping[str, Given]
+Values = TypeVar("Values")
 
 
 def wide(dtype: jnp.dtype) -> jnp.dtype:
@@ -20,12 +23,17 @@ def wide(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.promote_types(dtype, jnp.float32)
 
 
+def is_known(array: Array) -> bool:
+    """Return whether an array has a number of rows, and not a symbol for it, as in `jax.export`."""
+    return isinstance(array.shape[0], int)
+
+
 def product(left: Array, right: Array) -> Array:
     """Return `left @ right.T`, multiplied in the dtype of `right`, and summed and returned in at least float32."""
     left = left.astype(right.dtype)
     rows = _half_product(left, right) if wide(right.dtype) != right.dtype else jnp.matmul(left, right.T)
     # XLA would fuse the product of a single row with a following addition into a loop that is up to ten times slower.
-    return jax.lax.optimization_barrier(rows) if len(left) == 1 else rows
+    return jax.lax.optimization_barrier(rows) if is_known(left) and left.shape[0] == 1 else rows
 
 
 @jax.custom_vjp
@@ -45,6 +53,31 @@ def _half_product_backward(factors: tuple[Array, Array], dproduct: Array) -> tup
 
 
 _half_product.defvjp(_half_product_forward, _half_product_backward)
+
+
+def aligned(values: Values) -> Values:
+    """Return a pytree whose arrays vary over the same axes of a mesh, inside of `jax.shard_map`.
+
+    The gradient of an array that did not vary is summed over these axes.
+    """
+    axes = _axes(values)
+    return jax.tree.map(lambda leaf: _varying(leaf, axes), values) if axes else values
+
+
+def varying_as(like: Any, start: Any) -> Any:
+    """Return a pytree, such as the start of a loop, that varies over the axes of a mesh that `like` varies over."""
+    axes = _axes(like)
+    return jax.tree.map(lambda leaf: _varying(leaf, axes), start) if axes else start
+
+
+def _axes(values: Any) -> frozenset[Any]:
+    traced = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, core.Tracer)]
+    return frozenset().union(*(jax.typeof(leaf).mat.varying for leaf in traced))
+
+
+def _varying(array: Array, axes: frozenset[Any]) -> Array:
+    missing = tuple(axes - _axes(array))
+    return jax.lax.pcast(array, missing, to="varying") if missing else array
 
 
 def log_softmax(logits_NV: Array) -> Array:

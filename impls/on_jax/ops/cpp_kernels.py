@@ -19,7 +19,7 @@ from jax import core
 from vocabench.impls import cpp, cpus
 from vocabench.impls.cpp import Paths
 from vocabench.impls.errors import BadInput
-from vocabench.impls.on_jax.ops.arrays import Array, product
+from vocabench.impls.on_jax.ops.arrays import Array, is_known, product, varying_as
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 
 _SCORES, _CLUSTER_LOSSES, _BY_WORDS = "cluster_scores_of_xla", "cluster_losses_of_xla", "cluster_gradients_of_xla"
@@ -59,7 +59,7 @@ def scores(
         word_CS: int32, the word in each slot; negative in empty slots, which come last.
         end_C: int32, one past the last token of each cluster.
     """
-    out = jax.ShapeDtypeStruct((len(row_N), slab_CSD.shape[1]), jnp.float32)
+    out = jax.ShapeDtypeStruct((row_N.shape[0], slab_CSD.shape[1]), jnp.float32)
     return _call(_SCORES, out)(slab_CSD, word_CS, hidden_ND, row_N, end_C, _or_none(bias_CS))
 
 
@@ -73,7 +73,7 @@ def losses(
     the scores (N, S) and the hidden vectors (N, D), one vector for each token. They have no rows unless
     `differentiated`. All results are 0 for tokens that belong to no cluster.
     """
-    tokens = len(row_N) if differentiated else 0
+    tokens = row_N.shape[0] if differentiated else 0
     shapes = row_N.shape, (tokens, slab_CSD.shape[1]), (tokens, hidden_ND.shape[1])
     call = _call(_CLUSTER_LOSSES, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
     return call(slab_CSD, word_CS, hidden_ND, row_N, end_C, slot_N, _or_none(bias_CS))
@@ -96,7 +96,7 @@ def likeliest(
     """Return values and ids (N, K) of the k likeliest words, best first and ties by id, and the (N,) share of clusters
     searched: 0 for rows that contain NaN, whose words are meaningless.
     """
-    call = _call(_LIKELIEST, _best_shapes(len(hidden_ND), k))
+    call = _call(_LIKELIEST, _best_shapes(hidden_ND.shape[0], k))
     return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, log_cluster_NC)
 
 
@@ -115,7 +115,7 @@ def likeliest_of_hidden(
         word_CS: The word in each slot, as in `scores`.
         k: Number of words.
     """
-    call = _call(_OF_HIDDEN, _best_shapes(len(hidden_ND), k))
+    call = _call(_OF_HIDDEN, _best_shapes(hidden_ND.shape[0], k))
     factors = {name: np.float32(factor) for name, factor in projected._asdict().items()}
     return call(slab_CSD, word_CS, _or_none(bias_CS), hidden_ND, *map(_or_none, upper), **factors)
 
@@ -125,11 +125,11 @@ def linear(hidden_ND: Array, weight_VD: Array) -> Array:
 
     On some processors only the gradient with respect to W is computed by the kernels.
     """
-    if len(hidden_ND) == 1 or not known(weight_VD.dtype.name):
+    if not is_known(hidden_ND) or hidden_ND.shape[0] == 1 or not known(weight_VD.dtype.name):
         return product(hidden_ND, weight_VD)
     if cpp.multiplies_fastest():
         return _product(hidden_ND.astype(weight_VD.dtype), weight_VD)
-    differentiates = cpp.differentiates_fastest(len(hidden_ND), *weight_VD.shape)
+    differentiates = cpp.differentiates_fastest(hidden_ND.shape[0], *weight_VD.shape)
     return _linear(hidden_ND, weight_VD) if differentiates else product(hidden_ND, weight_VD)
 
 
@@ -220,14 +220,14 @@ def likeliest_leaves(hidden_ND: Array, node_weight: Array, children: Array, k: i
 
     Leaves are ordered best first, ties by number. The share is 0 for rows that contain NaN.
     """
-    return _call(_LEAVES, _best_shapes(len(hidden_ND), k))(node_weight, children, hidden_ND)
+    return _call(_LEAVES, _best_shapes(hidden_ND.shape[0], k))(node_weight, children, hidden_ND)
 
 
 def leaves_of_beam(
     hidden_ND: Array, node_weight: Array, children: Array, k: int, width: int
 ) -> tuple[Array, Array, Array]:
     """Return the same as `likeliest_leaves`, but only for leaves below the `width` likeliest prefixes of each level."""
-    return _call(_BEAM, _best_shapes(len(hidden_ND), k))(node_weight, children, hidden_ND, width=np.int32(width))
+    return _call(_BEAM, _best_shapes(hidden_ND.shape[0], k))(node_weight, children, hidden_ND, width=np.int32(width))
 
 
 def _best_shapes(rows: int, k: int) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -241,7 +241,7 @@ def fused_softmax(
     """Return the total and the gradients that `impls/cpp/fused_softmax.h` describes; targets are int32."""
     shapes = (), hidden_ND.shape, weight_VD.shape, bias_V.shape
     call = _call(_FUSED, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
-    by_unit = cpp.fuses_by_unit(len(hidden_ND), most, weight_VD.shape[1])
+    by_unit = cpp.fuses_by_unit(hidden_ND.shape[0], most, weight_VD.shape[1])
     sizes = {"most": np.int32(most), "by_unit": np.int32(by_unit)}
     total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, **sizes)
     return total, tuple(gradients)
@@ -260,9 +260,12 @@ def _call(target: str, out):  # type: ignore[no-untyped-def]
     call = partial(jax.ffi.ffi_call(target, out, vmap_method="sequential"), threads=np.int32(threads()))
 
     def without_derivative(*arrays: Array, **attributes: np.generic):  # type: ignore[no-untyped-def]
-        compute = lambda *arrays: call(*map(_narrow, arrays), **attributes)  # noqa: E731
         if not any(isinstance(array, core.Tracer) for array in arrays):
-            return compute(*arrays)
+            return call(*map(_narrow, arrays), **attributes)
+
+        def compute(*arrays: Array):  # type: ignore[no-untyped-def]
+            return varying_as(arrays, call(*map(_narrow, arrays), **attributes))
+
         kernel = jax.custom_jvp(compute)
         kernel.defjvp(partial(_refuse_derivative, target))
         return kernel(*arrays)

@@ -76,7 +76,7 @@ def settle(results: Results, open_N: Array, solve: Callable[[Array], Results]) -
         open_N: True where a row is not settled.
         solve: Function from row numbers (R,) to arrays (R, ...). Unused row numbers are beyond the last row.
     """
-    rows = len(open_N)
+    rows = open_N.shape[0]
     group = min(_GROUP, rows)
     if rows == group:  # XLA would unroll a loop over a single group, and solve it unconditionally
 

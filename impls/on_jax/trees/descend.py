@@ -69,7 +69,7 @@ class Followed(NamedTuple):
 
 def follow(hidden_ND: Array, tree: Tree, k: int, beam: int) -> Followed:
     """Search for the best words below the likeliest subtrees, and follow at most `beam` of these at a time."""
-    rows, vocab, near = len(hidden_ND), tree.vocab, len(tree.turns_2ME) // 2
+    rows, vocab, near = hidden_ND.shape[0], tree.vocab, len(tree.turns_2ME) // 2
     scores_NM = product(hidden_ND, tree.node_weight[vocab - 1 - near :])
     turns_N2M = jnp.concatenate([jax.nn.log_sigmoid(scores_NM), jax.nn.log_sigmoid(-scores_NM)], axis=1)
     exits_NE = turns_N2M @ tree.turns_2ME.astype(turns_N2M.dtype)
@@ -112,7 +112,7 @@ def follow(hidden_ND: Array, tree: Tree, k: int, beam: int) -> Followed:
 
 def beam(hidden_ND: Array, tree: Tree, k: int, width: int) -> tuple[Array, Array]:
     """Return values and ids (N, K) of k likely words, keeping the `width` likeliest prefixes of each level."""
-    rows, vocab, kind = len(hidden_ND), tree.vocab, wide(tree.node_weight.dtype)
+    rows, vocab, kind = hidden_ND.shape[0], tree.vocab, wide(tree.node_weight.dtype)
 
     def is_inner(state: tuple[Array, Array]) -> Array:
         value_NW, node_NW = state
@@ -147,5 +147,5 @@ def sample(hidden_ND: Array, tree: Tree, uniforms_NL: Array) -> Array:
         right_N = lax.dynamic_index_in_dim(uniforms_NL, turn, axis=1, keepdims=False) >= jax.nn.sigmoid(score_N)
         return jnp.where(node_N >= vocab, tree.children[at_N, right_N.astype(jnp.int32)], node_N)
 
-    root_N = jnp.full(len(hidden_ND), 2 * vocab - 2, tree.children.dtype)
+    root_N = jnp.full(hidden_ND.shape[0], 2 * vocab - 2, tree.children.dtype)
     return lax.fori_loop(0, uniforms_NL.shape[1], descend, root_N)

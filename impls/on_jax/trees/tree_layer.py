@@ -17,7 +17,7 @@ from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.hooks import Reach
 from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, product, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, product, varying_as, wide
 from vocabench.impls.on_jax.ops.sparse_rows import distinct
 from vocabench.impls.on_jax.ops.topk import settle, top_k
 from vocabench.impls.on_jax.pallas import support
@@ -80,7 +80,8 @@ def _forward(hidden_ND, node_weight, index_NL, sign_NL, form):  # type: ignore[n
         products = node_weight[nodes].astype(kind) * hidden_cast_ND[rows].astype(kind)
         return lax.dynamic_update_slice_in_dim(scores_P, products.sum(axis=1), start, 0)
 
-    cold_scores_P = lax.fori_loop(0, steps, score, jnp.zeros(token_P.shape, kind))
+    zeros_P = varying_as(hidden_ND, jnp.zeros(token_P.shape, kind))
+    cold_scores_P = lax.fori_loop(0, steps, score, zeros_P)
     place_NL = jnp.where(cold_NL, jnp.cumsum(cold_NL.ravel()).reshape(tokens, depth) - 1, 0)
     scores_NL = jnp.where(near_NL, near_scores_NL, cold_scores_P[place_NL])
 
@@ -96,7 +97,7 @@ def _forward(hidden_ND, node_weight, index_NL, sign_NL, form):  # type: ignore[n
 def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, node_weight, dscores_NL, near_NL, near_place_NL, cold_NL, token_P, node_P, steps = kept
     first, at_once = max(0, node_weight.shape[0] - _SHARED_NODES), (form or _FORMS[0]).size
-    tokens, kind = len(hidden_ND), wide(node_weight.dtype)
+    tokens, kind = hidden_ND.shape[0], wide(node_weight.dtype)
     hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
     dscores_NL = dscores_NL * dnll_N[:, None]
 
@@ -110,7 +111,7 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
     dnode = lax.dynamic_update_slice_in_dim(dnode, dnear_HD, first, 0)
 
     flat = cold_NL.ravel()
-    place = jnp.where(flat, jnp.cumsum(flat) - 1, len(token_P))
+    place = jnp.where(flat, jnp.cumsum(flat) - 1, token_P.shape[0])
     dscores_P = jnp.zeros(token_P.shape, kind).at[place].set(dscores_NL.ravel(), mode="drop")
 
     def add(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -121,7 +122,7 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
         dhidden_ND = dhidden_ND.at[rows].add(ds[:, None] * node_weight[nodes].astype(kind))
         return dhidden_ND, dnode.at[nodes].add(ds[:, None] * hidden_cast_ND[rows].astype(kind))
 
-    dhidden_ND, dnode = lax.fori_loop(0, steps, add, (dhidden_ND, dnode))
+    dhidden_ND, dnode = lax.fori_loop(0, steps, add, varying_as(hidden_ND, (dhidden_ND, dnode)))
     return dhidden_ND.astype(hidden_ND.dtype), dnode.astype(node_weight.dtype), None, None
 
 
@@ -220,7 +221,7 @@ class TreeSoftmax(OutputLayer):
         index_PL = structure["index"][leaf_P]
         sign_PL = jnp.where(real_NM.reshape(-1, 1), structure["sign"][leaf_P], 0)
         cold_PL = (sign_PL != 0) & (index_PL < first)
-        room = min(len(leaf_P) * self._longest_off, first)
+        room = min(leaf_P.shape[0] * self._longest_off, first)
         rows_U, place_R = distinct(jnp.where(cold_PL, index_PL, nodes).ravel(), nodes, room)
         # A batch reads most of the shared nodes. They stay the last rows of the table.
         rows_U = jnp.concatenate([rows_U, jnp.arange(first, nodes, dtype=jnp.int32)])
@@ -230,7 +231,7 @@ class TreeSoftmax(OutputLayer):
             "place": structure["place"][leaf_P],
             "leaf": jnp.where(real_NM, jnp.arange(leaf_NM.size).reshape(leaf_NM.shape), -1),
         }
-        return Reach({"node_weight": rows_U}, paths, jnp.arange(len(targets_N)), {})
+        return Reach({"node_weight": rows_U}, paths, jnp.arange(targets_N.shape[0]), {})
 
     def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         log_leaf_NF = self._leaf_log_probs(params, self._with_one(hidden_ND))
@@ -264,7 +265,7 @@ class TreeSoftmax(OutputLayer):
         # Level by level in O(V D + V) for each token. Nodes are rows, so that a level reads and writes whole rows.
         scores_MN = self._scores(params, hidden_ND)
         leaves = len(self._children) + 1
-        prefix = jnp.zeros((2 * leaves - 1, len(hidden_ND)), scores_MN.dtype)  # leaves, then inner nodes
+        prefix = jnp.zeros((2 * leaves - 1, hidden_ND.shape[0]), scores_MN.dtype)  # leaves, then inner nodes
         for nodes in self._levels:
             here, scores = prefix[leaves + nodes], scores_MN[nodes]
             prefix = prefix.at[self._children[nodes, 0]].set(here + jax.nn.log_sigmoid(scores), unique_indices=True)
@@ -282,20 +283,20 @@ class TreeSoftmax(OutputLayer):
             return cpp_kernels.likeliest_leaves(
                 self._cast(params, hidden_ND), params["node_weight"], structure["children"], k
             )
-        if self._searches_by_kernels(len(hidden_ND), k):
-            return *self._likeliest(params, structure, hidden_ND, k), jnp.ones(len(hidden_ND), jnp.float32)
+        if self._searches_by_kernels(hidden_ND.shape[0], k):
+            return *self._likeliest(params, structure, hidden_ND, k), jnp.ones(hidden_ND.shape[0], jnp.float32)
         nodes, tree, cast_ND = len(self._children), self._tree(params, structure), self._cast(params, hidden_ND)
 
         def solve(rows_R: Array, beams: tuple[int, ...]) -> tuple[Array, Array, Array]:
             hidden_RD = cast_ND[rows_R]
             if not beams:
                 values_RK, ids_RK = top_k(self._leaf_log_probs(params, hidden_RD), k)
-                return values_RK, ids_RK.astype(jnp.int32), jnp.full(len(rows_R), nodes, jnp.int32)
+                return values_RK, ids_RK.astype(jnp.int32), jnp.full(rows_R.shape[0], nodes, jnp.int32)
             followed = descend.follow(hidden_RD, tree, k, beams[0])
             best = followed.values_NJ[:, :k], followed.ids_NJ[:, :k], followed.nodes_N
             return settle(best, followed.open(k), lambda open_O: solve(rows_R[open_O], beams[1:]))
 
-        values_NK, ids_NK, nodes_N = solve(jnp.arange(len(hidden_ND)), _BEAMS)
+        values_NK, ids_NK, nodes_N = solve(jnp.arange(hidden_ND.shape[0]), _BEAMS)
         return values_NK, ids_NK, nodes_N.astype(jnp.float32) / nodes
 
     def _searches_by_kernels(self, rows: int, k: int) -> bool:

@@ -24,7 +24,7 @@ from jax import lax
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, wide
+from vocabench.impls.on_jax.ops.arrays import Array, varying_as, wide
 from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
 
@@ -81,7 +81,7 @@ class _Sorted(NamedTuple):
     def tokens(self, start_M: Array, cluster_M: Array, places: int) -> Array:
         """Return the tokens (M, T) of tiles that start at these places of the sorted batch; N in unused places."""
         index_MT = start_M[:, None] + jnp.arange(places)
-        tokens = len(self.order_N)
+        tokens = self.order_N.shape[0]
         token_MT = self.order_N[jnp.minimum(index_MT, tokens - 1)]
         return jnp.where(index_MT < self.end_C[cluster_M][:, None], token_MT, tokens)
 
@@ -91,13 +91,13 @@ class _Sorted(NamedTuple):
 
     def further(self, places: int, size: int, together: int) -> _Tiles:
         """Return tiles of `size` for the tokens of each cluster beyond `places`, to be visited `together` at a time."""
-        full = min(len(self.end_C), len(self.order_N) // (places + 1))  # an upper bound on clusters that hold more
+        full = min(len(self.end_C), self.order_N.shape[0] // (places + 1))  # an upper bound on clusters that hold more
         begin_C = self.begin_C + places
         return self._cut(begin_C, _ceil(self.end_C - begin_C, size), size, full, together)
 
     def large_and_small(self, large: int, small: int, together: int) -> tuple[_Tiles, _Tiles]:
         """Return tiles of `large` tokens, and tiles of `small` tokens for small remainders of clusters."""
-        clusters, tokens = len(self.end_C), len(self.order_N)
+        clusters, tokens = len(self.end_C), self.order_N.shape[0]
         large_C = _ceil(self.end_C - self.begin_C - small, large)
         begin_C = self.begin_C + large * large_C
         return (
@@ -107,7 +107,7 @@ class _Sorted(NamedTuple):
 
     def _cut(self, begin_C: Array, tiles_C: Array, size: int, clusters: int, together: int) -> _Tiles:
         """Cut `tiles_C` tiles from each cluster, starting at `begin_C`. At most `clusters` of them have tiles."""
-        tokens = len(self.order_N)
+        tokens = self.order_N.shape[0]
         bound = -(-tokens // size) + clusters + together
         last_C = jnp.cumsum(tiles_C)
         tile_M = jnp.arange(bound, dtype=jnp.int32)
@@ -138,7 +138,8 @@ class _Tiles(NamedTuple):
 
     def visited(self, together: int, visit: Callable[[Array, Any], Any], start: Any) -> Any:
         """Fold `visit`, which takes the number of a visit and the previous result, over all visits, from `start`."""
-        return lax.fori_loop(0, (self.count + together - 1) // together, visit, start)
+        visits = (self.count + together - 1) // together
+        return lax.fori_loop(0, visits, visit, varying_as(self.token_MT, start))
 
     def at(self, visit: Array, together: int) -> tuple[Array, Array]:
         """Return the tokens and clusters of the tiles of a visit."""
@@ -207,7 +208,7 @@ def pair_scores(
 
 def _pair_products(hidden_ND: Array, slab_CSD: Array, row_P: Array, cluster_P: Array) -> Array:
     """Return the (P, S) products of pairs; 0 for a cluster beyond the last one."""
-    rows, pairs, width, kind = len(hidden_ND), len(row_P), slab_CSD.shape[1], wide(slab_CSD.dtype)
+    rows, pairs, width, kind = hidden_ND.shape[0], row_P.shape[0], slab_CSD.shape[1], wide(slab_CSD.dtype)
     cast_ND, batch = hidden_ND.astype(slab_CSD.dtype), _Sorted.of(cluster_P, len(slab_CSD))
     # A visit always reads this many clusters. The pairs of a single row all have different clusters.
     together = 1 if rows == 1 else min(_TOGETHER, max(1, pairs // 16))
@@ -252,7 +253,7 @@ def _nll(scores_CST: Array, slot_CT: Array) -> tuple[Array, Array]:
 
 def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together, share):  # type: ignore[no-untyped-def]
     clusters, width, _ = slab_CSD.shape
-    tokens, kind = len(hidden_ND), wide(slab_CSD.dtype)
+    tokens, kind = hidden_ND.shape[0], wide(slab_CSD.dtype)
     cast_ND = hidden_ND.astype(slab_CSD.dtype)
     batch = _Sorted.of(cluster_N, clusters)
     places = _first_places(tokens, clusters, share)
@@ -282,7 +283,7 @@ def _forward(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N, together,
 
 def _backward(together, share, kept, dnll_N):  # type: ignore[no-untyped-def]
     hidden_ND, slab_CSD, bias_CS, dscores_CST, dscores_NS, token_CT, tiles = kept
-    tokens, kind, narrow = len(dnll_N), wide(slab_CSD.dtype), slab_CSD.dtype
+    tokens, kind, narrow = dnll_N.shape[0], wide(slab_CSD.dtype), slab_CSD.dtype
     cast_ND = hidden_ND.astype(narrow)
 
     def weights(token_CT: Array) -> Array:

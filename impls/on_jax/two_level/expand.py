@@ -185,11 +185,11 @@ def _search_by_kernel(hidden_ND: Array, log_cluster_NC: Array, words: WordsByClu
 
 def _search_all_words(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, plan: _Plan) -> Best:
     best_of_all = _best_of_all_by_kernels if plan.selects_by_kernels else _best_of_all
-    return *best_of_all(hidden_ND, log_cluster_NC, words, k), jnp.ones(len(hidden_ND), jnp.float32)
+    return *best_of_all(hidden_ND, log_cluster_NC, words, k), jnp.ones(hidden_ND.shape[0], jnp.float32)
 
 
 def _search_in_rounds(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, plan: _Plan) -> Best:
-    rows = len(hidden_ND)
+    rows = hidden_ND.shape[0]
     values_NK, ids_NK = jnp.zeros((rows, k), log_cluster_NC.dtype), jnp.zeros((rows, k), words.word_CS.dtype)
     best, settled = (values_NK, ids_NK, jnp.zeros(rows, jnp.float32)), jnp.array(False)
     for first in plan.rounds:
@@ -347,7 +347,7 @@ def _products(hidden_ND: Array, words: WordsByCluster) -> Array:
         together = min(_SLOTS, clusters * width) // piece
         pieces_MSD = words.slab_CSD.reshape(-1, piece, dim)
         holds_M = (words.word_CS >= 0).reshape(-1, piece).any(axis=1)
-        count, size = len(holds_M), -(-len(holds_M) // together) * together
+        count, size = holds_M.shape[0], -(-holds_M.shape[0] // together) * together
         (held_M,) = jnp.nonzero(holds_M, size=size, fill_value=count)
 
         def visit(number: Array, products_MS: Array) -> Array:
@@ -360,7 +360,7 @@ def _products(hidden_ND: Array, words: WordsByCluster) -> Array:
         return products_MS[jnp.maximum(jnp.cumsum(holds_M) - 1, 0)].reshape(1, -1)
 
     # Reading the slab dominates the time for one row, so pieces of the slab without words are skipped.
-    if len(hidden_ND) > 1 or words.slab_CSD.size <= _FEW_NUMBERS:
+    if hidden_ND.shape[0] > 1 or words.slab_CSD.size <= _FEW_NUMBERS:
         return at_once(hidden_ND)
     # On a GPU the host would wait for each iteration of the loop.
     return lax.platform_dependent(hidden_ND, cpu=by_pieces, default=at_once)
@@ -375,5 +375,5 @@ def beam(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int,
 def sample(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, uniforms_N2: Array) -> Array:
     """Draw (N,) words: a cluster with the first uniform number, one of its words with the second."""
     cluster_N = draw(jnp.exp(log_cluster_NC), uniforms_N2[:, 0])
-    in_cluster_NS = words.in_cluster(hidden_ND, jnp.arange(len(hidden_ND)), cluster_N)
+    in_cluster_NS = words.in_cluster(hidden_ND, jnp.arange(hidden_ND.shape[0]), cluster_N)
     return words.word_CS[cluster_N, draw(jnp.exp(in_cluster_NS), uniforms_N2[:, 1])]

@@ -78,15 +78,15 @@ class Level:
         for number in range(len(self.shelves)):
             words = self._words(params, structure, number)
             scores_NF = product(hidden_ND, words.slab_CSD.reshape(-1, words.slab_CSD.shape[2]))
-            scores_NGS = scores_NF.reshape(len(hidden_ND), *words.word_CS.shape) + words.added_CS
-            parts.append(jax.nn.log_softmax(scores_NGS, axis=2).reshape(len(hidden_ND), -1))
+            scores_NGS = scores_NF.reshape(hidden_ND.shape[0], *words.word_CS.shape) + words.added_CS
+            parts.append(jax.nn.log_softmax(scores_NGS, axis=2).reshape(hidden_ND.shape[0], -1))
         return jnp.concatenate(parts, axis=1)[:, structure[f"{self.name}_place"]]
 
     def search(
         self, params: Tree, structure: Tree, hidden_ND: Array, log_group_NC: Array, k: int
     ) -> tuple[Array, Array, Array]:
         """Return values and members (N, K) of the likeliest members, and the (N,) share of groups expanded."""
-        best, expanded = [], jnp.zeros(len(hidden_ND), jnp.float32)
+        best, expanded = [], jnp.zeros(hidden_ND.shape[0], jnp.float32)
         for number, shelf in enumerate(self.shelves):
             log_group_NG = log_group_NC[:, structure[f"{self.name}_groups{number}"]]
             words = self._words(params, structure, number)
@@ -109,7 +109,7 @@ class Level:
 
     def sample(self, params: Tree, structure: Tree, hidden_ND: Array, group_N: Array, uniforms_N: Array) -> Array:
         """Return (N,) members, each drawn from the token's group."""
-        token_N, member_N = jnp.arange(len(hidden_ND)), jnp.zeros_like(group_N)
+        token_N, member_N = jnp.arange(hidden_ND.shape[0]), jnp.zeros_like(group_N)
         for number, shelf in enumerate(self.shelves):
             groups_G = structure[f"{self.name}_groups{number}"]
             row_N = jnp.minimum(jnp.searchsorted(groups_G, group_N), len(shelf.groups_G) - 1)
@@ -146,7 +146,7 @@ def followed(log_group_NC: Array, width: int) -> Array:
     if width >= log_group_NC.shape[1]:
         return log_group_NC
     values_NW, chosen_NW = top_k(log_group_NC, width)
-    row_N1 = jnp.arange(len(log_group_NC))[:, None]
+    row_N1 = jnp.arange(log_group_NC.shape[0])[:, None]
     return jnp.full_like(log_group_NC, -jnp.inf).at[row_N1, chosen_NW].set(values_NW)
 
 

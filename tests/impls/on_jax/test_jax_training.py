@@ -186,11 +186,13 @@ def test_a_resized_layer_keeps_what_its_words_have_learned(method, vocab):
 
 
 _DEVICES = """
-import sys
+from functools import partial
+
 import jax
 import numpy as np
-from tests.impls.on_jax import test_jax_training as test
 from jax.sharding import PartitionSpec
+
+from tests.impls.on_jax import test_jax_training as test
 
 mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 layer = test.layer_of()
@@ -210,6 +212,16 @@ for number in range(2):
     for made in (split(params, structure, *batch), automatic(params, structure, *jax.device_put(batch, sharded))):
         jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5), made, alone)
     structure = alone[1]
+
+def total(layer, params, structure, hidden, targets):
+    return jax.lax.psum(layer.loss(params, structure, hidden, targets, reduction="sum"), "data")
+
+for method in ("sohsm", "huffman"):  # the gradients of parameters are summed over the devices
+    layer = test.layer_of(method)
+    split = jax.shard_map(partial(total, layer), mesh=mesh, in_specs=(whole, whole, rows, rows), out_specs=whole)
+    arguments = *layer.init(), *test.batch_of(5)
+    made, expected = jax.jit(jax.grad(split))(*arguments), jax.grad(layer.loss)(*arguments, reduction="sum")
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), made, expected)
 print("the same")
 """
 
