@@ -13,6 +13,7 @@ from vocabench.impls.calls import Objective
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import GPU, Form, on_device
 from vocabench.impls.on_tensorflow import objectives
+from vocabench.impls.on_tensorflow.inputs import Targets
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, draw, must_be_portable, on_gpu
 from vocabench.impls.on_tensorflow.saving import Saveable
 from vocabench.impls.spec import LayerSpec, Shapes
@@ -83,6 +84,10 @@ class Hooks(Saveable):
         """Whether training moves words to other clusters, as SOHSM's `reorganize` does."""
         return False
 
+    def present_spec(self) -> LayerSpec:
+        """Return the specification with the present structure, which training may have changed."""
+        return self.spec
+
     def inner_shapes(self) -> Shapes:
         """Return the shapes of the weights as they are stored."""
         return self.spec.parameter_shapes()
@@ -144,6 +149,11 @@ class Hooks(Saveable):
 
     def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         return draw(tf.exp(self._log_probs(hidden_ND)), uniforms_NU[:, 0])
+
+    # Implemented by layers that reorganize.
+    def _observed(self, loss: Callable[[], Tensor], batch: Targets) -> Tensor:
+        """Return a loss of the batch, and record statistics of the batch."""
+        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
 
     # Implemented by layers with one softmax over the vocabulary.
     def _logits(self, hidden_ND: Tensor) -> Tensor:

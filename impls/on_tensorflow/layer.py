@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, Literal
+from functools import partial, wraps
+from typing import Any, Literal, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike, NDArray
 
 from vocabench.impls import calls
 from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_tensorflow import inputs, objectives, sampling
+from vocabench.impls.on_tensorflow.device import to_numpy
 from vocabench.impls.on_tensorflow.hooks import Hooks
 from vocabench.impls.on_tensorflow.inputs import Leading, Targets
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, in_dtype
+from vocabench.impls.on_tensorflow.training.optimizers import Updates
+from vocabench.impls.resizing import carried_over, resized
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -62,6 +67,7 @@ class OutputLayer(Hooks):
         z_loss: float = 0.0,
         softcap: float | None = None,
         generator: tf.random.Generator | None = None,
+        training: bool | None = None,
         **extra: Tensor,
     ) -> Tensor:
         """Compute the training loss: the negative log-likelihood in nats, or another loss of the method.
@@ -80,6 +86,7 @@ class OutputLayer(Hooks):
             z_loss: Coefficient of the squared log-sum-exp of the logits (de Brébisson and Vincent 2016).
             softcap: Replaces the logits by `softcap * tanh(logits / softcap)` (Gemma Team 2024).
             generator: Draws the random inputs that `extra` leaves out; TensorFlow's global one if None.
+            training: Whether a layer that reorganizes records statistics of the batch. Keras passes it on, as in `fit`.
             **extra: Random inputs of the loss, as named by `Definition.extra`; most methods have none.
 
         Returns:
@@ -96,6 +103,20 @@ class OutputLayer(Hooks):
         objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
         weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
         extra = self._checked_extra(extra, generator)
+        loss = partial(self._loss_of, hidden_ND, leading, batch, objective, weight_N, reduction, **extra)
+        return self._observed(loss, batch) if training and self.reorganizes else loss()
+
+    def _loss_of(
+        self,
+        hidden_ND: Tensor,
+        leading: Leading,
+        batch: Targets,
+        objective: Objective,
+        weight_N: Tensor | None,
+        reduction: Reduction,
+        **extra: Tensor,
+    ) -> Tensor:
+        """Return what `call` returns, from checked arguments."""
         if hidden_ND.shape[0] == 0:
             return self._loss_of_nothing(hidden_ND, leading if reduction == "none" else None)
         hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
@@ -110,6 +131,13 @@ class OutputLayer(Hooks):
             return leading.restore(weighted_N)
         total = tf.reduce_sum(weighted_N)
         return total if reduction == "sum" else _quotient(total, tf.reduce_sum(share_N))
+
+    def training_loss(self, hidden: Tensor, targets: Tensor, **options: Any) -> Tensor:
+        """Return the training loss, as a call does. A layer that reorganizes also records statistics of the batch.
+
+        In the replicas of a `tf.distribute.Strategy`, these are the statistics of the batches of all replicas.
+        """
+        return self(hidden, targets, training=True, **options)
 
     def log_probs(self, hidden: Tensor, *, softcap: float | None = None) -> Tensor:
         """Return the (..., V) normalized log-probabilities over the whole vocabulary, at least in float32."""
@@ -235,7 +263,46 @@ class OutputLayer(Hooks):
 
         return leading.restore(objectives.in_blocks(of_block, self.spec.vocab, hidden_ND, uniforms_NU[:, 0]))
 
+    # For training.
+    def reorganize(
+        self, optimizer: keras.optimizers.Optimizer | Updates | None = None, *, seed: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Move words to new clusters, and return the cluster of each word (V,) before and after.
+
+        Args:
+            optimizer: Its variables that have the shape of a weight move along with it.
+            seed: Seed of the order in which words are placed, instead of the layer's.
+
+        Raises:
+            BadInput: The layer does not reorganize.
+        """
+        raise self._no_clusters("reorganize")
+
+    def resize(self, counts: ArrayLike, **options: object) -> Self:
+        """Return a layer for another vocabulary, on the same device, with what the weights have learned.
+
+        Args:
+            counts: (V',) how often each word of the new vocabulary occurs. Word ids stay: a smaller vocabulary drops
+                the last words, and a larger one appends words.
+            **options: Options of the method to change.
+
+        Raises:
+            BadInput: As `resizing.resized`.
+        """
+        before, weights = self.present_spec(), self.named_weights()
+        spec = resized(before, counts, **options)
+        canonical = self.to_canonical({name: tf.convert_to_tensor(value) for name, value in weights.items()})
+        arrays = {name: to_numpy(value) for name, value in canonical.items()}
+        with tf.device(next(iter(weights.values())).device):
+            made = type(self)(spec, trainable=self.trainable)
+            carried = carried_over(before, spec, arrays)
+            made.load_canonical({name: tf.constant(value) for name, value in carried.items()})
+        return made
+
     # Shared by the public calls.
+    def _no_clusters(self, call: str) -> BadInput:
+        return BadInput(f"{call} of {self.spec.method}: allowed: layers of sohsm with an interval")
+
     @property
     def _wide(self) -> tf.DType:
         """The dtype of losses and log-probabilities."""

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import sohsm
+from vocabench.impls.on_tensorflow.inputs import Targets
 from vocabench.impls.on_tensorflow.layer import OutputLayer
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, cross_entropy, in_xla, product
-from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand
+from vocabench.impls.on_tensorflow.training.optimizers import Updates, state_of
+from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand, statistics
 from vocabench.impls.spec import LayerSpec, Shapes
 from vocabench.impls.structures import clusters
-from vocabench.impls.structures.statistics import BatchWeights, statistics_dtype
+from vocabench.impls.structures.statistics import statistics_dtype
+
+# The logits of clusters that a loss has computed, while a batch is being recorded.
+_recorded: ContextVar[list[Tensor] | None] = ContextVar("recorded", default=None)
 
 
 class SelfOrganizedHierarchicalSoftmax(OutputLayer):
@@ -31,8 +39,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     `cluster_bias` (C,) and `word_bias` (C, S). Variables that are not trained: `cluster`, `slot` (V,) of each word,
     and `word` (C, S) of each slot, -1 where it is empty.
 
-    During training, call `observe` for each batch, and at intervals `reorganize`, which assigns words to new clusters
-    and moves their vectors, biases and optimizer state along.
+    A layer that reorganizes also has `statistics` (V, C), `seen` (V,), how often each word was a target, and
+    `reorganizations` (). Training calls `training_loss` for each batch, or `observe` with the batch's cluster
+    log-probabilities, and `reorganize` now and then: it gives each word a new cluster and moves the word's vector,
+    bias and optimizer state.
     """
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
@@ -46,6 +56,17 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
                 ("cluster", (spec.vocab,)), ("slot", (spec.vocab,)), ("word", (self.limits.clusters, self.width)),
             )
         )  # fmt: skip
+        if self.reorganizes:
+            sizes = {
+                "statistics": ((spec.vocab, self.limits.clusters), statistics_dtype(spec.vocab, self.limits.clusters)),
+                "seen": ((spec.vocab,), np.dtype(np.int64)),
+                "reorganizations": ((), np.dtype(np.int64)),
+            }
+            self.statistics, self.seen, self.reorganizations = (
+                self.add_weight(shape, "zeros", dtype.name, trainable=False, autocast=False, name=name).value
+                for name, (shape, dtype) in sizes.items()
+            )
+            self._frequency_V = tf.constant(np.maximum(spec.counts, 1), tf.float32)
         self._place(spec.structure["cluster"])
         if self.form == CPP:
             # Created here, where a weight's value is its variable. Where Keras casts, it is a tensor of a single call.
@@ -81,17 +102,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _nll_parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return the (N,) negative log-likelihoods of clusters, and of targets given their cluster (equations 5, 6)."""
-        return self._parts(hidden_ND, targets_N)[:2]
-
-    def observed_loss(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss, and (N, C) log P(c | h) for `observe`."""
-        cluster_nll_N, word_nll_N, logits_NC = self._parts(hidden_ND, targets_N)
-        return tf.reduce_mean(cluster_nll_N + word_nll_N), tf.nn.log_softmax(logits_NC)
-
-    def _parts(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the results of `nll_parts`, and (N, C) logits of the clusters."""
         cluster_N, slot_N = tf.gather(self.cluster, targets_N), tf.gather(self.slot, targets_N)
-        logits_NC = self._cluster_logits(hidden_ND)
         word_nll_N = cluster_softmax.in_cluster_nll(
             self._project(hidden_ND, "word_projection"),
             self.value_of("word_weight"),
@@ -101,7 +112,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             slot_N,
             self.form,
         )
-        return cross_entropy(logits_NC, cluster_N), word_nll_N, logits_NC
+        return cross_entropy(self._cluster_logits(hidden_ND), cluster_N), word_nll_N
 
     def cluster_log_probs(self, hidden_ND: Tensor) -> Tensor:
         """Return (N, C) log P(c | h)."""
@@ -167,7 +178,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         logits_NC = self._product(projected_ND, self.value_of("cluster_weight"))
         if self.value_of("cluster_bias") is not None:
             logits_NC += self.value_of("cluster_bias")
-        return at_least_float32(logits_NC)
+        logits_NC = at_least_float32(logits_NC)
+        if (recorded := _recorded.get()) is not None:
+            recorded.append(tf.stop_gradient(logits_NC))
+        return logits_NC
 
     def _product(self, left: Tensor, right: Tensor) -> Tensor:
         return cpp_kernels.linear(left, right) if self.form == CPP else product(left, right)
@@ -176,7 +190,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     _BY_SLOT = ("word_weight", "word_bias")
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        place_V2 = tf.stack([self.cluster, self.slot], axis=1)
+        place_V2 = self._place_V2()
         return {
             name: tf.gather_nd(value, place_V2) if name in self._BY_SLOT else value for name, value in tensors.items()
         }
@@ -186,7 +200,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _to_slots(self, by_word_V: Tensor) -> Tensor:
         shape = [self.limits.clusters, self.width, *by_word_V.shape[1:]]
-        return tf.scatter_nd(tf.stack([self.cluster, self.slot], axis=1), by_word_V, shape)
+        return tf.scatter_nd(self._place_V2(), by_word_V, shape)
+
+    def _place_V2(self) -> Tensor:
+        """Return the (V, 2) cluster and slot of each word."""
+        return tf.stack([self.cluster, self.slot], axis=1)
 
     def _place(self, cluster_V: NDArray[np.int64]) -> None:
         """Assign words to these clusters."""
@@ -211,51 +229,70 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             return None
         return f"other clusters: allowed: up to {self.limits.clusters} clusters of up to {self.width} words"
 
-    def blank_statistics(self) -> tf.Variable:
-        """Return (V + 1, C) zeros, q(w, c) of equation 9 before the first batch.
+    def _observed(self, loss: Callable[[], Tensor], batch: Targets) -> Tensor:
+        token = _recorded.set(recorded := [])
+        try:
+            made = loss()
+        finally:
+            _recorded.reset(token)
+        targets_N = batch.words_N
+        for known_N in (batch.real_N, None if batch.outside_N is None else ~batch.outside_N):
+            if known_N is not None:
+                targets_N = tf.where(known_N, targets_N, -tf.ones_like(targets_N))
+        logits_NC = recorded[0] if recorded else tf.zeros([0, self.limits.clusters])
+        self.observe(tf.nn.log_softmax(logits_NC), targets_N)
+        return made
 
-        The additional last row takes the entries of a batch that have no word.
-        """
-        vocab, cluster_count = self.spec.vocab, self.limits.clusters
-        dtype = tf.as_dtype(statistics_dtype(vocab, cluster_count))
-        return tf.Variable(tf.zeros([vocab + 1, cluster_count], dtype), trainable=False)
-
-    @staticmethod
-    def observe(statistics: tf.Variable, log_cluster_NC: Tensor, weights: BatchWeights) -> None:
-        """Update the statistics with one batch, whose weights `StatisticsWeights` computes on the host."""
-        log2_NC = tf.cast(log_cluster_NC, tf.float32) / float(np.log(2))
-        sums_NC = tf.math.unsorted_segment_sum(log2_NC, weights.segment, tf.size(weights.segment))
-        old_NC = tf.cast(tf.gather(statistics, weights.words), tf.float32)
-        new_NC = weights.keep[:, None] * old_NC + weights.share[:, None] * sums_NC
-        statistics.scatter_nd_update(weights.words[:, None], tf.cast(new_NC, statistics.dtype))
-
-    def reorganize(
-        self, statistics: tf.Variable, rng: np.random.Generator, *slots: Tensors
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Move words to new clusters, chosen from the statistics by algorithm 1.
+    def observe(self, log_cluster_NC: Tensor, targets_N: Tensor) -> None:
+        """Update the statistics (equation 9) with one batch; with those of all replicas of a `tf.distribute.Strategy`.
 
         Args:
-            statistics: The statistics that `observe` has updated.
-            rng: Draws the order in which words are placed.
-            *slots: Variables of the optimizer by weight name, which move with their words.
+            log_cluster_NC: The result of `cluster_log_probs` for the batch's hidden vectors.
+            targets_N: The targets; those outside the vocabulary change nothing.
 
-        Returns:
-            The cluster of each word (V,) before and after.
+        Raises:
+            BadInput: The layer does not reorganize.
         """
+        if not self.reorganizes:
+            raise self._no_clusters("observe")
+        batch = statistics.joined(tf.stop_gradient(log_cluster_NC), tf.cast(targets_N, tf.int32))
+        kind = str(self.spec.options["smoothing"])
+        statistics.update(self.statistics, self.seen, *batch, self._frequency_V, kind)
+
+    def reorganize(
+        self, optimizer: keras.optimizers.Optimizer | Updates | None = None, *, seed: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Organize the words into new clusters by algorithm 1, from the statistics.
+
+        Word vectors and biases move with their words, and so do the variables of `optimizer` that have their shape.
+        """
+        if not self.reorganizes:
+            return super().reorganize(optimizer, seed=seed)
+        weights = {name: getattr(self, name) for name in self._BY_SLOT if hasattr(self, name)}
+        moved = {
+            name: [weight.value, *([] if optimizer is None else state_of(optimizer, weight))]
+            for name, weight in weights.items()
+        }
         before_V = self.cluster.numpy().astype(np.int64)
-        scores_VC = statistics.numpy()[:-1].astype(np.float32)
-        after_V = clusters.organize(scores_VC, self.spec.counts, self.limits, rng)
-        groups = [self.named_weights(), *slots]
-        by_slot = [{name: group[name] for name in self._BY_SLOT if name in group} for group in groups]
-        canonical = [
-            self.to_canonical({name: tf.convert_to_tensor(value) for name, value in group.items()}) for group in by_slot
-        ]
+        self.reorganizations.assign_add(1)
+        if not self.seen.numpy().any():
+            return before_V, before_V
+        rng = np.random.default_rng([self.spec.seed if seed is None else seed, 3, int(self.reorganizations.numpy())])
+        after_V = clusters.organize(self.statistics.numpy(), self.spec.counts, self.limits, rng)
+        variables = [variable for states in moved.values() for variable in states]
+        place_V2 = self._place_V2()
+        by_word = [tf.gather_nd(tf.convert_to_tensor(variable), place_V2) for variable in variables]
         self._place(after_V)
-        for variables, values in zip(by_slot, canonical, strict=True):
-            for name, variable in variables.items():
-                if variable is not None:
-                    variable.assign(self._to_slots(values[name]))
+        for variable, by_word_V in zip(variables, by_word, strict=True):
+            variable.assign(self._to_slots(by_word_V))
         return before_V, after_V
+
+    def present_spec(self) -> LayerSpec:
+        return replace(self.spec, structure={**self.spec.structure, "cluster": self.cluster.numpy().astype(np.int64)})
+
+    def resize(self, counts: ArrayLike, **options: object) -> Self:
+        """Return a layer for another vocabulary, which starts from the present clusters without statistics."""
+        return super().resize(counts, **{"interval": self.spec.options["interval"], **options})
 
 
 LAYER = SelfOrganizedHierarchicalSoftmax

@@ -5,9 +5,6 @@ On an accelerator the LSTM is cuDNN's, through Keras.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -20,25 +17,18 @@ from vocabench.impls.on_tensorflow.native import native
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
-from vocabench.impls.structures.statistics import BatchWeights, StatisticsWeights
 
 
 class TensorFlowLanguageModel(Switched, LanguageModel):
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig, device: str) -> None:
         super().__init__(spec, config)
         self.device, self.dtype = device, tf.as_dtype(spec.storage)
-        self.reorganizations = 0
-        self.weights: StatisticsWeights | None = None
-        self.statistics: tf.Variable | None = None
         with tf.device(device):
-            self.output: Any = native(spec)  # a layer that reorganizes has more methods than `OutputLayer`
+            self.output = native(spec)
             self.embedding = tf.Variable(tf.zeros([spec.vocab, config.embedding], self.dtype))
             # Unrolled, a step of known length needs no loop on the CPU. cuDNN takes whole sequences.
             on_cpu = device.startswith("/CPU")
             self.lstm = _lstm.keras_lstm(config.embedding, config.hidden, spec.storage, unroll=on_cpu)
-            if self.output.reorganizes:
-                self.weights = StatisticsWeights(spec.counts, str(spec.options["smoothing"]))
-                self.statistics = self.output.blank_statistics()
         self._load(self.initial_parameters())
 
     def _variables(self) -> _parameters.Variables:
@@ -74,9 +64,7 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
         outputs_BTH, h_BH, c_BH = self.lstm(look_up(vectors_VE, inputs_BT), initial_state=list(state))
         return tf.reshape(outputs_BTH, [-1, self.config.hidden]), (h_BH, c_BH)
 
-    def _step_of(
-        self, inputs_BT: Tensor, targets_N: Tensor, extra: Tensors, state: State, weights: tuple[Tensor, ...] | None
-    ) -> tuple[Tensor, State]:
+    def _step_of(self, inputs_BT: Tensor, targets_N: Tensor, extra: Tensors, state: State) -> tuple[Tensor, State]:
         rows: Tensors = {}
         reach = OutputLayer.reach(self.output, targets_N, **extra)
         if self.config.optimizer.row_sparse:
@@ -89,27 +77,20 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
             hidden_ND, state = self._hidden_of(inputs_BT, state, sources["embedding"])
-            if weights is None:
-                loss, log_cluster_NC = reach.loss(hidden_ND, _parameters.output_of(tables)), None
+            if self.output.reorganizes:
+                loss = self.output.training_loss(hidden_ND, targets_N, **extra)
             else:
-                loss, log_cluster_NC = self.output.observed_loss(hidden_ND, targets_N)
+                loss = reach.loss(hidden_ND, _parameters.output_of(tables))
         grads = tape.gradient(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        if weights is not None:
-            self.output.observe(self.statistics, log_cluster_NC, BatchWeights(*weights))
         self.optimizer.apply({name: tf.convert_to_tensor(grad) for name, grad in grads.items()}, rows=rows)
         return loss, state
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Tensor:
         with tf.device(self.device):
             state = self.train_state if carry and self.train_state is not None else self._zero_state(len(inputs_BT))
-            targets_N = targets_BT.ravel()
-            weights = None
-            if self.weights is not None:
-                batch = self.weights.batch(targets_N)
-                weights = tuple(tf.constant(array) for array in (batch.words, batch.segment, batch.keep, batch.share))
-            ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_N, tf.int32))
+            ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_BT.ravel(), tf.int32))
             extra = extra_on(self.device, self.next_extra(inputs_BT.ravel()))
-            loss, self.train_state = self._step(*ids, extra, state, weights)
+            loss, self.train_state = self._step(*ids, extra, state)
             return loss
 
     def _evaluate_of(self, inputs_BT: Tensor, targets_N: Tensor, state: State) -> tuple[Tensors, State]:
@@ -151,14 +132,11 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
         return *self.output.topk(state[0], k), state  # the LSTM's output is its hidden state
 
     def reorganize(self) -> tuple[NDArray, NDArray] | None:
-        if self.statistics is None:
+        if not self.output.reorganizes:
             return None
-        self.reorganizations += 1
-        rng = np.random.default_rng([self.config.seed, 3, self.reorganizations])
         with tf.device(self.device):
             self.optimizer.catch_up()
-            slots = (_parameters.output_of(slot) for slot in self.optimizer.slots)
-            return self.output.reorganize(self.statistics, rng, *slots)
+            return self.output.reorganize(self.optimizer, seed=self.config.seed)
 
     def synchronize(self) -> None:
         wait(self.embedding)

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+import keras
 import tensorflow as tf
 
+from vocabench.impls.errors import BadInput
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.optimizers import Optimizer, check_rate
 
@@ -207,3 +209,29 @@ class Updates:
             change = grad
         new = param - (settings.learning_rate if rate is None else tf.cast(rate, change.dtype)) * change, *slots
         return tuple(tf.cast(value, old.dtype) for value, old in zip(new, state, strict=True))
+
+
+def state_of(optimizer: keras.optimizers.Optimizer | Updates, weight: keras.Variable) -> list[tf.Variable]:
+    """Return the variables of an optimizer that belong to a weight and have its shape, such as Adam's moments.
+
+    Raises:
+        BadInput: `optimizer` is no Keras optimizer.
+    """
+    if isinstance(optimizer, Updates):
+        names = [name for name, variable in optimizer.variables.items() if variable is weight.value]
+        return [slot[name] for slot in optimizer.slots for name in names]
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a `LossScaleOptimizer`
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise BadInput(f"optimizer is a {type(optimizer).__name__}: allowed: a Keras optimizer, or None")
+    trained = optimizer._trainable_variables
+    place = next((index for index, variable in enumerate(trained) if variable is weight), None)
+    if place is None:
+        return []
+    # Keras keeps a list for each kind of state, in the order of the trained variables.
+    lists = [kept for kept in vars(optimizer).values() if isinstance(kept, list) and len(kept) == len(trained)]
+    states = [kept[place] for kept in lists if kept is not trained]
+    return [
+        state.value
+        for state in states
+        if isinstance(state, keras.Variable) and state is not weight and state.shape == weight.shape
+    ]

@@ -138,9 +138,8 @@ def test_weights_of_another_structure_are_refused_in_one_line(tmp_path):
 
 def test_sohsm_takes_over_the_clusters_of_weights(tmp_path):
     layer, other = changed_layer("sohsm"), changed_layer("sohsm", seed=1)
-    statistics = layer.blank_statistics()
-    statistics.assign(tf.random.stateless_normal(statistics.shape, (0, 1), dtype=tf.float32).numpy())
-    layer.reorganize(statistics, np.random.default_rng(0))
+    layer.training_loss(tf.random.stateless_normal([80, DIM], (0, 1)), tf.range(80) % VOCAB)
+    layer.reorganize()
     assert not np.array_equal(layer.cluster, other.cluster)
     model_of(layer).save_weights(tmp_path / "model.weights.h5")
     model_of(other).load_weights(tmp_path / "model.weights.h5")
