@@ -12,7 +12,7 @@ from vocabench.impls import calls, cpp
 from vocabench.impls.calls import Objective
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import GPU, Form, on_device
-from vocabench.impls.on_tensorflow import objectives
+from vocabench.impls.on_tensorflow import objectives, tying
 from vocabench.impls.on_tensorflow.inputs import Targets
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, draw, must_be_portable, on_gpu
 from vocabench.impls.on_tensorflow.saving import Saveable
@@ -93,12 +93,17 @@ class Hooks(Saveable):
         return self.spec.parameter_shapes()
 
     def value_of(self, name: str) -> Tensor:
-        """Return the variable behind a weight, or None if the layer has no weight of that name."""
+        """Return the variable behind a weight, or None if the layer has no weight of that name.
+
+        Vectors of words that are tied to an embedding and stored by slot are a tensor.
+        """
+        if self.tied_words is not None and name in (slots := self._word_slots()):
+            return tying.by_slot(self.tied_words.value, slots[name])
         weight = getattr(self, name, None)
         return None if weight is None else weight.value
 
     def named_weights(self) -> Tensors:
-        """Return the variables of all weights by name."""
+        """Return the values of `value_of` by name."""
         return {name: self.value_of(name) for name in self.inner_shapes()}
 
     # Implemented by the layers, for (N, D) hidden vectors in the dtype of the weights and (N,) int32 words.
@@ -217,11 +222,13 @@ class Hooks(Saveable):
 
     def load_canonical(self, tensors: Tensors) -> None:
         """Assign weights in canonical form."""
-        variables = self.named_weights()
-        dtype = next(iter(variables.values())).dtype  # the same for all weights
-        cast = {name: tf.cast(value, dtype) for name, value in tensors.items()}
+        cast = {name: tf.cast(value, self.spec.storage) for name, value in tensors.items()}
+        tied = {} if self.tied_words is None else self._word_slots()
         for name, value in self.from_canonical(cast).items():
-            variables[name].assign(value)
+            if name not in tied:
+                self.value_of(name).assign(value)
+        if self.tied_words is not None:
+            self.tied_words.assign(cast[tying.tied_name(self.spec)])
 
     def formulation(self) -> str:
         """Return a description of the form that runs; empty if there is only one."""

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from vocabench.impls.errors import BadInput
+from vocabench.impls.on_tensorflow import tying
 from vocabench.impls.on_tensorflow.ops.tensors import Tensors
 from vocabench.impls.options import Given, Table, Words, read_table, read_words
 from vocabench.impls.spec import LayerSpec
@@ -24,7 +25,14 @@ class Saveable(keras.layers.Layer):
 
     What is saved holds the digest of the structure, which gives the weights their meaning. Weights of another structure
     are refused.
+
+    Attributes:
+        tied_words: The (V, D) variable of the embedding with which the layer shares its word vectors, or None. What is
+            saved does not depend on it.
     """
+
+    tied_words: keras.Variable | None = None
+    _embedding: keras.layers.Embedding | None = None
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(dtype=spec.storage, **keyword)
@@ -38,6 +46,42 @@ class Saveable(keras.layers.Layer):
         """Assign weights in canonical form."""
         raise NotImplementedError
 
+    def to_canonical(self, tensors: Tensors) -> Tensors:
+        """Convert weights to their canonical form."""
+        raise NotImplementedError
+
+    def named_weights(self) -> Tensors:
+        """Return the values of all weights by name."""
+        raise NotImplementedError
+
+    def _word_slots(self) -> Tensors:
+        """Return, for each weight with a vector for each word, the word in each slot; None in order of the words."""
+        return {}
+
+    def tie(self, embedding: keras.layers.Embedding) -> None:
+        """Share the word vectors with an embedding (Press and Wolf 2017), whose present values the layer takes over.
+
+        Gradients of both uses add up. Tie before an optimizer is built: the embedding's variable replaces the layer's.
+        A layer that stores words by cluster looks its rows up in that variable, also after `reorganize`. Saved Keras
+        models keep the tie; a layer that is cloned from its configuration alone has an embedding of its own.
+
+        Args:
+            embedding: (V, D), in the dtype of the layer.
+
+        Raises:
+            BadInput: The layer has no (V, D) weight of words, or the embedding has another shape or dtype.
+        """
+        tying.tied_name(self.spec)
+        variable = tying.variable_of(embedding, self.spec)
+        if self.tied_words is not None:
+            raise BadInput(f"tie of {self.spec.method}: allowed: once")
+        for name in self._word_slots():
+            delattr(self, name)
+        self._tracker.unlock()  # as Keras does where a built layer gets another variable
+        self.tied_words = variable
+        self._lock_state()
+        object.__setattr__(self, "_embedding", embedding)  # not a part of this layer
+
     def initialize(self) -> Self:
         """Assign the initial parameters of the specification, and return the layer."""
         self.load_canonical({name: tf.constant(value) for name, value in self.spec.initial_parameters().items()})
@@ -45,17 +89,23 @@ class Saveable(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return everything that `from_config` needs, in types of JSON; arrays and words are included, not files."""
-        return {**super().get_config(), **config_of(self.spec)}
+        config = {**super().get_config(), **config_of(self.spec)}
+        if self._embedding is not None:
+            config["embedding"] = keras.saving.serialize_keras_object(self._embedding)
+        return config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """Create a layer with its initial parameters."""
         keyword = {name: config[name] for name in ("name", "trainable") if name in config}
-        return cls(spec_of(config), **keyword).initialize()
+        layer = cls(spec_of(config), **keyword).initialize()
+        if "embedding" in config:
+            layer.tie(keras.saving.deserialize_keras_object(config["embedding"]))
+        return layer
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
-        for variable in self.variables:
-            store[variable.name] = variable
+        for name, value in self._stored().items():
+            store[name] = value
         store[_DIGEST] = np.frombuffer(self.spec.structure_digest, np.uint8)
 
     def load_own_variables(self, store: Mapping[str, Any]) -> None:
@@ -66,7 +116,7 @@ class Saveable(keras.layers.Layer):
         """
         saved = {name: store[name] for name in store.keys()}  # noqa: SIM118 (a store is not always a mapping)
         digest = bytes(np.asarray(saved.pop(_DIGEST, [])).astype(np.uint8))
-        shapes = {variable.name: tuple(variable.shape) for variable in self.variables}
+        shapes = {name: tuple(value.shape) for name, value in self._stored().items()}
         if saved.keys() != shapes.keys():
             refusal: str | None = f"the names {sorted(saved)}: allowed: {sorted(shapes)}"
         elif any(tuple(saved[name].shape) != shape for name, shape in shapes.items()):
@@ -76,7 +126,19 @@ class Saveable(keras.layers.Layer):
         if refusal:
             raise BadInput(f"weights of {self.spec.method} have {refusal}")
         for variable in self.variables:
-            variable.assign(saved[variable.name])
+            if variable is not self.tied_words:
+                variable.assign(saved[variable.name])
+        if self.tied_words is not None:
+            weights = {name: tf.convert_to_tensor(saved[name]) for name in self.named_weights()}
+            self.tied_words.assign(self.to_canonical(weights)[tying.tied_name(self.spec)])
+
+    def _stored(self) -> Tensors:
+        """Return the variables by name, with those that tied words replace."""
+        own = {variable.name: variable for variable in self.variables if variable is not self.tied_words}
+        if self.tied_words is None:
+            return own
+        weights = self.named_weights()
+        return own | {name: weights[name] for name in self._word_slots()}
 
     def _refusal(self, digest: bytes, saved: Tensors) -> str | None:
         """Return why saved weights of the right shapes have another meaning, or None."""

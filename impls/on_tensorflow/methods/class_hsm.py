@@ -51,6 +51,9 @@ class ClassHierarchicalSoftmax(OutputLayer):
     def inner_shapes(self) -> Shapes:
         return self._inner_shapes
 
+    def _word_slots(self) -> Tensors:
+        return self.levels[-1].members_by_weight()
+
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if in_xla():
             return self._nll_of_all_words(hidden_ND, targets_N)

@@ -6,13 +6,16 @@ import tensorflow as tf
 
 from vocabench.impls.on_tensorflow.hooks import OWN_KERNELS, XLA
 from vocabench.impls.on_tensorflow.layer import OutputLayer
-from vocabench.impls.on_tensorflow.ops.tensors import Tensor, at_least_float32, cross_entropy, look_up, product
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, cross_entropy, look_up, product
 
 
 class FullSoftmax(OutputLayer):
     """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Weights: `weight` (V, D), `bias` (V,)."""
 
     FORMS = (XLA, OWN_KERNELS)
+
+    def _word_slots(self) -> Tensors:
+        return {"weight": None}
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
         return at_least_float32(product(hidden_ND, self.value_of("weight")) + self.value_of("bias"))

@@ -68,6 +68,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             )
             self._frequency_V = tf.constant(np.maximum(spec.counts, 1), tf.float32)
         self._place(spec.structure["cluster"])
+        self._search_of_few: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None
         if self.form == CPP:
             # Created here, where a weight's value is its variable. Where Keras casts, it is a tensor of a single call.
             upper = [self.value_of(name) for name in sohsm.UPPER_LEVEL]
@@ -93,6 +94,13 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         if "word_bias" in shapes:
             shapes["word_bias"] = (self.limits.clusters, self.width)
         return shapes
+
+    def _word_slots(self) -> Tensors:
+        return {"word_weight": self.word}
+
+    def tie(self, embedding: keras.layers.Embedding) -> None:
+        super().tie(embedding)
+        self._search_of_few = None  # reads the weight that the embedding has replaced
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if in_xla():
@@ -137,7 +145,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of clusters expanded."""
         if in_xla():
             return super()._search(hidden_ND, k)
-        if self.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
+        if self._search_of_few and self.form == CPP and cpp.projects_fastest(hidden_ND.shape[0]):
             return self._search_of_few(hidden_ND, k)
         return expand.search(*self._levels(hidden_ND), self._words(), k)
 

@@ -119,6 +119,10 @@ class Level:
             shapes[f"{self.name}_bias{number}"] = shelf.member_GS.shape
         return shapes
 
+    def members_by_weight(self) -> Tensors:
+        """Return the member (G, S) in each slot of each weight, negative where the slot is empty."""
+        return {f"{self.name}_weight{number}": member_GS for number, member_GS in enumerate(self._members)}
+
     def to_canonical(self, tensors: Tensors) -> Tensors:
         """Return weights (M, D) and biases (M,), or their gradients or slots, in the order of the members."""
         canonical = {}

@@ -1,0 +1,48 @@
+"""Weight tying: word vectors that an embedding and an output layer share (Press and Wolf 2017)."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, look_up
+from vocabench.impls.spec import LayerSpec
+
+_NAMES = ("weight", "word_weight")  # canonical parameters with a vector for each word
+
+
+def tied_name(spec: LayerSpec) -> str:
+    """Return the canonical name of a layer's (V, D) word vectors.
+
+    Raises:
+        BadInput: The method has no vector of the width of hidden vectors for each word.
+    """
+    for name in _NAMES:
+        if spec.parameter_shapes().get(name) == (spec.vocab, spec.dim):
+            return name
+    raise BadInput(f"tie of {spec.method}: allowed: methods with a (V, D) weight of words, such as full_softmax")
+
+
+def variable_of(embedding: object, spec: LayerSpec) -> keras.Variable:
+    """Return the variable of an embedding, built if necessary.
+
+    Raises:
+        BadInput: It is no embedding of the layer's words in the layer's dtype, or more than its variable.
+    """
+    if not isinstance(embedding, keras.layers.Embedding):
+        raise BadInput(f"embedding is a {type(embedding).__name__}: allowed: a keras.layers.Embedding")
+    shape = embedding.input_dim, embedding.output_dim
+    if shape != (spec.vocab, spec.dim):
+        raise BadInput(f"embedding has shape {shape}: allowed: {(spec.vocab, spec.dim)}")
+    embedding.build()
+    variable = embedding.embeddings
+    if not isinstance(variable, keras.Variable) or variable.dtype != spec.storage:
+        kind = variable.dtype if isinstance(variable, keras.Variable) else "computed from several variables"
+        raise BadInput(f"embedding is {kind}: allowed: one variable in {spec.storage}")
+    return variable
+
+
+def by_slot(words_VD: Tensor, word_CS: Tensor | None) -> Tensor:
+    """Return the vector of the word in each slot, and some vector in empty slots; all vectors if there are no slots."""
+    return words_VD if word_CS is None else look_up(words_VD, tf.maximum(word_CS, 0))
