@@ -12,6 +12,7 @@ On a CPU with a compiler, the products are C++ kernels (`cpp_kernels.py`), which
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,8 +62,24 @@ def in_cluster_nll(
         form: One of `forms`.
         tokens: Expected number of tokens, which determines the layout; N if left out.
     """
-    if form == CPP:
-        return _nll_by_kernels(hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N)
+    arguments = hidden_ND, slab_CSD, bias_CS, word_CS, cluster_N, slot_N
+    compute = _nll_by_kernels if form == CPP else partial(_nll_in_tiles, tokens=tokens)
+    if cluster_N.shape[0]:
+        return compute(*arguments)
+    # Empty tiles read any token, so there must be one.
+    no_losses = partial(tf.reduce_sum, at_least_float32(hidden_ND), axis=1)
+    return tf.cond(tf.size(cluster_N) > 0, lambda: compute(*arguments), no_losses)
+
+
+def _nll_in_tiles(
+    hidden_ND: Tensor,
+    slab_CSD: Tensor,
+    bias_CS: Tensor | None,
+    word_CS: Tensor,
+    cluster_N: Tensor,
+    slot_N: Tensor,
+    tokens: float | Tensor | None,
+) -> Tensor:
     clusters, width = word_CS.shape
     expected = count(cluster_N) if tokens is None else tokens
     first, further, place_N = _cut(cluster_N, clusters, _first_places(expected, clusters), _FURTHER)

@@ -300,7 +300,8 @@ def _search_by_bounds(
         row_P, cluster_P = tf.unstack(tf.cast(tf.where(needed_NC), tf.int32), axis=1)
         values_PB, ids_PB = expand(row_P, cluster_P)
         rank_P = tf.range(tf.size(row_P)) - tf.gather(tf.cumsum(count_N, exclusive=True), row_P)
-        place_P2, shape = tf.stack([row_P, rank_P], 1), [rows, tf.reduce_max(count_N), best]
+        most_needed = tf.maximum(tf.reduce_max(count_N), 0)  # of no rows, the maximum is negative
+        place_P2, shape = tf.stack([row_P, rank_P], 1), [rows, most_needed, best]
         none = -tf.cast(math.inf, values_NX.dtype)
         more_values = tf.tensor_scatter_nd_update(tf.fill(shape, none), place_P2, values_PB)
         more_ids = tf.tensor_scatter_nd_update(tf.fill(shape, -1), place_P2, ids_PB)

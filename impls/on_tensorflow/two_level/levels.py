@@ -11,7 +11,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from vocabench.impls.forms import Form
-from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, best_by_id, draw
+from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, best_by_id, draw
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand
 from vocabench.impls.spec import Shapes
 from vocabench.impls.structures.shelves import Shelves
@@ -56,16 +56,8 @@ class Level:
     def _nll_on_shelf(
         self, number: int, hidden_RD: Tensor, row_R: Tensor, slot_R: Tensor, tokens: float | Tensor
     ) -> Tensor:
-        weight_GSD, bias_GS = self._weight(number, "weight"), self._weight(number, "bias")
-        member_GS = self._members[number]
-
-        def nll() -> Tensor:
-            return cluster_softmax.in_cluster_nll(
-                hidden_RD, weight_GSD, bias_GS, member_GS, row_R, slot_R, self._form_of(), tokens
-            )
-
-        # Empty tiles read any token, so there must be one.
-        return tf.cond(tf.size(row_R) > 0, nll, lambda: tf.reduce_sum(at_least_float32(hidden_RD), axis=1))
+        words = self._weight(number, "weight"), self._weight(number, "bias"), self._members[number]
+        return cluster_softmax.in_cluster_nll(hidden_RD, *words, row_R, slot_R, self._form_of(), tokens)
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
         """Return (N, M) log P(member | its group, h)."""
