@@ -13,7 +13,14 @@ from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_tensorflow.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
-from vocabench.impls.on_tensorflow.ops.tensors import Tensor, at_least_float32, draw, product, traced
+from vocabench.impls.on_tensorflow.ops.tensors import (
+    Tensor,
+    at_least_float32,
+    differentiated_once,
+    draw,
+    product,
+    traced,
+)
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import blocks
 
@@ -222,7 +229,12 @@ class FusedSoftmax(FullSoftmax):
                 total, gradients = cpp_kernels.fused_softmax(*inputs, blocks.most_tokens(self.spec.vocab, self._form))
             else:
                 total, *gradients = _differentiated(*inputs, self._form)
-            return total, lambda dtotal: tuple(gradient * dtotal for gradient in gradients)
+            sources = hidden_ND, weight_VD, bias_V
+
+            def gradient(dtotal: Tensor) -> tuple[Tensor, ...]:
+                return tuple(part * dtotal for part in differentiated_once(self.spec.method, gradients, *sources))
+
+            return total, gradient
 
         return by_tokens(tf.cast(hidden_ND, dtype), weight_VD, bias_V)
 
@@ -242,8 +254,9 @@ class FusedSoftmax(FullSoftmax):
             untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
             log_sum_N, target_N = _forward(untaped[0], untaped[1], untaped[2], targets_N, self._form)
 
-            def gradient(dnll_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                return _backward(hidden_ND, weight_VD, bias_V, targets_N, log_sum_N, dnll_N, self._form)
+            def gradient(dnll_N: Tensor) -> tuple[Tensor, ...]:
+                gradients = _backward(*untaped, targets_N, log_sum_N, tf.stop_gradient(dnll_N), self._form)
+                return differentiated_once(self.spec.method, gradients, hidden_ND, weight_VD, bias_V, dnll_N)
 
             return log_sum_N - target_N, gradient
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from vocabench.impls import cpp, cpus
 from vocabench.impls.cpp import Paths
+from vocabench.impls.errors import BadInput
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, in_dtype, must_be_portable, product
 
@@ -225,6 +227,19 @@ def _empty() -> Tensor:
         return tf.zeros([0])
 
 
+_WITHOUT_DERIVATIVES = (
+    "VocabenchClusterScores",
+    "VocabenchClusterLosses",
+    "VocabenchClusterGradients",
+    "VocabenchPathLosses",
+    "VocabenchPathGradients",
+    "VocabenchLikeliestWords",
+    "VocabenchLikeliestOfHidden",
+    "VocabenchLikeliestLeaves",
+    "VocabenchLeavesOfBeam",
+)
+
+
 @cache
 def _operations() -> Any:
     headers = "-isystem", tf.sysconfig.get_include()
@@ -241,4 +256,15 @@ def _load(path: str) -> Any:
     refused.restype = ctypes.c_char_p
     if reason := refused():
         raise OSError(reason.decode())
+    for name in _WITHOUT_DERIVATIVES:
+        with suppress(KeyError):  # registered when the library was loaded before
+            tf.RegisterGradient(name)(_refuse)
     return operations
+
+
+def _refuse(operation: Any, *upstream: Tensor) -> None:
+    """Refuse to differentiate an operation: the results of a search, or the first derivatives of a loss."""
+    raise BadInput(
+        f"derivative of {operation.type}: allowed: first derivatives of losses and log-probabilities, or a function "
+        "traced in the context vocabench.tensorflow.portable()"
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.saved_model import save_context
+
+from vocabench.impls.errors import BadInput
 
 Tensor = Any  # tf.Tensor, which carries no usable annotations
 Tensors = dict[str, Tensor]
@@ -79,6 +81,31 @@ def add_rows(array: Tensor, rows_M: Tensor, added: Tensor) -> Tensor:
     if on_gpu() or in_xla():  # XLA has no such operation, and adds in place by itself
         return tf.tensor_scatter_nd_add(array, rows_M[:, None], added)
     return tf.raw_ops.InplaceAdd(x=array, i=rows_M, v=added)
+
+
+def _gradient_of_in_place_addition(operation: Any, upstream: Tensor) -> tuple[Tensor, None, Tensor]:
+    upstream = tf.convert_to_tensor(upstream)
+    return upstream, None, tf.gather(upstream, operation.inputs[1])
+
+
+with suppress(KeyError):  # TensorFlow has none, which second derivatives need; other code may have registered one
+    tf.RegisterGradient("InplaceAdd")(_gradient_of_in_place_addition)
+
+
+def differentiated_once(method: str, gradients: Sequence[Tensor], *sources: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients of a custom gradient as they are, whose derivatives with respect to `sources` are refused.
+
+    Without it, these are missing or wrong where TensorFlow has not seen how the gradients were computed.
+    """
+
+    @tf.custom_gradient
+    def final(*tensors: Tensor) -> tuple[tuple[Tensor, ...], object]:
+        def refuse(*upstream: Tensor) -> None:
+            raise BadInput(f"second derivatives of {method}: allowed: first derivatives")
+
+        return tensors[: len(gradients)], refuse
+
+    return final(*gradients, *sources)
 
 
 def look_up(table: Tensor | tf.Variable, ids: Tensor) -> Tensor:
