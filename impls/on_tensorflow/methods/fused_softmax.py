@@ -251,12 +251,14 @@ class FusedSoftmax(FullSoftmax):
         @tf.custom_gradient
         def nll(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
             # A tape that recorded the loop would keep all blocks. The gradient is written out instead.
-            untaped = [tf.stop_gradient(tensor) for tensor in (hidden_ND, weight_VD, bias_V)]
-            log_sum_N, target_N = _forward(untaped[0], untaped[1], untaped[2], targets_N, self._form)
+            sources = hidden_ND, weight_VD, bias_V
+            hidden, weight, bias = (tf.stop_gradient(tensor) for tensor in sources)
+            log_sum_N, target_N = _forward(hidden, weight, bias, targets_N, self._form)
 
             def gradient(dnll_N: Tensor) -> tuple[Tensor, ...]:
-                gradients = _backward(*untaped, targets_N, log_sum_N, tf.stop_gradient(dnll_N), self._form)
-                return differentiated_once(self.spec.method, gradients, hidden_ND, weight_VD, bias_V, dnll_N)
+                upstream_N = tf.stop_gradient(dnll_N)
+                gradients = _backward(hidden, weight, bias, targets_N, log_sum_N, upstream_N, self._form)
+                return differentiated_once(self.spec.method, gradients, *sources, dnll_N)
 
             return log_sum_N - target_N, gradient
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -220,15 +221,15 @@ def state_of(optimizer: keras.optimizers.Optimizer | Updates, weight: keras.Vari
     if isinstance(optimizer, Updates):
         names = [name for name, variable in optimizer.variables.items() if variable is weight.value]
         return [slot[name] for slot in optimizer.slots for name in names]
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a `LossScaleOptimizer`
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
+    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)  # of a `LossScaleOptimizer`
+    if not isinstance(inner, keras.optimizers.Optimizer):
         raise BadInput(f"optimizer is a {type(optimizer).__name__}: allowed: a Keras optimizer, or None")
-    trained = optimizer._trainable_variables
+    trained = inner._trainable_variables
     place = next((index for index, variable in enumerate(trained) if variable is weight), None)
     if place is None:
         return []
     # Keras keeps a list for each kind of state, in the order of the trained variables.
-    lists = [kept for kept in vars(optimizer).values() if isinstance(kept, list) and len(kept) == len(trained)]
+    lists = [kept for kept in vars(inner).values() if isinstance(kept, list) and len(kept) == len(trained)]
     states = [kept[place] for kept in lists if kept is not trained]
     return [
         state.value

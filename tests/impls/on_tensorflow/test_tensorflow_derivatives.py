@@ -1,6 +1,7 @@
 """Second derivatives of TensorFlow's layers: right, or refused in one line."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,13 @@ METHODS = [method for method in registry.methods("tensorflow") if method != "fus
 ONLY_FIRST = {"cpp", "words_2m", "words_8m", "tokens_16m"}  # forms with kernels or loops of their own
 
 
+def takes_first_only(layer):
+    return layer.form is not None and layer.form.id in ONLY_FIRST
+
+
 def layers_of(method, dtype="float32"):
     """Return a layer in each of its forms, with weights unlike the initial ones."""
-    options = {"projection": "linear"} if method == "sohsm" else {}
+    options: dict[str, Any] = {"projection": "linear"} if method == "sohsm" else {}
     spec = layers.spec(method, counts=np.arange(VOCAB, 0, -1) ** 2, dim=DIM, dtype=dtype, **options)
     made = [adapter.native(dataclasses.replace(spec, form=form.id)) for form in adapter.forms(spec)]
     rng = np.random.default_rng(1)
@@ -56,7 +61,8 @@ def products_of(layer, hidden, reduction="mean"):
         gradients = gradients_of(layer, hidden, reduction)
         pairs = zip(gradients, directions_of(gradients), strict=True)
         along = tf.add_n([tf.reduce_sum(part * direction) for part, direction in pairs])
-    return tape.gradient(along, [hidden, *layer.trainable_variables], unconnected_gradients="zero")
+    sources = [hidden, *layer.trainable_variables]
+    return tape.gradient(along, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
 def gradients_after(distance, layer, hidden):
@@ -74,7 +80,7 @@ def gradients_after(distance, layer, hidden):
 @pytest.mark.parametrize("method", METHODS)
 def test_second_derivatives_are_those_of_finite_differences(method):
     for layer in layers_of(method, "float64"):
-        if layer.form and layer.form.id in ONLY_FIRST:
+        if takes_first_only(layer):
             continue
         hidden, step = hidden_of("float64"), 1e-6
         ahead, behind = gradients_after(step, layer, hidden), gradients_after(-step, layer, hidden)
@@ -86,7 +92,7 @@ def test_second_derivatives_are_those_of_finite_differences(method):
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("method", ["fused_softmax", "huffman", "class_hsm", "sohsm"])
 def test_forms_with_first_derivatives_only_refuse_in_one_line(method, reduction, compiled):
-    for layer in (layer for layer in layers_of(method) if layer.form.id in ONLY_FIRST):
+    for layer in filter(takes_first_only, layers_of(method)):
         call = tf.function(products_of, autograph=False) if compiled else products_of
         with pytest.raises(BadInput, match=r"derivatives? of .*: allowed: first derivatives") as caught:
             call(layer, hidden_of(), reduction)
@@ -97,6 +103,6 @@ def test_a_portable_function_has_second_derivatives():
     by_kernels = next(layers_of("huffman"))
     with vocabench.tensorflow.portable():
         got = tf.function(lambda hidden: products_of(by_kernels, hidden))(hidden_of())
-    portable = [layer for layer in layers_of("huffman") if layer.form.id not in ONLY_FIRST]
-    for one, other in zip(got, products_of(portable[0], hidden_of()), strict=True):
+    portable = next(layer for layer in layers_of("huffman") if not takes_first_only(layer))
+    for one, other in zip(got, products_of(portable, hidden_of()), strict=True):
         assert np.allclose(tf.convert_to_tensor(one), tf.convert_to_tensor(other), rtol=1e-4, atol=1e-5)

@@ -33,6 +33,10 @@ def layer_of(method: str) -> Any:
     return vocabench.tensorflow.layer(method, counts=COUNTS, dim=DIM)
 
 
+def embedding_of(vocab: int = VOCAB, **options) -> Any:
+    return keras.layers.Embedding(vocab, DIM, **options)
+
+
 def batch(seed=0):
     rng = np.random.default_rng(seed)
     return tf.constant(rng.integers(0, VOCAB, 24)), tf.constant(rng.integers(0, VOCAB, 24))
@@ -63,7 +67,7 @@ def test_a_tied_layer_takes_over_the_vectors_and_gradients_of_both_uses_add_up(m
     tied, apart, embedding, other = (
         layer_of(method),
         layer_of(method),
-        *(keras.layers.Embedding(VOCAB, DIM) for _ in "ab"),
+        *(embedding_of() for _ in "ab"),
     )
     tied.tie(embedding)
     before = embedding.embeddings.numpy()
@@ -87,7 +91,7 @@ def test_a_tied_layer_takes_over_the_vectors_and_gradients_of_both_uses_add_up(m
 
 
 def test_the_words_of_a_tied_layer_stay_tied_when_it_reorganizes():
-    layer, embedding, optimizer = layer_of("sohsm"), keras.layers.Embedding(VOCAB, DIM), keras.optimizers.Adam(0.05)
+    layer, embedding, optimizer = layer_of("sohsm"), embedding_of(), keras.optimizers.Adam(0.05)
     layer.tie(embedding)
     for seed in range(3):
         step(layer, embedding, optimizer, seed)
@@ -102,7 +106,7 @@ def test_the_words_of_a_tied_layer_stay_tied_when_it_reorganizes():
 
 @pytest.mark.parametrize("method", ["full_softmax", "class_hsm", "sohsm"])
 def test_a_saved_or_copied_model_stays_tied_and_its_layer_is_loaded_without_the_tie(method, tmp_path):
-    layer, embedding = layer_of(method), keras.layers.Embedding(VOCAB, DIM)
+    layer, embedding = layer_of(method), embedding_of()
     layer.tie(embedding)
     words, targets = keras.Input((), dtype="int64"), keras.Input((), dtype="int64")
     model = keras.Model([words, targets], layer(embedding(words), targets))
@@ -127,19 +131,19 @@ def test_a_saved_or_copied_model_stays_tied_and_its_layer_is_loaded_without_the_
 def test_embeddings_that_do_not_fit_are_refused():
     layer = layer_of("sohsm")
     for wrong, message in (
-        (keras.layers.Embedding(VOCAB + 1, DIM), r"embedding has shape \(61, 16\): allowed: \(60, 16\)"),
-        (keras.layers.Embedding(VOCAB, DIM, dtype="float64"), "embedding is float64: allowed: one variable in float32"),
-        (keras.layers.Embedding(VOCAB, DIM, lora_rank=2), "embedding is computed from several variables: allowed: one"),
+        (embedding_of(VOCAB + 1), r"embedding has shape \(61, 16\): allowed: \(60, 16\)"),
+        (embedding_of(dtype="float64"), "embedding is float64: allowed: one variable in float32"),
+        (embedding_of(lora_rank=2), "embedding is computed from several variables: allowed: one"),
         (keras.layers.Dense(DIM), "embedding is a Dense: allowed: a keras.layers.Embedding"),
     ):
         with pytest.raises(BadInput, match=message):
             layer.tie(wrong)
-    layer.tie(keras.layers.Embedding(VOCAB, DIM))
+    layer.tie(embedding_of())
     with pytest.raises(BadInput, match="tie of sohsm: allowed: once"):
-        layer.tie(keras.layers.Embedding(VOCAB, DIM))
+        layer.tie(embedding_of())
 
 
 @pytest.mark.parametrize("method", [method for method in SHAPES if method not in TIEABLE])
 def test_methods_without_a_vector_of_each_word_refuse_to_be_tied(method):
     with pytest.raises(BadInput, match=f"tie of {method}: allowed: methods with a"):
-        layer_of(method).tie(keras.layers.Embedding(VOCAB, DIM))
+        layer_of(method).tie(embedding_of())
