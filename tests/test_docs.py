@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests import ROOT
-from vocabench.harness import cli, layer_file, registry
+from vocabench.harness import cli, layer_file, layers, registry
 from vocabench.harness.datasets import spoken_names
 from vocabench.harness.datasets.speech.synthesis import SpokenNames
 from vocabench.harness.measure.workload import batch, zipf_counts
@@ -27,6 +27,7 @@ from vocabench.harness.run.settings import parse
 from vocabench.harness.run.suites import Suite
 from vocabench.impls.calls import has_z_loss
 from vocabench.impls.errors import BadInput
+from vocabench.impls.tying import can_tie
 
 DOCS = ROOT / "docs"
 PAGES = DOCS / "methods"
@@ -141,10 +142,13 @@ def test_what_each_loss_takes_is_in_the_table_of_layers():
     def mark(has: bool) -> str:
         return "yes" if has else "no"
 
+    def has_word_vectors(method: str) -> bool:
+        return can_tie(layers.spec(method, counts=zipf_counts(60), dim=8, vocab=None))
+
     definitions = {method: registry.definition(method) for method in registry.methods()}
     lines = [
         f"| [{method}](methods/{method}.md) | {mark(not definition.train_only_loss)} | {mark(has_z_loss(definition))} "
-        f"| yes | {mark(not definition.needs_counts)} |"
+        f"| yes | {mark(has_word_vectors(method))} | {mark(not definition.needs_counts)} |"
         for method, definition in definitions.items()
     ]
     table = "\n".join(lines)

@@ -21,6 +21,7 @@ from vocabench.impls.on_jax.device import JAX_DTYPES, Device, precision, put, to
 from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree
 from vocabench.impls.resizing import carried_over, resized
 from vocabench.impls.spec import LayerSpec
+from vocabench.impls.tying import check_shape, tied_name
 
 
 class Convertible(ABC):
@@ -166,14 +167,8 @@ class Convertible(ABC):
         Raises:
             BadInput: The method has no vector of width D for each word, or the embedding has another shape.
         """
-        shape = self.spec.vocab, self.spec.dim
-        shapes = self.spec.parameter_shapes()
-        name = next((name for name in ("weight", "word_weight") if shapes.get(name) == shape), None)
-        if name is None:
-            raise BadInput(f"tie of {self.spec.method}: allowed: methods with one vector of width D for each word")
-        vectors_VD = jnp.asarray(embedding_VD)
-        if vectors_VD.shape != shape:
-            raise BadInput(f"embedding has shape {vectors_VD.shape}: allowed: {shape}")
+        name, vectors_VD = tied_name(self.spec), jnp.asarray(embedding_VD)
+        check_shape(vectors_VD.shape, self.spec)
         arrays = inputs.check_tree("structure", self.spec.method, structure, self._layout[1], exactly=False)
         others = {name: jnp.asarray(value) for name, value in params.items()}
         dtype = next((value.dtype for value in others.values()), vectors_VD.dtype)

@@ -17,6 +17,7 @@ from vocabench.impls.on_tensorflow.inputs import Targets
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, draw, must_be_portable, on_gpu
 from vocabench.impls.on_tensorflow.saving import Saveable
 from vocabench.impls.spec import LayerSpec, Shapes
+from vocabench.impls.tying import tied_name
 
 XLA, OWN_KERNELS = Form("xla", "XLA"), Form("tensorflow", "TensorFlow's own kernels")
 
@@ -228,7 +229,7 @@ class Hooks(Saveable):
             if name not in tied:
                 self.value_of(name).assign(value)
         if self.tied_words is not None:
-            self.tied_words.assign(cast[tying.tied_name(self.spec)])
+            self.tied_words.assign(cast[tied_name(self.spec)])
 
     def formulation(self) -> str:
         """Return a description of the form that runs; empty if there is only one."""

@@ -16,6 +16,7 @@ from vocabench.impls.on_tensorflow import tying
 from vocabench.impls.on_tensorflow.ops.tensors import Tensors
 from vocabench.impls.options import Given, Table, Words, read_table, read_words
 from vocabench.impls.spec import LayerSpec
+from vocabench.impls.tying import tied_name
 
 _DIGEST = "structure_digest"
 
@@ -71,7 +72,7 @@ class Saveable(keras.layers.Layer):
         Raises:
             BadInput: The layer has no (V, D) weight of words, or the embedding has another shape or dtype.
         """
-        tying.tied_name(self.spec)
+        tied_name(self.spec)
         variable = tying.variable_of(embedding, self.spec)
         if self.tied_words is not None:
             raise BadInput(f"tie of {self.spec.method}: allowed: once")
@@ -130,7 +131,7 @@ class Saveable(keras.layers.Layer):
                 variable.assign(saved[variable.name])
         if self.tied_words is not None:
             weights = {name: tf.convert_to_tensor(saved[name]) for name in self.named_weights()}
-            self.tied_words.assign(self.to_canonical(weights)[tying.tied_name(self.spec)])
+            self.tied_words.assign(self.to_canonical(weights)[tied_name(self.spec)])
 
     def _stored(self) -> Tensors:
         """Return the variables by name, with those that tied words replace."""

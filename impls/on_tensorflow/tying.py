@@ -8,20 +8,7 @@ import tensorflow as tf
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, look_up
 from vocabench.impls.spec import LayerSpec
-
-_NAMES = ("weight", "word_weight")  # canonical parameters with a vector for each word
-
-
-def tied_name(spec: LayerSpec) -> str:
-    """Return the canonical name of a layer's (V, D) word vectors.
-
-    Raises:
-        BadInput: The method has no vector of the width of hidden vectors for each word.
-    """
-    for name in _NAMES:
-        if spec.parameter_shapes().get(name) == (spec.vocab, spec.dim):
-            return name
-    raise BadInput(f"tie of {spec.method}: allowed: methods with a (V, D) weight of words, such as full_softmax")
+from vocabench.impls.tying import check_shape
 
 
 def variable_of(embedding: object, spec: LayerSpec) -> keras.Variable:
@@ -32,9 +19,7 @@ def variable_of(embedding: object, spec: LayerSpec) -> keras.Variable:
     """
     if not isinstance(embedding, keras.layers.Embedding):
         raise BadInput(f"embedding is a {type(embedding).__name__}: allowed: a keras.layers.Embedding")
-    shape = embedding.input_dim, embedding.output_dim
-    if shape != (spec.vocab, spec.dim):
-        raise BadInput(f"embedding has shape {shape}: allowed: {(spec.vocab, spec.dim)}")
+    check_shape((embedding.input_dim, embedding.output_dim), spec)
     embedding.build()
     variable = embedding.embeddings
     if not isinstance(variable, keras.Variable) or variable.dtype != spec.storage:

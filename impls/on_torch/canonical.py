@@ -14,6 +14,7 @@ from vocabench.impls.on_torch.state import Structured
 from vocabench.impls.on_torch.tensors import Tensors, at_least_float32
 from vocabench.impls.resizing import carried_over, resized
 from vocabench.impls.spec import LayerSpec
+from vocabench.impls.tying import tied_name
 
 
 class Convertible(Structured):
@@ -79,7 +80,7 @@ class Convertible(Structured):
         Raises:
             BadInput: The layer has no (V, D) weight of words, or the embedding has another shape, dtype or device.
         """
-        name = tying.tied_name(self.spec)
+        name = tied_name(self.spec)
         tying.check_embedding(embedding, self.spec, next(self.parameters()))
         self._tie(embedding, name)
 

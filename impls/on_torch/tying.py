@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from vocabench.impls.errors import BadInput
 from vocabench.impls.spec import LayerSpec
-
-_NAMES = ("weight", "word_weight")  # canonical parameters with a vector for each word
+from vocabench.impls.tying import check_shape
 
 
 class WordVectors(Protocol):
@@ -46,26 +45,13 @@ class LookupInLayer(nn.Embedding):
         return torch.where((input == self.padding_idx)[..., None], vectors.detach(), vectors)
 
 
-def tied_name(spec: LayerSpec) -> str:
-    """Return the canonical name of a layer's (V, D) word vectors.
-
-    Raises:
-        BadInput: The method has no vector of the width of hidden vectors for each word.
-    """
-    for name in _NAMES:
-        if spec.parameter_shapes().get(name) == (spec.vocab, spec.dim):
-            return name
-    raise BadInput(f"tie of {spec.method}: allowed: methods with a (V, D) weight of words, such as full_softmax")
-
-
 def check_embedding(embedding: object, spec: LayerSpec, like: Tensor) -> None:
     """Refuse anything but an embedding of the layer's words, in the dtype and on the device of its parameter `like`."""
     if not isinstance(embedding, nn.Embedding) or isinstance(embedding, LookupInLayer):
         what = "already tied" if isinstance(embedding, LookupInLayer) else f"a {type(embedding).__name__}"
         raise BadInput(f"embedding is {what}: allowed: a torch.nn.Embedding of its own")
     weight = embedding.weight
-    if weight.shape != (spec.vocab, spec.dim):
-        raise BadInput(f"embedding has shape {tuple(weight.shape)}: allowed: {(spec.vocab, spec.dim)}")
+    check_shape(weight.shape, spec)
     if (weight.dtype, weight.device) != (like.dtype, like.device):
         given, allowed = (f"{tensor.dtype} on {tensor.device}" for tensor in (weight, like))
         raise BadInput(f"embedding is {given}: allowed: {allowed}")
