@@ -52,6 +52,15 @@ def is_readable(tensor: Tensor) -> bool:
     )
 
 
+def check_local(parameter: Tensor, method: str) -> None:
+    """Refuse a parameter of which this process has a part only, as FSDP2 leaves it outside `forward`."""
+    if hasattr(parameter, "device_mesh"):
+        raise BadInput(
+            f"parameters of {method} are sharded: allowed: calls of forward, or of methods that "
+            "torch.distributed.fsdp.register_fsdp_forward_method has registered"
+        )
+
+
 def check_hidden(hidden: object, dim: int) -> None:
     """Refuse hidden vectors that are not a (..., D) tensor of a floating dtype."""
     if not isinstance(hidden, Tensor):

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import Parameter
 
 from vocabench.impls import calls, cpp
 from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
@@ -58,8 +59,10 @@ class OutputLayer(Convertible):
     @property
     def form(self) -> Form | None:
         """The requested form, or else the preferred one on the device where the parameters are now."""
-        if self._requested is not None or not self._forms:
-            return self._requested
+        return self._requested if self._requested is not None or not self._forms else self._preferred_form()
+
+    def _preferred_form(self) -> Form:
+        """Return the preferred one of the layer's forms on the device where the parameters are now."""
         words = self._main_parameter()
         return next(form for form in self._forms_on[kind_of(words.device.type)] if self._runs(form, words))
 
@@ -131,7 +134,7 @@ class OutputLayer(Convertible):
         weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
         if extra or self.spec.definition.extra:
             extra = self._checked_extra(extra, generator)
-        if not len(targets_N):
+        if not targets_N.size(0):
             return self._loss_of_nothing(hidden, reduction)
         batch = inputs.read_targets(targets_N, self.spec.vocab, ignore_index)
         hidden_ND = inputs.without_padding(hidden_ND, batch.padding_N)
@@ -156,7 +159,7 @@ class OutputLayer(Convertible):
         """Return the (..., V) normalized log-probabilities over the whole vocabulary, at least in float32."""
         hidden_ND, leading = self._flat(hidden)
         softcap = calls.check_softcap(self.spec.definition, softcap)
-        if not len(hidden_ND):
+        if not hidden_ND.size(0):
             return at_least_float32(hidden_ND).new_zeros(*leading, self.spec.vocab)
         return self._capped_log_probs(hidden_ND, softcap).reshape(*leading, self.spec.vocab)
 
@@ -165,7 +168,7 @@ class OutputLayer(Convertible):
         hidden_ND, leading = self._flat(hidden)
         targets_N = self._flat_targets(targets, leading)
         objective = Objective(softcap=calls.check_softcap(self.spec.definition, softcap))
-        if not len(targets_N):
+        if not targets_N.size(0):
             return self._loss_of_nothing(hidden, "none")
         batch = inputs.read_targets(targets_N, self.spec.vocab, None)
         if objective.softcap is None:
@@ -178,7 +181,7 @@ class OutputLayer(Convertible):
         """Return (...) summands of the negative log-likelihood, which are reported on their own, the highest first."""
         hidden_ND, leading = self._flat(hidden)
         targets_N = self._flat_targets(targets, leading)
-        if not len(targets_N):
+        if not targets_N.size(0):
             return (self._loss_of_nothing(hidden, "none"),)
         batch = inputs.read_targets(targets_N, self.spec.vocab, None)
         parts = self._nll_parts(hidden_ND, batch.words_N)
@@ -188,7 +191,7 @@ class OutputLayer(Convertible):
         """Return the (...) entropies of the distributions in nats; differentiable, without an (N, V) array."""
         hidden_ND, leading = self._flat(hidden)
         softcap = calls.check_softcap(self.spec.definition, softcap)
-        if not len(hidden_ND):
+        if not hidden_ND.size(0):
             return self._loss_of_nothing(hidden, "none")
         of_block = partial(self._entropy, softcap=softcap)
         return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND).reshape(leading)
@@ -215,7 +218,7 @@ class OutputLayer(Convertible):
     def _found(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         hidden_ND, leading = self._flat(hidden)
         k = calls.check_count("k", k, self.spec.vocab)
-        if not len(hidden_ND):
+        if not hidden_ND.size(0):
             return *inputs.nothing_found(hidden_ND, leading, k), at_least_float32(hidden_ND).new_zeros(leading)
         values_NK, ids_NK, share_N = self._search(hidden_ND, k)
         if len(leading) == 1:
@@ -236,7 +239,7 @@ class OutputLayer(Convertible):
         hidden_ND, leading = self._flat(hidden)
         k = calls.check_count("k", k, self.spec.vocab)
         width = calls.check_count("width", width, self.spec.vocab, lowest=k)
-        if not len(hidden_ND):
+        if not hidden_ND.size(0):
             return inputs.nothing_found(hidden_ND, leading, k)
         values_NK, ids_NK = self._beam(hidden_ND, k, width)
         return values_NK.reshape(*leading, k), ids_NK.reshape(*leading, k)
@@ -272,11 +275,11 @@ class OutputLayer(Convertible):
         softcap = calls.check_softcap(self.spec.definition, softcap)
         if uniforms is None:
             like = at_least_float32(hidden_ND[:0])
-            size = (len(hidden_ND), self.spec.draws)
+            size = (hidden_ND.size(0), self.spec.draws)
             uniforms_NU = torch.rand(size, generator=generator, dtype=like.dtype, device=like.device)
         else:
             uniforms_NU = inputs.check_uniforms(uniforms, leading, self.spec.draws)
-        if not len(hidden_ND):
+        if not hidden_ND.size(0):
             return torch.zeros(leading, dtype=torch.int64, device=hidden_ND.device)
         if options is ALL_WORDS and softcap is None:
             return self._sample(hidden_ND, uniforms_NU).reshape(leading)
@@ -323,7 +326,7 @@ class OutputLayer(Convertible):
         return self._logits(hidden_ND).mean(dim=1)
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        return *exact_topk(self._log_probs(hidden_ND), k), torch.ones(len(hidden_ND), device=hidden_ND.device)
+        return *exact_topk(self._log_probs(hidden_ND), k), torch.ones(hidden_ND.size(0), device=hidden_ND.device)
 
     def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         return self._search(hidden_ND, k)[:2]
@@ -345,7 +348,10 @@ class OutputLayer(Convertible):
         leading = hidden.shape[:-1]
         if len(leading) != 1:
             hidden = hidden.reshape(-1, dim)
-        dtype = self._main_parameter().dtype
+        parameter = self._main_parameter()
+        if type(parameter) is not Parameter:
+            inputs.check_local(parameter, self.spec.method)
+        dtype = parameter.dtype
         if hidden.dtype is dtype or (torch.is_autocast_enabled(hidden.device.type) and hidden.dtype.itemsize <= 4):
             return hidden, leading  # autocast rounds the factors of products itself
         return hidden.to(dtype), leading

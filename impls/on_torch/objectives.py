@@ -20,7 +20,7 @@ _AT_ONCE = 2**24  # log-probabilities that are computed at a time
 def in_blocks(compute: Callable[..., Tensor], vocab: int, *by_token: Tensor) -> Tensor:
     """Return `compute` of all tokens, from blocks of tokens whose (B, V) arrays are not kept for the backward pass."""
     width = max(1, _AT_ONCE // vocab)
-    if len(by_token[0]) <= width:
+    if by_token[0].size(0) <= width:
         return compute(*by_token)
     blocks = zip(*(array.split(width) for array in by_token), strict=True)
     if not torch.is_grad_enabled():

@@ -41,7 +41,7 @@ class SampledLayer(FullSoftmax):
     def _losses(  # type: ignore[override]
         self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
     ) -> Tensor:
-        ids_R, sizes = torch.cat([targets_N, sampled_ids]), [len(targets_N), len(sampled_ids)]
+        ids_R, sizes = torch.cat([targets_N, sampled_ids]), [targets_N.size(0), len(sampled_ids)]
         correction_V = self.correction if correction is None else correction
         target_ND, sampled_SD = rows_of(self.weight, ids_R, self.row_sparse).split(sizes)
         offset_R = rows_of(self.bias, ids_R, self.row_sparse) - correction_V[ids_R].to(self.correction.dtype)

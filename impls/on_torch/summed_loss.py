@@ -30,5 +30,5 @@ class SummedSoftmax(FullSoftmax):
             targets_N = targets_N.masked_fill(padding_N, _IGNORED)
         # The sum, because their mean over padding alone would be NaN.
         total = at_least_float32(self.total(hidden_ND.to(self.weight.dtype), targets_N, _IGNORED))
-        tokens = len(targets_N) if padding_N is None else counted(padding_N, mean=True)
+        tokens = targets_N.size(0) if padding_N is None else counted(padding_N, mean=True)
         return total / tokens if mean else total

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.spec import LayerSpec
 
 
@@ -35,6 +36,8 @@ class AdaptiveLogSoftmax(OutputLayer):
         self.register_buffer("rank", torch.from_numpy(np.argsort(spec.structure["order"])), persistent=False)
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        if is_tracing():  # PyTorch's module selects the tokens of each tail, which a trace cannot do
+            return -self._log_probs(hidden_ND).gather(1, targets_N[:, None])[:, 0]
         cast_ND = hidden_ND.to(self.inner.head.weight.dtype)
         with torch.autocast(hidden_ND.device.type, enabled=False):  # it would mix dtypes in PyTorch's module
             return -at_least_float32(self.inner(cast_ND, self.rank[targets_N]).output)

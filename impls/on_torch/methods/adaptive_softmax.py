@@ -15,6 +15,7 @@ from vocabench.impls.on_torch.ops import cpp_kernels, products
 from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.ops.topk import best, exact_topk
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32, draw
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.cutoffs import Bands
 
@@ -83,6 +84,13 @@ class AdaptiveSoftmax(OutputLayer):
         nll_N = _softmax_nll(hidden_ND, self.head_weight, entry_N)
         if not self.tails:
             return nll_N
+        if is_tracing():  # a trace cannot select the tokens of a tail
+            for tail in range(self.tails):
+                inside_N, projected = band_N == tail + 1, self._projected(hidden_ND, tail)
+                own_N = place_N.where(inside_N, 0)
+                tail_N = _softmax_nll(projected, getattr(self, f"tail{tail}_weight"), own_N)
+                nll_N = nll_N + tail_N.where(inside_N, 0.0)
+            return nll_N
         sorted_N, order_N = torch.sort(band_N, stable=True)
         bands = torch.arange(self.tails + 1, device=band_N.device)
         ends = torch.searchsorted(sorted_N, bands, right=True).tolist()
@@ -108,6 +116,8 @@ class AdaptiveSoftmax(OutputLayer):
         No word of a tail is likelier than the tail, so a tail is expanded for the rows in which it is at least as
         likely as the k-th best word so far.
         """
+        if is_tracing():
+            return super()._search(hidden_ND, k)
         return self._expanded(hidden_ND, k, lambda head, tail, least_N: head[:, self.head + tail] >= least_N)
 
     def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:

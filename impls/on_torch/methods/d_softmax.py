@@ -12,6 +12,7 @@ from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.ops.rows import mean_row, rows_of
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import bands
 
@@ -82,8 +83,11 @@ class DifferentiatedSoftmax(OutputLayer):
     def _band_logits(self, hidden_ND: Tensor) -> Tensor:
         """Return the (N, V) logits, band after band."""
         pairs = zip(self._inputs(hidden_ND.to(self.bias.dtype)), self._of_bands("weight"), strict=True)
-        factors = (factor.to(_product_dtype(self.bias)) for factor in (self.bias, *itertools.chain(*pairs)))
-        return at_least_float32(_BandLogits.apply(*factors))  # type: ignore[arg-type]
+        bias, *factors = (factor.to(_product_dtype(self.bias)) for factor in (self.bias, *itertools.chain(*pairs)))
+        if is_tracing():  # a trace cannot write into parts of an array
+            parts_NS = [inputs_NE @ weight.T for inputs_NE, weight in zip(factors[::2], factors[1::2], strict=True)]
+            return at_least_float32(torch.cat(parts_NS, dim=1) + bias)
+        return at_least_float32(_BandLogits.apply(bias, *factors))  # type: ignore[arg-type]
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return F.cross_entropy(self._band_logits(hidden_ND), self.place[targets_N], reduction="none")

@@ -52,14 +52,14 @@ class FullSoftmax(OutputLayer):
         return F.embedding(ids, self.weight)
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        if hidden_ND.is_cuda or len(hidden_ND) == 1:
+        if hidden_ND.is_cuda or hidden_ND.size(0) == 1:
             return super()._search(hidden_ND, k)
         # On a CPU, summing exponentials that overwrite the logits is faster than writing log-probabilities.
         logits_NV = self._logits(hidden_ND)
         values_NK, ids_NK = exact_topk(logits_NV, k)
         highest_N1 = values_NK[:, :1]
         log_sum_N1 = logits_NV.sub_(highest_N1).exp_().sum(dim=1, keepdim=True).log_().add_(highest_N1)
-        return values_NK - log_sum_N1, ids_NK, torch.ones(len(hidden_ND))
+        return values_NK - log_sum_N1, ids_NK, torch.ones(hidden_ND.size(0))
 
 
 LAYER = FullSoftmax

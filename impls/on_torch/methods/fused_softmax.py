@@ -17,6 +17,7 @@ from vocabench.impls.on_torch.ops import cpp_kernels, products
 from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.ops.topk import exact_topk
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, at_least_float32, draw
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.triton.availability import KERNELS
 from vocabench.impls.spec import LayerSpec
@@ -191,16 +192,15 @@ class FusedSoftmax(FullSoftmax):
 
     @property
     def form(self) -> Form:
-        form = super().form
-        assert form is not None
-        return form
+        return self._requested or self._preferred_form()
 
     def _reduced(
         self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor | None, *, mean: bool, **extra: Tensor
     ) -> Tensor:
         differentiates = torch.is_grad_enabled() and hidden_ND.requires_grad and self.weight.requires_grad
         if (
-            not blocks.are_of_tokens(self.form)
+            is_tracing()
+            or not blocks.are_of_tokens(self.form)
             or not differentiates
             or torch.is_autocast_enabled(hidden_ND.device.type)
         ):
@@ -214,6 +214,8 @@ class FusedSoftmax(FullSoftmax):
         return _ByTokens.apply(cast_ND, self.weight, self.bias, targets_N, share_N, self.form)  # type: ignore[return-value]
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        if isinstance(hidden_ND.size(0), torch.SymInt):  # a trace for any batch size has no number of blocks
+            return super()._nll(hidden_ND, targets_N)
         return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -252,7 +254,9 @@ class FusedSoftmax(FullSoftmax):
         return word_N
 
     def _fits_in_one(self, hidden_ND: Tensor) -> bool:
-        """Return whether one block holds all logits, so that blocks would have no benefit."""
+        """Return whether one block holds all logits, or a trace for any batch size has no number of blocks."""
+        if isinstance(hidden_ND.size(0), torch.SymInt):
+            return True
         return blocks.width(len(hidden_ND), len(self.weight), self.form) == len(self.weight)
 
 

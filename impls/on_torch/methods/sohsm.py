@@ -16,10 +16,12 @@ from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import sohsm
+from vocabench.impls.on_torch import inputs
 from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.losses import nll_of_products
 from vocabench.impls.on_torch.ops import cpp_kernels, products
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32, draw
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.on_torch.two_level import cluster_softmax, decoding, statistics
 from vocabench.impls.on_torch.two_level.words import WordRows, WordsByCluster, empty_slots
 from vocabench.impls.spec import LayerSpec
@@ -152,7 +154,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of clusters expanded."""
         words = self._words
-        if words.form != CPP or not cpp.projects_fastest(len(hidden_ND)):
+        if words.form != CPP or is_tracing() or not cpp.projects_fastest(len(hidden_ND)):
             word_hidden_ND, log_cluster_NC = self._levels(hidden_ND)
             return decoding.search(word_hidden_ND, log_cluster_NC, words, k)
         upper = [getattr(self, name, None) for name in sohsm.UPPER_LEVEL]
@@ -172,6 +174,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     @property
     def _rows(self) -> WordRows:
+        if is_tracing():
+            return WordRows.of(self.size, self.width, in_slab=self._in_slab)
         if self._last_rows is None or self._last_rows.size_C is not self.size:  # also after the layer has moved
             self._last_rows = WordRows.of(self.size, self.width, in_slab=self._in_slab)
         return self._last_rows
@@ -275,6 +279,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """
         if not self.reorganizes:
             return super().reorganize(optimizer, seed=seed)
+        inputs.check_local(self.word_weight, self.spec.method)
         before_V = self.cluster.cpu().numpy().copy()
         self.reorganizations += 1
         if not self.seen.any():

@@ -8,17 +8,23 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP, Paths
 from vocabench.impls.errors import BadInput, Unsupported
 from vocabench.impls.on_numpy.methods.sohsm import Projected
+from vocabench.impls.on_torch.tracing import is_tracing
 
 _NO_MEMORY, _BAD_ARGUMENT = -1, -3  # as in `impls/cpp/for_ctypes.cpp`
+_IN_MEMORY = frozenset(
+    (Tensor, Parameter)
+)  # other kinds of tensors, such as sharded ones, need not have their elements
 _EXACT = 0  # width of a search that is no beam search
 
 
@@ -66,7 +72,16 @@ def scores(hidden_RD: Tensor, row_N: Tensor, words: Tensor, bias: Tensor | None,
     """
     scores_NS = hidden_RD.new_empty(row_N.size(0), rows.slots)
     tokens = _tokens(hidden_RD, row_N, ends_C)
-    _run("cluster_scores_of_ctypes", words, *tokens, *_clusters(words, rows), words, bias, scores_NS)
+    _run(
+        "cluster_scores_of_ctypes",
+        words,
+        *tokens,
+        *_clusters(words, rows),
+        words,
+        bias,
+        scores_NS,
+        results=(scores_NS,),
+    )
     return scores_NS
 
 
@@ -84,8 +99,9 @@ def losses(
     excess_NS = hidden_ND.new_empty(row_N.size(0) if differentiated else 0, rows.slots)
     dhidden_ND = hidden_ND.new_empty(hidden_ND.size(0) if differentiated else 0, hidden_ND.shape[1])
     tokens, slot_N = _tokens(hidden_ND, row_N, ends_C), slot_N.to(torch.int32).contiguous()
-    results = losses_N, *((excess_NS, dhidden_ND) if differentiated else (None, None))
-    _run("cluster_losses_of_ctypes", words, *tokens, *_clusters(words, rows), words, bias, slot_N, *results)
+    results = (losses_N, excess_NS, dhidden_ND) if differentiated else (losses_N,)
+    given = *tokens, *_clusters(words, rows), words, bias, slot_N, *results, *(None,) * (3 - len(results))
+    _run("cluster_losses_of_ctypes", words, *given, results=results)
     return losses_N, excess_NS, dhidden_ND
 
 
@@ -97,7 +113,8 @@ def gradients(
     allocate = torch.zeros_like if rows.in_slab else torch.empty_like
     dwords, dbias = allocate(words), None if bias is None else allocate(bias)
     given = *_tokens(hidden_ND, row_N, ends_C), *_clusters(words, rows), excess_NS, weight_N.contiguous()
-    _run("cluster_gradients_of_ctypes", words, *given, dwords, dbias)
+    results = (dwords,) if dbias is None else (dwords, dbias)
+    _run("cluster_gradients_of_ctypes", words, *given, dwords, dbias, results=results)
     return dwords, dbias
 
 
@@ -111,7 +128,7 @@ def likeliest(
     result = _result(hidden_RD, k)
     queries = hidden_RD.contiguous(), log_cluster_RC.contiguous()
     lower = *_clusters(words, rows), words, bias, word_CS
-    _run("likeliest_words_of_ctypes", words, *queries, *lower, *result, k, hidden_RD.size(0))
+    _run("likeliest_words_of_ctypes", words, *queries, *lower, *result, k, hidden_RD.size(0), results=result)
     return result
 
 
@@ -134,7 +151,8 @@ def likeliest_of_hidden(
     upper = [None if parameter is None else parameter.contiguous() for parameter in upper]
     result = _result(hidden_ND, k)
     given = hidden_ND.contiguous(), *upper, *_clusters(words, rows), words, bias, word_CS, *result, k, hidden_ND.size(0)
-    _run("likeliest_of_hidden_of_ctypes", words, *given, factors=tuple(map(ctypes.c_float, projected)))
+    factors = tuple(map(ctypes.c_float, projected))
+    _run("likeliest_of_hidden_of_ctypes", words, *given, results=result, factors=factors)
     return result
 
 
@@ -142,7 +160,9 @@ def matrix_product(left_ND: Tensor, right_VD: Tensor) -> Tensor:
     """Return the (N, V) product of float32 matrices, with contiguous rows or contiguous columns."""
     left_ND, right_VD = (m if 1 in m.stride() else m.contiguous() for m in (left_ND, right_VD))
     product_NV = left_ND.new_empty(left_ND.size(0), right_VD.size(0))
-    _run("matrix_product_of_ctypes", product_NV, *_factor(left_ND), *_factor(right_VD), product_NV)
+    _run(
+        "matrix_product_of_ctypes", product_NV, *_factor(left_ND), *_factor(right_VD), product_NV, results=(product_NV,)
+    )
     return product_NV
 
 
@@ -150,7 +170,7 @@ def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
     """Return the (V, D) gradient of h W^T with respect to W, in float32."""
     dweight_VD = hidden_ND.new_empty(dscores_NV.shape[1], hidden_ND.shape[1])
     inputs, sizes = (dscores_NV.contiguous(), hidden_ND.contiguous()), (dscores_NV.size(0), *dweight_VD.shape)
-    _run("weight_gradient_of_ctypes", dweight_VD, *inputs, dweight_VD, *sizes)
+    _run("weight_gradient_of_ctypes", dweight_VD, *inputs, dweight_VD, *sizes, results=(dweight_VD,))
     return dweight_VD
 
 
@@ -165,7 +185,7 @@ def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[T
     )
     result = losses_N, dscores_NL, torch.empty_like(hidden_ND)
     given = _paths(hidden_ND, paths, node_weight.size(-1))
-    _run("path_losses_of_ctypes", node_weight, *given, node_weight, *result, node_weight.size(0))
+    _run("path_losses_of_ctypes", node_weight, *given, node_weight, *result, node_weight.size(0), results=result)
     return result
 
 
@@ -173,7 +193,7 @@ def path_gradients(dscores_NL: Tensor, hidden_ND: Tensor, node_weight: Tensor, p
     """Return the (nodes, D) gradient with respect to the nodes, from that with respect to the products."""
     dnode = torch.empty_like(node_weight)
     given = *_paths(hidden_ND.contiguous(), paths, dnode.size(-1)), dscores_NL.contiguous()
-    _run("path_gradients_of_ctypes", dnode, *given, dnode, node_weight.size(0))
+    _run("path_gradients_of_ctypes", dnode, *given, dnode, node_weight.size(0), results=(dnode,))
     return dnode
 
 
@@ -198,7 +218,8 @@ def _leaves(
 ) -> tuple[Tensor, Tensor, Tensor]:
     result = _result(hidden_ND, k)
     sizes = k, hidden_ND.size(0), node_weight.size(0), node_weight.size(-1), width
-    _run("likeliest_leaves_of_ctypes", node_weight, hidden_ND.contiguous(), node_weight, children, *result, *sizes)
+    given = hidden_ND.contiguous(), node_weight, children, *result, *sizes
+    _run("likeliest_leaves_of_ctypes", node_weight, *given, results=result)
     return result
 
 
@@ -221,10 +242,11 @@ def fused_softmax(
     """
     inputs = hidden_ND.contiguous(), weight_VD, bias_V.contiguous(), targets_N.contiguous(), share_N.contiguous()
     gradients = torch.empty_like(inputs[0]), torch.empty_like(weight_VD), torch.empty_like(inputs[2])
-    by_unit = cpp.fuses_by_unit(hidden_ND.size(0), most, weight_VD.size(-1))
+    by_unit = not is_tracing() and cpp.fuses_by_unit(hidden_ND.size(0), most, weight_VD.size(-1))
     total = hidden_ND.new_empty(())
     sizes = hidden_ND.size(0), weight_VD.size(0), weight_VD.size(-1), most, by_unit
-    if not _run("fused_softmax_of_ctypes", weight_VD, *inputs, total, *gradients, *sizes):
+    results = total, *gradients
+    if not _run("fused_softmax_of_ctypes", weight_VD, *inputs, *results, *sizes, results=results):
         raise IndexError(f"a target is none of the {weight_VD.size(0)} words")
     return total, gradients
 
@@ -252,19 +274,29 @@ def _factor(matrix: Tensor) -> tuple[int, ...]:
     return matrix.data_ptr(), bytes_from_first, rows, depth, *strides
 
 
-def _run(name: str, words: Tensor, *arguments: Tensor | int | None, factors: tuple[ctypes.c_float, ...] = ()) -> bool:
-    """Call a kernel and return whether it completed; it may refuse its targets.
+def _run(
+    name: str,
+    words: Tensor,
+    *arguments: Tensor | int | None,
+    results: tuple[Tensor, ...],
+    factors: tuple[ctypes.c_float, ...] = (),
+) -> bool:
+    """Call a kernel and return whether it completed; it may refuse its targets. In a trace, the call is an operator.
 
     Args:
         name: Name of a function in `impls/cpp/for_ctypes.cpp`.
         words: The parameter whose device and dtype decide whether kernels can be used.
         arguments: The fields of the kernel's struct of arguments, in order; None for an absent array.
+        results: Those of the arguments that the kernel writes.
         factors: Arguments after the struct.
 
     Raises:
         BadInput: The arrays do not belong together, or an index or size is out of range.
         MemoryError: There is not enough memory for the kernel's arrays.
     """
+    if is_tracing():
+        _trace(name, arguments, results)
+        return True
     library = _library()
     if library is None or not runs_on(words):
         raise Unsupported(f"{CPP} for {words.dtype} on {words.device}: allowed: torch.float32 on a CPU with a compiler")
@@ -274,10 +306,11 @@ def _run(name: str, words: Tensor, *arguments: Tensor | int | None, factors: tup
             fields.append(argument)
         elif argument is None:
             fields += 0, 0
-        elif argument.is_cpu and argument.is_contiguous():
+        elif type(argument) in _IN_MEMORY and argument.is_cpu and argument.is_contiguous():
             fields += argument.data_ptr(), argument.nbytes
         else:
-            raise BadInput(f"{tuple(argument.shape)} on {argument.device}: allowed: contiguous arrays on the CPU")
+            what = f"{type(argument).__name__} of shape {tuple(argument.shape)} on {argument.device}"
+            raise BadInput(f"{what}: allowed: contiguous tensors on the CPU")
     packed = struct.pack(f"{len(fields)}q", *fields)
     done = getattr(library, name)(torch.get_num_threads(), packed, len(packed), *factors)
     if done == _BAD_ARGUMENT:
@@ -287,6 +320,36 @@ def _run(name: str, words: Tensor, *arguments: Tensor | int | None, factors: tup
     if done < 0:
         raise MemoryError(f"no memory for the {CPP}") if done == _NO_MEMORY else RuntimeError(f"{name} has failed")
     return bool(done)
+
+
+def _trace(name: str, arguments: Sequence[Tensor | int | None], results: tuple[Tensor, ...]) -> None:
+    """Call `_operator` with the arguments sorted by kind, which a trace needs to know."""
+    inputs: list[Tensor] = []
+    sizes: list[int] = []
+    kinds = ""
+    for argument in arguments:
+        if argument is None:
+            kinds += "-"
+        elif not isinstance(argument, Tensor):
+            kinds += "s"
+            sizes.append(argument)
+        elif any(argument is result for result in results):
+            kinds += "r"
+        else:
+            kinds += "i"
+            inputs.append(argument)
+    _operator(name, kinds, inputs, list(results), sizes)
+
+
+@torch.library.custom_op(
+    "vocabench::cpp_kernel",
+    mutates_args=("results",),
+    schema="(str name, str kinds, Tensor[] inputs, Tensor(a!)[] results, SymInt[] sizes) -> ()",
+)
+def _operator(name: str, kinds: str, inputs: list[Tensor], results: list[Tensor], sizes: list[int]) -> None:
+    """Call a kernel whose arguments are inputs ("i"), results ("r"), sizes ("s") or absent ("-"), as in `kinds`."""
+    source = {"i": iter(inputs), "r": iter(results), "s": iter(sizes), "-": repeat(None)}
+    _run(name, results[0], *(next(source[kind]) for kind in kinds), results=tuple(results))
 
 
 def _library() -> ctypes.CDLL | None:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from vocabench.impls import cpp
 from vocabench.impls.on_torch.ops import cpp_kernels
+from vocabench.impls.on_torch.tracing import is_tracing
 
 FEW_VECTORS = 12  # vectors up to which the order of the factors matters, as in `words_first`
 FEWEST = 4  # vectors up to which MKL, too, reads words at the speed of the memory
@@ -40,6 +41,8 @@ def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None, *
         kernels: Whether the C++ kernels may compute the product, on processors with a matrix unit, and its gradient
             with respect to W, if W has few rows.
     """
+    if is_tracing():
+        return F.linear(hidden_ND, weight_VD, bias_V)
     differentiated = torch.is_grad_enabled()
     if not differentiated and len(hidden_ND) <= FEW_VECTORS and _is_plain(hidden_ND, weight_VD):
         scores_NV = of_few(hidden_ND, weight_VD)
@@ -123,7 +126,7 @@ class _Linear(torch.autograd.Function):
 
 def _is_kernels(left_ND: Tensor, right_VD: Tensor) -> bool:
     """Return whether the C++ kernels compute `left_ND @ right_VD.T` fastest."""
-    large = cpp.is_worth_splitting(len(left_ND), left_ND.shape[1], len(right_VD))
+    large = not is_tracing() and cpp.is_worth_splitting(len(left_ND), left_ND.shape[1], len(right_VD))
     return large and _is_plain(left_ND, right_VD) and cpp_kernels.multiplies(left_ND.dtype)
 
 
@@ -142,7 +145,8 @@ def onednn_linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = 
 def is_onednns(left_ND: Tensor, right_VD: Tensor) -> bool:
     """Return whether oneDNN computes `left_ND @ right_VD.T` fastest. Matrices with gaps have no fast program."""
     return (
-        left_ND.numel() * len(right_VD) >= _LARGE
+        not is_tracing()
+        and left_ND.numel() * len(right_VD) >= _LARGE
         and _is_plain(left_ND, right_VD)
         and _has_no_gaps(left_ND)
         and _has_no_gaps(right_VD)
@@ -159,7 +163,7 @@ def _is_plain(left: Tensor, right: Tensor) -> bool:
     return (
         all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() == 2 for m in (left, right))
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
+        and not is_tracing()
     )
 
 

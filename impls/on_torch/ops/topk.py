@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.on_torch.triton import availability
 
 # Words searched beyond the k best, so that ties can be settled among them. In half precision every row has ties. In
@@ -27,6 +28,8 @@ def best_columns(scores_NF: Tensor, ids_F: Tensor | None, k: int) -> tuple[Tenso
         ids_F: Ids of the columns; None if they are the column indices.
         k: At most F.
     """
+    if is_tracing():
+        return _traced_best_columns(scores_NF, ids_F, k)
     if availability.runs_on(scores_NF):
         from vocabench.impls.on_torch.triton import topk_kernels  # imports Triton, which may not be installed
 
@@ -43,6 +46,10 @@ def best(scores_NF: Tensor, k: int, ids_of: Callable[[Tensor, Tensor], Tensor]) 
         k: At most F.
         ids_of: Maps rows (R,) and columns (R, M) to the ids (R, M) of these words.
     """
+    if is_tracing():
+        rows = torch.arange(scores_NF.shape[0], device=scores_NF.device)
+        columns_NF = torch.arange(scores_NF.shape[1], device=scores_NF.device).expand(scores_NF.shape)
+        return _sorted_by_both(scores_NF, ids_of(rows, columns_NF), k)
     return _best(scores_NF, k, ids_of, _SPARE_ON_GPU if scores_NF.is_cuda else _SPARE)
 
 
@@ -61,15 +68,35 @@ def _best(
     # On a GPU, checking for ties takes as long as sorting them.
     if not scores_NF.is_cuda and not (values_NM[:, 1:] == values_NM[:, :-1]).any():
         return values_NM[:, :k], ids_NM[:, :k]
-    ids_NM, by_id = ids_NM.sort(dim=1)
-    values_NM, by_value = values_NM.gather(1, by_id).sort(dim=1, descending=True, stable=True)
-    ids_NM = ids_NM.gather(1, by_value)
+    values_NM, ids_NM = _sorted_by_both(values_NM, ids_NM, wide)
     values_NK, ids_NK = values_NM[:, :k], ids_NM[:, :k]
     open_R = (values_NM[:, -1] == values_NM[:, k - 1]).nonzero()[:, 0] if wide < columns else ()
     if len(open_R):
         again = _best(scores_NF[open_R], k, lambda at_R, column_RM: ids_of(open_R[at_R], column_RM), spare[1:])
         values_NK[open_R], ids_NK[open_R] = again
     return values_NK, ids_NK
+
+
+def _sorted_by_both(values_NM: Tensor, ids_NM: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the first k values and ids in order of falling values and, among equals, of rising ids."""
+    ids_NM, by_id = ids_NM.sort(dim=1)
+    values_NM, by_value = values_NM.gather(1, by_id).sort(dim=1, descending=True, stable=True)
+    return values_NM[:, :k], ids_NM.gather(1, by_value)[:, :k]
+
+
+def _traced_best_columns(scores_NF: Tensor, ids_F: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """Return the same as `best_columns`, without sizes or branches that depend on values."""
+    if ids_F is not None:
+        ids_F, by_id_F = ids_F.sort()
+        scores_NF = scores_NF[:, by_id_F]
+    last_N1 = scores_NF.topk(k, dim=1).values[:, -1:]
+    above_NF, equal_NF = scores_NF > last_N1, scores_NF == last_N1
+    # Of the words that tie with the k-th, those of the lowest ids fill the places that higher scores leave.
+    left_N1 = k - above_NF.sum(dim=1, keepdim=True)
+    chosen_NF = above_NF | (equal_NF & (equal_NF.cumsum(dim=1) <= left_N1))
+    column_NK = chosen_NF.to(scores_NF.dtype).topk(k, dim=1).indices
+    ids_NK = column_NK if ids_F is None else ids_F[column_NK]
+    return _sorted_by_both(scores_NF.gather(1, column_NK), ids_NK, k)
 
 
 def best_of_pairs(row_P: Tensor, values_P: Tensor, ids_P: Tensor, rows: int, k: int) -> tuple[Tensor, Tensor]:

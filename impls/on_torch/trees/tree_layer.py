@@ -15,6 +15,7 @@ from vocabench.impls.on_torch.ops import cpp_kernels, pair_products, products
 from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.ops.topk import best_columns
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.on_torch.trees import descend, path_losses
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.triton.availability import KERNELS
@@ -151,6 +152,13 @@ def _weighted_sums(rows_RD: Tensor, picked_P: Tensor, begins_B: Tensor, weight_P
     return F.embedding_bag(picked_P, rows_RD, begins_B, mode="sum", per_sample_weights=weight_P)
 
 
+def _traced_path_nll(hidden_ND: Tensor, node_weight: Tensor, index_NL: Tensor, sign_NL: Tensor) -> Tensor:
+    """Return the same as `_PathNll`, without selecting pairs of a token and a node."""
+    nodes_NLD = F.embedding(index_NL, at_least_float32(node_weight))
+    scores_NL = (nodes_NLD * hidden_ND.to(node_weight.dtype)[:, None]).sum(dim=2)
+    return -(F.logsigmoid(sign_NL * scores_NL) * (sign_NL != 0)).sum(dim=1)
+
+
 def _shared(nodes: int) -> int:
     return min(_SHARED_NODES, nodes)
 
@@ -228,6 +236,10 @@ class TreeSoftmax(OutputLayer):
             return self._leaf_nll(self._with_one(hidden_ND), targets_N)
         # Each code of a target is a separate path with the same hidden vector.
         leaf_NM = self.leaf[targets_N]
+        if is_tracing():  # a trace cannot leave out the codes that a word does not have
+            hidden_PD = self._with_one(hidden_ND).repeat_interleave(leaf_NM.shape[1], dim=0)
+            nll_NM = self._leaf_nll(hidden_PD, leaf_NM.clamp(min=0).flatten()).view(leaf_NM.shape)
+            return -torch.logsumexp((-nll_NM).masked_fill(leaf_NM < 0, -torch.inf), dim=1)
         token_P, code_P = (leaf_NM >= 0).nonzero(as_tuple=True)
         hidden_PD = self._with_one(hidden_ND).index_select(0, token_P)
         nll_P = self._leaf_nll(hidden_PD, leaf_NM[token_P, code_P])
@@ -247,6 +259,8 @@ class TreeSoftmax(OutputLayer):
             )
             return path_losses.path_nll(hidden_ND, self.node_weight, token_paths, self.row_sparse)
         path = self.structure_index[leaf_N], self.structure_sign[leaf_N]
+        if is_tracing():
+            return _traced_path_nll(hidden_ND, self.node_weight, *path)
         return _PathNll.apply(hidden_ND, self.node_weight, *path, shared, form, self.row_sparse)  # type: ignore[return-value]
 
     @property
@@ -305,9 +319,9 @@ class TreeSoftmax(OutputLayer):
         try:
             if self._single and self._form_taken == CPP:
                 return cpp_kernels.likeliest_leaves(self._cast(hidden_ND), self.node_weight, self.structure_children, k)
-            if self._single and self._at_once(len(hidden_ND)):
-                return self._best_of_all(hidden_ND, k)
-            if self._single:
+            if self._single and not is_tracing():
+                if self._at_once(len(hidden_ND)):
+                    return self._best_of_all(hidden_ND, k)
                 return descend.search(self._cast(hidden_ND), self.node_weight, self.structure_children, *near, k)
         except descend.TooMany:
             pass

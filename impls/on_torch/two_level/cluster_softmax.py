@@ -17,7 +17,6 @@ keeps more than one (N, S) array.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -28,6 +27,7 @@ from vocabench.impls.forms import CPU, Form, kind_of, on_device
 from vocabench.impls.on_torch.ops import cpp_kernels, products
 from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.tensors import at_least_float32
+from vocabench.impls.on_torch.tracing import cached, is_tracing
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.triton.availability import KERNELS
 from vocabench.impls.on_torch.two_level.words import WordRows, empty_slots
@@ -138,29 +138,30 @@ class ByCluster:
         ends_C = torch.searchsorted(cluster_sorted_N, clusters, right=True).to(torch.int32)
         return cls(order_N, cluster_sorted_N, slot_N[order_N], ends_C, rows, form)
 
-    @cached_property
+    @cached
     def runs(self) -> list[tuple[int, int]]:
         """Number of each cluster that has tokens, and how many it has."""
         ends = self.ends_C.tolist()
         return [run for run in enumerate(map(int.__sub__, ends, [0, *ends])) if run[1]]
 
-    @cached_property
+    @cached
     def tokens(self) -> list[int]:
         """Number of tokens of each of the `runs`."""
         return [tokens for _, tokens in self.runs]
 
-    @cached_property
+    @cached
     def tiles(self) -> tuple[Tensor, Tensor]:
         """(M, T) sorted tokens of the tiles, N in empty places, and (M,) cluster of each tile.
 
         The number of tiles is the most that the clusters could need, so that it is known without synchronization.
         """
-        tokens, clusters = len(self.order_N), len(self.ends_C)
+        tokens, clusters = self.order_N.size(0), len(self.ends_C)
         ends_C = self.ends_C.long()
         sizes_C = ends_C.diff(prepend=ends_C.new_zeros(1))
         tiles_C = (sizes_C + _TILE - 1) // _TILE
         last_C = tiles_C.cumsum(0)
-        tile_M = torch.arange(-(-tokens // _TILE) + min(clusters, tokens), device=ends_C.device)
+        most = -(-tokens // _TILE) + (clusters if is_tracing() else min(clusters, tokens))
+        tile_M = torch.arange(most, device=ends_C.device)
         cluster_M = torch.searchsorted(last_C, tile_M, right=True).clamp_(max=clusters - 1)
         before_M = tile_M - (last_C - tiles_C)[cluster_M]  # tiles of the cluster before this one
         token_MT = ((ends_C - sizes_C)[cluster_M] + before_M * _TILE)[:, None] + torch.arange(
@@ -197,7 +198,7 @@ def _products_of(hidden_ND: Tensor, words: Tensor, batch: ByCluster) -> Tensor:
     if batch.form == TILES:
         token_MT, cluster_M = batch.tiles
         scores_MTS = torch.bmm(_in_tiles(hidden_ND, token_MT), words[cluster_M].transpose(1, 2))
-        return _from_tiles(scores_MTS, token_MT, len(hidden_ND))
+        return _from_tiles(scores_MTS, token_MT, hidden_ND.size(0))
     scores_NS = hidden_ND.new_zeros(len(hidden_ND), batch.rows.slots)
     by_run = hidden_ND.split(batch.tokens), scores_NS.split(batch.tokens)
     few = _FEW[products.words_first()]
@@ -227,7 +228,7 @@ def _back_sorted(dscores_NS: Tensor, hidden_ND: Tensor, words: Tensor, batch: By
     if batch.form == TILES:
         token_MT, cluster_M = batch.tiles
         dscores_MTS, hidden_MTD = _in_tiles(dscores_NS, token_MT), _in_tiles(hidden_ND, token_MT)
-        dhidden_ND = _from_tiles(torch.bmm(dscores_MTS, words[cluster_M]), token_MT, len(hidden_ND))
+        dhidden_ND = _from_tiles(torch.bmm(dscores_MTS, words[cluster_M]), token_MT, hidden_ND.size(0))
         dwords_MSD = at_least_float32(torch.bmm(dscores_MTS.transpose(1, 2), hidden_MTD))
         return dhidden_ND, dwords_MSD.new_zeros(words.shape).index_add_(0, cluster_M, dwords_MSD).to(words.dtype)
     dhidden_ND, dwords = torch.empty_like(hidden_ND), torch.empty_like(words)
@@ -351,7 +352,19 @@ def in_cluster_nll(
         from vocabench.impls.on_torch.triton import cluster_kernels
 
         return cluster_kernels.in_cluster_nll(hidden_ND, words, bias, cluster_N, slot_N, rows.size_C)
+    if is_tracing() and form != CPP:  # a trace does not know how many tokens a cluster has, which tiles need not
+        words, bias, rows = _in_slab(words, bias, rows)
+        form = TILES
     batch = ByCluster.of(cluster_N, slot_N, rows, form)
     if form == CPP:
         return _NllByKernels.apply(hidden_ND, words, bias, batch, torch.is_grad_enabled())  # type: ignore[return-value]
     return _InClusterNll.apply(hidden_ND, words, bias, batch)  # type: ignore[return-value]
+
+
+def _in_slab(words: Tensor, bias: Tensor | None, rows: WordRows) -> tuple[Tensor, Tensor | None, WordRows]:
+    """Return words and biases as a slab."""
+    if rows.in_slab:
+        return words, bias, rows
+    size = len(rows.size_C), rows.slots
+    slab, bias_CS = words[rows.row_F].unflatten(0, size), None if bias is None else bias[rows.row_F].view(size)
+    return slab, bias_CS, WordRows.of(rows.size_C, rows.slots, in_slab=True)

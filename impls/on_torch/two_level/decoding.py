@@ -23,6 +23,7 @@ from vocabench.impls.cpp import CPP
 from vocabench.impls.on_torch.ops import cpp_kernels
 from vocabench.impls.on_torch.ops.topk import best, best_columns, best_of_pairs
 from vocabench.impls.on_torch.tensors import draw
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.two_level import cluster_softmax
 from vocabench.impls.on_torch.two_level.words import InCluster, WordsByCluster
@@ -69,7 +70,7 @@ def _planned(log_cluster_NC: Tensor, words: WordsByCluster, k: int) -> _Plan:
     (rows, clusters), slots = log_cluster_NC.shape, words.word_CS.shape[1]
     if words.form == CPP:
         return _Plan(_Way.KERNEL)
-    if _pays_at_once(rows, clusters * slots, on_gpu=log_cluster_NC.is_cuda):
+    if is_tracing() or _pays_at_once(rows, clusters * slots, on_gpu=log_cluster_NC.is_cuda):
         return _Plan(_Way.AT_ONCE)
     first = min(clusters, max(_FIRST_CLUSTERS, -(-k // slots)))
     few = rows <= _FEW_ROWS and log_cluster_NC.device.type == "cpu"
@@ -100,7 +101,7 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
     """
     plan = _planned(log_cluster_NC, words, k)
     if plan.way == _Way.AT_ONCE:
-        all_N = torch.ones(len(hidden_ND), device=hidden_ND.device)
+        all_N = torch.ones(hidden_ND.size(0), device=hidden_ND.device)
         return *best_at_once(hidden_ND, log_cluster_NC, words, k), all_N
     if plan.way == _Way.ROW_BY_ROW:
         return _search_rows(hidden_ND, log_cluster_NC, words, k, plan.first)
@@ -112,7 +113,7 @@ def search(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: 
 
 def beam(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, width: int) -> tuple[Tensor, Tensor]:
     """Return values and ids (N, K) of the k likeliest words of each row's `width` likeliest clusters."""
-    if hidden_ND.is_cuda and _pays_at_once(len(hidden_ND), words.word_CS.numel(), on_gpu=True):
+    if hidden_ND.is_cuda and _pays_at_once(hidden_ND.size(0), words.word_CS.numel(), on_gpu=True):
         return best_at_once(hidden_ND, followed(log_cluster_NC, width), words, k)
     chosen_NW = torch.topk(log_cluster_NC, min(width, log_cluster_NC.shape[1]), dim=1).indices
     return _best_of_expanded(hidden_ND, log_cluster_NC, words, chosen_NW, k)
@@ -136,12 +137,12 @@ def sample(hidden_ND: Tensor, cluster_N: Tensor, words: WordsByCluster, uniforms
 
 def best_at_once(hidden_RD: Tensor, log_cluster_RC: Tensor, words: WordsByCluster, k: int) -> tuple[Tensor, Tensor]:
     """Return values and ids (R, K), with all words scored and ranked at once."""
-    if not (words.rows.in_slab and _has_kernel(words, k)):
+    if is_tracing() or not (words.rows.in_slab and _has_kernel(words, k)):
         joint_RCS = _joint(hidden_RD, log_cluster_RC, words)
         return best_columns(joint_RCS.flatten(1), words.word_CS[:, : joint_RCS.shape[2]].flatten(), k)
     from vocabench.impls.on_torch.triton import topk_kernels  # imports Triton, which may not be installed
 
-    scores_RCS = (hidden_RD @ words.rows.flat(words.vectors).T).view(len(hidden_RD), *words.word_CS.shape)
+    scores_RCS = (hidden_RD @ words.rows.flat(words.vectors).T).view(hidden_RD.size(0), *words.word_CS.shape)
     return topk_kernels.best_of_clusters(scores_RCS, words.offset_CS, log_cluster_RC, words.word_CS, k)
 
 
@@ -182,7 +183,7 @@ def _with_cluster(scores: Tensor, log_cluster: Tensor) -> Tensor:
 
 def _search_rows(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, first: int) -> Result:
     """Search one row after another, and afterwards all rows together that need every cluster."""
-    alone = len(hidden_ND) == 1
+    alone = hidden_ND.size(0) == 1
     rows = zip(hidden_ND, log_cluster_NC, strict=True)
     results = [_search_row(*row, words, k, first, alone) for row in rows]
     flat = [row for row, result in enumerate(results) if result is None]
@@ -247,7 +248,7 @@ def _highest(joint_MS: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _search_together(hidden_ND: Tensor, log_cluster_NC: Tensor, words: WordsByCluster, k: int, plan: _Plan) -> Result:
     """Score every cluster of the flat rows, and search the others by bounds."""
-    rows, flat_N = len(hidden_ND), plan.flat_N
+    rows, flat_N = hidden_ND.size(0), plan.flat_N
     values_NK = log_cluster_NC.new_empty(rows, k)
     ids_NK = torch.empty(rows, k, dtype=torch.int64, device=hidden_ND.device)
     share_N = torch.ones(rows, device=hidden_ND.device)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from vocabench.impls.forms import Form
 from vocabench.impls.on_torch.ops.topk import best
 from vocabench.impls.on_torch.tensors import Tensors
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.on_torch.two_level import cluster_softmax, decoding
 from vocabench.impls.on_torch.two_level.decoding import followed
 from vocabench.impls.on_torch.two_level.words import WordRows, WordsByCluster
@@ -39,6 +40,7 @@ class Level(nn.Module):
         super().__init__()
         self._requested, self._forms = requested, cluster_softmax.forms(0, dim, dtype)
         self.shelves, self.members = shelves.shelves, len(shelves.group_M)
+        self._sizes = [(int(shelf.members), len(shelf.groups_G)) for shelf in self.shelves]
         for name, array in (
             ("group", shelves.group_M), ("shelf", shelves.shelf_M), ("row", shelves.row_M), ("slot", shelves.slot_M),
             ("place", shelves.place_M),
@@ -63,6 +65,10 @@ class Level(nn.Module):
         row_N, slot_N = cluster_softmax.places(self.row, self.slot, member_N, self.form)
         if len(self.shelves) == 1:
             return self._nll_on_shelf(hidden_ND, row_N, slot_N, 0)
+        if is_tracing():
+            shelf_N, numbers = self.shelf[member_N], range(len(self.shelves))
+            parts = [self._nll_of_those(shelf_N == number, hidden_ND, row_N, slot_N, number) for number in numbers]
+            return torch.stack(parts).sum(dim=0)
         shelf_sorted_N, order_N = torch.sort(self.shelf[member_N], stable=True)
         shelves = torch.arange(-1, len(self.shelves), device=member_N.device)
         ends = torch.searchsorted(shelf_sorted_N, shelves, right=True).tolist()
@@ -78,6 +84,11 @@ class Level(nn.Module):
         words = self._of(number, "weight"), self._of(number, "bias")
         return cluster_softmax.in_cluster_nll(hidden_RD, *words, row_R, slot_R, self._rows(number), self.form)
 
+    def _nll_of_those(self, inside_N: Tensor, hidden_ND: Tensor, row_N: Tensor, slot_N: Tensor, number: int) -> Tensor:
+        """Return the (N,) losses of the tokens on a shelf, and 0 for the others: a trace cannot select tokens."""
+        row_N, slot_N = row_N.where(inside_N, 0), slot_N.where(inside_N, 0)
+        return self._nll_on_shelf(hidden_ND, row_N, slot_N, number).where(inside_N, 0.0)
+
     def log_within(self, hidden_ND: Tensor) -> Tensor:
         """Return (N, M) log P(member | its group, h)."""
         cast_ND = hidden_ND.to(self._of(0, "weight").dtype)
@@ -88,20 +99,20 @@ class Level(nn.Module):
     def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and members (N, K) of the likeliest members, and the (N,) share of groups expanded."""
         cast_ND, results = self._cast(hidden_ND), []
-        for number, shelf in enumerate(self.shelves):
+        for number, (members, _) in enumerate(self._sizes):
             log_group_NG = log_group_NC[:, self._of(number, "groups")]
-            results.append(decoding.search(cast_ND, log_group_NG, self._words(number), min(k, shelf.members)))
-        expanded = [share_N * len(shelf.groups_G) for shelf, (*_, share_N) in zip(self.shelves, results, strict=True)]
-        groups = sum(len(shelf.groups_G) for shelf in self.shelves)
+            results.append(decoding.search(cast_ND, log_group_NG, self._words(number), min(k, members)))
+        expanded = [share_N * groups for (_, groups), (*_, share_N) in zip(self._sizes, results, strict=True)]
+        groups = sum(groups for _, groups in self._sizes)
         return *_best_of([result[:2] for result in results], k), torch.stack(expanded).sum(dim=0) / groups
 
     def beam(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         """Return values and members (N, K) of the k likeliest members of the `width` likeliest groups."""
         log_group_NC = followed(log_group_NC, width)
         cast_ND, results = self._cast(hidden_ND), []
-        for number, shelf in enumerate(self.shelves):
+        for number, (members, _) in enumerate(self._sizes):
             log_group_NG = log_group_NC[:, self._of(number, "groups")]
-            results.append(decoding.beam(cast_ND, log_group_NG, self._words(number), min(k, shelf.members), width))
+            results.append(decoding.beam(cast_ND, log_group_NG, self._words(number), min(k, members), width))
         return _best_of(results, k)
 
     def sample(self, hidden_ND: Tensor, group_N: Tensor, uniforms_N: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,8 +21,7 @@ from torch import Tensor
 from vocabench.impls.forms import Form
 from vocabench.impls.on_torch.ops import products
 from vocabench.impls.on_torch.tensors import at_least_float32
-
-_outside_inference_mode = torch.inference_mode(False)  # for cached tensors that training reads too
+from vocabench.impls.on_torch.tracing import cached, is_tracing, outside_inference_mode
 
 # Elements of a cluster's slots from which on reading the empty ones takes longer than a call for each cluster, for few
 # rows; and from which on even clusters are scored by one batched product.
@@ -55,36 +53,36 @@ class WordRows:
     in_slab: bool
 
     @classmethod
-    @_outside_inference_mode
+    @outside_inference_mode
     def of(cls, size_C: Tensor, slots: int, *, in_slab: bool) -> WordRows:
         start_C = torch.arange(len(size_C), device=size_C.device) * slots if in_slab else size_C.cumsum(0) - size_C
         return cls(start_C, size_C, slots, in_slab)
 
-    @cached_property
+    @cached
     def starts(self) -> list[int]:
         """`start_C` on the host."""
         return self.start_C.tolist()
 
-    @cached_property
+    @cached
     def sizes(self) -> list[int]:
         """`size_C` on the host."""
         return self.size_C.tolist()
 
-    @cached_property
-    @_outside_inference_mode
+    @cached
+    @outside_inference_mode
     def empty_CS(self) -> Tensor:
         """True for slots without a word."""
         return empty_slots(self.size_C, self.slots)
 
-    @cached_property
-    @_outside_inference_mode
+    @cached
+    @outside_inference_mode
     def row_F(self) -> Tensor:
         """Row of each slot (C S,); any row for an empty slot."""
         row_CS = self.start_C[:, None] + torch.arange(self.slots, device=self.start_C.device)
-        return row_CS.clamp_(max=int(self.size_C.sum()) - 1).flatten()
+        return row_CS.clamp_(max=self.size_C.sum() - 1).flatten()
 
-    @cached_property
-    @_outside_inference_mode
+    @cached
+    @outside_inference_mode
     def blank_CS(self) -> Tensor:
         """0 for slots with a word, else -inf, in float32."""
         return torch.zeros_like(self.empty_CS, dtype=torch.float32).masked_fill_(self.empty_CS, -torch.inf)
@@ -101,7 +99,7 @@ class WordRows:
         """Return the rows (size, ...) of each cluster's words."""
         return self.flat(by_row).split(self._lengths)[:: 2 if self.in_slab else 1]
 
-    @cached_property
+    @cached
     def _lengths(self) -> list[int]:
         """Rows of each cluster's words, and in a slab of its empty slots after them."""
         return [rows for size in self.sizes for rows in (size, self.slots - size)] if self.in_slab else self.sizes
@@ -175,13 +173,13 @@ class WordsByCluster:
     rows: WordRows
     form: Form
 
-    @cached_property
+    @cached
     def even(self) -> bool:
         """Whether the words are in a slab, in clusters of nearly one size."""
         sizes = self.rows.sizes
         return self.rows.in_slab and len(sizes) * max(sizes) <= _EVEN * sum(sizes)
 
-    @cached_property
+    @cached
     def offset_CS(self) -> Tensor:
         """What is added to each word's product: its bias or 0, and -inf in an empty slot."""
         blank_CS = self.rows.blank_CS.to(at_least_float32(self.vectors[:0]).dtype)
@@ -189,6 +187,8 @@ class WordsByCluster:
 
     def product_for(self, hidden_RD: Tensor) -> Product:
         """Choose the fastest way to multiply these vectors with all words."""
+        if is_tracing():
+            return Product.VECTORS_FIRST
         rows, learns = len(hidden_RD), torch.is_grad_enabled()
         words_FD = self.rows.flat(self.vectors)
         if rows > products.FEWEST and not learns and products.is_onednns(words_FD, hidden_RD):
@@ -207,7 +207,7 @@ class WordsByCluster:
     def scores_of_all(self, hidden_RD: Tensor) -> Tensor:
         """Return (R, C, S) scores of all words, -inf in empty slots; slots beyond the largest cluster may be cut."""
         product, words_FD = self.product_for(hidden_RD), self.rows.flat(self.vectors)
-        rows, (clusters, slots) = len(hidden_RD), self.word_CS.shape
+        rows, (clusters, slots) = hidden_RD.size(0), self.word_CS.shape
         if product == Product.WORDS_FIRST:
             scores_FR = products.onednn_linear(words_FD, hidden_RD)
             if not self.rows.in_slab:
