@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vocabench.impls.on_torch.tensors import at_least_float32
+from vocabench.impls.on_torch.tracing import is_tracing
 
 _AT_ONCE = 4096  # pairs whose vectors are gathered at a time by default; they stay in cache
 
@@ -28,6 +29,8 @@ def products(hidden_ND: Tensor, weight_VD: Tensor, row_P: Tensor, place_P: Tenso
         place_P: The word or node of each pair.
         at_once: Number of pairs whose vectors are gathered at a time; 0 to read them in place where that is possible.
     """
+    if is_tracing():
+        return (at_least_float32(weight_VD[place_P]) * hidden_ND[row_P]).sum(dim=1)
     # A sparse matrix cannot hold duplicates, but a beam in a small tree may contain the same pair many times.
     if at_once == 0 and are_read_in_place(weight_VD) and len(row_P) <= len(hidden_ND) * len(weight_VD):
         return _in_place(hidden_ND, weight_VD, row_P, place_P)

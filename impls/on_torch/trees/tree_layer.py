@@ -208,7 +208,8 @@ class TreeSoftmax(OutputLayer):
             ("near_turns", near.turns),
             ("words_below", huffman.words_below(spec.structure["index"], spec.structure["sign"], len(children))),
         ):
-            self.register_buffer(name, torch.from_numpy(array), persistent=False)
+            # Copied, because NumPy's strides of an empty array are 0, which torch.export cannot save.
+            self.register_buffer(name, torch.tensor(array), persistent=False)
         self._depth = 0
         for nodes in huffman.levels(children):
             level = np.stack([nodes, *children[nodes].T])

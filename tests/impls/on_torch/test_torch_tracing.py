@@ -1,5 +1,6 @@
 """Layers in traces: torch.compile without graph breaks, and torch.export for any batch size."""
 
+import io
 from dataclasses import replace
 from typing import Any
 
@@ -65,11 +66,14 @@ def test_a_compiled_layer_has_the_results_and_gradients_of_eager_mode(method, fo
 
 
 @pytest.mark.parametrize(("method", "form"), FORMS)
-def test_an_exported_layer_takes_any_batch_size(method, form):
+def test_an_exported_and_saved_layer_takes_any_batch_size(method, form):
     layer = adapter.native(replace(spec_of(method, **OPTIONS.get(method, {})), form=form))
     model, extra = LossAndTopK(layer), extra_of(layer)
     sizes = ({0: TOKENS}, {0: TOKENS}, dict.fromkeys(extra))
-    program = torch.export.export(model, (*batch(24), extra), dynamic_shapes=sizes).module()
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(model, (*batch(24), extra), dynamic_shapes=sizes), file)
+    file.seek(0)
+    program = torch.export.load(file).module()
     for tokens in (7, 40):
         hidden, targets = batch(tokens, seed=tokens)
         targets[3] = -100
@@ -77,6 +81,13 @@ def test_an_exported_layer_takes_any_batch_size(method, form):
     targets[3] = 2**40
     assert program(hidden, targets, extra)[0].isnan()
     assert layer.topk(hidden, 5)[1].shape == (40, 5)  # a trace leaves nothing behind in the layer
+
+
+def test_compiled_samples_of_a_tree_are_those_of_eager_mode():
+    layer, (hidden, _) = adapter.native(spec_of("huffman")), batch(24)
+    uniforms = torch.rand(24, layer.spec.draws, generator=torch.Generator().manual_seed(2))
+    drawn = torch.compile(layer.sample, fullgraph=True, backend="aot_eager")(hidden, uniforms)
+    assert drawn.tolist() == layer.sample(hidden, uniforms).tolist()
 
 
 @pytest.mark.parametrize("ids", [None, torch.randperm(50, generator=torch.Generator().manual_seed(1))])
