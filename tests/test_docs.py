@@ -21,7 +21,7 @@ from vocabench.harness import cli, layer_file, layers, registry
 from vocabench.harness.datasets import spoken_names
 from vocabench.harness.datasets.speech.synthesis import SpokenNames
 from vocabench.harness.measure.workload import batch, zipf_counts
-from vocabench.harness.report.rows import flatten
+from vocabench.harness.report.rows import flatten, ratio_of
 from vocabench.harness.run import store
 from vocabench.harness.run.settings import parse
 from vocabench.harness.run.suites import Suite
@@ -342,8 +342,8 @@ def ratios():
     measured = set()
     for file in sorted((ROOT / "results").glob("*.jsonl")):
         for record in flatten(store.latest(store.read(file))):
-            if record["ratio_low"] is not None:
-                value, low, high = (ratio(record[key]) for key in ("ratio_to_full_softmax", "ratio_low", "ratio_high"))
+            if (found := ratio_of(record)) is not None:
+                value, low, high = map(ratio, found)
                 measured.add((value, f"[{low}, {high}]"))
     return measured
 

@@ -297,6 +297,7 @@ def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, f
     (record,) = [r for r in flat_records if r["method"] == "huffman" and r["quantity"] == "cer"]
     ours_U4, theirs_U4 = (np.array(by_quantity(row)["cer"].detail["counts"]) for row in (learned, baseline))
     expected = error_rate.compare(ours_U4, theirs_U4)
+    assert record["difference"] is not None
     assert record["difference"] == pytest.approx(expected.interval.value)
     assert record["difference_low"] == pytest.approx(expected.interval.low)
     assert record["p_value"] == expected.p_value

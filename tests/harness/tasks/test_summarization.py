@@ -243,13 +243,15 @@ def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, f
     flat_records = records.flatten([learned, other, lead])
     (record,) = [r for r in flat_records if r["method"] == "huffman" and r["quantity"] == "rougeL_f1"]
     scores = [by_quantity(row)["rougeL_f1"].samples for row in (other, learned)]
-    assert record["difference"] == pytest.approx(np.mean(scores[0]) - np.mean(scores[1]))
-    assert record["difference_low"] < record["difference"] < record["difference_high"] < 0
+    low, difference, high = (record[key] for key in ("difference_low", "difference", "difference_high"))
+    assert low is not None and difference is not None and high is not None
+    assert difference == pytest.approx(np.mean(scores[0]) - np.mean(scores[1]))
+    assert low < difference < high < 0
     assert record["p_value"] == pytest.approx(1 / 1001)
     text = tables.render(flat_records, "markdown")
     assert f"### Summarization on {folder}, train split, " in text
     (line,) = [line for line in text.splitlines() if line.startswith("| huffman")]
-    assert f"{100 * record['difference']:+.2f} (p 0.001)" in line
+    assert f"{100 * difference:+.2f} (p 0.001)" in line
     shown = excerpts.examples([learned, other, lead], 3)
     assert "- source: the source\n- reference: the title\n- numpy full_softmax: x\n" in shown
 
