@@ -244,7 +244,7 @@ def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, f
     (record,) = [r for r in flat_records if r["method"] == "huffman" and r["quantity"] == "rougeL_f1"]
     scores = [by_quantity(row)["rougeL_f1"].samples for row in (other, learned)]
     low, difference, high = (record[key] for key in ("difference_low", "difference", "difference_high"))
-    assert low is not None and difference is not None and high is not None
+    assert low is not None and difference is not None and high is not None  # noqa: PT018 - for the types
     assert difference == pytest.approx(np.mean(scores[0]) - np.mean(scores[1]))
     assert low < difference < high < 0
     assert record["p_value"] == pytest.approx(1 / 1001)
