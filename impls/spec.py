@@ -102,7 +102,7 @@ class Definition:
     one_softmax: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerSpec:
     """The specification of one layer, from which every framework builds it. Create it with `LayerSpec.build`.
 
@@ -119,7 +119,7 @@ class LayerSpec:
     seed: int
     dtype: str
     options: Mapping[str, object]
-    structure: Arrays = field(repr=False)
+    structure: Arrays
     form: str = ""
 
     @classmethod
@@ -190,6 +190,19 @@ class LayerSpec:
     @property
     def method(self) -> str:
         return self.definition.name
+
+    def __repr__(self) -> str:
+        return f"LayerSpec({self.method!r}, {self.sizes()}, seed={self.seed})"
+
+    def sizes(self) -> str:
+        """Return the sizes, the dtype, and what differs from the defaults, as layers show them in `repr`."""
+        shown = {"vocab": self.vocab, "dim": self.dim, "dtype": self.dtype}
+        for name, option in self.definition.options.items():
+            if self.options[name] != option.default:
+                shown[name] = self.options[name]
+        if self.form:
+            shown["form"] = self.form
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
     @property
     def storage(self) -> str:

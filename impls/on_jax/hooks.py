@@ -184,6 +184,9 @@ class Hooks(Convertible):
         real_N = jnp.ones(tokens, bool)
         return self._reduced(params, reach.structure, hidden_ND, reach.targets_N, real_N, tokens, **reach.extra)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec.sizes()})"
+
     def formulation(self) -> str:
         """Return the description of the form, as rows show it."""
         return cpp.formulation(self.form)

@@ -231,6 +231,9 @@ class Hooks(Saveable):
         if self.tied_words is not None:
             self.tied_words.assign(cast[tied_name(self.spec)])
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec.sizes()})"
+
     def formulation(self) -> str:
         """Return a description of the form that runs; empty if there is only one."""
         return cpp.formulation(self.form)

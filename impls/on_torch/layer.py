@@ -433,6 +433,9 @@ class OutputLayer(Convertible):
         """Return the rows that the loss reads, for each parameter with `row_sparse` gradients."""
         return {}
 
+    def extra_repr(self) -> str:
+        return self.spec.sizes()
+
     def formulation(self) -> str:
         """Return a description of how the layer is computed, for its row."""
         return cpp.formulation(self.form)

@@ -393,3 +393,11 @@ def test_a_shape_of_pairs_is_compiled_for_at_most_eight_numbers_of_targets(shape
         assert len(places_N) == len(targets_N) < real + size / 8 + 1
         numbers.add(len(places_N))
     assert len(numbers) <= 8
+
+
+@pytest.mark.parametrize("framework", [pytest.param(name, marks=mark) for name, mark in needs.items()])
+def test_a_layer_and_its_specification_show_sizes_and_what_is_not_a_default(framework):
+    spec = layers.spec("sohsm", counts=zipf_counts(80), dim=16, dtype="float64", projection="none", interval=0)
+    shown = "vocab=80, dim=16, dtype='float64', projection='none', interval=0"
+    assert repr(spec) == f"LayerSpec('sohsm', {shown}, seed=0)"
+    assert repr(registry.adapter(framework).native(spec)) == f"SelfOrganizedHierarchicalSoftmax({shown})"
