@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vocabench.harness.datasets.shared.dataset import Dataset
+from vocabench.harness.installing import pip_install
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.adapter import Adapter
 from vocabench.impls.errors import BadInput, unknown
@@ -65,7 +66,7 @@ def installed_frameworks() -> list[str]:
 
 def install_line(framework: str) -> str:
     """Return the command that installs a missing framework next to this project."""
-    return f"pip install -c constraints.txt {_PIP_NAMES.get(framework, framework)}"
+    return pip_install(_PIP_NAMES.get(framework, framework))
 
 
 def check_framework(framework: str) -> str:

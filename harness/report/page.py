@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vocabench.harness.installing import pip_install
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.report import figures, table
 from vocabench.harness.report.figures import Figure, name_of
@@ -72,7 +73,7 @@ def build(rows: Sequence[Row], *, title: str, files: str) -> str:
     try:
         import jinja2
     except ImportError as error:
-        raise BadInput("the report needs Jinja2: install it with 'pip install -c constraints.txt jinja2'") from error
+        raise BadInput(f"the report needs Jinja2: install it with '{pip_install('jinja2')}'") from error
     records = flatten(rows)
     script = (_ASSETS / "page.js").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from vocabench.harness.installing import pip_install
 from vocabench.impls.errors import BadInput
 
 _INK = "#010203"  # replaced by the text colour of the page
@@ -31,7 +32,7 @@ def matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise BadInput("plots need matplotlib: install it with 'pip install -c constraints.txt matplotlib'") from error
+        raise BadInput(f"plots need matplotlib: install it with '{pip_install('matplotlib')}'") from error
     matplotlib.use("agg")
     return matplotlib
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from vocabench.harness.installing import pip_install
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
 
@@ -29,8 +30,7 @@ def require(purpose: str, packages: Mapping[str, str]) -> None:
     missing = [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise BadInput(
-            f"{purpose} needs {' and '.join(missing)}, not installed here: "
-            f"allowed: 'pip install -c constraints.txt {' '.join(missing)}' first"
+            f"{purpose} needs {' and '.join(missing)}, not installed here: allowed: '{pip_install(*missing)}' first"
         )
 
 
