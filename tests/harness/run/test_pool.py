@@ -97,7 +97,7 @@ FAULTS = {
 
 def test_a_fault_in_a_worker_becomes_a_row_and_the_next_cell_runs(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, resource, signal, sys, time, numpy\n"
+        "import dataclasses, os, resource, signal, sys, time, numpy\n"
         "import vocabench.harness.tasks.agreement as task\n"
         "real = task.run\n"
         "def limit():\n"
@@ -107,7 +107,7 @@ def test_a_fault_in_a_worker_becomes_a_row_and_the_next_cell_runs(tmp_path, monk
         "    say = lambda text: os.write(answers, text)\n"
         "    exec(FAULTS[cell.seed])\n"
         "    return real(cell, progress)\n"
-        "task.run = run\n"
+        "task.TASK = dataclasses.replace(task.TASK, run=run)\n"
         f"FAULTS = {[body for body, _, _ in FAULTS.values()]!r}\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -169,7 +169,7 @@ def test_a_tied_embedding_has_the_gradients_of_both_uses(method):
 @pytest.mark.parametrize("method", sorted({*METHODS} - {*TIED, "negative_sampling", "sampled_softmax"}))
 def test_layers_without_a_vector_for_each_word_refuse_an_embedding(method):
     layer = native(spec_of(method))
-    with pytest.raises(BadInput, match=f"tie of {method}: allowed: methods with one vector"):
+    with pytest.raises(BadInput, match=f"tie of {method}: allowed: methods with a .V, D. weight of words"):
         layer.tie(*layer.init(), np.zeros((60, DIM), np.float32))
 
 

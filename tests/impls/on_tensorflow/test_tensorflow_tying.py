@@ -16,7 +16,7 @@ import keras
 import vocabench.tensorflow
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_tensorflow.adapter import tf
-from vocabench.impls.on_tensorflow.tying import tied_name
+from vocabench.impls.tying import tied_name
 
 VOCAB, DIM = 60, 16
 COUNTS = np.arange(VOCAB, 0, -1)

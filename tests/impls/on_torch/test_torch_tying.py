@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.impls.on_torch.native_layers import DIM, METHODS, VOCAB, batch, extra_of, in_all_forms, layer_of, spec_of
 from vocabench.impls.errors import BadInput
-from vocabench.impls.on_torch.tying import tied_name
+from vocabench.impls.tying import tied_name
 
 
 def is_tieable(method):
