@@ -166,8 +166,12 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return self._project(hidden_ND, "word_projection"), self.cluster_log_probs(hidden_ND)
 
     def _words(self) -> expand.WordsByCluster:
-        slab_CSD = tf.convert_to_tensor(self.value_of("word_weight"))
-        return expand.WordsByCluster(slab_CSD, self.value_of("word_bias"), self.word, self.form)
+        bias_CS = self.value_of("word_bias")
+        # Tensors: a graph that is traced for variables fails for another layer, once these have been deleted.
+        slab_CSD, word_CS = tf.convert_to_tensor(self.value_of("word_weight")), tf.convert_to_tensor(self.word)
+        return expand.WordsByCluster(
+            slab_CSD, None if bias_CS is None else tf.convert_to_tensor(bias_CS), word_CS, self.form
+        )
 
     def _project(self, hidden_ND: Tensor, name: str) -> Tensor:
         weight_DD = self.value_of(name)

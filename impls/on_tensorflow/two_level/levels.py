@@ -139,8 +139,8 @@ class Level:
         return self._value_of(f"{self.name}_{kind}{number}")
 
     def _words(self, number: int) -> expand.WordsByCluster:
-        weight_GSD = tf.convert_to_tensor(self._weight(number, "weight"))
-        return expand.WordsByCluster(weight_GSD, self._weight(number, "bias"), self._members[number], self._form_of())
+        weight_GSD, bias_GS = (tf.convert_to_tensor(self._weight(number, kind)) for kind in ("weight", "bias"))
+        return expand.WordsByCluster(weight_GSD, bias_GS, self._members[number], self._form_of())
 
 
 def followed(log_group_NC: Tensor, width: int) -> Tensor:

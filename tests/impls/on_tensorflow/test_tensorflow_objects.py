@@ -1,6 +1,7 @@
 """TensorFlow's layers as Keras objects: they are saved, loaded, cloned, copied, pickled and exported."""
 
 import copy
+import gc
 import json
 import pickle
 import subprocess
@@ -200,3 +201,15 @@ def test_a_function_traced_in_the_portable_context_has_no_operations_of_this_lib
     names = [node.op for node in graph.as_graph_def().node]
     names += [node.op for function in graph.as_graph_def().library.function for node in function.node_def]
     assert not [name for name in names if "vocabench" in name.lower()]
+
+
+@pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
+def test_a_traced_layer_decodes_after_an_equal_one_was_deleted(method):
+    """The graph of a step that both layers share was traced for the first one, whose variables are gone."""
+    hidden = tf.ones([1, DIM], tf.float64)
+    for _ in range(3):
+        layer = vocabench.tensorflow.layer(method, counts=np.arange(306, 0, -1), dim=DIM, dtype="float64")
+        ids = tf.function(layer.topk)(hidden, 2)[1]
+        assert ids.numpy().tolist() == layer.topk(hidden, 2)[1].numpy().tolist()
+        del layer
+        gc.collect()
