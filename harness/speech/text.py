@@ -16,7 +16,7 @@ UNKNOWN = "\ufffd"  # a character outside the vocabulary, which is an error and 
 
 _APOSTROPHES = str.maketrans({"\u2019": "'", "\u02bc": "'"})
 _DOTTED = str.maketrans({"I": "\u0131", "\u0130": "i"})
-_DOTTED_LANGUAGES = ("az", "tr")  # i and dotless i are different letters
+_DOTTED_LANGUAGES = ("az", "aze", "tr", "tur")  # i and dotless i are different letters
 _DASH = re.compile(r"[\u2010-\u2015/-]")
 
 
@@ -45,16 +45,28 @@ class TextRule:
         return f"unicode:NFC|case:{self.case}|punctuation:{self.punctuation}|spaces:{self.spaces}"
 
     def __call__(self, text: str, language: str = "") -> str:
-        """Return the normalized text. `language` is a code such as "tr" and affects lower-casing only."""
+        """Return the normalized text.
+
+        Args:
+            text: Any text.
+            language: A code such as "tr", "tr-TR" or "tur", by whose rules letters are lower-cased.
+        """
         text = unicodedata.normalize("NFC", text)
         if self.case == "lower":
-            text = text.translate(_DOTTED) if language in _DOTTED_LANGUAGES else text
+            text = text.translate(_DOTTED) if _primary(language) in _DOTTED_LANGUAGES else text
             # Lower-casing can decompose characters into letters and marks.
             text = unicodedata.normalize("NFC", text.lower())
         if self.punctuation == "drop":
             text = _DASH.sub(" ", text.translate(_APOSTROPHES))
             text = "".join(sign for place, sign in enumerate(text) if _stays(text, place))
+            # Without a joiner between them, a letter and a mark have another normal form.
+            text = unicodedata.normalize("NFC", text)
         return ("" if self.spaces == "drop" else " ").join(text.split())
+
+
+def _primary(language: str) -> str:
+    """Return the code without region or script."""
+    return re.split("[-_]", language, maxsplit=1)[0].lower()
 
 
 def _stays(text: str, place: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,29 @@ EOS, UNK, NUMBER = "<eos>", "<unk>", "<num>"
 
 _CHUNK_CHARACTERS = 1 << 21  # tens of megabytes as words
 
-# Letters of any script with inner apostrophes, numbers, and punctuation that ends or joins clauses.
-_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*|\d+(?:[.,]\d+)*|[.,;:!?]")
+# Combining marks, such as the vowel signs of Devanagari: all characters of Unicode's category M are in these planes.
+_PLACES_OF_MARKS = (*range(0x20000), *range(0xE0100, 0xE01F0))
+_MARK = "[" + "".join(chr(place) for place in _PLACES_OF_MARKS if unicodedata.category(chr(place))[0] == "M") + "]"
+_A_MARK = re.compile(_MARK)
+
+
+def _words(letters: str) -> re.Pattern[str]:
+    """Return a pattern for letters with inner apostrophes, numbers, and punctuation that ends or joins clauses."""
+    return re.compile(rf"{letters}(?:'{letters})*|\d+(?:[.,]\d+)*|[.,;:!?]")
+
+
+_WORD, _WORD_WITH_MARKS = _words(r"[^\W\d_]+"), _words(rf"(?:[^\W\d_]{_MARK}*)+")
 
 
 def words_of(text: str) -> list[str]:
-    """Return lower-case words, `<num>` for numbers, and . , ; : ! ? as separate words; drop everything else."""
-    matches = _WORD.findall(text.lower().replace("\u2019", "'"))
-    return [NUMBER if match[0].isdigit() else match for match in matches]
+    """Return lower-case words, `<num>` for numbers, and . , ; : ! ? as separate words; drop everything else.
+
+    Letters are those of any script, each with the combining marks that follow it.
+    """
+    text, pattern = text.lower().replace("\u2019", "'"), _WORD
+    if _A_MARK.search(text):
+        text, pattern = unicodedata.normalize("NFC", text), _WORD_WITH_MARKS
+    return [NUMBER if match[0].isdigit() else match for match in pattern.findall(text)]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import unicodedata
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -327,3 +328,13 @@ def test_datasets_import_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "tensorflow", "jax", "keras", "pandas", "scipy"} & set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("word", ["हिन्दी", "தமிழ்", "مُحَمَّد", "שָׁלוֹם", "i\u0307stanbul", "e\u0301te\u0301"])
+def test_combining_marks_are_part_of_the_letter_before_them(word):
+    composed = unicodedata.normalize("NFC", word)
+    assert tokenization.words_of(f"{word}, l'{word} 3") == [composed, ",", f"l'{composed}", tokenization.NUMBER]
+
+
+def test_a_mark_without_a_letter_is_no_word():
+    assert tokenization.words_of("\u0301 a") == ["a"]

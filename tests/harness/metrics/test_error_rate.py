@@ -208,3 +208,13 @@ def test_rules_that_cannot_be():
         PhoneRule(split="letter")
     with pytest.raises(BadInput, match="unknown rule for stress 'no': allowed: keep, drop"):
         PhoneRule(stress="no")
+
+
+def test_text_is_in_normal_form_without_the_characters_that_were_dropped():
+    assert TextRule()("e\u200d\u0301") == "\u00e9"
+
+
+@pytest.mark.parametrize("language", ["tr", "tr-TR", "tr_TR", "tur", "TR", "az", "aze", "az-Latn-AZ"])
+def test_turkic_letters_are_lower_cased_under_any_code_of_the_language(language):
+    assert TextRule()("IŞIK İ", language) == "ışık i"
+    assert TextRule()("IŞIK", "trv") == "işik"  # another language, whose code begins alike
