@@ -8,7 +8,19 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from vocabench.harness.commands import check, compare, data, export, info, list_names, publish, report, run, table
+from vocabench.harness.commands import (
+    calibrate,
+    check,
+    compare,
+    data,
+    export,
+    info,
+    list_names,
+    publish,
+    report,
+    run,
+    table,
+)
 from vocabench.harness.commands.command import nonempty_text
 from vocabench.impls.errors import BadInput
 
@@ -16,7 +28,8 @@ BAD_USAGE = 2
 INTERRUPTED, OUTPUT_CLOSED = 130, 141  # as in shells: 128 plus the number of the signal
 
 COMMANDS = tuple(
-    module.COMMAND for module in (run, check, table, report, publish, export, compare, data, list_names, info)
+    module.COMMAND
+    for module in (run, check, calibrate, table, report, publish, export, compare, data, list_names, info)
 )
 
 

@@ -59,6 +59,7 @@ QUANTITIES: dict[str, Quantity] = {
     "ceiling_bytes_per_second": Quantity(
         "B/s", HIGHER, "best rate of the framework in an in-place sum of large arrays"
     ),
+    # In rows from before the interval of each A/A comparison was the noise.
     "noise_floor": Quantity("ratio", LOWER, "half the width of the 95 % interval of an A/A comparison, relative"),
     "perplexity": _loss("exp of the mean negative log-likelihood per token, on the held-out split"),
     "cluster_perplexity": _loss("perplexity of the cluster of the target word (SOHSM equation 5)"),
@@ -86,6 +87,9 @@ QUANTITIES: dict[str, Quantity] = {
         "tolerance", LOWER, "largest error relative to the float64 definition, in units of its tolerance"
     ),
 }
+
+# Times of finding and drawing words.
+PAIRED_DECODING = ("topk_seconds", "topk1_seconds", "beam_seconds", "sample_seconds")
 
 ROOFLINE = ("roofline_share", "least_flops", "least_bytes", "ceiling_flops_per_second", "ceiling_bytes_per_second")
 

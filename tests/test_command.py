@@ -188,10 +188,12 @@ def test_a_run_and_its_tables(in_empty_folder):
     first = vocabench("run", "quick", *selection, cwd=in_empty_folder)
     assert first.returncode == 0, first.stderr
     assert "| full_softmax | numpy" in first.stdout
+    (path,) = (in_empty_folder / "results" / "local").glob("*.jsonl")
+    content = path.read_text()
+    assert len({json.loads(line)["key"] for line in content.splitlines()}) == 2
     second = vocabench("run", "quick", *selection, cwd=in_empty_folder)
     assert "2 of 2 cells are in" in second.stderr
-    (path,) = (in_empty_folder / "results" / "local").glob("*.jsonl")
-    assert len(path.read_text().splitlines()) == 2
+    assert path.read_text() == content
 
     for text_format, start in (
         ("markdown", "### Speed"),

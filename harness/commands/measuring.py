@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vocabench.harness.run import pool
+from vocabench.harness.run import pool, processes
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Row
-from vocabench.harness.run.store import Store
+from vocabench.harness.run.store import Store, latest
 
 _LINE_INTERVAL = 30  # seconds between lines of progress where there is no terminal for a bar
 
@@ -34,7 +34,7 @@ def measure(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     rows = []
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("starting", total=len(missing))
+        task = bar.add_task("starting", total=sum(map(processes.visits, missing)))
         last_line = 0.0
 
         def show_progress(cell: Cell, text: str) -> None:
@@ -48,6 +48,6 @@ def measure(
         for row in run_cells(missing, store, deadline=deadline, progress=show_progress):
             rows.append(row)
             bar.advance(task)
-            if row.status != "ok":
+            if row.message:
                 console.print(f"{row.status}: {row.cell.label}: {row.message}", highlight=False, markup=False)
-    return rows
+    return latest(rows)

@@ -15,6 +15,7 @@ from vocabench.impls.errors import BadInput
 if TYPE_CHECKING:
     from vocabench.harness.run.rows import Row
     from vocabench.harness.run.settings import Selection
+    from vocabench.harness.run.store import Store
 
 _RETRIED = ("error", "timeout", "oom", "refused", "skipped")
 
@@ -32,6 +33,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="setting of a task; may be repeated"
     )
+    parser.add_argument("--processes", type=integer, metavar="N", help="processes in which times are measured")
+    parser.add_argument("--rounds", type=integer, metavar="N", help="interleaved rounds of each process")
     parser.add_argument("--out", help="results file (default: results/local/SUITE-CODE.jsonl)")
     parser.add_argument("--retry", action="store_true", help="measure cells that failed or were skipped again")
     parser.add_argument("--executor", choices=["local", "ray"], default="local", help="this machine, or a Ray cluster")
@@ -56,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
         dataset=arguments.dataset,
         seed=arguments.seed,
         options=pairs(arguments.option, "--option"),
-        settings=pairs(arguments.set, "--set"),
+        settings=pairs(arguments.set, "--set") | _given(arguments, "processes", "rounds"),
     )
     return run(
         arguments.suite,
@@ -67,6 +70,12 @@ def _run(arguments: argparse.Namespace) -> int:
         address=arguments.address,
         cores=arguments.cores,
     )
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, str]:
+    """Return the settings that have options of their own and were given."""
+    values = {name: getattr(arguments, name) for name in names}
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
 COMMAND = Command("run", "measure a suite; the same command again resumes", _add_arguments, _run)
@@ -96,7 +105,7 @@ def run(
 
     from vocabench.harness import registry
     from vocabench.harness.commands.measuring import measure
-    from vocabench.harness.run import pool, ray_pool, results_files
+    from vocabench.harness.run import doubts, pool, ray_pool, results_files
     from vocabench.harness.run.store import Store
     from vocabench.harness.run.suites import Suite
 
@@ -125,11 +134,25 @@ def run(
         if old := _count_from_other_code(kept):
             console.print(f"{old} cells of {path} were measured by other code: another --out measures them anew")
         measure(cells, store, suite.deadline_seconds, console, run_cells)
-    rows = [row for row in results_files.rows(path) if row.key in keys]
+        rows = [row for row in results_files.rows(path) if row.key in keys]
+        rows = _with_pooled_intervals(rows, store)
     print_table(rows)
+    for line in doubts.warnings(rows):
+        console.print(f"warning: {line}", highlight=False)
     console.print(f"rows: {path}")
     statuses = {row.status for row in rows}
     return 2 if "refused" in statuses else 0 if statuses <= {"ok", "skipped"} else 1
+
+
+def _with_pooled_intervals(rows: Sequence[Row], store: Store) -> list[Row]:
+    """Return the rows with their intervals over processes, and store those that this changes."""
+    from vocabench.harness.run import processes
+
+    pooled = processes.pool(rows)
+    for before, after in zip(rows, pooled, strict=True):
+        if after != before:
+            store.append(after)
+    return pooled
 
 
 def _count_from_other_code(rows: Sequence[Row]) -> int:

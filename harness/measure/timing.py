@@ -11,8 +11,9 @@ from vocabench.harness.measure.memory import clear_pages, fresh_pages
 from vocabench.harness.measure.stats import Interval, location, paired_ratio
 
 # Versions of the definition of a time. Rows store theirs, and times of different versions are not compared. In version
-# 3 the two sides strictly alternate. In version 4 they do too, with several calls in flight on an accelerator.
-DEFINITION, IN_FLIGHT_DEFINITION = 3, 4
+# 5 either side may start, and both decode with weights of the same kind. Version 6 is the same with several calls in
+# flight on an accelerator. In versions 3 and 4 the baseline started, and decoded with other weights.
+DEFINITION, IN_FLIGHT_DEFINITION = 5, 6
 
 _CALLS_IN_FLIGHT = 8
 
@@ -20,6 +21,8 @@ Work = Callable[[], object]  # does one piece of work and returns once the devic
 
 _FRESH = 1024  # pages (4 MiB) above which a call counts as having allocated fresh memory
 _TRIES = 4  # attempts at a call without fresh memory; once all fail, no further call is repeated
+
+ROUNDS_OF_ONE_PROCESS = 6  # the fewest rounds whose ranks give a 95 % interval
 
 _SHORTEST_SAMPLE = 0.02  # seconds; shorter work is called several times per round
 _LEAST_TURNS = 3  # for several pieces: a mean of single calls would include interrupted ones
@@ -94,7 +97,14 @@ class Steady:
 
 
 def paired(
-    baseline: Sequence[Work], other: Sequence[Work], *, rounds: int, budget_seconds: float, calls: int = 1
+    baseline: Sequence[Work],
+    other: Sequence[Work],
+    *,
+    rounds: int,
+    budget_seconds: float,
+    least_rounds: int = ROUNDS_OF_ONE_PROCESS,
+    calls: int = 1,
+    other_first: bool = False,
 ) -> Paired:
     """Time two sides in alternation. Each side has one or more pieces of work, and its time is their mean.
 
@@ -106,21 +116,27 @@ def paired(
     The sides strictly alternate. Work that was called twice in a row would find its own data in the caches. For the
     same reason no piece is called again before the others were.
 
-    Rounds end when the budget is spent, but not before six, the fewest that give a 95 % interval.
+    The first call of a turn follows the harness's own work, the second one follows the first. The starting side
+    therefore changes from round to round. Where a round has only one or two turns, the work takes so long that this
+    does not matter, but a side that is called twice in a row would.
 
     Args:
         baseline: Pieces of work of one side.
         other: Pieces of work of the other side, as many.
+        budget_seconds: Time after which no round starts beyond `least_rounds`.
         calls: Number of times that a piece does its work per call. The returned times are for one of them.
+        other_first: Whether `other` is called before `baseline` in the first round.
     """
     sides = (baseline, other)
     first = [_total_seconds(works) / len(works) for works in sides]
     turns = min(_turns(works) for works in sides)
     samples: tuple[list[float], list[float]] = ([], [])
     deadline, steady = time.perf_counter() + budget_seconds, Steady()
-    while len(samples[0]) < rounds and (len(samples[0]) < 6 or time.perf_counter() <= deadline):
-        for side_samples, sample in zip(samples, _round(sides, turns, steady), strict=True):
-            side_samples.append(sample / calls)
+    while len(samples[0]) < rounds and (len(samples[0]) < least_rounds or time.perf_counter() <= deadline):
+        alternates = turns >= _LEAST_TURNS and len(samples[0]) % 2 == 1
+        order = (1, 0) if other_first != alternates else (0, 1)
+        for side, sample in zip(order, _round([sides[side] for side in order], turns, steady), strict=True):
+            samples[side].append(sample / calls)
     timed = [
         Timed(location(side_samples), side_samples, turns, first_call)
         for side_samples, first_call in zip(samples, first, strict=True)

@@ -9,8 +9,7 @@ from typing import Any
 
 from vocabench.harness.atomic_write import atomic_writer
 from vocabench.harness.report import svg
-from vocabench.harness.report.rows import Record, error_bars
-from vocabench.harness.report.table import full_name
+from vocabench.harness.report.rows import Record, error_bars, full_name
 from vocabench.harness.tasks.shared.paired import BASELINE
 from vocabench.impls.errors import BadInput
 

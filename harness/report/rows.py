@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -11,6 +13,7 @@ from vocabench.harness import registry
 from vocabench.harness.compare.matching import ERROR_RATES, sample_scores
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.metrics.bootstrap import Difference, differences
+from vocabench.harness.run.doubts import Doubt, doubts
 from vocabench.harness.run.rows import Measurement, Ratio, Row
 from vocabench.harness.tasks.shared.paired import BASELINE
 
@@ -51,6 +54,14 @@ class Record(TypedDict):
     difference_low: float | None
     difference_high: float | None
     p_value: float | None
+    processes: int | None  # in which a time was measured
+    spread_class: str | None  # quantities whose spread between processes is pooled with this one
+    spread_of_ratio: float | None  # standard deviation between processes of the logarithm
+    spread_of_time: float | None
+    baseline_seconds: float | None  # median of full softmax in the same rounds
+    baseline_form: str | None
+    busy_cores: float | None  # used by others, if that was too many for the time to be reliable
+    baseline_factor: float | None  # time of full softmax relative to that in other cells, if it is off
     apart: str  # what distinguishes the row from others on the same line of a table, such as "seed 1"
 
 
@@ -97,6 +108,11 @@ def value_of(record: Record) -> float:
     return record["value"]
 
 
+def is_doubtful(record: Record) -> bool:
+    """Return whether a busy machine or the time of full softmax speaks against a time."""
+    return record["busy_cores"] is not None or record["baseline_factor"] is not None
+
+
 def ratio_of(record: Record) -> tuple[float, float, float] | None:
     """Return the ratio to full softmax with the ends of its interval, if the record has one."""
     ratio, low, high = record["ratio_to_full_softmax"], record["ratio_low"], record["ratio_high"]
@@ -109,6 +125,12 @@ def error_bars(records: Iterable[Record]) -> tuple[list[float], list[list[float]
     below = [max(0.0, value - low) for value, low, _ in ratios]
     above = [max(0.0, high - value) for value, _, high in ratios]
     return [value for value, _, _ in ratios], [below, above]
+
+
+def full_name(record: Record) -> str:
+    """Return the method with its options, and what distinguishes it from others with the same name."""
+    apart = f" ({record['apart']})" if record["apart"] else ""
+    return f"{record['method']} {record['options']}".strip() + apart
 
 
 def groups(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
@@ -136,12 +158,13 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
     baselines = {trial(row): row for row in rows if row.cell.method == BASELINE}
     records = []
-    for row, apart in zip(rows, set_apart(rows), strict=True):
+    for row, apart, reasons in zip(rows, set_apart(rows), doubts(rows), strict=True):
         identity = _identity(row)
         verdict = row.verdict or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
         for measurement in row.measurements or [None]:
             difference = _difference(measurement, baselines.get(trial(row)))
-            records.append(_record(row, measurement, difference, verdict=verdict, apart=apart))
+            doubt = reasons.get(measurement.quantity, Doubt()) if measurement is not None else Doubt()
+            records.append(_record(row, measurement, difference, verdict=verdict, apart=apart, doubt=doubt))
     return records
 
 
@@ -198,9 +221,18 @@ def _difference(measurement: Measurement | None, baseline: Row | None) -> Differ
 
 
 def _record(
-    row: Row, measurement: Measurement | None, difference: Difference | None, *, verdict: str, apart: str
+    row: Row,
+    measurement: Measurement | None,
+    difference: Difference | None,
+    *,
+    verdict: str,
+    apart: str,
+    doubt: Doubt,
 ) -> Record:
     cell, ratio = row.cell, _ratio(measurement)
+    detail: Mapping[str, Any] = measurement.detail if measurement is not None else {}
+    spread = detail.get("spread", {})
+    baseline = [sample for sample in ratio.baseline_samples if math.isfinite(sample)]
     return {
         "suite": cell.suite,
         "task": cell.task,
@@ -226,7 +258,7 @@ def _record(
         "low": measurement and measurement.low,
         "high": measurement and measurement.high,
         "dataset_sha256": cell.dataset_sha256,
-        "formulation": measurement and measurement.detail.get("formulation"),
+        "formulation": detail.get("formulation"),
         "message": row.message,
         "objective": cell.settings.get("objective", ""),
         "split": cell.settings.get("split", ""),
@@ -235,6 +267,14 @@ def _record(
         "difference_low": difference and difference.interval.low,
         "difference_high": difference and difference.interval.high,
         "p_value": difference and difference.p_value,
+        "processes": len(detail.get("processes", ())) or None,
+        "spread_class": spread.get("class"),
+        "spread_of_ratio": spread.get("ratio_deviation"),
+        "spread_of_time": spread.get("deviation"),
+        "baseline_seconds": statistics.median(baseline) if baseline else None,
+        "baseline_form": detail.get("baseline_form"),
+        "busy_cores": doubt.busy_cores,
+        "baseline_factor": doubt.baseline_factor,
         "apart": apart,
     }
 

@@ -11,8 +11,9 @@ import pandas as pd
 from vocabench.harness import registry
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.quantities import HIGHER
+from vocabench.harness.report import reliability
 from vocabench.harness.report.formats import section
-from vocabench.harness.report.rows import KEYS, Record, groups, quantity_of, ratio_of, value_of
+from vocabench.harness.report.rows import KEYS, Record, full_name, groups, is_doubtful, quantity_of, ratio_of, value_of
 from vocabench.harness.report.units import ratio, seconds, share, size
 from vocabench.harness.tasks.shared.paired import BASELINE
 
@@ -49,7 +50,7 @@ def render(records: Sequence[Record], text_format: str) -> str:
 
 def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
     """Return titles and tables; lines are ordered by method as measured, then by framework."""
-    titled = [*_model_tables(records), *_layer_tables(records)]
+    titled = [*_model_tables(records), *_layer_tables(records), *reliability.tables(records)]
     agreement = _of_task(records, "agreement")
     if agreement:
         titled.append(("Agreement with the float64 oracle: largest error, 1 = the tolerance", _agreement(agreement)))
@@ -107,12 +108,6 @@ def _of_task(records: Sequence[Record], task: str) -> list[Record]:
 
 def _where(split: str) -> str:
     return "" if split == "test" else f", {split} split"
-
-
-def full_name(record: Record) -> str:
-    """Return the method with its options, and what distinguishes it from others with the same name."""
-    apart = f" ({record['apart']})" if record["apart"] else ""
-    return f"{record['method']} {record['options']}".strip() + apart
 
 
 def _table(records: Sequence[Record], columns: Sequence[_Column]) -> pd.DataFrame:
@@ -250,7 +245,8 @@ def _speed(record: Record) -> str:
         return ""
     value, low, high = found
     # The speed-up of full softmax is 1 by definition; its interval comes from a second copy and shows the noise.
-    return f"{'A/A' if record['method'] == BASELINE else f'{ratio(value)}x'} [{ratio(low)}, {ratio(high)}]"
+    mark = reliability.MARK if is_doubtful(record) else ""
+    return f"{'A/A' if record['method'] == BASELINE else f'{ratio(value)}x'} [{ratio(low)}, {ratio(high)}]{mark}"
 
 
 _LANGUAGE_MODELLING = (

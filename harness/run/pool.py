@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import queue
+import random
 import select
 import shutil
 import signal
@@ -23,7 +25,7 @@ from typing import Any, BinaryIO
 
 from vocabench.harness import registry
 from vocabench.harness.import_root import IMPORT_ROOT
-from vocabench.harness.run import provenance
+from vocabench.harness.run import processes, provenance
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import SCHEMA, Provenance, Row, storable
 from vocabench.harness.run.store import Store
@@ -207,18 +209,47 @@ def check_device(frameworks: Iterable[str], device: str) -> None:
 
 
 def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progress) -> Iterator[Row]:
-    """Measure the cells that `store` does not contain yet, and yield each row once it is on disk."""
+    """Measure the cells that `store` does not contain yet, and yield each row once it is on disk.
+
+    A cell whose times are to be measured in several processes has a row after each of them, which replaces the one
+    before. All cells are measured once before any is measured again, in another order each time, so that a disturbance
+    of some minutes does not affect all processes of a cell.
+    """
+    unfinished: dict[str, Row] = {}
+
+    def first_process() -> Iterator[tuple[Cell, None]]:
+        for cell in cells:
+            if cell.key in store.unfinished:
+                unfinished[cell.key] = store.unfinished[cell.key]
+            elif cell.key not in store:
+                yield cell, None
+
+    waiting: Iterable[tuple[Cell, Row | None]] = first_process()
+    while True:
+        for row in _run_once(waiting, store, deadline, progress):
+            if not processes.is_complete(row) and not row.message:
+                unfinished[row.key] = row
+            yield row
+        if not unfinished:
+            return
+        waiting = [(row.cell, row) for row in _in_random_order(unfinished.values())]
+        unfinished.clear()
+
+
+def _run_once(
+    waiting: Iterable[tuple[Cell, Row | None]], store: Store, deadline: float, progress: Progress
+) -> Iterator[Row]:
+    """Measure each cell in one process, given its row from earlier processes."""
     worker: Worker | None = None
     try:
-        for cell in cells:
-            if cell.key in store:
-                continue
-            if worker is None or worker.framework != cell.framework or _needs_fresh_process(cell):
+        for cell, earlier in waiting:
+            needs_fresh = earlier is None and _needs_fresh_process(cell)
+            if worker is None or worker.framework != cell.framework or needs_fresh:
                 if worker:
                     worker.kill()
                 worker = Worker(cell.framework)
             progress(cell, "")
-            for message in measure(worker, cell, deadline):
+            for message in measure(worker, cell, deadline, earlier=earlier):
                 if isinstance(message, str):
                     progress(cell, message)
                 else:
@@ -229,6 +260,19 @@ def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progr
     finally:
         if worker:
             worker.kill()
+
+
+def _in_random_order(rows: Iterable[Row]) -> list[Row]:
+    """Shuffle the frameworks, and the rows of each, so that every framework needs one process."""
+    by_framework: dict[str, list[Row]] = {}
+    for row in rows:
+        by_framework.setdefault(row.cell.framework, []).append(row)
+    shuffle = random.SystemRandom().shuffle
+    parts = list(by_framework.values())
+    shuffle(parts)
+    for part in parts:
+        shuffle(part)
+    return [row for part in parts for row in part]
 
 
 def run_side_by_side(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progress) -> Iterator[Row]:
@@ -285,20 +329,34 @@ def _needs_fresh_process(cell: Cell) -> bool:
     return cell.task in registry.tasks() and registry.task(cell.task).fresh_process
 
 
-def measure(worker: Worker, cell: Cell, deadline: float, code: str | None = None) -> Iterator[str | Row]:
+def measure(
+    worker: Worker, cell: Cell, deadline: float, *, code: str | None = None, earlier: Row | None = None
+) -> Iterator[str | Row]:
     """Yield lines of progress, then the cell's row. A failure of the child becomes the row's status.
 
     Args:
         code: Fingerprint of the code that the run started with; None for that of this process.
+        earlier: The row from earlier processes, to which this process adds its times. It stays as it is, with a
+            message, if this process fails.
     """
+    for message in _measure(worker, cell, deadline, code, earlier):
+        if isinstance(message, Row) and earlier is not None and message.status != "ok":
+            worker.kill()
+            count = f"{processes.count(earlier)} of {processes.wanted(cell)} processes"
+            message = dataclasses.replace(earlier, message=f"{count}: then {message.status}: {message.message}")
+        yield message
+
+
+def _measure(worker: Worker, cell: Cell, deadline: float, code: str | None, earlier: Row | None) -> Iterator[str | Row]:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     code = code or provenance.code_fingerprint()
     # The child imports modules until it answers, so its code is checked before and after.
     if (here := provenance.fingerprint()) != code:
         yield _of_other_code(cell, here, code, started)
         return
+    request = {"cell": cell.to_json()} | ({} if earlier is None else {"row": earlier.to_json()})
     try:
-        for message in worker.ask({"cell": cell.to_json()}, deadline=deadline):
+        for message in worker.ask(request, deadline=deadline):
             if "progress" in message:
                 yield message["progress"]
             else:

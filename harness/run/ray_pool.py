@@ -17,7 +17,7 @@ from typing import Any
 
 from vocabench.harness.ascii_numbers import parse_count
 from vocabench.harness.import_root import IMPORT_ROOT
-from vocabench.harness.run import pool, provenance
+from vocabench.harness.run import pool, processes, provenance
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Row
 from vocabench.harness.run.store import Store
@@ -112,18 +112,25 @@ def run(
             if isinstance(message, str):
                 progress(cell, message)
             else:
-                del running[stream]
+                if processes.is_complete(message) or message.message:
+                    del running[stream]
                 store.append(message)
                 yield message
 
 
 def _measure(fields: dict[str, Any], deadline: float, cores: int, code: str) -> Iterator[str | dict[str, Any]]:
-    """Yield, on the node, lines of progress and then the cell's row as JSON."""
-    cell = Cell.from_json(fields)
+    """Yield, on the node, lines of progress, and the cell's row as JSON after each of its processes."""
+    cell, row = Cell.from_json(fields), None
     yield ""
     with pool.Worker(cell.framework, threads=cores) as worker:
-        for message in pool.measure(worker, cell, deadline, code):
-            yield message if isinstance(message, str) else message.to_json()
+        while row is None or not (processes.is_complete(row) or row.message):
+            worker.kill()  # each time in a new process
+            for message in pool.measure(worker, cell, deadline, code=code, earlier=row):
+                if isinstance(message, str):
+                    yield message
+                else:
+                    row = message
+                    yield row.to_json()
 
 
 def _received(message: str | dict[str, Any]) -> str | Row:

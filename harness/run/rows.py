@@ -95,6 +95,14 @@ class Measurement:
             object.__setattr__(self, "better", self.better or better)
 
     @property
+    def processes(self) -> Sequence[Mapping[str, Any]]:
+        """For each process in which a time was measured: its number of rounds, layout and load of the machine.
+
+        Empty for other quantities, and for times in rows from before there were several processes.
+        """
+        return self.detail.get("processes", ())
+
+    @property
     def finite_value(self) -> float | None:
         return self.value if math.isfinite(self.value) else None
 
@@ -252,9 +260,15 @@ _LENGTH = record(
     }
 )
 
+_PROCESS = record({"rounds": whole(1)}, dict.fromkeys(("others", "stolen", "switches", "cores"), number))
+_SPREAD = record({"class": text, "ratio_deviation": number, "deviation": number, "freedom": whole(1)})
+
 _DETAIL = record(
     {},
     {
+        "processes": list_of(_PROCESS),
+        "spread": _SPREAD,
+        **dict.fromkeys(("form", "baseline_form", "weights"), text),
         "formulation": optional(text),
         "timing": whole(1),
         "counting": whole(1),

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from vocabench.harness.run import processes
 from vocabench.harness.run.rows import SCHEMA, Row
 from vocabench.impls.errors import BadInput
 
@@ -30,6 +31,7 @@ class Store:
         again: Statuses whose cells count as missing.
 
     Attributes:
+        unfinished: Rows of the cells that were measured in fewer processes than they are to be, by key.
         cut: Path of the incomplete row that opening moved; None if every line was complete.
 
     Raises:
@@ -55,7 +57,9 @@ class Store:
             raise BadInput(f"results file {path} is in use by another run: allowed: one run at a time") from error
         try:
             rows, incomplete = _parse(path)
-            self._keys = {row.key for row in latest(rows) if row.status not in again}
+            kept = [row for row in latest(rows) if row.status not in again]
+            self.unfinished = {row.key: row for row in kept if not processes.is_complete(row)}
+            self._keys = {row.key for row in kept} - set(self.unfinished)
             self.cut = self._move(incomplete) if incomplete else None
         except BaseException:
             os.close(self._file)  # otherwise the file stays in use as long as this process lives
@@ -98,7 +102,8 @@ class Store:
                 f"results file {self.path}: {error.strerror}: rows so far are kept; allowed: free space, then the same "
                 "command again"
             ) from error
-        self._keys.add(row.key)
+        if processes.is_complete(row):
+            self._keys.add(row.key)
 
     def _move(self, incomplete: bytes) -> Path:
         """Move the end of the file to a new file with an unused name, and return its path."""

@@ -19,7 +19,9 @@ from vocabench.harness import registry
 from vocabench.harness.measure import memory
 from vocabench.harness.run import provenance
 from vocabench.harness.run.cells import Cell
-from vocabench.harness.run.rows import storable
+from vocabench.harness.run.processes import join
+from vocabench.harness.run.rows import Row, storable
+from vocabench.harness.tasks.shared.result import Result
 from vocabench.impls.errors import BadInput, Unsupported
 
 
@@ -35,16 +37,27 @@ def main() -> None:
     with open(arguments.answers, "w", encoding="utf-8") as answers:
         for line in sys.stdin:
             request = json.loads(line)
-            answer = _describe(arguments.framework) if "describe" in request else _measure(request["cell"], answers)
+            answer = _describe(arguments.framework) if "describe" in request else _measure(request, answers)
             _send(answers, {"result": answer})
 
 
-def _measure(fields: dict[str, Any], answers: TextIO) -> dict[str, Any]:
-    cell = Cell.from_json(fields)
+def _measure(request: dict[str, Any], answers: TextIO) -> dict[str, Any]:
+    """Answer a request for a "cell". With the "row" of its earlier processes, measure its times once more."""
+    cell = Cell.from_json(request["cell"])
     start = time.perf_counter()
+
+    def progress(text: str) -> None:
+        _send(answers, {"progress": text})
+
     try:
         task = registry.task(cell.task)
-        result = task.run(cell, lambda text: _send(answers, {"progress": text}))
+        if "row" in request:
+            row = Row.from_json(request["row"])
+            assert task.repeat is not None
+            measurements = join(cell, row.measurements, task.repeat(cell, row.measurements, progress))
+            result = Result(measurements, dict(row.agreement), dict(row.provenance.data))
+        else:
+            result = task.run(cell, progress)
         answer = {
             "status": result.status,
             "message": "; ".join(result.agreement.get("disagreements", [])),

@@ -21,6 +21,7 @@ from vocabench.harness.run.settings import Setting
 from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT, Checkpoint
 from vocabench.harness.tasks.shared.data import data_of
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
+from vocabench.harness.tasks.shared.paired import check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import spec_of
 from vocabench.harness.tasks.shared.task import Task
@@ -47,8 +48,7 @@ SETTINGS: dict[str, Setting] = {
     "evaluations": Number(1, 1, 10**6, "evaluations per epoch on the validation split"),
     "checkpoint": CHECKPOINT,
     "decode_rows": Number(128, 0, 10**6, "hidden vectors of the trained model decoded as one batch; 0 for no decoding"),
-    "rounds": Number(11, 6, 1000, "interleaved rounds of timing the decoding"),
-    "budget": Number(10.0, 0.0, 1e6, "seconds of timing after which no round beyond the sixth starts"),
+    **timing_settings(processes=3, rounds=4, budget=4.0),
     "updates": Number(0, 0, 10**9, "number of training steps after which training ends; 0 for no limit"),
     "time_training": Choice(False, (False, True), "whether to time training of the trained layer alone as well"),
     "layer_folder": Destination("folder for a file with the trained layer, for the task trained_layer"),
@@ -60,6 +60,7 @@ _CLUSTERS_SHOWN, _WORDS_SHOWN = 60, 12
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
+    check_rounds(cell)
     corpus, data = data_of(cell, load, progress)
     if cell.method in EXTRA_METHODS:
         return Result([_unigram(corpus)], {}, data)

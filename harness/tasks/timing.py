@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing import get_context
-from typing import Any
 
 import numpy as np
 
-from vocabench.harness import layers, registry
+from vocabench.harness import layers
 from vocabench.harness.measure import agreement, roofline
 from vocabench.harness.measure.fastest_form import fastest_form
-from vocabench.harness.measure.memory import DEFINITION, freed_given_back, keep_freed, peak_bytes
+from vocabench.harness.measure.memory import DEFINITION, freed_given_back, peak_bytes
+from vocabench.harness.measure.new_process import in_new_process
 from vocabench.harness.measure.timing import Work, call_seconds, calls_in_flight
 from vocabench.harness.measure.workload import Batch, batch, zipf_counts
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Names, Setting
-from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, decoding, timed
+from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, Pair, check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.contract import Layer
@@ -44,8 +42,7 @@ SETTINGS: dict[str, Setting] = {
         (*_WORK, "step_seconds", *DECODING, "peak_bytes"),
         "what to time",
     ),
-    "rounds": Number(21, 6, 1000, "interleaved rounds; at least six for a 95 % interval, 21 for a gate"),
-    "budget": Number(30.0, 0.0, 1e6, "seconds per quantity after which no round beyond the sixth starts"),
+    **timing_settings(processes=3, rounds=4, budget=10.0),
     "decode_rows": Number(128, 1, 10**6, "hidden vectors decoded as one batch"),
     "checked_tokens": Number(48, 1, 10**6, "tokens on which agreement is checked at this size before timing"),
 }
@@ -56,9 +53,10 @@ _STEPS_BT = 20  # time steps of a batch of the whole model
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    inputs = batch(zipf_counts(cell.vocab), tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
+    check_rounds(cell)
+    inputs = _inputs(cell)
     wanted = cell.settings["quantities"]
-    spec, layer, tried = _spec(cell, cell.method), None, {}
+    spec, layer = _spec(cell, cell.method), None
     measurements: list[Measurement] = []
     compiling = None  # seconds of compilation in the first call
     if "peak_bytes" in wanted:
@@ -66,9 +64,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         layer = _layer(cell, spec)
         progress("peak memory")
         measurements, compiling = _peak(cell, layer, inputs)
-    spec, times = fastest_form(cell.framework, spec, inputs, cell.device, progress)
-    if times:
-        tried = {"tried": times}
+    spec, tried = fastest_form(cell.framework, spec, inputs, cell.device, progress)
     preferred = next((form.id for form in layers.forms(cell.framework, spec, cell.device)), "")
     if layer is None or spec.form != preferred:
         layer = _layer(cell, spec)
@@ -81,41 +77,75 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     checked = cell.settings["checked_tokens"]
     sample = Batch(inputs.hidden_ND[:checked], inputs.targets_N[:checked])
     summary = agreement.summary(agreement.check_layer(layer, sample, k=min(10, cell.vocab), whole_vocabulary=False))
+    least = layer.least_work(inputs.targets_N)
+    del layer
 
-    plain = spec
+    plain = spec  # a second copy if the method is full softmax itself: an A/A comparison
     if cell.method != BASELINE:
         plain, _ = fastest_form(cell.framework, _spec(cell, BASELINE), inputs, cell.device, progress)
-    baseline = _layer(cell, plain)  # a second copy if the method is full softmax itself: an A/A comparison
-    formulation, least = layer.formulation(), layer.least_work(inputs.targets_N)
-    rates, calls = None, calls_in_flight(cell.device)
+    rates = None
     if "layer_seconds" in wanted and least is not None:
         rates = _ceilings(cell, progress)
-    for quantity in wanted:
-        if quantity in _WORK and (layer.reaches_few_rows() or not _WORK[quantity][1].row_sparse):
-            progress(quantity)
-            pair = _work(baseline, quantity, inputs, calls), _work(layer, quantity, inputs, calls)
-            found = _timed(cell, quantity, *pair, dict(tried), compiling, calls)
-            found[0].detail["formulation"] = layer.formulation()  # complete after its first call
-            measurements += found
-            del pair
-            gc.collect()
-    if set(DECODING) & set(wanted):
-        progress("decoding")
-        # The steps timed above changed them, by a number that depends on the machine.
-        layer.load(spec.initial_parameters())
-        hidden_ND = np.resize(inputs.hidden_ND, (cell.settings["decode_rows"], cell.dim))
-        measurements += decoding(cell, layer, baseline, hidden_ND, wanted)
-    del layer, baseline
-    gc.collect()
-    if "step_seconds" in wanted:
-        progress("step_seconds")
-        measurements += _timed(
-            cell, "step_seconds", _model_step(cell, plain), _model_step(cell, spec), {"formulation": formulation}
-        )
+    times = _times(Pair(cell, spec, plain), inputs, progress)
+    for measurement in times:
+        if tried and measurement.quantity in _WORK:
+            measurement.detail["tried"] = tried
+        if measurement.quantity == "layer_seconds":
+            first_call = measurement.detail.pop("first_call")
+            calls = calls_in_flight(cell.device)
+            seconds = max(0.0, first_call - calls * measurement.value) if compiling is None else compiling
+            measurements.append(Measurement("compile_seconds", seconds, [seconds]))
+    measurements = [*times, *measurements]
     if rates is not None and least is not None:
         timed_layer = next(m for m in measurements if m.quantity == "layer_seconds")
         measurements += roofline.measurements(timed_layer, least, rates.joined(_ceilings(cell, progress)))
     return Result(measurements, summary)
+
+
+def repeat(cell: Cell, first: Sequence[Measurement], progress: Callable[[str], None]) -> list[Measurement]:
+    """Measure the times of a cell in another process, in the forms that `first` was measured in."""
+    forms = next(measurement.detail for measurement in first if measurement.processes)
+    spec = replace(_spec(cell, cell.method), form=forms["form"])
+    plain = replace(_spec(cell, BASELINE), form=forms["baseline_form"])
+    return _times(Pair(cell, spec, plain), _inputs(cell), progress)
+
+
+def _times(pair: Pair, inputs: Batch, progress: Callable[[str], None]) -> list[Measurement]:
+    """Time all quantities that the cell wants. The layers are gone when the whole model is timed."""
+    cell, wanted = pair.cell, pair.cell.settings["quantities"]
+    found: list[Measurement] = []
+    pair.create()
+    calls = calls_in_flight(cell.device)
+    for quantity in wanted:
+        if quantity in _WORK and (pair.layer.reaches_few_rows() or not _WORK[quantity][1].row_sparse):
+            progress(quantity)
+            baseline, other = (_work(layer, quantity, inputs, calls) for layer in (pair.baseline, pair.layer))
+            result, measurement = pair.timed(quantity, [baseline], [other], {}, calls)
+            measurement.detail["formulation"] = pair.layer.formulation()  # complete after its first call
+            if quantity == "layer_seconds":
+                measurement.detail["first_call"] = result.other.first_call
+            found.append(measurement)
+            del baseline, other
+            gc.collect()
+    formulation = pair.layer.formulation()
+    if set(DECODING) & set(wanted):
+        progress("decoding")
+        # The steps timed above changed both, by a number that depends on the machine.
+        pair.baseline.load(pair.plain.initial_parameters())
+        pair.layer.load(pair.spec.initial_parameters())
+        hidden_ND = np.resize(inputs.hidden_ND, (cell.settings["decode_rows"], cell.dim))
+        found += pair.decoding(hidden_ND, wanted)
+    pair.delete()
+    gc.collect()
+    if "step_seconds" in wanted:
+        progress("step_seconds")
+        steps = pair.layout.create(lambda: _model_step(cell, pair.plain), lambda: _model_step(cell, pair.spec))
+        found.append(pair.timed("step_seconds", steps[:1], steps[1:], {"formulation": formulation})[1])
+    return found
+
+
+def _inputs(cell: Cell) -> Batch:
+    return batch(zipf_counts(cell.vocab), tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
 
 
 def _ceilings(cell: Cell, progress: Callable[[str], None]) -> roofline.Ceilings:
@@ -153,39 +183,13 @@ def _model_step(cell: Cell, spec: LayerSpec) -> Work:
     return step
 
 
-def _timed(
-    cell: Cell,
-    quantity: str,
-    baseline: Work,
-    other: Work,
-    detail: dict[str, Any],
-    compiling: float | None = None,
-    calls: int = 1,
-) -> list[Measurement]:
-    result, measurement = timed(cell, quantity, [baseline], [other], detail, calls)
-    found = [measurement]
-    if quantity == "layer_seconds":
-        if compiling is None:
-            compiling = max(0.0, result.other.first_call - calls * result.other.seconds.value)
-        found.append(Measurement("compile_seconds", compiling, [compiling]))
-        if cell.method == BASELINE:
-            half_width = (result.ratio.high - result.ratio.low) / 2
-            found.append(Measurement("noise_floor", half_width, result.ratios))
-    return found
-
-
 def _peak_anew(cell: Cell, form: str) -> tuple[list[Measurement], float]:
     """Measure `_peak` of the layer in this form, in a process that has not tried another one."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(_peak_of_form, cell.to_json(), form).result()
+    return in_new_process(cell.framework, _peak_of_form, cell, form)
 
 
-def _peak_of_form(fields: dict[str, Any], form: str) -> tuple[list[Measurement], float]:
-    keep_freed()  # like the process that started it
-    cell = Cell.from_json(fields)
-    registry.adapter(cell.framework).prepare_process()
-    inputs = batch(zipf_counts(cell.vocab), tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
-    return _peak(cell, _layer(cell, replace(_spec(cell, cell.method), form=form)), inputs)
+def _peak_of_form(cell: Cell, form: str) -> tuple[list[Measurement], float]:
+    return _peak(cell, _layer(cell, replace(_spec(cell, cell.method), form=form)), _inputs(cell))
 
 
 def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], float]:
@@ -220,4 +224,4 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], f
 
 
 # Frameworks keep freed memory, which would hide the peak of the next cell.
-TASK = Task(SETTINGS, run, fresh_process=True)
+TASK = Task(SETTINGS, run, fresh_process=True, repeat=repeat)

@@ -18,6 +18,7 @@ from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting, differing
 from vocabench.harness.tasks.shared.data import Progress, data_of
+from vocabench.harness.tasks.shared.paired import check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.tasks.shared.trained import TrainedLayer
@@ -27,8 +28,7 @@ from vocabench.impls.options import Number
 
 SETTINGS: dict[str, Setting] = {
     "decode_rows": Number(128, 0, 10**6, "hidden vectors of the file decoded as one batch; 0 for no decoding"),
-    "rounds": Number(11, 6, 1000, "interleaved rounds of timing"),
-    "budget": Number(10.0, 0.0, 1e6, "seconds of timing after which no round beyond the sixth starts"),
+    **timing_settings(processes=3, rounds=4, budget=4.0),
 }
 
 _PIECE = 256  # tokens per batch in scoring, so that a layer that scores all words needs no large array
@@ -57,6 +57,7 @@ def fixed_by(file: LayerFile) -> dict[str, Any]:
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
+    check_rounds(cell)
     file, data = data_of(cell, load, progress)
     inputs = Batch(file.hidden_ND, file.targets_N)
     trained = TrainedLayer(cell, file.spec_of(cell.method, cell.precision), file.params)

@@ -21,7 +21,7 @@ RNG = np.random.default_rng(0)
 PAIRS = np.unique(RNG.integers(0, V, (200, 2)), axis=0)
 PAIR_COUNTS = np.column_stack([PAIRS, np.ones(len(PAIRS), np.int64)])
 WORDS = [f"w{number}" for number in range(V)]
-QUICK = {"rounds": "6", "budget": "0", "decode_rows": "4"}
+QUICK = {"processes": "1", "rounds": "6", "budget": "0", "decode_rows": "4"}
 
 LAYERS = {
     "full_softmax": {},

@@ -3,90 +3,170 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness.measure.timing import DEFINITION, IN_FLIGHT_DEFINITION, Paired, Work, paired
+from vocabench.harness import layers
+from vocabench.harness.measure.layout import Layout
+from vocabench.harness.measure.machine_load import LoadMeter
+from vocabench.harness.measure.timing import (
+    DEFINITION,
+    IN_FLIGHT_DEFINITION,
+    ROUNDS_OF_ONE_PROCESS,
+    Paired,
+    Work,
+    paired,
+)
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Ratio
-from vocabench.impls.contract import Layer
+from vocabench.harness.run.settings import Setting
+from vocabench.impls.errors import BadInput
+from vocabench.impls.options import Number
+from vocabench.impls.spec import LayerSpec
 
 BASELINE = "full_softmax"
 K = 10  # number of words in decoding
 _ALONE = 32  # hidden vectors that are decoded individually
+_LEAST_ROUNDS = 2  # of one of several processes, whose interval comes from the spread between them
 
 
-def timed(
-    cell: Cell, quantity: str, baseline: Sequence[Work], other: Sequence[Work], detail: dict[str, Any], calls: int = 1
-) -> tuple[Paired, Measurement]:
-    """Time both alternately, within the `rounds` and `budget` of the cell. Each sample is `calls` calls."""
-    limits = {"rounds": cell.settings["rounds"], "budget_seconds": cell.settings["budget"]}
-    result = paired(baseline, other, **limits, calls=calls)
-    seconds, ratio = result.other.seconds, result.ratio
-    return result, Measurement(
-        quantity,
-        seconds.value,
-        samples=result.other.samples,
-        low=seconds.low,
-        high=seconds.high,
-        ratio=Ratio(
-            # Full softmax relative to itself is 1 by definition; the interval of the A/A comparison shows the noise.
-            value=1.0 if cell.method == BASELINE else ratio.value,
-            low=ratio.low,
-            high=ratio.high,
-            samples=result.ratios,
-            baseline_samples=result.baseline.samples,
-        ),
-        detail=detail | {"turns": result.other.turns, "timing": DEFINITION if calls == 1 else IN_FLIGHT_DEFINITION},
-    )
+def timing_settings(processes: int, rounds: int, budget: float) -> dict[str, Setting]:
+    """Return the settings of interleaved timing, with these defaults."""
+    return {
+        "processes": Number(processes, 1, 100, "processes in which times are measured"),
+        "rounds": Number(rounds, _LEAST_ROUNDS, 1000, "interleaved rounds of each process; of a single one at least 6"),
+        "budget": Number(budget, 0.0, 1e6, "seconds per quantity and process after which no further round starts"),
+    }
+
+
+def check_rounds(cell: Cell) -> None:
+    """Raise `BadInput` if the rounds of a single process are too few for an interval."""
+    rounds, processes = cell.settings["rounds"], cell.settings["processes"]
+    if processes == 1 and rounds < ROUNDS_OF_ONE_PROCESS:
+        raise BadInput(f"rounds={rounds} in one process: allowed: at least {ROUNDS_OF_ONE_PROCESS}, or more processes")
+
+
+@dataclass
+class Pair:
+    """A layer and full softmax of the same size, in the same process.
+
+    Attributes:
+        cell: The cell, with its `processes`, `rounds` and `budget`.
+        spec: Specification of the layer, with its form.
+        plain: Specification of full softmax, with its form.
+        layout: Order of creation and calls.
+        weights: What weights decode: "initial" or "trained" ones of both layers, or "fitted" if those of the layer are
+            trained and those of full softmax fitted to its scores.
+    """
+
+    cell: Cell
+    spec: LayerSpec
+    plain: LayerSpec
+    layout: Layout = field(default_factory=Layout)
+    weights: str = "initial"
+
+    def create(self) -> None:
+        """Create both layers, in the order of the layout."""
+        framework, device = self.cell.framework, self.cell.device
+        self.baseline, self.layer = self.layout.create(
+            lambda: layers.from_spec(framework, self.plain, device),
+            lambda: layers.from_spec(framework, self.spec, device),
+        )
+
+    def delete(self) -> None:
+        """Delete both layers."""
+        del self.baseline, self.layer
+
+    def timed(
+        self, quantity: str, baseline: Sequence[Work], other: Sequence[Work], detail: dict[str, Any], calls: int = 1
+    ) -> tuple[Paired, Measurement]:
+        """Time both alternately, within the `rounds` and `budget` of the cell. Each sample is `calls` calls."""
+        settings, layout, meter = self.cell.settings, self.layout, LoadMeter()
+        result = paired(
+            baseline,
+            other,
+            rounds=settings["rounds"],
+            budget_seconds=settings["budget"],
+            least_rounds=ROUNDS_OF_ONE_PROCESS if settings["processes"] == 1 else _LEAST_ROUNDS,
+            calls=calls,
+            other_first=not layout.baseline_called_first,
+        )
+        process = {
+            "rounds": len(result.ratios),
+            "baseline_created_first": layout.baseline_created_first,
+            "baseline_called_first": layout.baseline_called_first,
+            "offset": layout.offset,
+            **meter.read(),
+        }
+        seconds, ratio = result.other.seconds, result.ratio
+        return result, Measurement(
+            quantity,
+            seconds.value,
+            samples=result.other.samples,
+            low=seconds.low,
+            high=seconds.high,
+            ratio=Ratio(
+                # Full softmax relative to itself is 1 by definition; the interval of the A/A comparison is the noise.
+                value=1.0 if self.cell.method == BASELINE else ratio.value,
+                low=ratio.low,
+                high=ratio.high,
+                samples=result.ratios,
+                baseline_samples=result.baseline.samples,
+            ),
+            detail=detail
+            | {
+                "turns": result.other.turns,
+                "timing": DEFINITION if calls == 1 else IN_FLIGHT_DEFINITION,
+                "form": self.spec.form,
+                "baseline_form": self.plain.form,
+                "processes": [process],
+            },
+        )
+
+    def decoding(self, hidden_ND: NDArray, wanted: Sequence[str]) -> list[Measurement]:
+        """Time finding and drawing words for `hidden_ND`, interleaved with full softmax.
+
+        Measures the exact top-k of all rows and of single rows with the share of the layer that was scored, a beam of
+        width k with its recall of the exact top-k, and one sampled word per row. The time of a single row is the mean
+        over some of the rows, decoded one after the other: bounds help some rows more than others, and a row that is
+        decoded repeatedly would find its clusters in a cache, which is not the case when decoding a text.
+
+        Args:
+            hidden_ND: Hidden vectors. The bounds depend on them: a trained model has peaked distributions, random
+                vectors near-uniform ones.
+            wanted: The quantities to measure, from `DECODING`.
+        """
+        layer, k = self.layer, min(K, self.spec.vocab)
+        found: list[Measurement] = []
+
+        def time(quantity: str, work: str, batches: Sequence[NDArray], against: str) -> None:
+            full, own = self.layout.create(
+                lambda: [self.baseline.prepare(against, rows_ND, k=k) for rows_ND in batches],
+                lambda: [layer.prepare(work, rows_ND, k=k) for rows_ND in batches],
+            )
+            detail = {"rows": len(batches[0]), "batches": len(batches), "weights": self.weights}
+            found.append(self.timed(quantity, full, own, detail | ({} if work == "sample" else {"k": k}))[1])
+            found[-1].detail["formulation"] = layer.formulation()  # complete after the first call
+
+        if "topk_seconds" in wanted:
+            share_N = layer.expanded_share(hidden_ND, k)
+            time("topk_seconds", "topk", [hidden_ND], "topk")
+            alone_R = np.linspace(0, len(hidden_ND) - 1, min(_ALONE, len(hidden_ND)), dtype=np.int64)
+            time("topk1_seconds", "topk", [hidden_ND[row : row + 1] for row in alone_R], "topk")
+            found.append(Measurement("expanded_share", float(share_N.mean()), share_N.tolist()))
+        if "beam_seconds" in wanted:
+            time("beam_seconds", "beam", [hidden_ND], "topk")
+            recall_N = _recall(layer.beam(hidden_ND, k, k)[1], layer.topk(hidden_ND, k)[1])
+            found.append(Measurement("beam_recall", float(recall_N.mean()), recall_N.tolist(), detail={"width": k}))
+        if "sample_seconds" in wanted:
+            time("sample_seconds", "sample", [hidden_ND], "sample")
+        return found
 
 
 DECODING = ("topk_seconds", "beam_seconds", "sample_seconds")
-
-
-def decoding(
-    cell: Cell, layer: Layer, baseline: Layer, hidden_ND: NDArray, wanted: Sequence[str] = DECODING
-) -> list[Measurement]:
-    """Time finding and drawing words for `hidden_ND`, interleaved with full softmax.
-
-    Measures the exact top-k of all rows and of single rows with the share of the layer that was scored, a beam of width
-    k with its recall of the exact top-k, and one sampled word per row. The time of a single row is the mean over some
-    of the rows, decoded one after the other: bounds help some rows more than others, and a row that is decoded
-    repeatedly would find its clusters in a cache, which is not the case when decoding a text.
-
-    Args:
-        cell: The cell, with its `rounds` and `budget`.
-        layer: The layer to measure.
-        baseline: Full softmax of the same size.
-        hidden_ND: Hidden vectors. The bounds depend on them: a trained model has peaked distributions, random vectors
-            near-uniform ones.
-        wanted: The quantities to measure, from `DECODING`.
-    """
-    k = min(K, layer.spec.vocab)
-    found: list[Measurement] = []
-
-    def time(quantity: str, work: str, batches: Sequence[NDArray], against: str) -> None:
-        full = [baseline.prepare(against, rows_ND, k=k) for rows_ND in batches]
-        own = [layer.prepare(work, rows_ND, k=k) for rows_ND in batches]
-        detail = {"rows": len(batches[0]), "batches": len(batches)} | ({} if work == "sample" else {"k": k})
-        found.append(timed(cell, quantity, full, own, detail)[1])
-        found[-1].detail["formulation"] = layer.formulation()  # complete after the first call
-
-    if "topk_seconds" in wanted:
-        share_N = layer.expanded_share(hidden_ND, k)
-        time("topk_seconds", "topk", [hidden_ND], "topk")
-        alone_R = np.linspace(0, len(hidden_ND) - 1, min(_ALONE, len(hidden_ND)), dtype=np.int64)
-        time("topk1_seconds", "topk", [hidden_ND[row : row + 1] for row in alone_R], "topk")
-        found.append(Measurement("expanded_share", float(share_N.mean()), share_N.tolist()))
-    if "beam_seconds" in wanted:
-        time("beam_seconds", "beam", [hidden_ND], "topk")
-        recall_N = _recall(layer.beam(hidden_ND, k, k)[1], layer.topk(hidden_ND, k)[1])
-        found.append(Measurement("beam_recall", float(recall_N.mean()), recall_N.tolist(), detail={"width": k}))
-    if "sample_seconds" in wanted:
-        time("sample_seconds", "sample", [hidden_ND], "sample")
-    return found
 
 
 def _recall(found_NK: NDArray, exact_NK: NDArray) -> NDArray:

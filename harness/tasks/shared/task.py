@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # all of these import the registry, which reads tasks
     from vocabench.harness.run.cells import Cell
+    from vocabench.harness.run.rows import Measurement
     from vocabench.harness.run.settings import Setting
     from vocabench.harness.tasks.shared.data import Load, Progress
     from vocabench.harness.tasks.shared.result import Result
@@ -24,6 +25,8 @@ class Task:
         fixed_by: Returns what the data decides about a sweep, such as its methods, if it decides anything.
         extra_methods: Methods without an output layer, which are measured once, for comparison.
         fresh_process: Whether each cell needs a process of its own, because it would measure what an earlier one left.
+        repeat: Measures the times of a cell once more in another process, given the measurements of the first one, for
+            a task with a setting `processes` whose cells the run distributes over processes.
     """
 
     settings: Mapping[str, Setting]
@@ -32,3 +35,4 @@ class Task:
     fixed_by: Callable[[Any], dict[str, Any]] | None = None
     extra_methods: tuple[str, ...] = ()
     fresh_process: bool = False
+    repeat: Callable[[Cell, Sequence[Measurement], Progress], list[Measurement]] | None = None

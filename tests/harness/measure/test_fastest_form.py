@@ -147,7 +147,13 @@ def test_the_chosen_form_is_the_one_that_is_timed(monkeypatch):
         return (dataclasses.replace(spec, form=forms[1].id), dict.fromkeys(labels, 1.0)) if forms else (spec, {})
 
     monkeypatch.setattr(timing, "fastest_form", choose_second)
-    settings = {"quantities": ("layer_seconds", "peak_bytes"), "rounds": 6, "budget": 0.0, "checked_tokens": 8}
+    settings = {
+        "quantities": ("layer_seconds", "peak_bytes"),
+        "processes": 1,
+        "rounds": 6,
+        "budget": 0.0,
+        "checked_tokens": 8,
+    }
     cell = Cell("s", "timing", "torch", "sohsm", vocab=60, dim=8, tokens=40, settings=settings)
     measurements = by_quantity(row_of(timing, cell))
     labels = [form.label for form in layers.forms("torch", spec_of("sohsm"))]

@@ -10,8 +10,11 @@ from vocabench.harness import layers
 from vocabench.harness.measure.timing import _TRIES, DEFINITION, IN_FLIGHT_DEFINITION, Steady, calls_in_flight, paired
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.processes import join
 from vocabench.harness.tasks import timing
+from vocabench.harness.tasks.shared.paired import Pair
 from vocabench.impls.contract import Layer
+from vocabench.impls.errors import BadInput
 
 
 def sleeper(seconds):
@@ -25,7 +28,8 @@ def busy(seconds):
 
 
 def small_cell(*quantities):
-    settings = {"quantities": quantities, "rounds": 6, "budget": 0.0, "checked_tokens": 8, "decode_rows": 4}
+    settings = {"quantities": quantities, "processes": 1, "rounds": 6, "budget": 0.0}
+    settings |= {"checked_tokens": 8, "decode_rows": 4}
     return Cell("s", "timing", "numpy", "huffman", 60, 8, 40, precision="float64", settings=settings)
 
 
@@ -117,7 +121,8 @@ def test_the_sample_of_several_pieces_is_their_mean():
     assert 1.5 < result.ratio.value < 2.5
 
 
-def test_calls_strictly_alternate_between_the_sides():
+@pytest.mark.parametrize("other_first", [False, True])
+def test_calls_strictly_alternate_between_the_sides(other_first):
     """Even short work is not called again before all other pieces were, or it would find its data in a cache."""
     order = []
 
@@ -125,9 +130,34 @@ def test_calls_strictly_alternate_between_the_sides():
         return lambda: (order.append((side, number)), busy(seconds))
 
     slow, fast = ([piece(side, number, seconds) for number in range(3)] for side, seconds in (("a", 0.001), ("b", 0.0)))
-    paired(slow, fast, rounds=6, budget_seconds=0.0)
-    timed = order[-6 * 6 * 3 :]
-    assert timed == [(side, number) for _ in range(6 * 3) for number in range(3) for side in "ab"]
+    turns = paired(slow, fast, rounds=6, budget_seconds=0.0, other_first=other_first).other.turns
+    first = "ba" if other_first else "ab"
+    rounds = [first, first[::-1]] * 3  # the starting side changes from round to round
+    expected = [(side, number) for sides in rounds for _ in range(turns) for number in range(3) for side in sides]
+    assert turns >= 3
+    assert order[-len(expected) :] == expected
+
+
+def test_a_side_is_not_called_twice_in_a_row_where_a_round_has_one_turn():
+    order = []
+    paired(
+        [lambda: (order.append("a"), time.sleep(0.03))],
+        [lambda: (order.append("b"), time.sleep(0.03))],
+        rounds=6,
+        budget_seconds=0.0,
+    )
+    assert "".join(order[-12:]) == "ab" * 6
+
+
+def test_a_process_among_several_may_have_two_rounds():
+    result = paired([sleeper(0.02)], [sleeper(0.02)], rounds=50, budget_seconds=0.0, least_rounds=2)
+    assert len(result.ratios) == 2
+
+
+def test_too_few_rounds_in_one_process_are_refused():
+    cell = small_cell("layer_seconds")
+    with pytest.raises(BadInput, match=r"rounds=4 in one process: allowed: at least 6, or more processes"):
+        measurements_of(replace(cell, settings={**cell.settings, "rounds": 4}))
 
 
 def test_both_sides_decode_the_same_single_rows(monkeypatch):
@@ -149,15 +179,73 @@ def test_both_sides_decode_the_same_single_rows(monkeypatch):
         assert np.array_equal(single_rows[31], whole_ND[39:])
 
 
+def decoding_pairs(monkeypatch, *cells):
+    """Return the parameters of the baseline and of the layer as the cells decode."""
+    pairs = []
+
+    def decoding(pair, *_):
+        pairs.append((pair.baseline.parameters(), pair.layer.parameters()))
+        return []
+
+    monkeypatch.setattr(Pair, "decoding", decoding)
+    for cell in cells:
+        measurements_of(cell)
+    return pairs
+
+
+def assert_equal(parameters, expected):
+    assert parameters.keys() == expected.keys()
+    assert all(np.array_equal(parameters[name], value) for name, value in expected.items())
+
+
 def test_timed_optimizer_steps_do_not_change_what_is_decoded(monkeypatch):
-    decoded = []
-    monkeypatch.setattr(timing, "decoding", lambda cell, layer, *rest: decoded.append(layer.parameters()) or [])
+    """Their number depends on the machine. The speed of full softmax depends on its weights too."""
     cell = small_cell("layer_step_seconds", "topk_seconds")
-    measurements_of(cell)
-    (parameters,) = decoded
-    initial = timing._spec(cell, "huffman").initial_parameters()
-    assert parameters.keys() == initial.keys()
-    assert all(np.array_equal(parameters[name], value) for name, value in initial.items())
+    ((baseline, layer),) = decoding_pairs(monkeypatch, cell)
+    assert_equal(baseline, timing._spec(cell, "full_softmax").initial_parameters())
+    assert_equal(layer, timing._spec(cell, "huffman").initial_parameters())
+
+
+def test_a_second_copy_decodes_with_equal_weights(monkeypatch):
+    cell = replace(small_cell("layer_step_seconds", "topk_seconds"), method="full_softmax")
+    ((baseline, layer),) = decoding_pairs(monkeypatch, cell)
+    assert_equal(baseline, layer)
+
+
+@pytest.mark.parametrize("first", ["baseline", "layer"])
+def test_the_layout_decides_which_layer_is_created_first(first, monkeypatch):
+    created = []
+    monkeypatch.setattr("secrets.randbits", lambda bits: int(first == "baseline"))
+    from_spec = layers.from_spec
+    monkeypatch.setattr(layers, "from_spec", lambda *a: created.append(a[1].method) or from_spec(*a))
+    measured = measurements_of(small_cell("layer_seconds"))
+    assert created[-2:] == (["full_softmax", "huffman"] if first == "baseline" else ["huffman", "full_softmax"])
+    (process,) = measured["layer_seconds"].processes
+    assert process["baseline_created_first"] == process["baseline_called_first"] == (first == "baseline")
+    assert process["rounds"] == 6
+    assert 0 <= process["offset"] < 2**22
+    assert {"others", "stolen", "switches", "cores"} <= process.keys()
+
+
+def test_a_row_keeps_the_forms_of_both_sides():
+    measured = measurements_of(small_cell("layer_seconds", "topk_seconds", "step_seconds"))
+    for quantity in ("layer_seconds", "topk_seconds", "topk1_seconds", "step_seconds"):
+        assert {"form", "baseline_form"} <= measured[quantity].detail.keys()
+
+
+def test_a_repetition_measures_the_same_times():
+    cell = small_cell("layer_seconds", "topk_seconds", "step_seconds", "peak_bytes")
+    cell = replace(cell, settings={**cell.settings, "processes": 3, "rounds": 2})
+    first = timing.run(cell, lambda text: None).measurements
+    second = timing.repeat(cell, first, lambda text: None)
+    assert {m.quantity for m in second if m.processes} == {m.quantity for m in first if m.processes}
+    joined = {m.quantity: m for m in join(cell, first, second)}
+    assert joined.keys() == {m.quantity for m in first}
+    for measurement in joined.values():
+        if measurement.processes:
+            assert len(measurement.processes) == 2
+            assert len(measurement.samples) == len(measurement.ratio.samples) == 4
+            assert measurement.ratio.low < measurement.ratio.value < measurement.ratio.high
 
 
 def test_a_device_that_counts_no_memory_has_no_peak(monkeypatch):

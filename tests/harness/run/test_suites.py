@@ -22,11 +22,11 @@ def test_every_suite_loads_and_names_known_tasks():
 
 def test_filters_narrow_the_methods_and_set_the_vocabularies():
     selected = cells("cpu", frameworks=["numpy"], precision=["float64"], methods=["sohsm"], vocab=[128_000, 500])
-    assert [(c.method, c.vocab, c.settings["rounds"]) for c in selected] == [("sohsm", 500, 11), ("sohsm", 128_000, 6)]
+    assert [(c.method, c.vocab, c.settings["rounds"]) for c in selected] == [("sohsm", 500, 4), ("sohsm", 128_000, 2)]
 
 
 def test_a_size_belongs_to_the_sweep_that_lists_it_and_a_new_size_to_the_first():
-    for vocab, rounds in ((44_000, [11]), (250_000, [6]), (77, [11])):
+    for vocab, rounds in ((44_000, [4]), (250_000, [2]), (77, [4])):
         selected = cells("cpu", frameworks=["numpy"], precision=["float64"], methods=["huffman"], vocab=[vocab])
         assert [c.settings["rounds"] for c in selected] == rounds
     trained = cells("cpu", ["language_modelling"], frameworks=["torch"], dataset="pydoc-small", vocab=[77])
@@ -89,7 +89,7 @@ def test_a_selection_is_checked_once(monkeypatch):
         ({"vocab": [10**30]}, "vocabulary of 1000000"),
         ({"tasks": ["speech"]}, "no cell left"),
         ({"options": {"gamma": "zero"}, "methods": ["sohsm"], "frameworks": ["numpy"]}, "gamma='zero'"),
-        ({"settings": {"rounds": "2"}}, "setting rounds=2"),
+        ({"settings": {"rounds": "1"}}, "setting rounds=1"),
         ({"settings": {"rounds": "１２"}}, "rounds='１２'"),
         ({"tasks": ["language_modelling"], "dataset": ""}, "needs --dataset"),
         ({"settings": {"quantities": "layer_secs"}}, "did you mean 'layer_seconds'"),

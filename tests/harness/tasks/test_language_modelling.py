@@ -17,7 +17,15 @@ from vocabench.impls.errors import BadInput
 from vocabench.impls.structures import bigrams
 
 FRAMEWORKS = registry.installed_frameworks()
-SMALL = {"batch": "4", "steps": "10", "embedding": "16", "rounds": "6", "budget": "0", "decode_rows": "8"}
+SMALL = {
+    "batch": "4",
+    "steps": "10",
+    "embedding": "16",
+    "processes": "1",
+    "rounds": "6",
+    "budget": "0",
+    "decode_rows": "8",
+}
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ def test_a_compiled_loss_agrees_and_is_timed(in_empty_folder, monkeypatch):
     make("compiled_cross_entropy")  # skipped where there is nothing to compile with
     monkeypatch.delenv("TORCHDYNAMO_DISABLE")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(in_empty_folder / "compiled"))  # which the worker is not to use
-    settings = {"quantities": "layer_seconds,peak_bytes", "rounds": "6", "budget": "0"}
+    settings = {"quantities": "layer_seconds,peak_bytes", "processes": "1", "rounds": "6", "budget": "0"}
     selection = Selection(["torch"], ["compiled_cross_entropy"], [600], settings=settings)
     cells = Suite.load("cpu").cells(selection)
     with Store(in_empty_folder / "rows.jsonl") as store:

@@ -1,0 +1,86 @@
+"""Reasons to doubt times: a busy machine, or a full softmax that is slower or faster than in the other cells."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vocabench.harness.measure.machine_load import is_busy
+from vocabench.harness.run.rows import Measurement, Row
+
+_OFF = 0.1  # relative difference of full softmax's time from that in other cells
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What speaks against a time.
+
+    Attributes:
+        busy_cores: Number of cores that other processes or other virtual machines used, at worst, if that was too many.
+        baseline_factor: Time of full softmax next to the layer, relative to that in the other cells, if it is off.
+    """
+
+    busy_cores: float | None = None
+    baseline_factor: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.busy_cores is not None or self.baseline_factor is not None
+
+
+def doubts(rows: Sequence[Row]) -> list[dict[str, Doubt]]:
+    """Return the doubts about the times of each row, by quantity."""
+    factors = _baseline_factors(rows)
+    found: list[dict[str, Doubt]] = []
+    for number, row in enumerate(rows):
+        by_quantity = {m.quantity: Doubt(_busy_cores(m), factors.get((number, m.quantity))) for m in row.measurements}
+        found.append({quantity: doubt for quantity, doubt in by_quantity.items() if doubt})
+    return found
+
+
+def warnings(rows: Sequence[Row]) -> Iterable[str]:
+    """Yield a line for each reason to measure again."""
+    every = [doubt for by_quantity in doubts(rows) for doubt in by_quantity.values()]
+    timed = sum(bool(measurement.processes) for row in rows for measurement in row.measurements)
+    busy = [doubt.busy_cores for doubt in every if doubt.busy_cores is not None]
+    if busy:
+        yield (
+            f"the machine was busy during {len(busy)} of {timed} times, with up to {max(busy):.1f} cores used by "
+            "others: measure again when nothing else runs"
+        )
+    off = [doubt.baseline_factor for doubt in every if doubt.baseline_factor is not None]
+    if off:
+        yield (
+            f"full softmax took {min(off):.2f} to {max(off):.2f} times as long next to some layers as next to others "
+            f"({len(off)} of {timed} times): ratios of different layers may not be comparable"
+        )
+
+
+def _busy_cores(measurement: Measurement) -> float | None:
+    loads = [process for process in measurement.processes if {"others", "stolen", "cores"} <= set(process)]
+    return max((load["others"] + load["stolen"] * load["cores"] for load in loads if is_busy(load)), default=None)
+
+
+def _baseline_factors(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
+    """Return how far off the time of full softmax is, by number of the row and quantity, where it is too far off."""
+    same: dict[tuple[object, ...], list[tuple[int, float]]] = {}
+    for number, row in enumerate(rows):
+        cell = row.cell
+        if cell.task != "timing":
+            continue  # elsewhere its weights differ from cell to cell
+        shape = (cell.vocab, cell.dim, cell.tokens, cell.precision, cell.device, cell.settings.get("decode_rows"))
+        for measurement in row.measurements:
+            samples = [] if measurement.ratio is None else measurement.ratio.baseline_samples
+            if finite := [sample for sample in samples if math.isfinite(sample)]:
+                key = (cell.framework, measurement.quantity, measurement.detail.get("timing"), *shape)
+                same.setdefault(key, []).append((number, statistics.median(finite)))
+    factors: dict[tuple[int, str], float] = {}
+    for key, members in same.items():
+        for number, seconds in members:
+            # Of two cells, either may be off. The median of more is that of cells that are not.
+            usual = [other for member, other in members if member != number or len(members) != 2]
+            factor = seconds / statistics.median(usual)
+            if abs(math.log(factor)) > math.log1p(_OFF):
+                factors[number, str(key[1])] = factor
+    return factors

@@ -1,0 +1,167 @@
+"""Rows of cells that are measured in several processes: the joining of processes, and intervals over them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from vocabench.harness import registry
+from vocabench.harness.measure.process_spread import Spread, centres, interval, pooled_spread
+from vocabench.harness.quantities import PAIRED_DECODING
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement, Ratio, Row
+from vocabench.harness.tasks.shared.paired import BASELINE
+
+TRAINING, SHORT_DECODING, LONG_DECODING = "training", "decoding below 5 ms", "decoding from 5 ms"
+_SHORT = 0.005  # seconds
+
+
+def count(row: Row) -> int:
+    """Return the number of processes in which the times of a row were measured."""
+    return max((len(measurement.processes) for measurement in row.measurements), default=1) or 1
+
+
+def is_complete(row: Row) -> bool:
+    """Return whether no further process is to measure the row. A row that failed or disagrees is complete."""
+    return row.status != "ok" or count(row) >= visits(row.cell)
+
+
+def visits(cell: Cell) -> int:
+    """Return how often a run measures the cell, each time in another process."""
+    is_repeated = cell.task in registry.tasks() and registry.task(cell.task).repeat is not None
+    return wanted(cell) if is_repeated else 1
+
+
+def wanted(cell: Cell) -> int:
+    """Return the number of processes in which the times of a cell are to be measured."""
+    return cell.settings.get("processes", 1)
+
+
+def class_of(measurement: Measurement) -> str:
+    """Return the class of quantities among which the spread between processes is pooled."""
+    if measurement.quantity not in PAIRED_DECODING:
+        return TRAINING
+    assert measurement.ratio is not None
+    sides = (measurement.samples, measurement.ratio.baseline_samples)
+    return SHORT_DECODING if min(map(statistics.median, sides)) < _SHORT else LONG_DECODING
+
+
+def join(cell: Cell, first: Sequence[Measurement], second: Sequence[Measurement]) -> list[Measurement]:
+    """Add the times of further processes to measurements of a cell, with intervals by the spread of each time alone.
+
+    Whatever is not a time stays as it was measured first.
+    """
+    further = {measurement.quantity: measurement for measurement in second if measurement.processes}
+    joined = [_joined(each, further[each.quantity]) if each.quantity in further else each for each in first]
+    return [_with_spread(cell, each, *_spreads([each])) for each in joined]
+
+
+def _joined(first: Measurement, second: Measurement) -> Measurement:
+    assert first.ratio is not None
+    assert second.ratio is not None
+    ratio = replace(
+        first.ratio,
+        samples=[*first.ratio.samples, *second.ratio.samples],
+        baseline_samples=[*first.ratio.baseline_samples, *second.ratio.baseline_samples],
+    )
+    return replace(
+        first,
+        samples=[*first.samples, *second.samples],
+        ratio=ratio,
+        detail=first.detail | {"processes": [*first.processes, *second.processes]},
+    )
+
+
+def pool(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with intervals from the spread between processes, pooled over their classes of quantities.
+
+    Rows of different code, machines or libraries are not pooled. Rows that were measured in a single process keep their
+    intervals.
+    """
+    rows = list(rows)
+    runs: dict[str, list[Row]] = {}
+    for row in rows:
+        runs.setdefault(_run_of(row), []).append(row)
+    spreads: dict[tuple[str, str], tuple[Spread | None, Spread | None]] = {}
+    for run, members in runs.items():
+        by_class: dict[str, list[Measurement]] = {}
+        for row in members:
+            for measurement in row.measurements:
+                if measurement.processes:
+                    by_class.setdefault(class_of(measurement), []).append(measurement)
+        spreads |= {(run, name): _spreads(measurements) for name, measurements in by_class.items()}
+    return [
+        replace(
+            row,
+            measurements=[
+                _with_spread(row.cell, each, *spreads[_run_of(row), class_of(each)]) if each.processes else each
+                for each in row.measurements
+            ],
+        )
+        for row in rows
+    ]
+
+
+def _run_of(row: Row) -> str:
+    origin = row.provenance
+    facts = {name: origin.code.get(name) for name in ("commit", "fingerprint")}
+    return json.dumps(
+        [facts, dict(origin.machine), dict(origin.versions), row.cell.device], sort_keys=True, default=str
+    )
+
+
+def _spreads(measurements: Sequence[Measurement]) -> tuple[Spread | None, Spread | None]:
+    """Return the spread of the ratios and that of the times."""
+    several = [measurement for measurement in measurements if len(measurement.processes) > 1]
+    ratios = (ratio_centres(measurement) for measurement in several)
+    return pooled_spread(ratios), pooled_spread(map(time_centres, several))
+
+
+def ratio_centres(measurement: Measurement) -> list[float]:
+    """Return the logarithm of the ratio to full softmax in each process."""
+    return centres(_ratio_of(measurement).samples, _rounds(measurement))
+
+
+def time_centres(measurement: Measurement) -> list[float]:
+    """Return the logarithm of the time in each process."""
+    return centres(measurement.samples, _rounds(measurement))
+
+
+def _rounds(measurement: Measurement) -> list[int]:
+    return [process["rounds"] for process in measurement.processes]
+
+
+def _ratio_of(measurement: Measurement) -> Ratio:
+    assert measurement.ratio is not None
+    return measurement.ratio
+
+
+def _with_spread(
+    cell: Cell, measurement: Measurement, of_ratios: Spread | None, of_times: Spread | None
+) -> Measurement:
+    """Return the measurement with intervals by these spreads, unless it was to be measured in one process."""
+    if wanted(cell) == 1 or not measurement.processes or of_ratios is None or of_times is None:
+        return measurement
+    ratio, time = interval(ratio_centres(measurement), of_ratios), interval(time_centres(measurement), of_times)
+    spread: dict[str, Any] = {
+        "class": class_of(measurement),
+        "ratio_deviation": of_ratios.deviation,
+        "deviation": of_times.deviation,
+        "freedom": of_ratios.freedom,
+    }
+    return replace(
+        measurement,
+        value=time.value,
+        low=time.low,
+        high=time.high,
+        ratio=replace(
+            _ratio_of(measurement),
+            value=1.0 if cell.method == BASELINE else ratio.value,
+            low=ratio.low,
+            high=ratio.high,
+        ),
+        detail=measurement.detail | {"spread": spread},
+    )
