@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from vocabench.harness.run.rows import SCHEMA, Row
+from vocabench.harness.run.rows import SCHEMA, Measurement, Ratio, Row
 
 
 def row_of(task, cell):
@@ -30,3 +30,18 @@ def write_json(path, rows):
 def with_cell(row, **changes):
     """Return the row of another cell, which differs by `changes`."""
     return dataclasses.replace(row, cell=dataclasses.replace(row.cell, **changes))
+
+
+def ratio_of(measurement: Measurement) -> Ratio:
+    """Return the ratio of a measurement that has one."""
+    assert measurement.ratio is not None
+    return measurement.ratio
+
+
+def interval_of(measurement: Measurement) -> tuple[float, float, float]:
+    """Return the lower end, the value and the upper end of a ratio with an interval."""
+    ratio = ratio_of(measurement)
+    assert ratio.low is not None
+    assert ratio.value is not None
+    assert ratio.high is not None
+    return ratio.low, ratio.value, ratio.high

@@ -31,7 +31,9 @@ def test_a_time_has_its_rounds_and_its_ratio_to_full_softmax():
 
 
 def test_steps_in_flight_have_another_name():
-    measured = Measurement("layer_seconds", 0.0111, samples=TIMES, ratio=RATIO, detail={"timing": timing.IN_FLIGHT_DEFINITION})
+    measured = Measurement(
+        "layer_seconds", 0.0111, samples=TIMES, ratio=RATIO, detail={"timing": timing.IN_FLIGHT_DEFINITION}
+    )
     figures = history.figures(row(measured, device="cuda"))
     assert figures.keys() == {"in_flight_layer_seconds", "relative_in_flight_layer_seconds"}
     assert {history.definition(row(measured), figure) for figure in figures} == {timing.IN_FLIGHT_DEFINITION}

@@ -21,13 +21,19 @@ def test_rounds_that_do_not_add_up_are_refused():
         centres([1.0, 2.0, 3.0], [2, 2])
 
 
+def spread_of(cells) -> Spread:
+    spread = pooled_spread(cells)
+    assert spread is not None
+    return spread
+
+
 def test_nothing_is_known_of_the_spread_of_single_processes():
     assert pooled_spread([[0.1], [0.2]]) is None
 
 
 @given(st.lists(st.lists(st.floats(-2, 2), min_size=2, max_size=6), min_size=1, max_size=5))
 def test_the_pooled_variance_is_that_of_the_textbook(cells):
-    spread = pooled_spread(cells)
+    spread = spread_of(cells)
     squares = sum(np.var(values, ddof=1) * (len(values) - 1) for values in cells)
     assert spread.freedom == sum(len(values) - 1 for values in cells)
     assert spread.deviation == pytest.approx(math.sqrt(squares / spread.freedom), abs=1e-12)
@@ -35,7 +41,7 @@ def test_the_pooled_variance_is_that_of_the_textbook(cells):
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=8))
 def test_the_interval_of_one_cell_is_that_of_the_t_test(values):
-    spread = pooled_spread([values])
+    spread = spread_of([values])
     found = interval(values, spread)
     centre, error = np.mean(values), stats.sem(values)
     low, high = stats.t.interval(0.95, len(values) - 1, loc=centre, scale=error) if error > 0 else (centre, centre)
@@ -57,7 +63,7 @@ def test_pooled_intervals_hold_as_often_as_they_say():
     held = total = 0
     for _ in range(400):
         cells = [values for scale in (0.02, 0.03) for values in normal_cells(rng, 5, 3, scale)]
-        spread = pooled_spread(cells)
+        spread = spread_of(cells)
         intervals = [interval(values, spread) for values in cells]
         held += sum(each.low <= 1.0 <= each.high for each in intervals)
         total += len(intervals)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.rows import interval_of, ratio_of
 from vocabench.harness import layers
 from vocabench.harness.measure.timing import _TRIES, DEFINITION, IN_FLIGHT_DEFINITION, Steady, calls_in_flight, paired
 from vocabench.harness.measure.workload import batch, zipf_counts
@@ -244,8 +245,9 @@ def test_a_repetition_measures_the_same_times():
     for measurement in joined.values():
         if measurement.processes:
             assert len(measurement.processes) == 2
-            assert len(measurement.samples) == len(measurement.ratio.samples) == 4
-            assert measurement.ratio.low < measurement.ratio.value < measurement.ratio.high
+            assert len(measurement.samples) == len(ratio_of(measurement).samples) == 4
+            low, value, high = interval_of(measurement)
+            assert low < value < high
 
 
 def test_a_device_that_counts_no_memory_has_no_peak(monkeypatch):

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.rows import by_quantity
+from tests.rows import by_quantity, interval_of, ratio_of
 from vocabench.harness import cli
 from vocabench.harness.commands import calibrate
 from vocabench.harness.run import doubts, pool, processes, results_files
@@ -47,7 +47,7 @@ def test_all_cells_are_measured_once_before_any_is_measured_again(tmp_path):
         for quantity in ("layer_seconds", "topk_seconds", "topk1_seconds"):
             measurement = by_quantity(row)[quantity]
             assert [process["rounds"] for process in measurement.processes] == [2, 2, 2]
-            assert len(measurement.samples) == len(measurement.ratio.baseline_samples) == 6
+            assert len(measurement.samples) == len(ratio_of(measurement).baseline_samples) == 6
     assert run(path, cells) == []
 
 
@@ -101,19 +101,20 @@ def timed_row(method, logs, *, quantity="topk_seconds", seconds=0.001, commit="a
     return Row(cell.key, cell, "ok", measurements=[measurement], provenance=Provenance(code={"commit": commit}))
 
 
-def ratio_of(row):
-    return row.measurements[0].ratio
+def width_of(row):
+    low, _, high = interval_of(row.measurements[0])
+    return np.log(high / low)
 
 
 def test_the_spread_is_pooled_over_a_class_of_times():
     quiet_row, noisy_row = timed_row("huffman", [0.0, 0.01, -0.01]), timed_row("sohsm", [0.0, 0.3, -0.3])
     pooled = processes.pool([quiet_row, noisy_row])
-    widths = [np.log(ratio_of(row).high / ratio_of(row).low) for row in pooled]
+    widths = list(map(width_of, pooled))
     assert widths[0] == pytest.approx(widths[1])
     assert pooled[0].measurements[0].detail["spread"]["class"] == processes.SHORT_DECODING
     assert pooled[0].measurements[0].detail["spread"]["freedom"] == 4
     alone = processes.pool([quiet_row])
-    assert np.log(ratio_of(alone[0]).high / ratio_of(alone[0]).low) < 0.2 * widths[0]
+    assert width_of(alone[0]) < 0.2 * widths[0]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +134,9 @@ def test_other_classes_and_other_code_are_not_pooled(other):
 
 def test_full_softmax_relative_to_itself_is_one_with_the_interval_of_the_copies():
     (row,) = processes.pool([timed_row("full_softmax", [0.1, 0.12, 0.11])])
-    assert ratio_of(row).value == 1.0
-    assert 1.0 < ratio_of(row).low < np.exp(0.11) < ratio_of(row).high
+    low, value, high = interval_of(row.measurements[0])
+    assert value == 1.0
+    assert 1.0 < low < np.exp(0.11) < high
 
 
 def test_a_row_of_one_process_keeps_its_interval():
