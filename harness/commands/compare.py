@@ -30,6 +30,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quality-threshold", type=number, default=0.01, help="smallest change of anything else that counts (0.01)"
     )
     parser.add_argument("--strict", action="store_true", help="count what B lacks as worse")
+    parser.add_argument(
+        "--fail-on-unclear", action="store_true", help="exit with 1 as well if a change is neither seen nor excluded"
+    )
     parser.add_argument("--format", default="markdown", help="markdown (default) or json")
     parser.add_argument("--out", help="file to write to, in addition to the screen")
 
@@ -43,6 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
         frameworks=arguments.frameworks,
         limits=Limits(cost=arguments.threshold, quality=arguments.quality_threshold),
         strict=arguments.strict,
+        fail_on_unclear=arguments.fail_on_unclear,
         text_format=arguments.format,
         out=arguments.out,
     )
@@ -63,19 +67,20 @@ def compare(
     frameworks: str | None,
     limits: Limits,
     strict: bool,
+    fail_on_unclear: bool = False,
     text_format: str,
     out: str | None,
 ) -> int:
     """Print the findings of the gate between two runs.
 
     Returns:
-        0 for the same or better, 1 for worse, 3 if nothing could be compared.
+        0 for level or better, 1 for worse, or for unclear with `fail_on_unclear`, 3 if nothing could be compared.
     """
     from vocabench.harness.commands import findings as output
     from vocabench.harness.compare import gate
     from vocabench.harness.run.rows import OtherSchema
 
-    exit_codes = {gate.SAME_OR_BETTER: 0, gate.WORSE: 1, gate.NOT_COMPARABLE: 3}
+    exit_codes = {gate.LEVEL_OR_BETTER: 0, gate.WORSE: 1, gate.UNCLEAR: 1, gate.NOT_COMPARABLE: 3}
     if text_format not in FORMATS:
         raise unknown("format", text_format, FORMATS)
     for name, value in (("--threshold", limits.cost), ("--quality-threshold", limits.quality)):
@@ -88,7 +93,7 @@ def compare(
         print(f"not comparable: {error}")
         return exit_codes[gate.NOT_COMPARABLE]
     findings = gate.between_frameworks(old, new, *pair, limits) if pair else gate.compare(old, new, limits)
-    verdict = gate.verdict(findings, strict=strict)
+    verdict = gate.verdict(findings, strict=strict, fail_on_unclear=fail_on_unclear)
     render = output.as_json if text_format == "json" else output.as_markdown
     emit(render(findings, verdict, limits), out)
     return exit_codes[verdict]

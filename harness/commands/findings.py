@@ -42,7 +42,7 @@ def as_markdown(findings: Sequence[Finding], verdict: str, limits: Limits) -> st
             "after": [_figure(finding, finding.after) for finding in findings],
             "change": [_percent(finding.change) for finding in findings],
             "interval": [_interval(finding) for finding in findings],
-            "must exceed": ["" if finding.bar is None else f"{100 * finding.bar:.1f} %" for finding in findings],
+            "detectable": [_detectable(finding) for finding in findings],
             "reason": [finding.reason for finding in findings],
         }
     )
@@ -59,6 +59,10 @@ def _figure(finding: Finding, value: float | None) -> str:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:+.1f} %"
+
+
+def _detectable(finding: Finding) -> str:
+    return "" if finding.detectable is None else f"{100 * finding.detectable:.0f} %"
 
 
 def _interval(finding: Finding) -> str:

@@ -1,80 +1,55 @@
 """Regression verdicts between two runs, cell by cell: pure functions over stored rows.
 
-A difference alone is no verdict. For times, the interval of the change must lie entirely beyond the threshold and
-beyond the noise floor, which is what full softmax shows in the same runs when timed against a second copy of itself.
-The intervals of all compared times hold simultaneously (Bonferroni), so that a hundred cells raise no more false alarms
-than one.
+A difference alone is no verdict. Times are judged by how much the same code differs between runs or processes, quality
+by how much it differs between seeds. Within each of these families, verdicts hold for all cells simultaneously, and the
+families share the level of the comparison.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from vocabench.harness.compare.matching import Entry, Run, Scores, identify
-from vocabench.harness.measure.stats import Interval, shift
+from vocabench.harness.compare.finding import (
+    BETTER,
+    LEVEL,
+    MISSING,
+    NEW,
+    NOT_COMPARABLE,
+    OTHERWISE_DEFINED,
+    RATIO,
+    UNCLEAR,
+    VERDICTS,
+    WORSE,
+    Finding,
+    Limits,
+    finding,
+    relabelled,
+    relative,
+)
+from vocabench.harness.compare.matching import Entry, Run, identify, trains
+from vocabench.harness.compare.seeds import Seeds, judge_seeds
+from vocabench.harness.compare.times import (
+    Pair,
+    absolute_times,
+    ratios_of_frameworks,
+    refusal,
+    relative_times,
+)
 from vocabench.harness.quantities import LOWER, NOT_JUDGED
 from vocabench.harness.run.rows import Row
 
-WORSE, MISSING, UNCLEAR, NOT_COMPARABLE, BETTER, NEW, SAME = VERDICTS = (
-    "worse", "missing", "unclear", "not comparable", "better", "new", "same",
-)  # fmt: skip
-SAME_OR_BETTER = "same or better"
+__all__ = [
+    "BETTER", "LEVEL", "LEVEL_OR_BETTER", "MISSING", "NEW", "NOT_COMPARABLE", "RATIO", "UNCLEAR", "VERDICTS", "WORSE",
+    "Finding", "Limits", "between_frameworks", "compare", "verdict",
+]  # fmt: skip
 
-RATIO = "x"  # unit of speedups and of ratios between frameworks
+LEVEL_OR_BETTER = "level or better"
 
-_MACHINE = (("machine", "cpu"), ("machine", "cores"), ("framework", "threads"), ("framework", "device_name"))
-_OTHERWISE_DEFINED = "measured by another definition: see docs/measuring.md"
-_SEVERAL = 3  # with at least this many runs per side, the differences between runs measure the noise
-_NO_NOISE = f"absolute time with no measure of its noise: {_SEVERAL} runs a side would be one"
-_RUNS_LEVEL = 0.8  # with three runs per side, this leaves out the most extreme difference
-_LARGEST = 700.0  # largest logarithm whose exponential is a finite float
+_AGREEMENT = "agreement_error"
 _PAGES = 4 * 2**20  # bytes by which peaks of the same code differ, because allocators request memory in blocks
 
-
-@dataclass(frozen=True)
-class Limits:
-    """Thresholds of a comparison.
-
-    Attributes:
-        cost: Largest relative change of a time or of memory that counts as the same.
-        quality: Largest relative change of perplexity, error rates and other figures that counts as the same.
-        level: Probability that the intervals of all times hold simultaneously.
-    """
-
-    cost: float = 0.05
-    quality: float = 0.01
-    level: float = 0.95
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One comparison.
-
-    Attributes:
-        cell: Label of the cell.
-        quantity: Name of the quantity; empty for a cell as a whole.
-        before, after: Figure on both sides in `unit`; for a time paired with full softmax, the speedup over it.
-        change: Relative change of the quantity, positive if it grew; for a paired time, relative to full softmax.
-        low, high: Interval of the change, if there is one.
-        bar: Change that had to be exceeded.
-    """
-
-    verdict: str
-    cell: str
-    quantity: str = ""
-    before: float | None = None
-    after: float | None = None
-    unit: str = ""
-    change: float | None = None
-    low: float | None = None
-    high: float | None = None
-    bar: float | None = None
-    reason: str = ""
+_Four = tuple[Entry, Entry, Entry, Entry]
 
 
 def compare(before: Sequence[Row], after: Sequence[Row], limits: Limits) -> list[Finding]:
@@ -84,17 +59,31 @@ def compare(before: Sequence[Row], after: Sequence[Row], limits: Limits) -> list
         before, after: Last row of each cell, of one run or of several runs of the same code.
     """
     old, new = Run.of(before), Run.of(after)
-    pairs = [(entry, new.entries.get(key)) for key, entry in old.entries.items() if key[1] not in NOT_JUDGED]
-    level = _level(limits, sum(other is not None and _is_timed(entry, other) for entry, other in pairs))
     findings = [_cell(identity, row, new) for identity, row in old.rows.items()]
-    for entry, other in pairs:
-        if other is not None:
-            findings.append(_quantity(old, new, entry, other, limits, level))
-        elif (row := new.rows.get(identify(entry.cell))) and row.is_measured:
-            findings.append(_finding(MISSING, entry, None))
+    pairs: dict[bool, list[Pair]] = {True: [], False: []}  # by whether they are relative
+    for key, a in old.entries.items():
+        if key[1] in NOT_JUDGED:
+            continue
+        b = new.entries.get(key)
+        if b is None:
+            row = new.rows.get(key[0])
+            findings.append(finding(MISSING, a, None) if row and row.is_measured else None)
+        elif (alone := _alone(a, b, limits)) is not None:
+            findings.append(alone)
+        elif a.is_time:
+            pair = Pair(key, a, b)
+            pairs[pair.is_relative].append(pair)
+    seeds = _by_seed(old, new)
+    level = _level(limits, pairs[True], pairs[False], seeds)
+    relative_findings, changes = relative_times(old, new, pairs[True], limits, level)
+    findings += relative_findings
+    findings += absolute_times(old, new, pairs[False], limits, level, changes)
+    figures = [figure for *_, figure in seeds]
+    for (a, b, _), (outcome, fields) in zip(seeds, judge_seeds(figures, limits.quality, level), strict=True):
+        findings.append(finding(outcome, a, b, **fields))
     unknown = [row for identity, row in new.rows.items() if identity not in old.rows and row.is_measured]
     findings += [Finding(NEW, row.cell.label) for row in unknown]
-    return _sorted(finding for finding in findings if finding is not None)
+    return _sorted(found for found in findings if found is not None)
 
 
 def between_frameworks(
@@ -108,36 +97,52 @@ def between_frameworks(
         first, second: Frameworks; the verdict is "worse" if `first` became worse relative to `second`.
     """
     old, new = Run.of(before), Run.of(after)
-    quadruples: list[tuple[Entry, Entry, Entry, Entry]] = []
-    for (_, quantity), entry in old.entries.items():
-        if entry.cell.framework == first and quantity not in NOT_JUDGED | {"agreement_error"}:
-            keys = [(identify(entry.cell, framework=name), quantity) for name in (first, second)]
-            four = [run.entries[key] for run in (old, new) for key in keys if key in run.entries]
-            if len(four) == 4 and all(member.value for member in four):
-                quadruples.append((four[0], four[1], four[2], four[3]))
-    # Each comparison needs two intervals, which must hold simultaneously.
-    level = _level(limits, 2 * sum(_is_timed(*four) for four in quadruples))
-    return _sorted(_next_to(old, new, four, limits, level) for four in quadruples)
+    findings: list[Finding] = []
+    timed: list[_Four] = []
+    trained: dict[tuple[str, str], list[_Four]] = {}
+    for key, entry in old.entries.items():
+        if entry.cell.framework != first or entry.quantity in NOT_JUDGED | {_AGREEMENT}:
+            continue
+        four = _four(old, new, entry, first, second)
+        if four is None:
+            continue
+        if len({member.definition for member in four}) > 1:
+            findings.append(_next_to(four, NOT_COMPARABLE, reason=OTHERWISE_DEFINED))
+        elif entry.is_time:
+            timed.append(four)
+        elif _is_trained(entry):
+            trained.setdefault((identify(entry.cell, seed=0), key[1]), []).append(four)
+        else:
+            least = limits.cost if entry.unit == "B" else limits.quality
+            findings.append(_next_to(four, _by_threshold(entry, *_ratios(four), least)))
+    seeds = [Seeds(key[1], fours[0][0].better, *_ratios_by_seed(fours)) for key, fours in trained.items()]
+    level = _level(limits, timed, seeds)
+    for four, (outcome, fields) in zip(timed, ratios_of_frameworks(timed, limits, level), strict=True):
+        findings.append(_next_to(four, outcome, **fields))
+    judged = judge_seeds(seeds, limits.quality, level)
+    for fours, (outcome, fields) in zip(trained.values(), judged, strict=True):
+        findings.append(_next_to(fours[0], outcome, **fields))
+    return _sorted(findings)
 
 
-def verdict(findings: Sequence[Finding], *, strict: bool) -> str:
-    """Return `WORSE`, `SAME_OR_BETTER`, or `NOT_COMPARABLE` if nothing could be judged.
+def verdict(findings: Sequence[Finding], *, strict: bool, fail_on_unclear: bool = False) -> str:
+    """Return `WORSE`, `UNCLEAR`, `LEVEL_OR_BETTER`, or `NOT_COMPARABLE` if nothing could be judged.
 
     Args:
         strict: Whether missing cells and quantities count as worse.
+        fail_on_unclear: Whether anything unclear makes the comparison unclear.
     """
-    verdicts = {finding.verdict for finding in findings}
+    verdicts = {found.verdict for found in findings}
     if WORSE in verdicts or (strict and MISSING in verdicts):
         return WORSE
-    return SAME_OR_BETTER if verdicts & {UNCLEAR, BETTER, SAME} else NOT_COMPARABLE
+    if fail_on_unclear and UNCLEAR in verdicts:
+        return UNCLEAR
+    return LEVEL_OR_BETTER if verdicts & {UNCLEAR, BETTER, LEVEL} else NOT_COMPARABLE
 
 
-def _level(limits: Limits, comparisons: int) -> float:
-    return 1 - (1 - limits.level) / max(1, comparisons)
-
-
-def _is_timed(*entries: Entry) -> bool:
-    return all(entry.is_time and len(entry.logs) > 1 for entry in entries)
+def _level(limits: Limits, *families: Sequence[Any]) -> float:
+    """Return the level of each family of figures, such that all of them hold the level of the comparison."""
+    return 1 - (1 - limits.level) / max(1, sum(map(bool, families)))
 
 
 def _cell(identity: str, row: Row, new: Run) -> Finding | None:
@@ -159,210 +164,88 @@ def _cell(identity: str, row: Row, new: Run) -> Finding | None:
     return None
 
 
-def _quantity(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float) -> Finding:
-    if a.quantity == "agreement_error":
+def _alone(a: Entry, b: Entry, limits: Limits) -> Finding | None:
+    """Return the finding on a figure that is judged without others; None for times and for trained figures."""
+    if a.quantity == _AGREEMENT:
         # The size of an error within the tolerance is irrelevant; `_cell` compares the verdicts.
-        return _finding(SAME, a, b, reason="agreement is judged as a whole")
+        return finding(LEVEL, a, b, reason="agreement is judged as a whole")
     if a.value is None or b.value is None:
-        outcome = SAME if a.value == b.value else WORSE if b.value is None else BETTER
-        return _finding(outcome, a, b, reason="not finite")
+        outcome = LEVEL if a.value == b.value else WORSE if b.value is None else BETTER
+        return finding(outcome, a, b, reason="not finite")
     if a.definition != b.definition:
-        return _finding(NOT_COMPARABLE, a, b, reason=_OTHERWISE_DEFINED)
-    if _is_timed(a, b):
-        alone = a.is_baseline or not (a.rounds and b.rounds)
-        return (_alone if alone else _paired)(old, new, a, b, limits, level)
+        return finding(NOT_COMPARABLE, a, b, reason=OTHERWISE_DEFINED)
     if a.is_time:
-        return _finding(UNCLEAR, a, b, reason="one sample: no interval")
-    return _single(a, b, limits)
+        refused = refusal(a, b, relative=not a.is_baseline and a.is_paired and b.is_paired)
+        return None if refused is None else finding(refused[0], a, b, reason=refused[1])
+    if _is_trained(a):
+        return None  # judged with the other seeds
+    if a.unit == "B":
+        return finding(_by_threshold(a, a.value, b.value, limits.cost, _PAGES), a, b)
+    return finding(_by_threshold(a, a.value, b.value, limits.quality), a, b)
 
 
-def _paired(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float) -> Finding:
-    """Judge a time relative to full softmax's, measured in alternation with it: a slower machine slows both.
-
-    Noise between processes, such as that of memory placement, does not appear within a process. Several runs per side
-    measure it. With fewer, the spread of full softmax's own time over the processes of a run is the estimate.
-    """
-    # log(full softmax / this) decreases as this becomes slower.
-    slower = _between_runs(shift(b.rounds, a.rounds, level), _centres(b, "rounds"), _centres(a, "rounds"))
-    noise = max(old.noise(a), new.noise(b))
-    if _few(a, b):
-        noise = max(noise, old.spread(a), new.spread(b))
-    outcome, bar, reason = _judge(slower, limits.cost, noise)
-    before, after = (math.exp(min(statistics.median(entry.rounds), _LARGEST)) for entry in (a, b))
-    return _finding(
-        outcome,
-        a,
-        b,
-        before=before,
-        after=after,
-        unit=RATIO,
-        reason=reason,
-        **_relative_change(slower),
-        bar=math.expm1(bar),
-    )
+def _is_trained(entry: Entry) -> bool:
+    """Whether the figure depends on training, whose seeds differ. Others are reproduced up to rounding."""
+    return entry.unit != "B" and trains(entry.cell.task)
 
 
-def _alone(old: Run, new: Run, a: Entry, b: Entry, limits: Limits, level: float) -> Finding:
-    """Judge a time that was not paired with another, and full softmax's own time.
-
-    A slower machine slows all layers. Full softmax's time therefore counts as changed only if most of the layers timed
-    in alternation with it moved the other way relative to it.
-    """
-    different = [name for group, name in _MACHINE if _differs(group, name, a, b)]
-    if different:
-        reason = f"absolute times of two machines ({', '.join(different)})"
-        return _finding(NOT_COMPARABLE, a, b, reason=reason)
-    slower = _apart(a, b, level)
-    noise = max(old.noise(a), new.noise(b), old.spread(a), new.spread(b))
-    outcome, bar, reason = _judge(slower, limits.cost, noise)
-    witnesses = _witnesses(old, new, a, level) if a.is_baseline and outcome in (WORSE, BETTER) else []
-    if witnesses and statistics.median(w.low if outcome == WORSE else -w.high for w in witnesses) <= 0:
-        outcome, reason = UNCLEAR, "all layers moved alike: the machine, or code that they share"
-    if outcome in (WORSE, BETTER) and not a.rounds and _few(a, b):
-        outcome, reason = UNCLEAR, _NO_NOISE
-    return _finding(outcome, a, b, reason=reason or "absolute time", **_relative_change(slower), bar=math.expm1(bar))
+def _by_threshold(entry: Entry, before: float, after: float, least: float, absolute: float = 0.0) -> str:
+    if abs(after - before) <= max(least * abs(before), absolute):
+        return LEVEL
+    return WORSE if (after > before) == (entry.better == LOWER) else BETTER
 
 
-def _differs(group: str, name: str, a: Entry, b: Entry) -> bool:
-    """Whether a fact about the machine differs between any two of the runs."""
-    values = [getattr(run.row.provenance, group).get(name) for run in (*a.single_runs, *b.single_runs)]
-    return any(value != values[0] for value in values)
+def _by_seed(old: Run, new: Run) -> list[tuple[Entry, Entry, Seeds]]:
+    """Return the figures of cells that differ only in their seed, with the first entry of each side."""
+    before, after = _entries_by_figure(old), _entries_by_figure(new)
+    figures = []
+    for key, a in before.items():
+        b = after.get(key)
+        if b and a[0].definition == b[0].definition:
+            values = [{entry.cell.seed: entry.value or 0.0 for entry in side} for side in (a, b)]
+            figures.append((a[0], b[0], Seeds(key[1], a[0].better, values[0], values[1])))
+    return [figure for figure in figures if figure[2].is_comparable]
 
 
-def _few(*entries: Entry) -> bool:
-    return min(len(entry.single_runs) for entry in entries) < _SEVERAL
+def _entries_by_figure(run: Run) -> dict[tuple[str, str], list[Entry]]:
+    """Return the entries of trained figures that are finite, by what cells of different seeds have in common."""
+    by_figure: dict[tuple[str, str], list[Entry]] = {}
+    for entry in run.entries.values():
+        is_judged = not entry.is_time and entry.quantity not in NOT_JUDGED | {_AGREEMENT}
+        if is_judged and _is_trained(entry) and entry.value is not None:
+            by_figure.setdefault((identify(entry.cell, seed=0), entry.quantity), []).append(entry)
+    return by_figure
 
 
-def _between_runs(pooled: Interval, first: Sequence[float], second: Sequence[float]) -> Interval:
-    """Widen the interval over all rounds to include the interval over the centres of the runs.
-
-    The latter has a lower level: it can only widen an interval that holds already, and one of few runs may be an
-    outlier.
-    """
-    if max(len(first), len(second)) == 1:
-        return pooled
-    runs = shift(first, second, _RUNS_LEVEL)
-    return Interval(pooled.value, min(pooled.low, runs.low), max(pooled.high, runs.high))
+def _four(old: Run, new: Run, entry: Entry, first: str, second: str) -> _Four | None:
+    """Return the figure of both frameworks before and after; None if one is missing or 0."""
+    keys = [(identify(entry.cell, framework=name), entry.quantity) for name in (first, second)]
+    four = [run.entries[key] for run in (old, new) for key in keys if key in run.entries]
+    if len(four) < 4 or not all(member.value for member in four):
+        return None
+    return four[0], four[1], four[2], four[3]
 
 
-def _apart(first: Entry, second: Entry, level: float) -> Interval:
-    """Return the logarithm of the second time divided by the first, with its interval."""
-    return _between_runs(shift(first.logs, second.logs, level), _centres(first, "logs"), _centres(second, "logs"))
+def _ratios(four: _Four) -> tuple[float, float]:
+    """Return the figure of the first framework divided by that of the second, before and after."""
+    a1, a2, b1, b2 = (member.value or 0.0 for member in four)
+    return a1 / a2, b1 / b2
 
 
-def _centres(entry: Entry, name: str) -> list[float]:
-    return [statistics.median(values) for run in entry.single_runs if (values := getattr(run, name))]
+def _ratios_by_seed(fours: Iterable[_Four]) -> tuple[dict[int, float], dict[int, float]]:
+    before, after = {}, {}
+    for four in fours:
+        before[four[0].cell.seed], after[four[0].cell.seed] = _ratios(four)
+    return before, after
 
 
-def _witnesses(old: Run, new: Run, a: Entry, level: float) -> list[Interval]:
-    """Return how much slower full softmax became relative to each other layer timed with it in both runs."""
-    pairs = [(entry, new.entries.get((identify(entry.cell), entry.quantity))) for entry in old.group(a)]
-    return [
-        shift(before.rounds, after.rounds, level)
-        for before, after in pairs
-        if not before.is_baseline and after is not None and before.rounds and after.rounds
-    ]
-
-
-def _judge(slower: Interval, threshold: float, noise: float) -> tuple[str, float, str]:
-    """Return the verdict on the logarithm of a slowdown, what it had to exceed, and why it is unclear."""
-    least = math.log1p(threshold)
-    bar = max(least, noise)
-    if slower.low > bar:
-        return WORSE, bar, ""
-    if slower.high < -bar:
-        return BETTER, bar, ""
-    if -least <= slower.low and slower.high <= least:
-        return SAME, bar, ""
-    if slower.low > least or slower.high < -least:
-        return UNCLEAR, bar, f"within the noise of {100 * math.expm1(noise):.0f} %"
-    return UNCLEAR, bar, "the interval crosses the threshold; more rounds narrow it"
-
-
-def _single(a: Entry, b: Entry, limits: Limits) -> Finding:
-    """Judge memory or quality, which the same seeds reproduce up to rounding.
-
-    If both sides have a score for each sample, a difference must also exceed chance.
-    """
-    assert a.value is not None
-    assert b.value is not None
-    least, reason = _least(a, limits), ""
-    if abs(b.value - a.value) <= max(least * abs(a.value), _PAGES if a.unit == "B" else 0.0):
-        return _finding(SAME, a, b, bar=least)
-    outcome = WORSE if (b.value > a.value) == (a.better == LOWER) else BETTER
-    interval: dict[str, Any] = {}
-    if a.scores.pair_with(b.scores) and _scores_samples(a) and _scores_samples(b):
-        difference = _paired_difference(b.scores, a.scores)
-        interval = {name: _relative(a.value, a.value + getattr(difference, name)) for name in ("low", "high")}
-        if difference.low <= 0 <= difference.high:
-            outcome, reason = UNCLEAR, "the difference of the same samples may be chance"
-    return _finding(outcome, a, b, bar=least, reason=reason, **interval)
-
-
-def _least(entry: Entry, limits: Limits) -> float:
-    return limits.cost if entry.unit == "B" else limits.quality
-
-
-def _scores_samples(entry: Entry) -> bool:
-    """Whether the figure is the mean of several samples' scores."""
-    values_S, sizes_S = entry.scores
-    mean = float(values_S.sum() / sizes_S.sum())
-    return len(sizes_S) > 1 and math.isclose(mean, entry.value or 0.0, rel_tol=1e-6, abs_tol=1e-12)
-
-
-def _paired_difference(first: Scores, second: Scores) -> Interval:
-    from vocabench.harness.metrics.bootstrap import differences
-
-    (difference,) = differences(first.values_S[:, None], second.values_S[:, None], sizes_S=first.sizes_S)
-    return difference.interval
-
-
-def _next_to(old: Run, new: Run, four: tuple[Entry, Entry, Entry, Entry], limits: Limits, level: float) -> Finding:
-    """Judge the ratio of two frameworks' figures.
-
-    The two are measured in different processes, so the noise between processes does not cancel: the figures are treated
-    like unpaired times.
-    """
-    a1, a2, b1, b2 = four
-    before, after = (first.value / second.value for first, second in ((a1, a2), (b1, b2)))  # type: ignore[operator]
-    more: dict[str, Any] = {"reason": ""}
-    if len({entry.definition for entry in four}) > 1:
-        outcome, more["reason"] = NOT_COMPARABLE, _OTHERWISE_DEFINED
-    elif _is_timed(*four):
-        was, now = _apart(a2, a1, level), _apart(b2, b1, level)
-        slower = Interval(now.value - was.value, now.low - was.high, now.high - was.low)
-        sides = (old, a1), (old, a2), (new, b1), (new, b2)
-        noise = max(max(run.noise(entry), run.spread(entry)) for run, entry in sides)
-        outcome, bar, more["reason"] = _judge(slower, limits.cost, noise)
-        if outcome in (WORSE, BETTER) and _few(*four):
-            outcome, more["reason"] = UNCLEAR, _NO_NOISE
-        more |= _relative_change(slower) | {"bar": math.expm1(bar)}
-    elif a1.is_time:
-        outcome, more["reason"] = UNCLEAR, "one sample: no interval"
-    else:
-        more["bar"] = least = _least(a1, limits)
-        moved = abs(after - before) > least * abs(before)
-        outcome = SAME if not moved else WORSE if (after > before) == (a1.better == LOWER) else BETTER
-    label = f"{a1.cell.label}, next to {a2.cell.framework}"
-    more = {"change": _relative(before, after), **more}
-    return dataclasses.replace(_finding(outcome, a1, b1), cell=label, before=before, after=after, unit=RATIO, **more)
-
-
-def _finding(outcome: str, a: Entry, b: Entry | None, **more: Any) -> Finding:
-    after = b.value if b is not None else None
-    fields = {"before": a.value, "after": after, "unit": a.unit, "change": _relative(a.value, after), **more}
-    return Finding(outcome, a.cell.label, a.quantity, **fields)
-
-
-def _relative_change(slower: Interval) -> dict[str, float]:
-    names = {"change": slower.value, "low": slower.low, "high": slower.high}
-    return {name: math.expm1(min(log, _LARGEST)) for name, log in names.items()}
-
-
-def _relative(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None or before == 0 else (after - before) / abs(before)
+def _next_to(four: _Four, outcome: str, **more: Any) -> Finding:
+    a1, a2, b1, _ = four
+    before, after = _ratios(four)
+    fields = {"before": before, "after": after, "unit": RATIO, "change": relative(before, after), **more}
+    return relabelled(finding(outcome, a1, b1, **fields), f"{a1.cell.label}, next to {a2.cell.framework}")
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:
     """Sort by verdict, worst first, then by the size of the change, largest first."""
-    return sorted(findings, key=lambda finding: (VERDICTS.index(finding.verdict), -abs(finding.change or 0.0)))
+    return sorted(findings, key=lambda found: (VERDICTS.index(found.verdict), -abs(found.change or 0.0)))

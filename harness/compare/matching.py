@@ -124,6 +124,11 @@ class Entry:
         return np.log(positive(self.ratio.samples)).tolist()
 
     @property
+    def is_paired(self) -> bool:
+        """Whether the time was measured in alternation with full softmax."""
+        return bool(self.ratio.value or positive(self.ratio.samples))
+
+    @property
     def single_runs(self) -> tuple[Entry, ...]:
         return self.runs or (self,)
 
@@ -209,6 +214,11 @@ def default_settings(task: str) -> dict[str, Any]:
 def distinguishes(task: str, setting: str) -> bool:
     """Whether cells of a task that differ in a setting are different measurements."""
     return setting not in _EFFORT and not isinstance(registry.settings(task).get(setting), Destination)
+
+
+def trains(task: str) -> bool:
+    """Whether figures of a task depend on training. A task that this version does not have may train."""
+    return task not in registry.tasks() or registry.task(task).load is not None
 
 
 def positive(samples: Iterable[float]) -> list[float]:

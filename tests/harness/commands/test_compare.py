@@ -36,7 +36,7 @@ def test_exit_codes_and_formats(files, capsys, in_empty_folder):
     rng = np.random.default_rng(10)
     before, slow = files("a.jsonl", run(rng, FACTORS)), files("b.jsonl", run(rng, FACTORS | {"sohsm": 0.2}))
     assert cli.main(["compare", before, before]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("same or better: ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("level or better: ")
     assert cli.main(["compare", before, slow, "--out", "gate.md"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| worse ")
@@ -56,11 +56,27 @@ def test_exit_codes_and_formats(files, capsys, in_empty_folder):
 
 def test_a_folder_is_read_as_runs_of_the_same_code(files, capsys):
     rng = np.random.default_rng(11)
-    for number in (1, 2):
+    for number in (1, 2, 3):
         files(f"before/{number}.jsonl", run(rng, FACTORS))
         files(f"after/{number}.jsonl", run(rng, FACTORS | {"huffman": 0.06}))
     assert cli.main(["compare", "before", "after"]) == 1
     assert cli.main(["compare", "before", "before"]) == 0
+
+
+def test_unclear_changes_fail_on_request(files, capsys):
+    """A planted slowdown that noise hides must not pass where it matters."""
+    rng = np.random.default_rng(12)
+    for number in range(3):
+        files(f"a/{number}.jsonl", run(rng, FACTORS))
+        files(f"noisy/{number}.jsonl", run(rng, FACTORS | {"sohsm": 0.1 * np.exp(rng.normal(0.06, 0.1))}))
+    assert cli.main(["compare", "a", "noisy"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| unclear ")]
+    (line,) = [line for line in lines if "sohsm" in line]
+    header = ["", "verdict", "cell", "quantity", "before", "after", "change", "interval", "detectable", "reason", ""]
+    detectable = line.split("|")[header.index("detectable")]
+    assert re.fullmatch(r" +\d+ % +", detectable)
+    assert cli.main(["compare", "a", "noisy", "--fail-on-unclear"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("unclear: ")
 
 
 def test_runs_of_different_code_or_definitions_are_refused_as_one_side(files, capsys):

@@ -49,11 +49,21 @@ def run(rng, factors, *, rounds=21, noise=0.015, drift=0.03, machine=1.0, framew
     return rows
 
 
+def runs(rng, factors, number=3, **more):
+    """Return the rows of several runs of the same code."""
+    return [stored for _ in range(number) for stored in run(rng, factors, **more)]
+
+
 FACTORS = {"full_softmax": 1.0, "sohsm": 0.1, "huffman": 0.05}
 
 
 def perplexity(value, *, samples=(), quantity="perplexity", **more):
     return row(cell(task="language_modelling", **more), Measurement(quantity, value, list(samples)))
+
+
+def by_seed(values, **more):
+    """Return rows of perplexities, one for each seed from 0."""
+    return [perplexity(value, seed=seed, **more) for seed, value in enumerate(values)]
 
 
 def verdicts(findings):
