@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,10 +23,13 @@ from vocabench.harness.commands import (
     table,
 )
 from vocabench.harness.commands.command import nonempty_text
+from vocabench.harness.run.store import DamagedLine
 from vocabench.impls.errors import BadInput
 
 BAD_USAGE = 2
 INTERRUPTED, OUTPUT_CLOSED = 130, 141  # as in shells: 128 plus the number of the signal
+
+_show_any_warning = warnings.showwarning
 
 COMMANDS = tuple(
     module.COMMAND
@@ -44,6 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The code is 0 if the command is done, 1 if something disagrees, failed or is worse, 2 for bad usage or input, and 3
     if `compare` has nothing to compare.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", DamagedLine)
+        warnings.showwarning = _show_warning
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     try:
         parsed = _parser().parse_args(_checked(sys.argv[1:] if arguments is None else arguments))
         code = parsed.command(parsed)
@@ -113,11 +124,21 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    if issubclass(category, DamagedLine):
+        _print_line(f" warning: {message}")
+    else:
+        _show_any_warning(message, category, *place)
+
+
 def _refuse(reason: str) -> int:
-    """Print the reason in one line, even if it quotes names or values with unprintable characters."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in f"vocabench:{reason}")
-    print(line, file=sys.stderr)
+    _print_line(reason)
     return BAD_USAGE
+
+
+def _print_line(text: str) -> None:
+    """Print one line to standard error, even if it quotes names or values with unprintable characters."""
+    print("".join(c if c.isprintable() else repr(c)[1:-1] for c in f"vocabench:{text}"), file=sys.stderr)
 
 
 if __name__ == "__main__":

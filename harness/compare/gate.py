@@ -111,7 +111,7 @@ def between_frameworks(
         elif entry.is_time:
             timed.append(four)
         elif _is_trained(entry):
-            trained.setdefault((identify(entry.cell, seed=0), key[1]), []).append(four)
+            trained.setdefault((entry.place.without_seed, key[1]), []).append(four)
         else:
             least = limits.cost if entry.unit == "B" else limits.quality
             findings.append(_next_to(four, _by_threshold(entry, *_ratios(four), least)))
@@ -213,7 +213,7 @@ def _entries_by_figure(run: Run) -> dict[tuple[str, str], list[Entry]]:
     for entry in run.entries.values():
         is_judged = not entry.is_time and entry.quantity not in NOT_JUDGED | {_AGREEMENT}
         if is_judged and _is_trained(entry) and entry.value is not None:
-            by_figure.setdefault((identify(entry.cell, seed=0), entry.quantity), []).append(entry)
+            by_figure.setdefault((entry.place.without_seed, entry.quantity), []).append(entry)
     return by_figure
 
 

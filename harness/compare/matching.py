@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from vocabench.impls.options import Destination
 
 # Settings of how long to measure and which quantities: cells that differ only in these are the same measurement.
 _EFFORT = ("processes", "rounds", "budget", "quantities", "checked_tokens")
+
+_FIELDS = tuple(item.name for item in dataclasses.fields(Cell))
 
 ERROR_RATES = ("cer", "per")
 
@@ -52,19 +54,39 @@ def sample_scores(measurement: Measurement) -> Scores:
     return Scores(values_S, np.isfinite(values_S).astype(np.float64))
 
 
+class Place:
+    """What the cell of a row shares with other cells: computed once for all measurements of the row."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    @cached_property
+    def identity(self) -> str:
+        return identify(self._cell)
+
+    @cached_property
+    def conditions(self) -> str:
+        """The same for all methods that were measured under the same conditions."""
+        return identify(self._cell, method="", options={})
+
+    @cached_property
+    def without_seed(self) -> str:
+        return identify(self._cell, seed=0)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One measurement of one cell, or several runs of the same code pooled: the mean of their figures, all rounds.
 
     Attributes:
         row: Row of the measurement; when pooled, of the first run.
-        scores: Score of each sample; when pooled, the mean over the runs, because repeating a sample adds no samples.
+        place: Identities of the row's cell.
         runs: Pooled entries; empty for a single run.
     """
 
     row: Row
     measurement: Measurement
-    scores: Scores
+    place: Place
     runs: tuple[Entry, ...] = ()
 
     @property
@@ -140,6 +162,7 @@ class Run:
     rows: dict[str, Row] = field(default_factory=dict)
     entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
     _groups: dict[tuple[str, str], list[Entry]] = field(default_factory=dict)
+    _noise: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Run:
@@ -147,10 +170,10 @@ class Run:
         run = cls()
         by_key: dict[tuple[str, str], list[Entry]] = {}
         for row in rows:
-            identity = identify(row.cell)
-            run.rows[identity] = max(run.rows.get(identity, row), row, key=_trouble)
-            for entry in entries(row):
-                by_key.setdefault((identity, entry.quantity), []).append(entry)
+            place = Place(row.cell)
+            run.rows[place.identity] = max(run.rows.get(place.identity, row), row, key=_trouble)
+            for entry in _entries(row, place):
+                by_key.setdefault((place.identity, entry.quantity), []).append(entry)
         run.entries = {key: _pooled(repeated) for key, repeated in by_key.items()}
         for entry in run.entries.values():
             run._groups.setdefault(_conditions(entry), []).append(entry)
@@ -165,27 +188,40 @@ class Run:
 
         The comparison is under the same conditions as `entry`; without one the result is 0.
         """
-        ratios = [baseline.ratio for baseline in self.group(entry) if baseline.is_baseline]
-        bounds = [abs(math.log(bound)) for ratio in ratios for bound in (ratio.low, ratio.high) if bound]
-        return max(bounds, default=0.0)
+        return self._noise_of_full_softmax(entry)[0]
 
     def spread(self, entry: Entry) -> float:
         """Return the difference between full softmax's times in different processes of the run, as a logarithm."""
-        series = [positive(member.ratio.baseline_samples) for member in self.group(entry)]
-        series += [positive(member.samples) for member in self.group(entry) if member.is_baseline]
-        centres = [math.log(statistics.median(samples)) for samples in series if samples]
-        return max(centres, default=0.0) - min(centres, default=0.0)
+        return self._noise_of_full_softmax(entry)[1]
+
+    def _noise_of_full_softmax(self, entry: Entry) -> tuple[float, float]:
+        key = _conditions(entry)
+        if key not in self._noise:
+            group = self._groups.get(key, [])
+            ratios = [baseline.ratio for baseline in group if baseline.is_baseline]
+            bounds = [abs(math.log(bound)) for ratio in ratios for bound in (ratio.low, ratio.high) if bound]
+            series = [positive(member.ratio.baseline_samples) for member in group]
+            series += [positive(member.samples) for member in group if member.is_baseline]
+            centres = [math.log(statistics.median(samples)) for samples in series if samples]
+            spread = max(centres, default=0.0) - min(centres, default=0.0)
+            self._noise[key] = max(bounds, default=0.0), spread
+        return self._noise[key]
+
+    @cached_property
+    def _loose(self) -> dict[str, list[Row]]:
+        loose: dict[str, list[Row]] = {}
+        for row in self.rows.values():
+            loose.setdefault(_loosely(row.cell), []).append(row)
+        return loose
 
     def nearly(self, cell: Cell) -> str:
         """Describe how a cell of this run differs from `cell`, if only by its data, device or precision; else ""."""
-        loose = _loosely(cell)
-        for row in self.rows.values():
-            if _loosely(row.cell) == loose:
-                pairs = [
-                    (name, getattr(cell, name), getattr(row.cell, name))
-                    for name in ("dataset_sha256", "device", "precision")
-                ]
-                return "; ".join(f"{name} {a[:12]}, then {b[:12]}" for name, a, b in pairs if a != b)
+        for row in self._loose.get(_loosely(cell), ()):
+            pairs = [
+                (name, getattr(cell, name), getattr(row.cell, name))
+                for name in ("dataset_sha256", "device", "precision")
+            ]
+            return "; ".join(f"{name} {a[:12]}, then {b[:12]}" for name, a, b in pairs if a != b)
         return ""
 
 
@@ -200,9 +236,11 @@ def identify(cell: Cell, **changed: Any) -> str:
     That is all but the suite, the effort, destinations of output, and the path of data with a checksum. Settings that
     another version of the code did not have count as their defaults.
     """
-    fields = cell.to_json() | changed
-    settings = {**default_settings(cell.task), **fields["settings"]}
-    settings = {name: value for name, value in settings.items() if distinguishes(cell.task, name)}
+    fields = {name: getattr(cell, name) for name in _FIELDS} | changed
+    defaults, ignored = _settings(cell.task)
+    settings = {**defaults, **fields["settings"]}
+    if not ignored.isdisjoint(settings):
+        settings = {name: value for name, value in settings.items() if name not in ignored}
     dataset = "" if fields["dataset_sha256"] else Path(fields["dataset"]).name
     return json.dumps({**fields, "suite": "", "dataset": dataset, "settings": settings}, sort_keys=True, default=str)
 
@@ -213,9 +251,17 @@ def default_settings(task: str) -> dict[str, Any]:
 
 def distinguishes(task: str, setting: str) -> bool:
     """Whether cells of a task that differ in a setting are different measurements."""
-    return setting not in _EFFORT and not isinstance(registry.settings(task).get(setting), Destination)
+    return setting not in _settings(task)[1]
 
 
+@cache
+def _settings(task: str) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the defaults of a task's settings, and those that do not distinguish cells."""
+    destinations = (name for name, setting in registry.settings(task).items() if isinstance(setting, Destination))
+    return default_settings(task), frozenset(_EFFORT).union(destinations)
+
+
+@cache
 def trains(task: str) -> bool:
     """Whether figures of a task depend on training. A task that this version does not have may train."""
     return task not in registry.tasks() or registry.task(task).load is not None
@@ -227,8 +273,12 @@ def positive(samples: Iterable[float]) -> list[float]:
 
 def entries(row: Row) -> Iterable[Entry]:
     """Yield the measurements of a row; none if it failed."""
+    return _entries(row, Place(row.cell))
+
+
+def _entries(row: Row, place: Place) -> Iterable[Entry]:
     for measurement in row.measurements if row.is_measured else ():
-        yield Entry(row, measurement, sample_scores(measurement))
+        yield Entry(row, measurement, place)
 
 
 def mixed(rows: Iterable[Row]) -> str:
@@ -268,23 +318,15 @@ def _pooled(runs: Sequence[Entry]) -> Entry:
         samples=[sample for run in runs for sample in run.samples],
         ratio=ratio,
     )
-    return Entry(first.row, measurement, _mean_scores([run.scores for run in runs]), tuple(runs))
+    return Entry(first.row, measurement, first.place, tuple(runs))
 
 
 def _interval(entry: Entry) -> tuple[float | None, float | None]:
     return entry.ratio.low, entry.ratio.high
 
 
-def _mean_scores(runs: Sequence[Scores]) -> Scores:
-    """Return the mean of each sample's scores; empty if the runs do not score the same samples."""
-    first = runs[0]
-    if not all(first.pair_with(scores) for scores in runs):
-        return Scores(np.zeros(0), np.zeros(0))
-    return Scores(np.mean([scores.values_S for scores in runs], axis=0), first.sizes_S)
-
-
 def _conditions(entry: Entry) -> tuple[str, str]:
-    return identify(entry.cell, method="", options={}), entry.quantity
+    return entry.place.conditions, entry.quantity
 
 
 def _loosely(cell: Cell) -> str:

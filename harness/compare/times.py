@@ -23,7 +23,7 @@ from vocabench.harness.compare.finding import (
     power,
 )
 from vocabench.harness.compare.many_cells import Change, Comparison, changes
-from vocabench.harness.compare.matching import Entry, Run, identify
+from vocabench.harness.compare.matching import Entry, Run
 from vocabench.harness.compare.run_values import error_within, unit_values
 
 _DECODING = ("topk_seconds", "topk1_seconds", "beam_seconds", "sample_seconds")
@@ -148,8 +148,10 @@ def ratios_of_frameworks(
 def refusal(a: Entry, b: Entry, *, relative: bool) -> tuple[str, str] | None:
     """Return the verdict on a time that cannot be compared, and the reason; None if it can."""
     values, _ = unit_values([a, b], relative=relative)
+    if not any(values):
+        return LEVEL, "no time above zero"
     if not all(values):
-        return UNCLEAR, "no time above zero"
+        return UNCLEAR, "no time above zero on one side"
     different = [] if relative else [name for group, name in _MACHINE if _differs(group, name, a, b)]
     if different:
         return NOT_COMPARABLE, f"absolute times of two machines ({', '.join(different)})"
@@ -192,5 +194,5 @@ def _differs(group: str, name: str, a: Entry, b: Entry) -> bool:
 
 def _witnesses(old: Run, a: Entry, relative_changes: dict[tuple[str, str], Change]) -> list[Change]:
     """Return the changes of the other layers relative to full softmax that were timed under the same conditions."""
-    keys = [(identify(entry.cell), entry.quantity) for entry in old.group(a) if not entry.is_baseline]
+    keys = [(entry.place.identity, entry.quantity) for entry in old.group(a) if not entry.is_baseline]
     return [relative_changes[key] for key in keys if key in relative_changes]

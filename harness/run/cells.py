@@ -53,7 +53,7 @@ class Cell:
             raise BadInput(f"not a cell: missing {', '.join(missing)}: {_ALLOWED}")
         if unknown := [name for name in fields if name not in _SCHEMAS]:
             raise BadInput(f"not a cell: unknown field {unknown[0][:60]!r}: {_ALLOWED}")
-        if wrong := schema.record(_SCHEMAS)(fields):
+        if wrong := _CELL(fields):
             raise BadInput(f"not a cell: {wrong.removeprefix('.')}")
         return cls(**fields)
 
@@ -84,6 +84,8 @@ _SCHEMAS = {
     **dict.fromkeys(("dataset", "dataset_sha256"), schema.text),
     **dict.fromkeys(("options", "settings"), schema.record({})),
 }
+
+_CELL = schema.record(_SCHEMAS)
 
 
 def variant(options: Mapping[str, Any]) -> str:

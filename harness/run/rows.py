@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 from vocabench.harness.quantities import LOWER, QUANTITIES
@@ -22,6 +23,7 @@ from vocabench.harness.run.schema import (
     list_of,
     map_of,
     number,
+    numbers,
     one_of,
     optional,
     plain,
@@ -162,7 +164,7 @@ class Row:
             raise OtherSchema(f"schema version {version!r}: allowed: {SCHEMA}")
         if missing := [name for name in _REQUIRED if name not in fields]:
             raise BadInput(f"not a row: {', '.join(missing)} missing: allowed: lines written by 'vocabench run'")
-        if wrong := plain(fields) or record({"cell": record({})})(fields):
+        if wrong := plain(fields) or _WITH_CELL(fields):
             raise BadInput(f"not a row: {wrong.removeprefix('.')}")
         cell = Cell.from_json(fields["cell"])
         if wrong := _ROW(fields):
@@ -221,10 +223,15 @@ _RecordT = TypeVar("_RecordT")
 
 def _decode(kind: type[_RecordT], fields: Mapping[str, Any], **converted: Any) -> _RecordT:
     """Make a record of `fields`, some of which are replaced by their `converted` values."""
-    names = {item.name for item in dataclasses.fields(kind)} - {"extra"}  # type: ignore[arg-type]
+    names = _names(kind)
     known = {name: value for name, value in fields.items() if name in names}
     extra = {name: value for name, value in fields.items() if name not in names}
     return kind(**known | converted, extra=extra)  # type: ignore[call-arg]
+
+
+@cache
+def _names(kind: type) -> frozenset[str]:
+    return frozenset(item.name for item in dataclasses.fields(kind)) - {"extra"}
 
 
 def _measurement(fields: Mapping[str, Any]) -> Measurement:
@@ -245,7 +252,9 @@ def _measurement(fields: Mapping[str, Any]) -> Measurement:
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:
-    return [math.nan if value is None else value for value in values]
+    if None in values:
+        return [math.nan if value is None else value for value in values]
+    return list(values)  # type: ignore[arg-type]
 
 
 _POINT = record({}, {name: optional(number) for name in ("perplexity", "perplexity_before", "perplexity_after")})
@@ -293,7 +302,7 @@ _RATIO = record(
     {},
     {
         **dict.fromkeys(("value", "low", "high"), optional(above_zero)),
-        **dict.fromkeys(("samples", "baseline_samples"), list_of(optional(number))),
+        **dict.fromkeys(("samples", "baseline_samples"), numbers),
     },
 )
 _MEASUREMENT = record(
@@ -301,7 +310,7 @@ _MEASUREMENT = record(
     {
         **dict.fromkeys(("value", "low", "high"), optional(number)),
         **dict.fromkeys(("unit", "better"), text),
-        "samples": list_of(optional(number)),
+        "samples": numbers,
         "ratio": optional(_RATIO),
         "detail": _DETAIL,
     },
@@ -316,6 +325,7 @@ _PROVENANCE = record(
         "seconds": optional(number),
     },
 )
+_WITH_CELL = record({"cell": record({})})
 _SETTINGS = record({}, dict.fromkeys(("objective", "split", "units"), text))
 
 _ROW = record(

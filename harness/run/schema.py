@@ -8,13 +8,15 @@ A schema takes a value and returns what is wrong with it, starting with the path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 Schema = Callable[[Any], str]
 
 _MAX_DEPTH = 24  # levels of lists and objects: far more than a row has, far fewer than Python's recursion limit
 LARGEST = 1e150  # floats below it count as finite: sums and squares of a few of them must be finite too
+_FLOAT, _TEXT = {float}, {str}
 _LARGEST_INTEGER = 2**63  # the limit of a NumPy array
 
 
@@ -27,6 +29,11 @@ def number(value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_finite = is_number and abs(value) < (LARGEST if isinstance(value, float) else _LARGEST_INTEGER)
     return "" if is_finite else _wrong(value, "a finite number")
+
+
+def numbers(value: Any) -> str:
+    """Accept a list of finite numbers, or null where one is missing."""
+    return "" if type(value) is list and _are_finite_floats(value) else _NUMBERS(value)
 
 
 def above_zero(value: Any) -> str:
@@ -72,8 +79,12 @@ def list_of(schema: Schema) -> Schema:
     def check(value: Any) -> str:
         if not isinstance(value, list):
             return _wrong(value, "a list")
-        errors = ((index, schema(item)) for index, item in enumerate(value))
-        return next((f"[{index}]{error}" for index, error in errors if error), "")
+        if schema is text and set(map(type, value)) == _TEXT and all(map(str.isascii, value)):
+            return ""
+        for index, item in enumerate(value):
+            if error := schema(item):
+                return f"[{index}]{error}"
+        return ""
 
     return check
 
@@ -102,8 +113,10 @@ def map_of(schema: Schema) -> Schema:
     def check(value: Any) -> str:
         if not isinstance(value, dict):
             return _wrong(value, "an object")
-        errors = ((name, schema(item)) for name, item in value.items())
-        return next((f".{name[:60]}{error}" for name, error in errors if error), "")
+        for name, item in value.items():
+            if error := schema(item):
+                return f".{name[:60]}{error}"
+        return ""
 
     return check
 
@@ -117,14 +130,18 @@ def record(required: Mapping[str, Schema], optional_fields: Mapping[str, Schema]
             return _wrong(value, "an object")
         if missing := [name for name in required if name not in value]:
             return f": no {missing[0]}: allowed: an object with {', '.join(required)}"
-        errors = ((name, schema(value[name])) for name, schema in schemas.items() if name in value)
-        return next((f".{name}{error}" for name, error in errors if error), "")
+        for name, schema in schemas.items():
+            if name in value and (error := schema(value[name])):
+                return f".{name}{error}"
+        return ""
 
     return check
 
 
 def plain(value: Any, max_depth: int = _MAX_DEPTH) -> str:
     """Accept JSON that any program can read: finite numbers, encodable text, limited nesting."""
+    if max_depth == _MAX_DEPTH and isinstance(value, dict | list) and _is_surely_plain(value):
+        return ""
     if isinstance(value, dict | list):
         if not max_depth:
             return f": nested too deep: allowed: {_MAX_DEPTH} levels"
@@ -135,6 +152,53 @@ def plain(value: Any, max_depth: int = _MAX_DEPTH) -> str:
     if value is None or isinstance(value, bool):
         return ""
     return text(value) if isinstance(value, str) else number(value)
+
+
+def _is_surely_plain(value: Any) -> bool:
+    """Whether `plain` accepts the value, without recursion. False for a few values that it accepts."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        deeper: list[Any] = []
+        for container in level:
+            items = container
+            if type(container) is dict:
+                if not all(map(str.isascii, container)):
+                    return False
+                items = container.values()
+            kinds = set(map(type, items))
+            if kinds == _FLOAT:
+                if not _are_finite_floats(items):
+                    return False
+            elif kinds == _TEXT:
+                if not all(map(_is_encodable, items)):
+                    return False
+            else:
+                for item in items:
+                    kind = type(item)
+                    if kind is dict or kind is list:
+                        deeper.append(item)
+                    elif kind is str:
+                        if not _is_encodable(item):
+                            return False
+                    elif kind is float:
+                        if not -LARGEST < item < LARGEST:
+                            return False
+                    elif kind is int:
+                        if not -_LARGEST_INTEGER < item < _LARGEST_INTEGER:
+                            return False
+                    elif item is not None and kind is not bool:
+                        return False
+        if not deeper:
+            return True
+        level = deeper
+    return False
+
+
+def _are_finite_floats(values: Collection[Any]) -> bool:
+    """Whether `number` accepts all values and all are floats. Most of a row is such lists, so this must be fast."""
+    if set(map(type, values)) != _FLOAT:
+        return False
+    return -LARGEST < min(values) and max(values) < LARGEST and math.isfinite(sum(values))  # NaN is not ordered
 
 
 def _is_encodable(value: str) -> bool:
@@ -154,3 +218,6 @@ def _short(value: Any) -> str:
         return "(a number beyond 64 bits)"
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+_NUMBERS = list_of(optional(number))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import itertools
 import json
 import os
 import stat
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vocabench.harness.run import processes
@@ -18,6 +20,7 @@ from vocabench.impls.errors import BadInput
 
 _BEGIN = f'{{"schema": {SCHEMA}, '.encode()  # the first bytes of each row that `Store.append` writes
 
+_MOST_WARNINGS = 5  # about lines of one file
 _CLOSED = -1  # instead of a file descriptor
 
 
@@ -25,7 +28,8 @@ class Store:
     """Rows of one run, open for appending. Only one process at a time can open a file.
 
     A process that is killed while it writes can leave an incomplete row at the end. Opening the file moves that part
-    to a new file next to it, `<name>.partial`, so that the cell is measured again and every line is complete.
+    to a new file next to it, `<name>.partial`, so that the cell is measured again and every line is complete. Damaged
+    lines between the rows stay in the file, and their cells are measured again.
 
     Args:
         again: Statuses whose cells count as missing.
@@ -35,8 +39,7 @@ class Store:
         cut: Path of the incomplete row that opening moved; None if every line was complete.
 
     Raises:
-        BadInput: The file is in use, read-only, on a full disk, of another schema, or contains anything other than
-            rows and an incomplete one at the end. The file stays unchanged.
+        BadInput: The file is in use, read-only or on a full disk, or it has lines but no row. The file stays unchanged.
     """
 
     def __init__(self, path: Path, *, again: tuple[str, ...] = ()) -> None:
@@ -117,17 +120,19 @@ class Store:
         return path
 
 
+class DamagedLine(UserWarning):
+    """A line of a results file that is not a row, and is left out."""
+
+
 def read(path: Path) -> list[Row]:
-    """Return every row of a results file.
+    """Return every row of a results file, and warn of each line that is not a row (`DamagedLine`).
 
     Raises:
-        BadInput: The file is missing, a line is incomplete or not a row, or the schema version is another one.
+        BadInput: The file is missing, its last line is incomplete, or it has lines but no row.
     """
     rows, incomplete = _parse(path)
     if incomplete:
-        raise BadInput(
-            f"results file {path}, line {len(rows) + 1}: cut in the middle: the same 'vocabench run' command repairs it"
-        )
+        raise BadInput(f"results file {path}: its last line is cut in the middle: the same 'vocabench run' repairs it")
     return rows
 
 
@@ -137,16 +142,52 @@ def latest(rows: Iterable[Row]) -> list[Row]:
 
 
 def _parse(path: Path) -> tuple[list[Row], bytes]:
-    """Return the rows of the complete lines, and the beginning of a row that follows them, if any."""
+    """Return the rows of the complete lines, and the incomplete line that follows them, if any."""
+    rows: list[Row] = []
+    refused: list[BadInput] = []
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file, _without_collection():
+            for number, line in enumerate(file, start=1):
+                place = f"results file {path}, line {number}"
+                if not line.endswith(b"\n"):
+                    if not rows and line[: len(_BEGIN)] != _BEGIN[: len(line)]:
+                        refused.append(_not_json(place))
+                        break
+                    _refuse_or_warn(rows, refused)
+                    return rows, line
+                try:
+                    rows.append(_row(place, line))
+                except BadInput as error:
+                    refused.append(error)
     except OSError as error:
         raise BadInput(f"results file {path}: {error.strerror}: allowed: a file written by 'vocabench run'") from error
-    *lines, rest = content.split(b"\n")
-    rows = [_row(f"results file {path}, line {number}", line) for number, line in enumerate(lines, start=1)]
-    if rest[: len(_BEGIN)] != _BEGIN[: len(rest)]:
-        raise _not_json(f"results file {path}, line {len(lines) + 1}")
-    return rows, rest
+    _refuse_or_warn(rows, refused)
+    return rows, b""
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Pause the garbage collector, which otherwise searches all rows again and again while they are read."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _refuse_or_warn(rows: Sequence[Row], refused: Sequence[BadInput]) -> None:
+    """Raise the first error of a file without rows. Otherwise each damaged line costs itself and a warning."""
+    if refused and not rows:
+        raise refused[0]
+    for error in refused[:_MOST_WARNINGS]:
+        reason = str(error).partition(": allowed: ")[0]
+        warnings.warn(DamagedLine(f"{reason}: this line is left out"), stacklevel=4)
+    if len(refused) > _MOST_WARNINGS:
+        more = f"{len(refused) - _MOST_WARNINGS} more lines that are not rows are left out"
+        place = str(refused[_MOST_WARNINGS]).partition(": ")[0]
+        warnings.warn(DamagedLine(f"{place} and below: {more}"), stacklevel=4)
 
 
 def _row(place: str, line: bytes) -> Row:

@@ -54,6 +54,19 @@ def test_exit_codes_and_formats(files, capsys, in_empty_folder):
     assert capsys.readouterr().out.splitlines()[-1] == "not comparable: nothing shared"
 
 
+def test_a_damaged_line_costs_that_line_and_one_line_on_the_terminal(files, capsys, in_empty_folder):
+    path = in_empty_folder / files("a.jsonl", run(np.random.default_rng(3), FACTORS))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + lines[1][:200] + "\n" + lines[2])
+    for command in (["compare", "a.jsonl", "a.jsonl"], ["table", "--run", "a.jsonl"], ["report", "--run", "a.jsonl"]):
+        assert cli.main(command) == 0
+        printed = capsys.readouterr()
+        assert (
+            printed.err == "vocabench: warning: results file a.jsonl, line 2: not a JSON row: this line is left out\n"
+        )
+        assert "huffman" in printed.out or command[0] == "report"
+
+
 def test_a_folder_is_read_as_runs_of_the_same_code(files, capsys):
     rng = np.random.default_rng(11)
     for number in (1, 2, 3):

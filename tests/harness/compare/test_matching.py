@@ -41,26 +41,11 @@ def test_a_pooled_figure_is_none_if_one_run_has_none():
         assert pooled(*map(perplexity, order)).value is None
 
 
-def test_repeated_samples_do_not_add_samples():
-    runs = [np.array(samples) for samples in ([0.1, 0.5, 0.3], [0.2, 0.4, 0.3], [0.6, 0.3, 0.0])]
-    rows = [perplexity(float(run.mean()), samples=run.tolist(), quantity="rouge1_f1") for run in runs]
-    for order in itertools.permutations(rows):
-        entry = pooled(*order)
-        assert entry.scores.values_S == pytest.approx([0.3, 0.4, 0.2])
-        assert entry.scores.values_S.mean() == pytest.approx(entry.value)
-    fewer = perplexity(0.2, samples=[0.2, 0.2], quantity="rouge1_f1")
-    assert not len(pooled(*rows, fewer).scores.values_S)
-
-
 def test_an_error_rate_is_the_sum_of_errors_over_the_sum_of_lengths():
-    first, second = errors([1, 2, 0, 10], [0, 0, 4, 30]), errors([1, 0, 0, 10], [0, 6, 4, 30])
+    first = errors([1, 2, 0, 10], [0, 0, 4, 30])
     values_S, sizes_S = sample_scores(first.measurements[0])
     assert values_S.tolist() == [3, 4]
     assert sizes_S.tolist() == [10, 30]
-    both = pooled(first, second)
-    assert both.scores.values_S.tolist() == [2, 7]
-    assert both.scores.values_S.sum() / both.scores.sizes_S.sum() == pytest.approx(both.value)
-    assert not len(pooled(first, errors([1, 2, 0, 10], [0, 0, 4, 31])).scores.values_S)
 
 
 def test_scores_that_are_not_finite_cannot_be_paired():
