@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from vocabench.harness.commands import (
@@ -28,6 +31,7 @@ from vocabench.impls.errors import BadInput
 
 BAD_USAGE = 2
 INTERRUPTED, OUTPUT_CLOSED = 130, 141  # as in shells: 128 plus the number of the signal
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 _show_any_warning = warnings.showwarning
 
@@ -51,7 +55,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("default", DamagedLine)
         warnings.showwarning = _show_warning
-        return _main(arguments)
+        with _ending_by_signals():
+            return _main(arguments)
+
+
+class _Ended(BaseException):
+    """The process was asked to end by a signal, whose number is the argument."""
+
+
+@contextmanager
+def _ending_by_signals() -> Iterator[None]:
+    """End as by Ctrl-C when a scheduler or a closed terminal ends the process, so that nothing temporary is left."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # until everything is cleaned up
+        raise _Ended(number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    handled = [number for number in _ENDING if is_main and signal.getsignal(number) == signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -69,9 +97,10 @@ def _main(arguments: Sequence[str] | None) -> int:
         _discard_output()
         file = f" {error.filename}:" if error.filename else ""
         return _refuse(f"{file} {error.strerror or error}")
-    except KeyboardInterrupt:
-        print("vocabench: stopped; the same command continues where it was", file=sys.stderr)
-        return INTERRUPTED
+    except (KeyboardInterrupt, _Ended) as error:
+        with suppress(OSError):  # the terminal may be closed
+            print("vocabench: stopped; the same command continues where it was", file=sys.stderr)
+        return 128 + error.args[0] if isinstance(error, _Ended) else INTERRUPTED
 
 
 class _StoreOnce(argparse.Action):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import json
@@ -9,27 +10,25 @@ import os
 import queue
 import random
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from vocabench.harness import registry
 from vocabench.harness.import_root import IMPORT_ROOT
-from vocabench.harness.run import processes, provenance
+from vocabench.harness.run import memory_kills, processes, provenance
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import SCHEMA, Provenance, Row, storable
 from vocabench.harness.run.store import Store
 from vocabench.impls.errors import BadInput
+from vocabench.impls.scratch import ScratchFolder
 
 Progress = Callable[[Cell, str], None]
 RunCells = Callable[..., Iterator[Row]]
@@ -41,6 +40,9 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_
 # and not loading what another worker compiled.
 _COMPILER_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
+# Whatever else a worker and its compilers write is removed with its caches, even if the worker is killed.
+_TEMPORARY = "TMPDIR"
+
 # glibc reads it when a process starts. With more arenas, large arrays of threads are mapped and zeroed anew each time.
 _ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 
@@ -50,7 +52,13 @@ _START_DEADLINE = 300.0  # seconds for a framework to be imported and described
 
 
 class WorkerDied(Exception):
-    """The child process ended without an answer."""
+    """The child process ended without an answer.
+
+    Attributes:
+        signal: Number of the signal that ended it, or 0.
+    """
+
+    signal = 0
 
 
 class Worker:
@@ -65,8 +73,7 @@ class Worker:
         self.threads = threads
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
-        # The compilers create it.
-        self._compiler_cache = Path(tempfile.gettempdir(), f"vocabench-compiled-{uuid.uuid4().hex}")
+        self._scratch: ScratchFolder | None = None
         self._answers = -1
         self._buffer = bytearray()
 
@@ -103,6 +110,7 @@ class Worker:
 
     def kill(self) -> None:
         if self._process is None:
+            self._remove_scratch()  # of a process that could not be started
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -113,8 +121,14 @@ class Worker:
         os.close(self._answers)
         if self._errors:
             self._errors.close()
-        shutil.rmtree(self._compiler_cache, ignore_errors=True)
+        self._remove_scratch()
         self._process, self._buffer = None, bytearray()
+
+    def _remove_scratch(self) -> None:
+        if self._scratch:
+            self._scratch.remove()
+            self._scratch = None
+        _live.discard(self)
 
     def _start(self) -> None:
         self._answers, child_end = os.pipe()
@@ -124,15 +138,18 @@ class Worker:
         command += ["--answers", str(child_end), "--parent", str(os.getpid())]
         path = os.pathsep.join(filter(None, [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]))
         threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
-        caches = {name: str(self._compiler_cache / name.lower()) for name in _COMPILER_CACHES}
+        self._scratch = ScratchFolder("compiled")
+        folders = {name: str(self._scratch.path / name.lower()) for name in (*_COMPILER_CACHES, _TEMPORARY)}
+        os.mkdir(folders[_TEMPORARY])
+        _live.add(self)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=self._errors,
             stderr=subprocess.STDOUT,
-            pass_fds=(child_end,),
+            pass_fds=(child_end, self._scratch.lock),
             start_new_session=True,
-            env={**os.environ, **caches, **threads, **_ONE_ARENA, "PYTHONPATH": path},
+            env={**os.environ, **folders, **threads, **_ONE_ARENA, "PYTHONPATH": path},
         )
         os.close(child_end)
 
@@ -172,7 +189,19 @@ class Worker:
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self.kill()
-        return WorkerDied(f"the worker was {end}" + (f": {lines[-1]}" if lines else ""))
+        died = WorkerDied(f"the worker was {end}" + (f": {lines[-1]}" if lines else ""))
+        died.signal = max(0, -code)
+        return died
+
+
+_live: set[Worker] = set()  # workers whose processes run
+
+
+@atexit.register
+def _kill_live() -> None:
+    """Kill the workers of threads that end with this process, which would leave their folders behind."""
+    for worker in list(_live):
+        worker.kill()
 
 
 def _message(line: bytearray) -> dict[str, Any] | None:
@@ -350,6 +379,7 @@ def measure(
 def _measure(worker: Worker, cell: Cell, deadline: float, code: str | None, earlier: Row | None) -> Iterator[str | Row]:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     code = code or provenance.code_fingerprint()
+    kills = memory_kills.count()
     # The child imports modules until it answers, so its code is checked before and after.
     if (here := provenance.fingerprint()) != code:
         yield _of_other_code(cell, here, code, started)
@@ -364,8 +394,11 @@ def _measure(worker: Worker, cell: Cell, deadline: float, code: str | None, earl
     except TimeoutError:
         yield failed(cell, "timeout", f"no result within {deadline:g} s", started)
     except WorkerDied as error:
-        # SIGKILL is how the kernel ends a process when memory runs out.
-        yield failed(cell, "oom" if "killed by SIGKILL" in str(error) else "error", str(error), started)
+        status, message = "error", str(error)
+        if error.signal == signal.SIGKILL:  # which is how the kernel ends a process when memory runs out
+            status, reason = memory_kills.explain(kills, memory_kills.count())
+            message = f"{message}; {reason}"
+        yield failed(cell, status, message, started)
 
 
 def _answered(worker: Worker, cell: Cell, answer: dict[str, Any], started: str, code: str) -> Row:

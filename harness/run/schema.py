@@ -198,7 +198,7 @@ def _are_finite_floats(values: Collection[Any]) -> bool:
     """Whether `number` accepts all values and all are floats. Most of a row is such lists, so this must be fast."""
     if set(map(type, values)) != _FLOAT:
         return False
-    return -LARGEST < min(values) and max(values) < LARGEST and math.isfinite(sum(values))  # NaN is not ordered
+    return min(values) > -LARGEST and max(values) < LARGEST and math.isfinite(sum(values))  # NaN is not ordered
 
 
 def _is_encodable(value: str) -> bool:

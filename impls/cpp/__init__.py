@@ -12,7 +12,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 
 from vocabench.impls.cpp import library_cache
 from vocabench.impls.forms import CPU, Form
+from vocabench.impls.scratch import scratch
 
 CPP = Form("cpp", "C++ kernels", devices=(CPU,))
 
@@ -190,8 +190,8 @@ def library(
 
 
 def _compile(path: str, interface: str, flags: Sequence[str], links: Sequence[str], folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        sources = {f"{scratch}/{name}.o": _HERE / f"{name}.cpp" for name in (*_SOURCES, interface)}
+    with scratch("build") as objects:
+        sources = {f"{objects}/{name}.o": _HERE / f"{name}.cpp" for name in (*_SOURCES, interface)}
         with ThreadPoolExecutor() as executor:
             for _ in executor.map(lambda o: _run(path, *_COMPILE, *flags, str(sources[o]), "-o", o), sources):
                 pass

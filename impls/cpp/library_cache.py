@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
+from vocabench.impls.scratch import scratch
 
 LIBRARY = "kernels.so"
 _UNUSED_SECONDS = 30 * 24 * 3600
@@ -32,9 +32,9 @@ def compiled(name: str, inputs: Iterable[str], compile_to: Callable[[Path], None
     key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:24]
     folder = _cached(f"{name}-{key}", compile_to)
     if folder is None:
-        with tempfile.TemporaryDirectory() as scratch:
-            compile_to(Path(scratch))
-            yield f"{scratch}/{LIBRARY}"
+        with scratch("kernels") as uncached:
+            compile_to(uncached)
+            yield f"{uncached}/{LIBRARY}"
         return
     try:
         yield f"{folder}/{LIBRARY}"

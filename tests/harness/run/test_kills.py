@@ -28,11 +28,11 @@ class Runs:
         self.mark = f"vocabench-kills-{uuid.uuid4().hex}"
         self.environment = {**os.environ, "PYTHONPATH": str(IMPORT_ROOT), "VOCABENCH_TEST_MARK": self.mark}
 
-    def start(self, name):
+    def start(self, name, **environment):
         return subprocess.Popen(
             [*COMMAND, "--out", name],
             cwd=self.folder,
-            env=self.environment,
+            env={**self.environment, **environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -103,3 +103,36 @@ def test_kills_at_random_moments_lose_nothing(tmp_path, kills):
     while (remaining := runner.processes()) and time.monotonic() < ends:
         time.sleep(0.1)
     assert not remaining, "a worker outlived its run"
+
+
+def wait_for(found, seconds=60):
+    ends = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    return value
+
+
+def test_a_run_that_is_ended_or_killed_leaves_nothing_in_the_temporary_folder(tmp_path):
+    runner, temporary = Runs(tmp_path), tmp_path / "temporary"
+    temporary.mkdir()
+
+    def started(name):
+        process = runner.start(name, TMPDIR=str(temporary))
+        wait_for(lambda: list(temporary.glob("vocabench-compiled-*")))
+        return process
+
+    process = started("ended.jsonl")
+    process.terminate()
+    assert process.wait(60) == 143
+    assert list(temporary.iterdir()) == []
+
+    killed = started("killed.jsonl")
+    killed.kill()
+    killed.wait()
+    (left,) = temporary.iterdir()
+    wait_for(lambda: not runner.processes())
+    alive = runner.start("next.jsonl", TMPDIR=str(temporary))
+    wait_for(lambda: not left.exists())
+    assert alive.wait(120) == 0
+    assert list(temporary.iterdir()) == []

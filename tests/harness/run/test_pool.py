@@ -73,7 +73,7 @@ FAULTS = {
     "exits": ("os._exit(3)", "error", "the worker was ended with exit code 3"),
     "exits with code 0": ("os._exit(0)", "error", "the worker was ended with exit code 0"),
     "exits with a message": ("sys.exit('no more')", "error", "the worker was ended with exit code 1: no more"),
-    "is killed by the kernel": ("os.kill(os.getpid(), signal.SIGKILL)", "oom", "killed by SIGKILL"),
+    "is killed by a person": ("os.kill(os.getpid(), signal.SIGKILL)", "error", "by SIGKILL; "),
     "allocates too much": ("limit(); numpy.ones(1 << 40)", "oom", "MemoryError: Unable to allocate 8.00 TiB"),
     "exhausts memory": ("limit(); held = [bytearray(1 << 20) for _ in range(1 << 14)]", "oom", "MemoryError"),
     "writes random bytes": ("say(b'\\x00\\xff\\n' * 9)", "error", r"an invalid answer: b'\x00\xff'"),

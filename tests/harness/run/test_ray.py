@@ -162,8 +162,8 @@ def test_a_killed_worker_becomes_a_row_and_the_other_cells_are_measured(cluster,
             ray_pool.run(oracle_cells(METHODS), store, deadline=120, progress=kill_first, address=cluster.address)
         )
     assert killed
-    assert sorted(row.status for row in rows) == ["ok", "ok", "oom"]
-    (lost,) = [row for row in rows if row.status == "oom"]
+    assert sorted(row.status for row in rows) == ["error", "ok", "ok"]
+    (lost,) = [row for row in rows if row.status == "error"]
     assert "killed by SIGKILL" in lost.message
 
 

@@ -98,7 +98,9 @@ def test_a_damaged_line_costs_itself_and_a_warning(tmp_path, line, message):
     path.write_bytes(damaged)
     with pytest.warns(store.DamagedLine, match=f"rows.jsonl, {message}: this line is left out"):
         assert [stored.key for stored in store.read(path)] == ["a", "b"]
-    with pytest.warns(store.DamagedLine, match=message), store.Store(path) as rows:
+    with pytest.warns(store.DamagedLine, match=message):
+        rows = store.Store(path)
+    with rows:
         assert [key in rows for key in "abc"] == [True, True, False]
         rows.append(row("c"))
     assert path.read_bytes().startswith(damaged)
