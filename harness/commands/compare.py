@@ -88,7 +88,8 @@ def compare(
             raise BadInput(f"{name} {value:g}: allowed: a share from 0 to below 1, such as 0.05")
     pair = _pair(frameworks)
     try:
-        old, new = _rows(Path(before)), _rows(Path(after))
+        old = _rows(Path(before))
+        new = old if after == before else _rows(Path(after))
     except OtherSchema as error:
         print(f"not comparable: {error}")
         return exit_codes[gate.NOT_COMPARABLE]
@@ -116,12 +117,13 @@ def _pair(frameworks: str | None) -> tuple[str, str] | None:
 def _rows(path: Path) -> list[Row]:
     """Return the rows of a results file, or of all results files in a folder as several runs of the same code."""
     from vocabench.harness.compare import matching
+    from vocabench.harness.compare.run_values import reduced
     from vocabench.harness.run import results_files
 
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise BadInput(f"folder {path}: no results file: allowed: at least one .jsonl file")
-    rows = [row for file in files for row in results_files.rows(file)]
+    rows = [row for file in files for row in results_files.rows(file, reduced)]
     if reason := matching.mixed(rows):
         raise BadInput(f"{path}: {reason}: allowed: runs of the same code and definitions")
     return rows

@@ -84,7 +84,7 @@ def table(
     if not records:
         raise BadInput(f"{path} has no row under these filters: allowed: fewer or other filters")
     text = render(records, text_format)
-    shown = [row for row in rows if selected.keeps(row.cell.to_json())]
+    shown = [row for row in rows if selected.keeps(row.cell.to_json())] if clusters or examples else []
     if clusters:
         text += "\n" + excerpts.clusters(shown, clusters)
     if examples:

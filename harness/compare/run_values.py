@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vocabench.harness.compare.matching import Entry, positive
-from vocabench.harness.run.rows import Measurement, Ratio
+from vocabench.harness.run.rows import Measurement, Ratio, Row
 
-_PROCESSES = "processes"  # detail of a measurement that was repeated in several processes
+_PROCESSES = "processes"  # detail of a time: one object for each process, with its number of rounds
+_KEPT = ("timing", "counting")  # details that say how a figure is defined
 _NORMAL_95 = 1.96
 
 
 def process_values(measurement: Measurement, *, relative: bool) -> list[float]:
-    """Return the value of each process in which a time was measured.
-
-    A measurement of several processes holds their values in its detail: logarithms of full softmax's time divided by
-    its own, or of its seconds if it was not paired. Any other measurement is of one process.
+    """Return the value of each process in which a time was measured: the logarithm of the median over its rounds.
 
     Args:
-        relative: Whether the values are relative to full softmax, rather than seconds.
+        relative: Whether the values are those of full softmax's time divided by this one, rather than of seconds.
     """
     ratio = measurement.ratio or Ratio()
-    is_paired = bool(ratio.value or positive(ratio.samples))
-    stored = measurement.detail.get(_PROCESSES)
-    if isinstance(stored, list) and relative == is_paired:
-        values = [float(value) for value in stored if isinstance(value, int | float) and math.isfinite(value)]
-        if values:
-            return values
-    if relative:
-        # The ratio of full softmax to itself is stored as 1.
-        ratios = positive(ratio.samples) or positive([ratio.value or 0.0])
-        return [math.log(statistics.median(ratios))] if ratios else []
-    seconds = positive(measurement.samples) or positive([measurement.value])
-    return [math.log(statistics.median(seconds))] if seconds else []
+    samples = ratio.samples if relative else measurement.samples
+    parts = [positive(part) for part in _by_process(samples, measurement)]
+    if not any(parts):
+        parts = [positive([ratio.value or 0.0 if relative else measurement.value])]
+    return [math.log(statistics.median(part)) for part in parts if part]
+
+
+def reduced(row: Row) -> Row:
+    """Return the row with what a comparison needs: the median of each process instead of all of its rounds.
+
+    A comparison holds the rows of all runs in memory, and most of a row are samples and details.
+    """
+    return dataclasses.replace(row, measurements=[_reduced(measurement) for measurement in row.measurements])
+
+
+def _reduced(measurement: Measurement) -> Measurement:
+    def medians(samples: Sequence[float]) -> list[float]:
+        parts = [[value for value in part if math.isfinite(value)] for part in _by_process(samples, measurement)]
+        return [statistics.median(part) for part in parts if part]
+
+    ratio = measurement.ratio
+    if ratio is not None:
+        samples, baseline_samples = medians(ratio.samples), medians(ratio.baseline_samples)
+        ratio = dataclasses.replace(ratio, samples=samples, baseline_samples=baseline_samples)
+    detail = {name: measurement.detail[name] for name in _KEPT if name in measurement.detail}
+    if processes := measurement.detail.get(_PROCESSES):
+        detail[_PROCESSES] = [{"rounds": 1} for _ in processes]
+    return dataclasses.replace(measurement, samples=medians(measurement.samples), ratio=ratio, detail=detail)
+
+
+def _by_process(samples: Sequence[float], measurement: Measurement) -> list[Sequence[float]]:
+    """Split the samples by process. If the processes' rounds are not known, all samples are of one process."""
+    processes = measurement.detail.get(_PROCESSES, ())
+    rounds = [process.get("rounds") for process in processes if isinstance(process, Mapping)]
+    if not rounds or not all(isinstance(count, int) for count in rounds) or sum(rounds) != len(samples):
+        return [samples]
+    ends = list(itertools.accumulate(rounds))
+    return [samples[end - count : end] for count, end in zip(rounds, ends, strict=True)]
 
 
 def unit_values(sides: Sequence[Entry], *, relative: bool) -> tuple[list[list[float]], str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from vocabench.harness.measure.stats import Interval
 
 RESAMPLES = 1000
 _LEVEL = 0.95
+_BLOCK = 100  # resamples at a time
+_MOST_KEPT = 10**7  # counts that are kept, at two bytes each
 
 
 @dataclass(frozen=True)
@@ -77,18 +80,34 @@ def _resampled(
 
     Resamples whose sizes are all 0 are left out.
     """
-    weights = _weights(len(values_SQ), resamples, seed)
+    blocks = _weights(len(values_SQ), resamples, seed)
     if sizes_S is None:
-        return values_SQ.mean(axis=0), np.stack([weights_S @ values_SQ for weights_S in weights])
-    drawn = [(weights_S @ values_SQ, weights_S @ sizes_S) for weights_S in weights]
-    return values_SQ.sum(axis=0) / sizes_S.sum(), np.stack([sums_Q / size for sums_Q, size in drawn if size])
+        return values_SQ.mean(axis=0), np.concatenate([weights_BS @ values_SQ for weights_BS in blocks])
+    drawn = [(weights_BS @ values_SQ, weights_BS @ sizes_S) for weights_BS in blocks]
+    sums_BQ, size_B = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    return values_SQ.sum(axis=0) / sizes_S.sum(), sums_BQ[size_B > 0] / size_B[size_B > 0, None]
 
 
 def _weights(samples: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Yield the weights of the samples in blocks of resamples, so that no (resamples, samples) matrix is needed."""
+    draw = _kept_counts if samples * resamples <= _MOST_KEPT else _counts
+    for counts_BS in draw(samples, resamples, seed):
+        yield counts_BS / samples
+
+
+def _counts(samples: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint16]]:
+    """Yield how often each resample has each sample."""
     rng = np.random.default_rng(seed)
-    for _ in range(resamples):
-        yield np.bincount(rng.integers(samples, size=samples), minlength=samples) / samples
+    for first in range(0, resamples, _BLOCK):
+        rows = range(first, min(first + _BLOCK, resamples))
+        drawn = [np.bincount(rng.integers(samples, size=samples), minlength=samples) for _ in rows]
+        yield np.array(drawn).astype(np.uint16)
+
+
+@lru_cache(maxsize=4)
+def _kept_counts(samples: int, resamples: int, seed: int) -> list[NDArray[np.uint16]]:
+    """Return the same as `_counts`. Systems that are scored on the same samples have the same resamples."""
+    return list(_counts(samples, resamples, seed))
 
 
 def _percentiles(found_Q: NDArray[np.float64], drawn_BQ: NDArray[np.float64]) -> list[Interval]:

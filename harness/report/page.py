@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from vocabench.impls.errors import BadInput
 _ASSETS = Path(__file__).parent / "assets"
 _EXAMPLES = 12  # of a row; the row itself contains all
 _CLUSTERS = 20
+_MOST_DRAWN = 2000  # rows whose drawings a page can hold
+_MOST_TEXTS = 200  # rows whose clusters or examples are shown
 _FIGURE = re.compile(r"[+-]?\d|A/A")  # start of a numeric cell, which is aligned to the right
 
 
@@ -92,10 +95,11 @@ def build(rows: Sequence[Row], *, title: str, files: str) -> str:
 def sections(rows: Sequence[Row], records: Sequence[Record]) -> list[Section]:
     """Return the sections for which the rows have content."""
     drawn: dict[str, list[Figure]] = {}
-    for figure in figures.all_of(rows, records):
+    is_large = len(rows) > _MOST_DRAWN
+    for figure in [] if is_large else figures.all_of(rows, records):
         drawn.setdefault(figure.section, []).append(figure)
     candidates = [
-        Section("overview", "Overview", _HOW_TO_READ, tables=[_overview(records)]),
+        Section("overview", "Overview", _HOW_TO_READ + (_NOT_DRAWN if is_large else ""), tables=[_overview(records)]),
         Section("speed", "Speed", figures=drawn.get("speed", ())),
         Section("roofline", "Roofline", figures=drawn.get("roofline", ())),
         Section("decoding", "Decoding by length", figures=drawn.get("decoding", ())),
@@ -120,6 +124,12 @@ _HOW_TO_READ = (
     "Speeds are for the forward and backward pass of the layer at the largest vocabulary measured, relative to full "
     "softmax of the same framework, in interleaved rounds. No speed is shown for a layer that disagrees with its "
     "float64 definition."
+)
+
+
+_NOT_DRAWN = (
+    f" A report of more than {_MOST_DRAWN:,} rows has no drawings, and clusters and examples of its first "
+    f"{_MOST_TEXTS} rows that have them only."
 )
 
 
@@ -179,13 +189,14 @@ def _comparison(records: Sequence[Record]) -> list[Table]:
 
 
 def _details(rows: Iterable[Row], name: str) -> Iterable[tuple[str, Any]]:
-    """Yield the details of this name in the measurements of all rows, each with a title."""
-    for row in rows:
-        cell = row.cell
-        for measurement in row.measurements:
-            detail = measurement.detail.get(name)
-            if detail:
-                yield f"{cell.method} in {cell.framework} on {cell.dataset}", detail
+    """Yield the details of this name in the measurements of the rows, each with a title, up to a number of them."""
+    found = (
+        (f"{row.cell.method} in {row.cell.framework} on {row.cell.dataset}", detail)
+        for row in rows
+        for measurement in row.measurements
+        if (detail := measurement.detail.get(name))
+    )
+    return itertools.islice(found, _MOST_TEXTS)
 
 
 def _clusters(rows: Iterable[Row]) -> Iterable[Texts]:

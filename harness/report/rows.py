@@ -161,8 +161,9 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     for row, apart, reasons in zip(rows, set_apart(rows), doubts(rows), strict=True):
         identity = _identity(row)
         verdict = row.verdict or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
+        baseline = baselines.get(trial(row)) if baselines else None
         for measurement in row.measurements or [None]:
-            difference = _difference(measurement, baselines.get(trial(row)))
+            difference = _difference(measurement, baseline)
             doubt = reasons.get(measurement.quantity, Doubt()) if measurement is not None else Doubt()
             records.append(_record(row, measurement, difference, verdict=verdict, apart=apart, doubt=doubt))
     return records
@@ -173,7 +174,7 @@ def set_apart(rows: Sequence[Row]) -> list[str]:
 
     Empty for a row that is alone on its line, and for a row without measurements.
     """
-    fields = [{**row.cell.settings, **row.cell.to_json()} for row in rows]
+    fields = [{**row.cell.settings, **vars(row.cell)} for row in rows]
     lines: dict[str, list[int]] = {}
     for number, (row, cell) in enumerate(zip(rows, fields, strict=True)):
         if row.measurements:
@@ -181,6 +182,8 @@ def set_apart(rows: Sequence[Row]) -> list[str]:
             lines.setdefault(json.dumps([cell.get(name) for name in names], sort_keys=True), []).append(number)
     labels = [""] * len(rows)
     for line in lines.values():
+        if len(line) == 1:
+            continue
         names = dict.fromkeys(name for number in line for name in fields[number] if name != "settings")
         differ = [name for name in names if len({json.dumps(fields[number].get(name)) for number in line}) > 1]
         for number in line:
@@ -200,7 +203,7 @@ def _identity(row: Row) -> tuple[str, ...]:
 
 def trial(row: Row) -> str:
     """Return all fields of a cell but its method and options, which two systems must share for a paired comparison."""
-    return json.dumps({**row.cell.to_json(), "method": "", "options": {}}, sort_keys=True)
+    return json.dumps({**vars(row.cell), "method": "", "options": {}}, sort_keys=True)
 
 
 def _difference(measurement: Measurement | None, baseline: Row | None) -> Difference | None:

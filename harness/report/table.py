@@ -137,8 +137,8 @@ def _table(records: Sequence[Record], columns: Sequence[_Column]) -> pd.DataFram
 
 def _by_method(lines: dict[tuple[str, str], dict]) -> list[tuple[str, str]]:
     """Return lines of (name, framework) grouped by name, both in order of appearance."""
-    names = list(dict.fromkeys(name for name, _ in lines))
-    return sorted(lines, key=lambda line: names.index(line[0]))
+    place = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in lines))}
+    return sorted(lines, key=lambda line: place[line[0]])
 
 
 def _best(cells: Sequence[Record | None], column: _Column) -> set[int]:

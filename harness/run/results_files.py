@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from vocabench.harness.run import store
@@ -33,6 +34,6 @@ def resolve(path: str | None) -> Path:
     return Path(path) if path is not None else latest()
 
 
-def rows(path: Path) -> list[Row]:
+def rows(path: Path, reduce: Callable[[Row], Row] | None = None) -> list[Row]:
     """Return the last row of each cell of a results file, or raise `BadInput` as `store.read` does."""
-    return store.latest(store.read(path))
+    return store.latest(store.read(path, reduce))

@@ -10,7 +10,7 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -124,13 +124,16 @@ class DamagedLine(UserWarning):
     """A line of a results file that is not a row, and is left out."""
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path, reduce: Callable[[Row], Row] | None = None) -> list[Row]:
     """Return every row of a results file, and warn of each line that is not a row (`DamagedLine`).
+
+    Args:
+        reduce: Returns the part of a row that is kept in memory; None keeps all.
 
     Raises:
         BadInput: The file is missing, its last line is incomplete, or it has lines but no row.
     """
-    rows, incomplete = _parse(path)
+    rows, incomplete = _parse(path, reduce)
     if incomplete:
         raise BadInput(f"results file {path}: its last line is cut in the middle: the same 'vocabench run' repairs it")
     return rows
@@ -141,7 +144,7 @@ def latest(rows: Iterable[Row]) -> list[Row]:
     return list({row.key: row for row in rows}.values())
 
 
-def _parse(path: Path) -> tuple[list[Row], bytes]:
+def _parse(path: Path, reduce: Callable[[Row], Row] | None = None) -> tuple[list[Row], bytes]:
     """Return the rows of the complete lines, and the incomplete line that follows them, if any."""
     rows: list[Row] = []
     refused: list[BadInput] = []
@@ -156,7 +159,8 @@ def _parse(path: Path) -> tuple[list[Row], bytes]:
                     _refuse_or_warn(rows, refused)
                     return rows, line
                 try:
-                    rows.append(_row(place, line))
+                    row = _row(place, line)
+                    rows.append(reduce(row) if reduce else row)
                 except BadInput as error:
                     refused.append(error)
     except OSError as error:

@@ -8,6 +8,7 @@ from tests.harness.compare.runs import cell, row, timed
 from vocabench.harness.compare import gate
 from vocabench.harness.compare.finding import BETTER, LEVEL, UNCLEAR, WORSE, Limits, judge
 from vocabench.harness.compare.many_cells import Comparison, changes, holm, moderated
+from vocabench.harness.compare.run_values import process_values, reduced
 from vocabench.harness.run.rows import Measurement
 
 CELLS, LIMITS = 100, Limits()
@@ -187,15 +188,30 @@ def test_processes_of_one_run_are_units():
     def one_run(slower=0.0, processes=3):
         rows = []
         for vocab in range(100, 120):
-            logs = rng.normal(1.0, 0.03, processes) - (slower if vocab == 100 else 0.0)
-            measurement = timed([np.exp(np.median(logs)), 2.7], [1.0, 1.0], detail={"processes": logs.tolist()})
-            rows.append(row(cell(vocab=vocab), measurement))
+            logs = rng.normal(1.0, 0.03, processes).repeat(4) - (slower if vocab == 100 else 0.0)
+            detail = {"processes": [{"rounds": 4}] * processes}
+            rows.append(row(cell(vocab=vocab), timed(np.exp(logs), np.ones(4 * processes), detail=detail)))
         return rows
 
     assert gate.verdict(gate.compare(one_run(), one_run(), LIMITS), strict=True) == gate.LEVEL_OR_BETTER
     (worst, *_) = gate.compare(one_run(), one_run(slower=0.3), LIMITS)
     assert (worst.verdict, "V=100 " in worst.cell) == (WORSE, True)
     assert gate.compare(one_run(processes=1), one_run(slower=0.3, processes=1), LIMITS)[0].verdict == UNCLEAR
+
+
+def test_a_reduced_row_has_the_same_values():
+    rng = np.random.default_rng(11)
+    detail = {"processes": [{"rounds": 3}, {"rounds": 5}], "timing": 3, "curve": [{"step": 1}]}
+    for chosen in (detail, {}, {"processes": [{"rounds": 3}]}):
+        stored = row(cell(), timed(rng.uniform(1, 2, 8), rng.uniform(1, 2, 8), detail=chosen))
+        (whole,), (part,) = stored.measurements, reduced(stored).measurements
+        for relative in (True, False):
+            values = process_values(whole, relative=relative)
+            assert process_values(part, relative=relative) == pytest.approx(values)
+            assert len(values) == (2 if chosen is detail else 1)
+        assert len(part.samples) == len(values)
+        assert part.detail.get("timing") == chosen.get("timing")
+        assert "curve" not in part.detail
 
 
 def test_short_and_long_decoding_have_their_own_deviation():
