@@ -123,7 +123,7 @@ def _rows(path: Path) -> list[Row]:
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise BadInput(f"folder {path}: no results file: allowed: at least one .jsonl file")
-    rows = [row for file in files for row in results_files.rows(file, reduced)]
+    rows = [row for file in files for row in results_files.rows_of_command(file, reduced)]
     if reason := matching.mixed(rows):
         raise BadInput(f"{path}: {reason}: allowed: runs of the same code and definitions")
     return rows

@@ -30,7 +30,7 @@ def report(runs: Sequence[str] | None, *, out: str, title: str | None) -> int:
     from vocabench.harness.run.store import latest
 
     paths = [Path(run) for run in runs] if runs else [results_files.latest()]
-    rows = latest(row for path in paths for row in results_files.rows(path))
+    rows = latest(row for path in paths for row in results_files.rows_of_command(path))
     if not rows:
         raise BadInput(f"{', '.join(map(str, paths))}: no row: allowed: a run that measured something")
     from vocabench.harness.report.page import build

@@ -79,7 +79,7 @@ def table(
     if len(runs or ()) > 1:
         raise BadInput("--run given more than once: allowed: with --against published only")
     path = results_files.resolve(runs[0] if runs else None)
-    rows = results_files.rows(path)
+    rows = results_files.rows_of_command(path)
     records = [record for record in flatten(rows) if selected.keeps(record)]
     if not records:
         raise BadInput(f"{path} has no row under these filters: allowed: fewer or other filters")

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from tests import ROOT
 from tests.harness.compare.runs import FACTORS, cell, perplexity, row, run, timed, verdicts
 from tests.rows import write_json
-from vocabench.harness import cli, layers
+from vocabench.harness import cli, layers, registry
 from vocabench.harness.compare import gate
 from vocabench.harness.measure import timing
 from vocabench.harness.measure.workload import batch, zipf_counts
+from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.settings import Selection
 from vocabench.harness.run.store import Store
 from vocabench.harness.run.suites import Suite
@@ -65,6 +67,24 @@ def test_a_damaged_line_costs_that_line_and_one_line_on_the_terminal(files, caps
             printed.err == "vocabench: warning: results file a.jsonl, line 2: not a JSON row: this line is left out\n"
         )
         assert "huffman" in printed.out or command[0] == "report"
+
+
+def test_many_rows_ask_the_disk_for_names_once(in_empty_folder, monkeypatch, capsys):
+    """The rows of results/ with other seeds and sizes, as in a results file of 20,000 rows, which takes seconds."""
+    lines = [json.loads(line) for line in (ROOT / "results" / "quick.jsonl").read_text().splitlines()]
+    with (in_empty_folder / "many.jsonl").open("w") as file:
+        for number in range(5):
+            for line in lines:
+                varied = {**line["cell"], "seed": number, "vocab": line["cell"]["vocab"] + number}
+                file.write(json.dumps({**line, "cell": varied, "key": Cell.from_json(varied).key}) + "\n")
+    folders = []
+    real = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: folders.append(str(path)) or real(path, pattern))
+    registry._names.cache_clear()
+    for command in (["compare", "many.jsonl", "many.jsonl"], ["table", "--run", "many.jsonl"]):
+        assert cli.main(command) == 0
+    assert len(folders) == len(set(folders)) < 10
+    assert capsys.readouterr().err == ""
 
 
 def test_a_folder_is_read_as_runs_of_the_same_code(files, capsys):

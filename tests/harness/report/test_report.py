@@ -318,3 +318,16 @@ def test_in_a_browser(html, tmp_path, width):
     assert observed["shown"] == [text for text in observed["rows"] if {"sohsm", "jax"} <= {*text.split()}]
     assert 0 < len(observed["shown"]) < len(observed["rows"])
     assert not observed["wide"]
+
+
+def test_a_huge_report_has_tables_instead_of_drawings(rows, monkeypatch):
+    """Drawing takes a third of a second for each figure, and 20,000 rows have thousands of them."""
+    monkeypatch.setattr(page, "_MOST_DRAWN", len(rows) - 1)
+    monkeypatch.setattr(page, "_MOST_TEXTS", 2)
+    sections = page.sections(rows, flatten(rows))
+    assert not any(section.figures for section in sections)
+    assert "has no drawings" in sections[0].text
+    (clusters,) = [section for section in sections if section.id == "clusters"]
+    assert len(clusters.texts) == 2
+    (tables,) = [section for section in sections if section.id == "tables"]
+    assert tables.tables

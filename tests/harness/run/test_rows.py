@@ -5,10 +5,13 @@ import json
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests import ROOT
 from tests.rows import read_json
 from vocabench.harness.quantities import HIGHER, LOWER
+from vocabench.harness.run import schema
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import SCHEMA, Measurement, OtherSchema, Provenance, Ratio, Row
 from vocabench.impls.errors import BadInput
@@ -119,3 +122,17 @@ def test_missing_fields_are_named(name):
     del fields[name]
     with pytest.raises(BadInput, match=f"not a row: {name} missing"):
         Row.from_json(fields)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([-1e151, 2**63, "\ud800"]),
+    lambda items: st.lists(items) | st.dictionaries(st.text(), items),
+)
+
+
+@given(st.lists(_JSON))
+@settings(deadline=None, max_examples=300)
+def test_what_the_fast_check_accepts_is_plain(value):
+    if schema._is_surely_plain(value):
+        assert schema.plain(value, 23) == ""
+    assert schema.plain(value) == schema.plain(value, 23)
