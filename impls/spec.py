@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from vocabench.impls.arrays import array_of, is_floating, largest
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.forms import Form
-from vocabench.impls.options import Given, Option
+from vocabench.impls.options import Choice, Given, Option
 
 Arrays = dict[str, NDArray]
 Shapes = dict[str, tuple[int, ...]]
@@ -33,6 +33,9 @@ Shapes = dict[str, tuple[int, ...]]
 # Precisions of storage and of matrix products. "tf32" stores float32 and rounds only the operands of matrix products,
 # to 10 bits of mantissa, as CUDA devices from compute capability 8.0 on do. "float32" never rounds them.
 DTYPES = ("float32", "tf32", "float64", "bfloat16")
+
+# The option of methods that name their biases in `Definition.biases`.
+BIAS = Choice(True, (True, False), "whether scores have biases; False leaves them out, as if they were 0")
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Definition:
         paper: Reference for the method.
         options: Maps the name of each option to its kind, from `impls/options.py`.
         structure: Builds the arrays of `layer.structure()` from the counts, the options and the seed.
-        shapes: Returns the canonical parameter names and their shapes.
+        shapes: Returns the canonical parameter names and their shapes, those of `biases` included.
         initial: Draws the initial float64 parameters under these names.
         train_only_loss: True if the training loss is not the negative log-likelihood.
         extra: Random inputs of the training loss besides hidden vectors and targets, by name.
@@ -82,6 +85,7 @@ class Definition:
         takes_maxima: True if the loss contains a maximum, so that its gradient jumps where two arguments are equal.
         needs_counts: False if nothing depends on how often words occur, so that the size of the vocabulary is enough.
         one_softmax: True if the distribution is one softmax over the vocabulary, so that it has logits.
+        biases: Names of the parameters that the option `bias=False` leaves out (`BIAS`).
     """
 
     name: str
@@ -100,6 +104,7 @@ class Definition:
     takes_maxima: bool = False
     needs_counts: bool = True
     one_softmax: bool = False
+    biases: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -214,6 +219,11 @@ class LayerSpec:
         return len(self.counts)
 
     @property
+    def has_bias(self) -> bool:
+        """Whether the layer has the biases that its definition names."""
+        return bool(self.options.get("bias", True))
+
+    @property
     def draws(self) -> int:
         """The number of uniform numbers that `Layer.sample` needs for one word: one for each choice."""
         return self.definition.draws(self)
@@ -247,11 +257,15 @@ class LayerSpec:
         return by_id[self.form]
 
     def parameter_shapes(self) -> Shapes:
-        return self.definition.shapes(self)
+        shapes = self.definition.shapes(self)
+        if self.has_bias:
+            return shapes
+        return {name: shape for name, shape in shapes.items() if name not in self.definition.biases}
 
     def initial_parameters(self) -> Arrays:
         """Draw the initial float64 parameters from the seed. They are the same for every framework."""
-        return self.definition.initial(self, np.random.default_rng([self.seed, 1]))
+        drawn = self.definition.initial(self, np.random.default_rng([self.seed, 1]))
+        return {name: drawn[name] for name in self.parameter_shapes()}
 
     def check_parameters(self, params: Mapping[str, ArrayLike]) -> Arrays:
         """Return `params` as arrays, after checking that the layer can hold their names, shapes and values."""
@@ -292,14 +306,7 @@ def storage(dtype: str) -> str:
 
 def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike], kept_in: str) -> Arrays:
     """Return `params` as arrays, after checking their names, their shapes and that dtype `kept_in` can hold them."""
-    if not isinstance(params, Mapping):
-        raise BadInput(f"parameters of {owner}: {type(params).__name__}: allowed: a dictionary of {sorted(shapes)}")
-    missing, extra = sorted(shapes.keys() - params.keys()), sorted(params.keys() - shapes.keys())
-    if missing or extra:
-        raise BadInput(
-            f"parameters of {owner}: missing {missing or 'none'}, unexpected {extra or 'none'}; "
-            f"allowed: exactly {sorted(shapes)}"
-        )
+    check_names(owner, shapes, params)
     arrays = {name: array_of(f"parameter {name} of {owner}", params[name]) for name in shapes}
     for name, shape in shapes.items():
         array = arrays[name]
@@ -313,6 +320,27 @@ def check_parameters(owner: str, shapes: Shapes, params: Mapping[str, ArrayLike]
                 f"parameter {name} of {owner} has NaN, infinity or values beyond {kept_in}: allowed: finite numbers"
             )
     return arrays
+
+
+def check_names(owner: str, shapes: Shapes, params: Mapping[str, object]) -> None:
+    """Raise `BadInput` if `params` has not exactly the names of `shapes`."""
+    if not isinstance(params, Mapping):
+        raise BadInput(f"parameters of {owner}: {type(params).__name__}: allowed: a dictionary of {sorted(shapes)}")
+    missing, extra = sorted(shapes.keys() - params.keys()), sorted(params.keys() - shapes.keys())
+    if missing or extra:
+        raise BadInput(
+            f"parameters of {owner}: missing {missing or 'none'}, unexpected {extra or 'none'}; "
+            f"allowed: exactly {sorted(shapes)}"
+        )
+
+
+def check_like(spec: LayerSpec, given: Mapping[str, Sequence[int]]) -> None:
+    """Raise `BadInput` if given shapes by name are not those of the layer's canonical parameters."""
+    shapes = spec.parameter_shapes()
+    check_names(spec.method, shapes, given)
+    for name, shape in shapes.items():
+        if tuple(given[name]) != shape:
+            raise BadInput(f"parameter {name} of {spec.method} has shape {tuple(given[name])}: allowed: {shape}")
 
 
 def check_counts(counts: ArrayLike) -> NDArray[np.int64]:

@@ -27,6 +27,7 @@ from vocabench.harness.run.settings import parse
 from vocabench.harness.run.suites import Suite
 from vocabench.impls.calls import has_z_loss
 from vocabench.impls.errors import BadInput
+from vocabench.impls.spec import Definition
 from vocabench.impls.tying import can_tie
 
 DOCS = ROOT / "docs"
@@ -145,10 +146,16 @@ def test_what_each_loss_takes_is_in_the_table_of_layers():
     def has_word_vectors(method: str) -> bool:
         return can_tie(layers.spec(method, counts=zipf_counts(60), dim=8, vocab=None))
 
+    def without_bias(definition: Definition) -> str:
+        if "bias" not in definition.options:
+            return "always"
+        return "yes" if definition.options["bias"].default else "default"
+
     definitions = {method: registry.definition(method) for method in registry.methods()}
     lines = [
         f"| [{method}](methods/{method}.md) | {mark(not definition.train_only_loss)} | {mark(has_z_loss(definition))} "
-        f"| yes | {mark(has_word_vectors(method))} | {mark(not definition.needs_counts)} |"
+        f"| yes | {mark(has_word_vectors(method))} | {mark(not definition.needs_counts)} "
+        f"| {without_bias(definition)} |"
         for method, definition in definitions.items()
     ]
     table = "\n".join(lines)

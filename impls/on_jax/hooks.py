@@ -15,7 +15,7 @@ from vocabench.impls.calls import Objective
 from vocabench.impls.forms import Form, on_device
 from vocabench.impls.on_jax import objectives
 from vocabench.impls.on_jax.canonical import Convertible
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, is_known, log_softmax, pick
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, is_known, log_softmax, pick, varying_as
 from vocabench.impls.spec import LayerSpec
 
 
@@ -129,6 +129,13 @@ class Hooks(Convertible):
         return draw(jnp.exp(self._log_probs(params, structure, hidden_ND)), uniforms_NU[:, 0])
 
     # Implemented by layers with one softmax over the vocabulary.
+    def _bias(self, params: Tree, name: str = "bias") -> Array:
+        """Return a bias, or zeros for a layer without biases."""
+        if name in params:
+            return params[name]
+        like = next(iter(params.values()))
+        return varying_as(like, jnp.zeros(self.spec.definition.shapes(self.spec)[name], like.dtype))
+
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         """Return the (N, V) logits, words in order of their ids, at least in float32."""
         raise NotImplementedError(f"{self.spec.method} has no softmax over the whole vocabulary")

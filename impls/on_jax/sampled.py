@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +42,9 @@ class SampledLayer(FullSoftmax):
     which is subtracted from each word's score.
     """
 
-    FEW_ROWS: ClassVar = ("weight", "bias")
+    @property
+    def FEW_ROWS(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("weight", "bias") if self.spec.has_bias else ("weight",)
 
     def placement(self) -> Tree:
         correction_V = put(self.spec.structure["correction"], wide(jnp.dtype(self.spec.storage)))
@@ -67,7 +68,9 @@ class SampledLayer(FullSoftmax):
         rows_RD, kind = _rows(params["weight"], ids_R), params["weight"].dtype
         correction_V = structure["correction"] if correction is None else correction
         correction_R = correction_V[ids_R].astype(wide(kind))
-        offset_R = _rows(params["bias"], ids_R) - correction_R - params.get("log_normaliser", 0)
+        offset_R = -correction_R - params.get("log_normaliser", 0)
+        if "bias" in params:
+            offset_R = _rows(params["bias"], ids_R) + offset_R
         cast_ND = hidden_ND.astype(kind)
         target_N = (cast_ND * rows_RD[:tokens]).sum(axis=1) + offset_R[:tokens]
         sampled_NS = product(cast_ND, rows_RD[tokens:].astype(kind)) + offset_R[tokens:]

@@ -93,6 +93,12 @@ class OracleLayer(Layer):
         output = {name: value for name, value in params.items() if name.startswith("output.")}
         self.params = {name.removeprefix("output."): value for name, value in output.items()}
 
+    def _bias(self, name: str = "bias") -> NDArray:
+        """Return a bias, or zeros for a layer without biases."""
+        if name in self.params:
+            return self.params[name]
+        return np.zeros(self.spec.definition.shapes(self.spec)[name])
+
     @abstractmethod
     def _plain_loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
@@ -208,7 +214,10 @@ class SoftmaxLayer(OracleLayer):
 
     @abstractmethod
     def _back(self, hidden_ND: NDArray, dlogits_NV: NDArray) -> tuple[NDArray, Arrays]:
-        """Return the gradients with respect to the hidden vectors (N, D) and each parameter from that of the logits."""
+        """Return the gradients with respect to the hidden vectors (N, D) and each parameter from that of the logits.
+
+        The gradient of a bias that the layer does not have is left out afterwards.
+        """
 
     def _plain_log_probs(self, hidden_ND: NDArray) -> NDArray:
         return log_softmax(self._logits(hidden_ND))
@@ -246,7 +255,8 @@ class SoftmaxLayer(OracleLayer):
         dlogits_NV = share_N[:, None] * (factor_N[:, None] * np.exp(log_probs_NV) - target_NV)
         if softcap is not None:
             dlogits_NV *= 1 - (logits_NV / softcap) ** 2  # the derivative of tanh, from its value
-        return float(share_N @ losses_N), *self._back(hidden_ND.astype(np.float64), dlogits_NV)
+        dhidden_ND, grads = self._back(hidden_ND.astype(np.float64), dlogits_NV)
+        return float(share_N @ losses_N), dhidden_ND, {name: grads[name] for name in self.params}
 
 
 def capped(logits_NV: NDArray, softcap: float | None) -> NDArray:

@@ -30,13 +30,14 @@ from vocabench.impls.on_numpy.methods import full_softmax
 from vocabench.impls.on_numpy.oracle import OracleLayer
 from vocabench.impls.on_numpy.pairs_option import pairs, read_pairs
 from vocabench.impls.options import Choice, Number, Option
-from vocabench.impls.spec import Arrays, Extra, LayerSpec, LeastWork
+from vocabench.impls.spec import BIAS, Arrays, Extra, LayerSpec, LeastWork
 from vocabench.impls.structures import bigrams, samplers
 from vocabench.impls.structures.samplers import AliasTable, BigramSampler, Sampler
 
 
 def options(*, remove_hits: bool) -> dict[str, Option]:
     return {
+        "bias": BIAS,
         "samples": Number(64, 1, 2**31, "number S of sampled words, which all tokens of a batch share"),
         "sampler": Choice("log_uniform", (*samplers.NAMES, bigrams.NAME), "distribution from which words are drawn"),
         "share": Number(0.5, 0.0, 0.999, "weight of the bigram for sampler=bigram; the rest goes to the unigram"),
@@ -112,8 +113,9 @@ def least_work(
     sampled_S, tokens = np.unique(sampled_ids), len(targets_N)
     rows = len(np.union1d(targets_N, sampled_S))
     multiply_adds = tokens * (1 + len(sampled_S)) * spec.dim
-    besides = cost.all_parameters(spec) - spec.vocab * (spec.dim + 1)  # such as a normaliser
-    return cost.least(spec, tokens, multiply_adds=multiply_adds, parameters=rows * (spec.dim + 1) + besides)
+    per_word = spec.dim + spec.has_bias
+    besides = cost.all_parameters(spec) - spec.vocab * per_word  # such as a normaliser
+    return cost.least(spec, tokens, multiply_adds=multiply_adds, parameters=rows * per_word + besides)
 
 
 class SampledLayer(full_softmax.FullSoftmax):
@@ -134,7 +136,7 @@ class SampledLayer(full_softmax.FullSoftmax):
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND, sampled_S = hidden_ND.astype(np.float64), extra["sampled_ids"]
-        weight_VD, bias_V = self.params["weight"], self.params["bias"]
+        weight_VD, bias_V = self.params["weight"], self._bias()
         correction_V = extra.get("correction", self.spec.structure["correction"])
         target_N = np.einsum("nd,nd->n", hidden_ND, weight_VD[targets_N]) + (bias_V - correction_V)[targets_N]
         sampled_NS = hidden_ND @ weight_VD[sampled_S].T + (bias_V - correction_V)[sampled_S]
@@ -148,8 +150,9 @@ class SampledLayer(full_softmax.FullSoftmax):
         grads = {name: np.zeros_like(value) for name, value in self.params.items()}
         np.add.at(grads["weight"], targets_N, dtarget_N[:, None] * hidden_ND)
         np.add.at(grads["weight"], sampled_S, dsampled_NS.T @ hidden_ND)
-        np.add.at(grads["bias"], targets_N, dtarget_N)
-        np.add.at(grads["bias"], sampled_S, dsampled_NS.sum(axis=0))
+        if "bias" in grads:
+            np.add.at(grads["bias"], targets_N, dtarget_N)
+            np.add.at(grads["bias"], sampled_S, dsampled_NS.sum(axis=0))
         if "log_normaliser" in grads:
             grads["log_normaliser"] -= dtarget_N.sum() + dsampled_NS.sum()
         return float(losses_N.mean()), dhidden_ND, grads

@@ -16,7 +16,7 @@ from vocabench.impls.on_tensorflow import objectives, tying
 from vocabench.impls.on_tensorflow.inputs import Targets
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, draw, must_be_portable, on_gpu
 from vocabench.impls.on_tensorflow.saving import Saveable
-from vocabench.impls.spec import LayerSpec, Shapes
+from vocabench.impls.spec import LayerSpec, Shapes, check_like
 from vocabench.impls.tying import tied_name
 
 XLA, OWN_KERNELS = Form("xla", "XLA"), Form("tensorflow", "TensorFlow's own kernels")
@@ -102,6 +102,11 @@ class Hooks(Saveable):
             return tying.by_slot(self.tied_words.value, slots[name])
         weight = getattr(self, name, None)
         return None if weight is None else weight.value
+
+    def bias_of(self, name: str = "bias") -> Tensor:
+        """Return the variable behind a bias, or zeros for a layer without biases."""
+        value = self.value_of(name)
+        return tf.zeros(self.spec.definition.shapes(self.spec)[name], self.spec.storage) if value is None else value
 
     def named_weights(self) -> Tensors:
         """Return the values of `value_of` by name."""
@@ -222,7 +227,12 @@ class Hooks(Saveable):
         return dict(tensors)
 
     def load_canonical(self, tensors: Tensors) -> None:
-        """Assign weights in canonical form."""
+        """Assign weights in canonical form.
+
+        Raises:
+            BadInput: They have other names or shapes than those of the layer.
+        """
+        check_like(self.spec, {name: value.shape for name, value in tensors.items()})
         cast = {name: tf.cast(value, self.spec.storage) for name, value in tensors.items()}
         tied = {} if self.tied_words is None else self._word_slots()
         for name, value in self.from_canonical(cast).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -34,7 +34,9 @@ class SampledLayer(FullSoftmax):
     Weights: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) if it is learned.
     """
 
-    FEW_ROWS: ClassVar = ("weight", "bias")
+    @property
+    def FEW_ROWS(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("weight", "bias") if self.spec.has_bias else ("weight",)
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(spec, **keyword)
@@ -71,12 +73,14 @@ class SampledLayer(FullSoftmax):
         sampled_ids: Tensor,
         correction_V: Tensor,
         weight: Tensor,
-        bias: Tensor,
+        bias: Tensor | None = None,
     ) -> Tensor:
         weight_VD, tokens = weight, tf.shape(targets_N)[0]
         ids_R = tf.concat([targets_N, sampled_ids], axis=0)
         rows_RD = _rows(weight_VD, ids_R)
-        offset_R = _rows(bias, ids_R) - tf.cast(tf.gather(correction_V, ids_R), self.correction.dtype)
+        offset_R = -tf.cast(tf.gather(correction_V, ids_R), self.correction.dtype)
+        if bias is not None:
+            offset_R = _rows(bias, ids_R) + offset_R
         if (log_normaliser := self.value_of("log_normaliser")) is not None:
             offset_R -= at_least_float32(tf.convert_to_tensor(log_normaliser))
         cast_ND = tf.cast(hidden_ND, weight_VD.dtype)

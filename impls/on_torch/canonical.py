@@ -13,7 +13,7 @@ from vocabench.impls.on_torch import tying
 from vocabench.impls.on_torch.state import Structured
 from vocabench.impls.on_torch.tensors import Tensors, at_least_float32
 from vocabench.impls.resizing import carried_over, resized
-from vocabench.impls.spec import LayerSpec
+from vocabench.impls.spec import LayerSpec, check_like
 from vocabench.impls.tying import tied_name
 
 
@@ -35,6 +35,12 @@ class Convertible(Structured):
 
     @torch.no_grad()
     def load_canonical(self, tensors: Tensors) -> None:
+        """Assign parameters in canonical form.
+
+        Raises:
+            BadInput: They have other names or shapes than those of the layer.
+        """
+        check_like(self.spec, {name: value.shape for name, value in tensors.items()})
         parameters = dict(self.named_parameters())
         like = next(iter(parameters.values()))  # all have one dtype and device
         for name, value in self.from_canonical({n: v.to(like) for n, v in tensors.items()}).items():

@@ -44,7 +44,9 @@ class SampledLayer(FullSoftmax):
         ids_R, sizes = torch.cat([targets_N, sampled_ids]), [targets_N.size(0), len(sampled_ids)]
         correction_V = self.correction if correction is None else correction
         target_ND, sampled_SD = rows_of(self.weight, ids_R, self.row_sparse).split(sizes)
-        offset_R = rows_of(self.bias, ids_R, self.row_sparse) - correction_V[ids_R].to(self.correction.dtype)
+        offset_R = -correction_V[ids_R].to(self.correction.dtype)
+        if self.bias is not None:
+            offset_R = rows_of(self.bias, ids_R, self.row_sparse) + offset_R
         if "log_normaliser" in self._parameters:
             offset_R = offset_R - self.log_normaliser
         offset_N, offset_S = offset_R.split(sizes)
@@ -59,7 +61,7 @@ class SampledLayer(FullSoftmax):
         self, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
     ) -> dict[str, Tensor]:
         ids_R = torch.cat([targets_N, sampled_ids])
-        return {"weight": ids_R, "bias": ids_R}
+        return {"weight": ids_R} if self.bias is None else {"weight": ids_R, "bias": ids_R}
 
     def formulation(self) -> str:
         return f"rows of the targets and of {self.spec.options['samples']} sampled words"

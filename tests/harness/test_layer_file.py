@@ -120,7 +120,7 @@ INVALID = {
     "method": (np.array("full_sofmax"), "did you mean 'full_softmax'"),
     "method ": (np.array(3), "method is int64"),
     "options": (np.array("{"), "allowed: a JSON object"),
-    "options ": (np.array('{"bias": true}'), "unknown option of full_softmax 'bias'"),
+    "options ": (np.array('{"levels": 2}'), "unknown option of full_softmax 'levels'"),
     "options  ": (np.array("[]"), "allowed: a JSON object"),
     "seed": (np.array(0.5), "allowed: one whole number"),
     "structure": (np.array("another"), "is not the one it was trained with"),

@@ -18,11 +18,12 @@ class ClassHierarchicalSoftmax(OutputLayer):
     """log P(w | h) = log P(c | h) + log P(w | c, h). With three levels, log P(c | h) = log P(s | h) + log P(c | s, h).
 
     Parameters: `class_weight` (C, D) and `class_bias` (C,) of the highest level, named `superclass_...` if there are
-    superclasses; those of `Level` for the levels below.
+    superclasses; those of `Level` for the levels below. With the option `bias=False`, no level has biases.
     """
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
+        self._kinds = ("weight", "bias") if spec.has_bias else ("weight",)
         (self._top, _), *below = class_hsm.names(spec)
         self.levels = [
             Level(name, shelves, self.form) for (name, _), shelves in zip(below, class_hsm.shelves(spec), strict=True)
@@ -67,7 +68,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return chosen_N
 
     def _top_logits(self, params: Tree, hidden_ND: Array) -> Array:
-        return product(hidden_ND, params[f"{self._top}_weight"]) + params[f"{self._top}_bias"]
+        return product(hidden_ND, params[f"{self._top}_weight"]) + self._bias(params, f"{self._top}_bias")
 
     def _joint(self, params: Tree, structure: Tree, hidden_ND: Array, depth: int) -> Array:
         """Return (N, M) log P of each member of a level, the levels above included."""
@@ -80,17 +81,15 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return f"{self.form}, on {len(self.levels[-1].shelves)} slabs of classes of about one size"
 
     def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        canonical = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        canonical = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in self._kinds}
         for level in self.levels:
-            canonical |= {
-                f"{level.name}_{kind}": level.to_canonical(structure, tree, kind) for kind in ("weight", "bias")
-            }
+            canonical |= {f"{level.name}_{kind}": level.to_canonical(structure, tree, kind) for kind in self._kinds}
         return canonical
 
     def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        params = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        params = {f"{self._top}_{kind}": tree[f"{self._top}_{kind}"] for kind in self._kinds}
         for level in self.levels:
-            for kind in ("weight", "bias"):
+            for kind in self._kinds:
                 params |= level.from_canonical(structure, tree[f"{level.name}_{kind}"], kind)
         return params
 

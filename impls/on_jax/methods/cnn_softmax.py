@@ -21,7 +21,7 @@ class CnnSoftmax(OutputLayer):
 
     Parameters: `char_embedding` (A, E); `conv{k}_weight` (F, k, E) and `conv{k}_bias` (F,) for k = 1..4;
     `char_projection` (D, 4 F); with a correction `correction_weight` (V, R) and `correction_projection` (D, R);
-    `bias` (V,). Structure: `windows` (U, 4) and the fields of `Blocks`.
+    `bias` (V,) unless it is left out. Structure: `windows` (U, 4) and the fields of `Blocks`.
 
     Each call computes the scores (U, X) of the U different windows that occur in words. The features (V, X) are the
     highest scores of each word. If X + R is less than D, the hidden vectors are projected to the features; otherwise
@@ -41,7 +41,7 @@ class CnnSoftmax(OutputLayer):
         return jax.nn.relu(_highest(_scores(params, structure["windows"]), structure) + bias_X)
 
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        bias_V = params["bias"]
+        bias_V = self._bias(params)
         dtype = bias_V.dtype
         features_VY, projection_DY = self._features(params, structure).astype(dtype), _scaled(params["char_projection"])
         if "correction_weight" in params:

@@ -21,7 +21,7 @@ class DifferentiatedSoftmax(OutputLayer):
     """log P(w | h) = h_b.W_w + bias_w - logsumexp over the words of all bands, for w in band b with the slice h_b of h
     (Chen, Grangier, Auli 2016).
 
-    Parameters: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band.
+    Parameters: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band, unless it is left out.
 
     Structure: `band` and `slot` (V,) of each word; `place` (V,) of each word with the bands one after another; `word`
     (V,) at each place.
@@ -47,7 +47,7 @@ class DifferentiatedSoftmax(OutputLayer):
     def _band_logits(self, params: Tree, hidden_ND: Array) -> list[Array]:
         """Return the logits (N, words) of each band."""
         weights = self._of_bands(params, "weight")
-        biases = jnp.split(params["bias"], np.cumsum([len(weight) for weight in weights])[:-1])
+        biases = jnp.split(self._bias(params), np.cumsum([len(weight) for weight in weights])[:-1])
         triples = zip(self._inputs(params, hidden_ND), weights, biases, strict=True)
         return [product(inputs_NE, weight) + bias for inputs_NE, weight, bias in triples]
 
@@ -76,10 +76,10 @@ class DifferentiatedSoftmax(OutputLayer):
         return jnp.concatenate(self._band_logits(params, hidden_ND), axis=1)
 
     def to_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        return tree | {"bias": tree["bias"][structure["place"]]}
+        return tree | {"bias": tree["bias"][structure["place"]]} if "bias" in tree else dict(tree)
 
     def from_canonical(self, structure: Tree, tree: Tree) -> Tree:
-        return tree | {"bias": tree["bias"][structure["word"]]}
+        return tree | {"bias": tree["bias"][structure["word"]]} if "bias" in tree else dict(tree)
 
 
 LAYER = DifferentiatedSoftmax

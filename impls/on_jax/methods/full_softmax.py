@@ -11,10 +11,12 @@ from vocabench.impls.on_jax.ops.topk import best_of_logits
 
 
 class FullSoftmax(OutputLayer):
-    """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Parameters: `weight` (V, D) and `bias` (V,)."""
+    """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b). Parameters: `weight` (V, D) and `bias` (V,), which the option
+    `bias=False` leaves out.
+    """
 
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        return product(hidden_ND, params["weight"]) + params["bias"]
+        return product(hidden_ND, params["weight"]) + self._bias(params)
 
     def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         logits_NV = self._logits(params, structure, hidden_ND)
@@ -24,13 +26,13 @@ class FullSoftmax(OutputLayer):
         return log_softmax(self._logits(params, structure, hidden_ND))
 
     def _target_logits(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
-        weight_VD, bias_V = params["weight"], params["bias"]
+        weight_VD, bias_V = params["weight"], self._bias(params)
         kind = wide(weight_VD.dtype)
         cast_ND = hidden_ND.astype(weight_VD.dtype).astype(kind)
         return (cast_ND * weight_VD[targets_N].astype(kind)).sum(axis=1) + bias_V[targets_N].astype(kind)
 
     def _mean_logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        weight_VD, bias_V = params["weight"], params["bias"]
+        weight_VD, bias_V = params["weight"], self._bias(params)
         kind = wide(weight_VD.dtype)
         cast_ND = hidden_ND.astype(weight_VD.dtype).astype(kind)
         return cast_ND @ weight_VD.mean(axis=0, dtype=kind) + bias_V.mean(dtype=kind)

@@ -193,10 +193,13 @@ def _scaled(form, gradients, dtotal):  # type: ignore[no-untyped-def]
 fused_total.defvjp(_differentiated, _scaled)
 
 
-def _own_logits(params: Tree, hidden_ND: Array, cut: _Blocks, block: Array) -> Array:
-    """Return the (N, B) logits of a block; -inf for words that belong to the block before."""
-    vocab = len(params["weight"])
-    weight_BD, bias_B = (_at(params[name], cut.start(block, vocab), cut.width) for name in ("weight", "bias"))
+def _own_logits(words: tuple[Array, Array], hidden_ND: Array, cut: _Blocks, block: Array) -> Array:
+    """Return the (N, B) logits of a block; -inf for words that belong to the block before.
+
+    `words` are their weights (V, D) and biases (V,).
+    """
+    vocab = len(words[0])
+    weight_BD, bias_B = (_at(array, cut.start(block, vocab), cut.width) for array in words)
     return jnp.where(cut.own(block, vocab), product(hidden_ND, weight_BD) + bias_B, -jnp.inf)
 
 
@@ -234,14 +237,14 @@ class FusedSoftmax(FullSoftmax):
     ) -> Array:
         if not blocks.are_of_tokens(self._form) or not is_known(hidden_ND):
             return super()._reduced(params, structure, hidden_ND, targets_N, real_N, count, **extra)
-        weight_VD, bias_V = params["weight"], params["bias"]
+        weight_VD, bias_V = params["weight"], self._bias(params)
         kind = weight_VD.dtype
         return fused_total(
             hidden_ND.astype(kind), weight_VD, bias_V, targets_N, real_N.astype(kind) / count, self._form
         )
 
     def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
-        inputs = hidden_ND, params["weight"], params["bias"], targets_N
+        inputs = hidden_ND, params["weight"], self._bias(params), targets_N
         if self._form in _BY_KERNELS:
             from vocabench.impls.on_jax.pallas import softmax_kernels
 
@@ -257,10 +260,11 @@ class FusedSoftmax(FullSoftmax):
         cut = _Blocks.of(rows, vocab, self._form)
         if cut.count == 1:  # a loop of one visit is ten times slower for a single row
             return super()._search(params, structure, hidden_ND, k)
+        words = params["weight"], self._bias(params)
 
         def visit(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             values_NK, ids_NK, log_sum_N = carry
-            logits_NB = _own_logits(params, hidden_ND, cut, block)
+            logits_NB = _own_logits(words, hidden_ND, cut, block)
             ids_B = cut.start(block, vocab) + jnp.arange(cut.width)
             ids_NB = jnp.broadcast_to(ids_B.astype(jnp.int32), logits_NB.shape)
             values_NK, place_NK = top_k(jnp.concatenate([values_NK, logits_NB], axis=1), k)
@@ -276,9 +280,10 @@ class FusedSoftmax(FullSoftmax):
         vocab, cut = self.spec.vocab, _Blocks.of(hidden_ND.shape[0], self.spec.vocab, self._form)
         if cut.count == 1:
             return super()._sample(params, structure, hidden_ND, uniforms_NU)
+        words = params["weight"], self._bias(params)
 
         def logits(block: Array) -> Array:
-            return _own_logits(params, hidden_ND, cut, block)
+            return _own_logits(words, hidden_ND, cut, block)
 
         log_sum_BN = lax.map(lambda block: jax.nn.logsumexp(logits(block), axis=1), jnp.arange(cut.count))
         share_NB = jax.nn.softmax(log_sum_BN.T, axis=1)

@@ -60,7 +60,7 @@ class InplaceSoftmax(FullSoftmax):
         kind = params["weight"].dtype
         if kind != wide(kind):
             return super()._nll(params, structure, hidden_ND, targets_N)
-        return inplace_nll(hidden_ND.astype(kind), params["weight"], params["bias"], targets_N)
+        return inplace_nll(hidden_ND.astype(kind), params["weight"], self._bias(params), targets_N)
 
     def formulation(self) -> str:
         return "exponentials kept for the gradient"

@@ -21,7 +21,8 @@ from vocabench.impls.structures.shelves import Shelves
 class Level:
     """log P(member | group, h) of M members.
 
-    Parameters, for each shelf b: `{name}_weight{b}` (G, S, D) and `{name}_bias{b}` (G, S), zero in empty slots.
+    Parameters, for each shelf b: `{name}_weight{b}` (G, S, D) and, with biases, `{name}_bias{b}` (G, S), zero in empty
+    slots.
 
     Structure: `{name}_group`, `_shelf`, `_row`, `_slot` and `_place` (M,) of each member; for each shelf b
     `{name}_member{b}` (G, S), -1 in empty slots, and `{name}_groups{b}` (G,).
@@ -61,7 +62,7 @@ class Level:
             nll_N = cluster_softmax.in_cluster_nll(
                 hidden_ND,
                 params[f"{self.name}_weight{number}"],
-                params[f"{self.name}_bias{number}"],
+                params.get(f"{self.name}_bias{number}"),
                 structure[f"{self.name}_member{number}"],
                 jnp.where(shelf_N == number, row_N, len(shelf.groups_G)),
                 slot_N,
@@ -136,7 +137,7 @@ class Level:
         return slabs
 
     def _words(self, params: Tree, structure: Tree, number: int) -> expand.WordsByCluster:
-        slab_GSD, bias_GS = params[f"{self.name}_weight{number}"], params[f"{self.name}_bias{number}"]
+        slab_GSD, bias_GS = params[f"{self.name}_weight{number}"], params.get(f"{self.name}_bias{number}")
         member_GS = structure[f"{self.name}_member{number}"]
         return expand.WordsByCluster(slab_GSD, bias_GS, member_GS, self.form)
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_numpy.tree import TreeSoftmax, least_work
 from vocabench.impls.options import Choice, Folder, Number, Table, Words, path_of, read_table, read_words
-from vocabench.impls.spec import Arrays, Definition, LayerSpec, Shapes
+from vocabench.impls.spec import BIAS, Arrays, Definition, LayerSpec, Shapes
 from vocabench.impls.structures import huffman, trees, wordnet
 from vocabench.impls.uniform import uniform
 
@@ -44,6 +44,7 @@ OPTIONS = {
     "wordnet": Folder("folder of a WordNet 3 database (data.noun, index.noun, ...) for tree='wordnet'"),
     "words": Words("V words for tree='wordnet', or a text file of them; a task over text supplies its own"),
     "children": Table("(V-1, 2) children of the inner nodes for tree='given', or a .npy file of them"),
+    "bias": BIAS,
 }
 
 
@@ -137,6 +138,8 @@ DEFINITION = Definition(
     draws=lambda spec: spec.structure["index"].shape[1],
     bootstrap=bootstrap,
     least_work=least_work,
+    variants=({"bias": False},),
+    biases=("node_bias",),
 )
 
 LAYER = TreeSoftmax

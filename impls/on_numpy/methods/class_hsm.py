@@ -26,7 +26,7 @@ from vocabench.impls.on_numpy import cost
 from vocabench.impls.on_numpy.oracle import OracleLayer, best, draw, log_softmax
 from vocabench.impls.on_numpy.pairs_option import pairs, read_pairs
 from vocabench.impls.options import Choice, Number, Table, read_table
-from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.spec import BIAS, Arrays, Definition, LayerSpec, LeastWork, Shapes
 from vocabench.impls.structures import bigrams, classes, clusters
 from vocabench.impls.structures.shelves import Shelves
 from vocabench.impls.uniform import uniform
@@ -38,6 +38,7 @@ OPTIONS = {
     "cluster": Table("(V,) the class of each word for bins='given', or a .npy file of them", dims=1),
     "vectors": Table("(V, E) word vectors for bins='similarity', or a .npy file of them"),
     "pairs": pairs("bins"),
+    "bias": BIAS,
 }
 
 
@@ -174,11 +175,12 @@ def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
     """Count, on each level, the members of the groups that contain the targets."""
     parameter_shapes, scored, members, member_N = spec.parameter_shapes(), 0, 0, targets_N
     for name, group_M in reversed(names(spec)):
-        group_M = np.zeros(parameter_shapes[f"{name}_bias"], dtype=np.int64) if group_M is None else group_M
+        group_M = np.zeros(parameter_shapes[f"{name}_weight"][0], dtype=np.int64) if group_M is None else group_M
         tokens_G, sizes_G = cost.groups_reached(group_M, member_N)
         scored, members = scored + int(tokens_G @ sizes_G), members + int(sizes_G.sum())
         member_N = group_M[member_N]
-    return cost.least(spec, len(targets_N), multiply_adds=scored * spec.dim, parameters=members * (spec.dim + 1))
+    values = members * (spec.dim + spec.has_bias)
+    return cost.least(spec, len(targets_N), multiply_adds=scored * spec.dim, parameters=values)
 
 
 DEFINITION = Definition(
@@ -192,7 +194,8 @@ DEFINITION = Definition(
     bootstrap=bootstrap,
     held=held,
     least_work=least_work,
-    variants=({"bins": "random", "levels": 3},),
+    variants=({"bins": "random", "levels": 3}, {"bias": False}),
+    biases=("superclass_bias", "class_bias", "word_bias"),
 )
 
 
@@ -212,7 +215,7 @@ class ClassHierarchicalSoftmax(OracleLayer):
     def _within(self, hidden_ND: NDArray, level: int) -> NDArray:
         """Return log P (N, M) of each member of a level given its group."""
         name, group_M = self.levels[level]
-        scores_NM = hidden_ND.astype(np.float64) @ self.params[f"{name}_weight"].T + self.params[f"{name}_bias"]
+        scores_NM = hidden_ND.astype(np.float64) @ self.params[f"{name}_weight"].T + self._bias(f"{name}_bias")
         return log_softmax(scores_NM) if group_M is None else log_softmax_by_group(scores_NM, group_M)
 
     def _joint(self, hidden_ND: NDArray) -> list[NDArray]:
@@ -258,7 +261,9 @@ class ClassHierarchicalSoftmax(OracleLayer):
                 dscores_NM *= group_M == group_M[member_N][:, None]
             dscores_NM[rows, member_N] -= 1
             dscores_NM /= len(targets_N)
-            grads |= {f"{name}_weight": dscores_NM.T @ hidden_ND, f"{name}_bias": dscores_NM.sum(axis=0)}
+            grads[f"{name}_weight"] = dscores_NM.T @ hidden_ND
+            if f"{name}_bias" in self.params:
+                grads[f"{name}_bias"] = dscores_NM.sum(axis=0)
             dhidden_ND += dscores_NM @ self.params[f"{name}_weight"]
         return float(loss), dhidden_ND, grads
 

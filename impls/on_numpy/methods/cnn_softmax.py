@@ -40,7 +40,7 @@ from vocabench.impls.errors import BadInput
 from vocabench.impls.on_numpy import cost
 from vocabench.impls.on_numpy.oracle import SoftmaxLayer
 from vocabench.impls.options import Number, Words, read_words
-from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.spec import BIAS, Arrays, Definition, LayerSpec, LeastWork, Shapes
 from vocabench.impls.structures.spelling import END, spell
 from vocabench.impls.uniform import uniform
 
@@ -50,6 +50,7 @@ OPTIONS = {
     "char_dim": Number(16, 1, 4096, "width of a character's vector"),
     "filters": Number(64, 1, 4096, "filters of each width from 1 to 4 characters"),
     "correction": Number(128, 0, 4096, "width of a word's own vector, capped at D without loss; 0 is none"),
+    "bias": BIAS,
     "words": Words("a word for each id, or a UTF-8 file with one per line; if left out, the digits of the id"),
 }
 
@@ -122,9 +123,10 @@ DEFINITION = Definition(
     shapes=shapes,
     needs_counts=False,
     one_softmax=True,
+    biases=("bias",),
     initial=initial,
     least_work=least_work,
-    variants=({"correction": 0},),
+    variants=({"correction": 0, "bias": False},),
     takes_maxima=True,
 )
 
@@ -175,7 +177,7 @@ class CnnSoftmax(SoftmaxLayer):
         return vectors_VD
 
     def _logits(self, hidden_ND: NDArray) -> NDArray:
-        return hidden_ND.astype(np.float64) @ self._vectors(self._features()).T + self.params["bias"]
+        return hidden_ND.astype(np.float64) @ self._vectors(self._features()).T + self._bias()
 
     def _back(self, hidden_ND: NDArray, dlogits_NV: NDArray) -> tuple[NDArray, Arrays]:
         params, features_VX = self.params, self._features()

@@ -19,11 +19,12 @@ DEFINITION = dataclasses.replace(
     name="cut_cross_entropy",
     paper="Wijmans et al., Cut your losses in large-vocabulary language models, arXiv 2411.09009, 2024",
     options={
+        **full_softmax.DEFINITION.options,
         "impl": Choice(
             "cce",
             ("cce", "cce_kahan", "cce_kahan_full_c", "cce_exact"),
             "as in the paper; with compensated sums; and full weight gradients; and full hidden gradients",
-        )
+        ),
     },
 )
 

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from vocabench.impls.on_numpy import cost
 from vocabench.impls.on_numpy.oracle import SoftmaxLayer
 from vocabench.impls.options import Number
-from vocabench.impls.spec import Arrays, Definition, LayerSpec, LeastWork, Shapes
+from vocabench.impls.spec import BIAS, Arrays, Definition, LayerSpec, LeastWork, Shapes
 from vocabench.impls.structures import bands, clusters
 from vocabench.impls.uniform import uniform
 
 OPTIONS = {
     "bands": Number(3, 1, 8, "number of bands of words by frequency, at most the vocabulary size"),
     "div_value": Number(4.0, 1.0, 1e6, "factor by which each band is narrower than the one before it"),
+    "bias": BIAS,
 }
 
 
@@ -57,7 +58,8 @@ def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
 
 def least_work(spec: LayerSpec, targets_N: NDArray[np.int64]) -> LeastWork:
     tokens, parameters = len(targets_N), cost.all_parameters(spec)
-    return cost.least(spec, tokens, multiply_adds=tokens * (parameters - spec.vocab), parameters=parameters)
+    biases = spec.vocab if spec.has_bias else 0
+    return cost.least(spec, tokens, multiply_adds=tokens * (parameters - biases), parameters=parameters)
 
 
 DEFINITION = Definition(
@@ -67,6 +69,8 @@ DEFINITION = Definition(
     structure=structure,
     shapes=shapes,
     one_softmax=True,
+    variants=({"bias": False},),
+    biases=("bias",),
     initial=initial,
     least_work=least_work,
 )
@@ -93,10 +97,10 @@ class DifferentiatedSoftmax(SoftmaxLayer):
         return np.concatenate(dinputs, axis=1)
 
     def _logits(self, hidden_ND: NDArray) -> NDArray:
-        logits_NV = np.empty((len(hidden_ND), self.spec.vocab))
+        logits_NV, bias_V = np.empty((len(hidden_ND), self.spec.vocab)), self._bias()
         inputs = self._inputs(hidden_ND.astype(np.float64))
         for band, (words, inputs_NE) in enumerate(zip(self.words, inputs, strict=True)):
-            logits_NV[:, words] = inputs_NE @ self.params[f"band{band}_weight"].T + self.params["bias"][words]
+            logits_NV[:, words] = inputs_NE @ self.params[f"band{band}_weight"].T + bias_V[words]
         return logits_NV
 
     def _back(self, hidden_ND: NDArray, dlogits_NV: NDArray) -> tuple[NDArray, Arrays]:

@@ -78,7 +78,7 @@ DEFINITION = dataclasses.replace(
     needs_counts=True,
     extra={"sampled_ids": sampled.SAMPLED_IDS, "correction": Extra(_correction, for_each_word=True)},
     least_work=sampled.least_work,
-    variants=({"normaliser": "log_vocab"}, {"normaliser": "learned", "remove_hits": True}),
+    variants=({"normaliser": "log_vocab", "bias": False}, {"normaliser": "learned", "remove_hits": True}),
 )
 
 

@@ -30,7 +30,7 @@ DEFINITION = dataclasses.replace(
     needs_counts=True,
     extra={"sampled_ids": sampled.SAMPLED_IDS},
     least_work=sampled.least_work,
-    variants=({"remove_hits": False},),
+    variants=({"remove_hits": False, "bias": False},),
 )
 
 LAYER = NoiseContrastiveEstimation

@@ -28,17 +28,18 @@ class ClassHierarchicalSoftmax(OutputLayer):
     three levels.
 
     Weights: `class_weight` or `superclass_weight` (C, D) and `class_bias` or `superclass_bias` (C,) of the highest
-    level, and the weights of `Level` for each level below.
+    level, and the weights of `Level` for each level below. With the option `bias=False`, no level has biases.
     """
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         (top, _), *below = class_hsm.names(spec)
+        self._kinds = ("weight", "bias") if spec.has_bias else ("weight",)
         levels = [
-            Level(name, shelves, self.value_of, lambda: self.form)
+            Level(name, shelves, self.value_of, lambda: self.form, self._kinds)
             for (name, _), shelves in zip(below, class_hsm.shelves(spec), strict=True)
         ]
         canonical = spec.parameter_shapes()
-        self._inner_shapes = {f"{top}_{kind}": canonical[f"{top}_{kind}"] for kind in ("weight", "bias")}
+        self._inner_shapes = {f"{top}_{kind}": canonical[f"{top}_{kind}"] for kind in self._kinds}
         for level in levels:
             self._inner_shapes |= level.inner_shapes(spec.dim)
         super().__init__(spec, **keyword)
@@ -91,7 +92,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return chosen_N
 
     def _top_logits(self, hidden_ND: Tensor) -> Tensor:
-        weight, bias = self.value_of(f"{self._top}_weight"), self.value_of(f"{self._top}_bias")
+        weight, bias = self.value_of(f"{self._top}_weight"), self.bias_of(f"{self._top}_bias")
         return at_least_float32(product(hidden_ND, weight) + bias)
 
     def _joint(self, hidden_ND: Tensor, depth: int) -> Tensor:
@@ -105,13 +106,13 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return f"{self.form}, on {len(self.levels[-1].shelves)} slabs of classes of about one size"
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        converted = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        converted = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in self._kinds}
         for level in self.levels:
             converted |= level.to_canonical(tensors)
         return converted
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        converted = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        converted = {f"{self._top}_{kind}": tensors[f"{self._top}_{kind}"] for kind in self._kinds}
         for level in self.levels:
             converted |= level.from_canonical(tensors)
         return converted

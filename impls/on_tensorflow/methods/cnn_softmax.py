@@ -20,8 +20,8 @@ class CnnSoftmax(OutputLayer):
     characters of each word.
 
     Weights: `char_embedding` (A, E), `conv{k}_weight` (F, k, E) and `conv{k}_bias` (F,) for k = 1..4,
-    `char_projection` (D, 4 F), `bias` (V,), and if there is a correction `correction_weight` (V, R) and
-    `correction_projection` (D, R). Constants: `windows` (U, 4) and `blocks`.
+    `char_projection` (D, 4 F), `bias` (V,) unless it is left out, and if there is a correction `correction_weight`
+    (V, R) and `correction_projection` (D, R). Constants: `windows` (U, 4) and `blocks`.
 
     Each call computes the scores (U, X) of the U different windows of the words. The features (V, X) of a word are the
     highest score of each filter. If X + R is below D, hidden vectors are projected to that width; otherwise the word
@@ -71,7 +71,7 @@ class CnnSoftmax(OutputLayer):
             logits_NV = product(product(hidden_ND, tf.transpose(projection_DY)), features_VY)
         else:
             logits_NV = product(hidden_ND, product(features_VY, projection_DY))
-        return at_least_float32(logits_NV + self.value_of("bias"))
+        return at_least_float32(logits_NV + self.bias_of())
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return cross_entropy(self._logits(hidden_ND), targets_N)

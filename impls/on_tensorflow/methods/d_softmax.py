@@ -20,7 +20,7 @@ class DifferentiatedSoftmax(OutputLayer):
     """log P(w | h) = h_b.W_w + bias_w - logsumexp over the words of all bands, with w in band b and h_b its slice of h
     (Chen, Grangier, Auli 2016).
 
-    Weights: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band.
+    Weights: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band, unless it is left out.
     """
 
     FORMS = (XLA, OWN_KERNELS)
@@ -43,7 +43,7 @@ class DifferentiatedSoftmax(OutputLayer):
     def _band_logits(self, hidden_ND: Tensor) -> list[Tensor]:
         """Return the (N, words) logits of each band."""
         weights = self._by_band("weight")
-        biases = tf.split(self.value_of("bias"), [weight.shape[0] for weight in weights])
+        biases = tf.split(self.bias_of(), [weight.shape[0] for weight in weights])
         bands = zip(self._inputs(hidden_ND), weights, biases, strict=True)
         return [at_least_float32(product(inputs_NE, weight) + bias) for inputs_NE, weight, bias in bands]
 
@@ -63,10 +63,10 @@ class DifferentiatedSoftmax(OutputLayer):
         return tf.gather(tf.nn.log_softmax(logits_NV), self.place, axis=1)
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        return tensors | {"bias": tf.gather(tensors["bias"], self.place)}
+        return tensors | {"bias": tf.gather(tensors["bias"], self.place)} if "bias" in tensors else dict(tensors)
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        return tensors | {"bias": tf.gather(tensors["bias"], self.word)}
+        return tensors | {"bias": tf.gather(tensors["bias"], self.word)} if "bias" in tensors else dict(tensors)
 
 
 def pick(scores_NV: Tensor, index_N: Tensor) -> Tensor:

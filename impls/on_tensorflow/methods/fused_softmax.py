@@ -325,7 +325,7 @@ class FusedSoftmax(FullSoftmax):
         return tf.while_loop(lambda block, _: block < count, pick, start, parallel_iterations=1)[1]
 
     def _weights(self) -> tuple[Tensor, Tensor]:
-        return tf.convert_to_tensor(self.value_of("weight")), tf.convert_to_tensor(self.value_of("bias"))
+        return tf.convert_to_tensor(self.value_of("weight")), tf.convert_to_tensor(self.bias_of())
 
     def formulation(self) -> str:
         return f"{self._form.label}; XLA" if self.jit_compile else super().formulation()

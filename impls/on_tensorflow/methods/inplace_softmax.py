@@ -15,7 +15,7 @@ class InplaceSoftmax(FullSoftmax):
     """
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        weight_VD, bias_V = (tf.convert_to_tensor(self.value_of(name)) for name in ("weight", "bias"))
+        weight_VD, bias_V = map(tf.convert_to_tensor, (self.value_of("weight"), self.bias_of()))
         if weight_VD.dtype != at_least_float32(weight_VD[:0]).dtype:
             return super()._nll(hidden_ND, targets_N)
         targets_N1 = tf.cast(targets_N, tf.int32)[:, None]

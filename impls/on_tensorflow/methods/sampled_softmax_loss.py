@@ -36,7 +36,7 @@ class SampledSoftmaxLoss(FullSoftmax):
         self, hidden_ND: Tensor, targets_N: Tensor, *, sampled_ids: Tensor, correction: Tensor | None = None
     ) -> Tensor:
         expected_V = self.expected if correction is None else tf.cast(tf.exp(correction), self.expected.dtype)
-        weight_VD, bias_V = (_with_dense_gradient(self.value_of(name)) for name in ("weight", "bias"))
+        weight_VD, bias_V = map(_with_dense_gradient, (self.value_of("weight"), self.bias_of()))
         # TensorFlow removes only one hit of a word. A word drawn m times is therefore passed once, with its expected
         # count divided by m: e^(s - log(E / m)) = m e^(s - log E).
         words_U, _, times_U = tf.unique_with_counts(sampled_ids)

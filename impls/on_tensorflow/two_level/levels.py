@@ -6,7 +6,7 @@ layer: `cluster_softmax.py` trains it, and `expand.py` decodes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -20,19 +20,26 @@ from vocabench.impls.structures.shelves import Shelves
 class Level:
     """log P(member | group, h) of M members.
 
-    Weights for each shelf b: `{name}_weight{b}` (G, S, D) and `{name}_bias{b}` (G, S), zero in empty slots.
+    Weights for each shelf b: `{name}_weight{b}` (G, S, D) and, with biases, `{name}_bias{b}` (G, S), zero in empty
+    slots.
 
     Args:
         name: Name of the level, the prefix of its weights.
         shelves: The members by shelf, group and slot.
         value_of: Returns the value of a weight by name.
         form: Returns the form of the products with the members, one of `cluster_softmax.forms`.
+        kinds: "weight" and, with biases, "bias".
     """
 
     def __init__(
-        self, name: str, shelves: Shelves, value_of: Callable[[str], Tensor], form: Callable[[], Form | None]
+        self,
+        name: str,
+        shelves: Shelves,
+        value_of: Callable[[str], Tensor],
+        form: Callable[[], Form | None],
+        kinds: Sequence[str],
     ) -> None:
-        self._form_of = form
+        self._form_of, self._kinds = form, kinds
         self.name, self.shelves, self._value_of = name, shelves.shelves, value_of
         self.group, self._shelf, self._row, self._slot = (
             tf.constant(array, tf.int32) for array in (shelves.group_M, shelves.shelf_M, shelves.row_M, shelves.slot_M)
@@ -107,8 +114,8 @@ class Level:
         """Return the shapes of the weights as they are stored."""
         shapes: Shapes = {}
         for number, shelf in enumerate(self.shelves):
-            shapes[f"{self.name}_weight{number}"] = (*shelf.member_GS.shape, dim)
-            shapes[f"{self.name}_bias{number}"] = shelf.member_GS.shape
+            sizes = {"weight": (*shelf.member_GS.shape, dim), "bias": shelf.member_GS.shape}
+            shapes |= {f"{self.name}_{kind}{number}": sizes[kind] for kind in self._kinds}
         return shapes
 
     def members_by_weight(self) -> Tensors:
@@ -118,7 +125,7 @@ class Level:
     def to_canonical(self, tensors: Tensors) -> Tensors:
         """Return weights (M, D) and biases (M,), or their gradients or slots, in the order of the members."""
         canonical = {}
-        for kind in ("weight", "bias"):
+        for kind in self._kinds:
             slabs = [tensors[f"{self.name}_{kind}{number}"] for number in range(len(self.shelves))]
             flat = [tf.reshape(slab, [-1, *slab.shape[2:]]) for slab in slabs]
             canonical[f"{self.name}_{kind}"] = tf.gather(tf.concat(flat, axis=0), self._place_M)
@@ -127,7 +134,7 @@ class Level:
     def from_canonical(self, tensors: Tensors) -> Tensors:
         """Return the slabs of all shelves, from arrays in the order of the members."""
         stored, sizes = {}, [shelf.member_GS.size for shelf in self.shelves]
-        for kind in ("weight", "bias"):
+        for kind in self._kinds:
             by_member = tensors[f"{self.name}_{kind}"]
             flat = tf.scatter_nd(self._place_M[:, None], by_member, [sum(sizes), *by_member.shape[1:]])
             parts = tf.split(flat, sizes)
@@ -139,7 +146,8 @@ class Level:
         return self._value_of(f"{self.name}_{kind}{number}")
 
     def _words(self, number: int) -> expand.WordsByCluster:
-        weight_GSD, bias_GS = (tf.convert_to_tensor(self._weight(number, kind)) for kind in ("weight", "bias"))
+        weight_GSD, bias_GS = tf.convert_to_tensor(self._weight(number, "weight")), self._weight(number, "bias")
+        bias_GS = None if bias_GS is None else tf.convert_to_tensor(bias_GS)
         return expand.WordsByCluster(weight_GSD, bias_GS, self._members[number], self._form_of())
 
 

@@ -22,8 +22,10 @@ class ClassHierarchicalSoftmax(OutputLayer):
     """log P(w | h) = log P(c | h) + log P(w | c, h). With three levels, log P(c | h) = log P(s | h) + log P(c | s, h).
 
     Parameters: `top_weight` (C, D) and `top_bias` (C,) of the highest level, classes or superclasses; those of `Level`
-    for each lower level, in `levels`.
+    for each lower level, in `levels`. With the option `bias=False`, no level has biases.
     """
+
+    top_bias: nn.Parameter | None
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
@@ -32,9 +34,10 @@ class ClassHierarchicalSoftmax(OutputLayer):
         self._names = [name for name, _ in below]
         top = spec.parameter_shapes()[f"{self._top}_weight"]
         self.top_weight = nn.Parameter(torch.zeros(top, dtype=dtype))
-        self.top_bias = nn.Parameter(torch.zeros(top[0], dtype=dtype))
+        self.top_bias = nn.Parameter(torch.zeros(top[0], dtype=dtype)) if spec.has_bias else None
+        self._kinds = ("weight", "bias") if spec.has_bias else ("weight",)
         self.levels = nn.ModuleList(
-            Level(shelves, spec.dim, dtype, self._requested) for shelves in class_hsm.shelves(spec)
+            Level(shelves, spec.dim, dtype, self._requested, self._kinds) for shelves in class_hsm.shelves(spec)
         )
 
     @classmethod
@@ -96,17 +99,17 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return f"{self.form.label} on {len(words.shelves)} slabs of classes of about one size"
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        canonical = {f"{self._top}_{kind}": tensors[f"top_{kind}"] for kind in ("weight", "bias")}
+        canonical = {f"{self._top}_{kind}": tensors[f"top_{kind}"] for kind in self._kinds}
         for number, (name, level) in enumerate(zip(self._names, self._below, strict=True)):
             prefix = f"levels.{number}."
             of_level = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            canonical[f"{name}_weight"], canonical[f"{name}_bias"] = level.to_canonical(of_level)
+            canonical |= {f"{name}_{kind}": value for kind, value in level.to_canonical(of_level).items()}
         return canonical
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        parameters = {f"top_{kind}": tensors[f"{self._top}_{kind}"] for kind in ("weight", "bias")}
+        parameters = {f"top_{kind}": tensors[f"{self._top}_{kind}"] for kind in self._kinds}
         for number, (name, level) in enumerate(zip(self._names, self._below, strict=True)):
-            of_level = level.from_canonical(tensors[f"{name}_weight"], tensors[f"{name}_bias"])
+            of_level = level.from_canonical({kind: tensors[f"{name}_{kind}"] for kind in self._kinds})
             parameters |= {f"levels.{number}.{key}": value for key, value in of_level.items()}
         return parameters
 

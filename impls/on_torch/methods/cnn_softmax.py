@@ -23,7 +23,7 @@ class CnnSoftmax(OutputLayer):
     filters over each word's characters.
 
     Parameters: `char_embedding` (A, E), `conv{k}_weight` (F, k, E) and `conv{k}_bias` (F,) for k = 1..4,
-    `char_projection` (D, 4 F), `bias` (V,), and with a correction `correction_weight` (V, R) and
+    `char_projection` (D, 4 F), `bias` (V,) unless it is left out, and with a correction `correction_weight` (V, R) and
     `correction_projection` (D, R).
 
     Each call computes the scores (U, X) of the words' U distinct windows. The features (V, X) of a word are the highest
@@ -59,7 +59,7 @@ class CnnSoftmax(OutputLayer):
 
         One product computes the filters of all widths: narrow filters are padded with zeros.
         """
-        dtype = self.get_parameter("bias").dtype
+        dtype = self._main_parameter().dtype
         weights = [F.pad(self._scaled(f"conv{k}_weight"), (0, 0, before(k), WIDEST - k - before(k))) for k in WIDTHS]
         weight_XY = torch.cat(weights).flatten(1).to(dtype)
         embedding_AE = F.pad(at_least_float32(self.get_parameter("char_embedding")), (0, 0, 1, 0))  # row 0 is padding
@@ -72,8 +72,7 @@ class CnnSoftmax(OutputLayer):
         return weight / weight[0].numel() ** 0.5
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
-        bias_V = self.get_parameter("bias")
-        dtype = bias_V.dtype
+        bias_V, dtype = getattr(self, "bias", None), self._main_parameter().dtype
         features_VY, projection_DY = self._features().to(dtype), self._scaled("char_projection")
         if self._corrects:
             features_VY = torch.cat([features_VY, self.get_parameter("correction_weight")], dim=1)

@@ -22,7 +22,7 @@ from vocabench.impls.on_torch.tensors import at_least_float32
 from vocabench.impls.spec import LayerSpec
 
 
-def _total(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
+def _total(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, ignore_index: int) -> Tensor:
     logits_NV = at_least_float32(F.linear(hidden_ND, weight_VD, bias_V))
     return F.cross_entropy(logits_NV, targets_N, reduction="sum", ignore_index=ignore_index)
 

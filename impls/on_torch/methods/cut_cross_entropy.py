@@ -31,6 +31,8 @@ class CutCrossEntropy(KernelSoftmax):
         settings = {"ignore_index": ignore_index, "reduction": "sum", "impl": self.spec.options["impl"]}
         if "bias" in inspect.signature(linear_cross_entropy).parameters:
             return linear_cross_entropy(hidden_ND, self.weight, targets_N, bias=self.bias, **settings)
+        if self.bias is None:
+            return linear_cross_entropy(hidden_ND, self.weight, targets_N, **settings)
         weight_VE = F.pad(torch.cat([self.weight, self.bias[:, None]], dim=1), (0, _COLUMNS - 1))
         hidden_NE = F.pad(F.pad(hidden_ND, (0, 1), value=1.0), (0, _COLUMNS - 1))
         return linear_cross_entropy(hidden_NE, weight_VE, targets_N, **settings)

@@ -57,11 +57,11 @@ class DifferentiatedSoftmax(OutputLayer):
     """log P(w | h) = h_b.W_w + bias_w - logsumexp over the words of all bands, for w in band b with the slice h_b of h
     (Chen, Grangier, Auli 2016).
 
-    Parameters: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band like the logits. Buffers: `word`
-    (V,) of each column of the logits; `place` (V,), the column of each word.
+    Parameters: `band{b}_weight` (words of band b, E_b); `bias` (V,), band after band like the logits, or None.
+    Buffers: `word` (V,) of each column of the logits; `place` (V,), the column of each word.
     """
 
-    bias: Tensor
+    bias: nn.Parameter | None
     word: Tensor
     place: Tensor
 
@@ -69,9 +69,16 @@ class DifferentiatedSoftmax(OutputLayer):
         super().__init__(spec)
         for name, shape in spec.parameter_shapes().items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, dtype=TORCH_DTYPES[spec.dtype])))
+        if not spec.has_bias:
+            self.register_parameter("bias", None)
         self.bands = int(spec.structure["band"].max()) + 1
         self.register_buffer("word", torch.from_numpy(bands.words_by_band(spec.structure["band"])), persistent=False)
         self.register_buffer("place", torch.from_numpy(bands.places(spec.structure["band"])), persistent=False)
+
+    @property
+    def _bias_V(self) -> Tensor:
+        """The biases (V,), band after band, or zeros for a layer without."""
+        return self._main_parameter().new_zeros(self.spec.vocab) if self.bias is None else self.bias
 
     def _of_bands(self, kind: str) -> list[Tensor]:
         return [self.get_parameter(f"band{band}_{kind}") for band in range(self.bands)]
@@ -82,8 +89,9 @@ class DifferentiatedSoftmax(OutputLayer):
 
     def _band_logits(self, hidden_ND: Tensor) -> Tensor:
         """Return the (N, V) logits, band after band."""
-        pairs = zip(self._inputs(hidden_ND.to(self.bias.dtype)), self._of_bands("weight"), strict=True)
-        bias, *factors = (factor.to(_product_dtype(self.bias)) for factor in (self.bias, *itertools.chain(*pairs)))
+        bias_V = self._bias_V
+        pairs = zip(self._inputs(hidden_ND.to(bias_V.dtype)), self._of_bands("weight"), strict=True)
+        bias, *factors = (factor.to(_product_dtype(bias_V)) for factor in (bias_V, *itertools.chain(*pairs)))
         if is_tracing():  # a trace cannot write into parts of an array
             parts_NS = [inputs_NE @ weight.T for inputs_NE, weight in zip(factors[::2], factors[1::2], strict=True)]
             return at_least_float32(torch.cat(parts_NS, dim=1) + bias)
@@ -99,8 +107,8 @@ class DifferentiatedSoftmax(OutputLayer):
         return self._band_logits(hidden_ND).index_select(1, self.place)
 
     def _target_logits(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        inputs, column_N = self._inputs(hidden_ND.to(self.bias.dtype)), self.place[targets_N]
-        target_N, start = rows_of(self.bias, column_N), 0
+        bias_V, column_N = self._bias_V, self.place[targets_N]
+        inputs, target_N, start = self._inputs(hidden_ND.to(bias_V.dtype)), rows_of(bias_V, column_N), 0
         for inputs_NE, weight in zip(inputs, self._of_bands("weight"), strict=True):
             inside_N = (column_N >= start) & (column_N < start + len(weight))
             weight_NE = rows_of(weight, (column_N - start).clamp(0, len(weight) - 1))
@@ -109,17 +117,17 @@ class DifferentiatedSoftmax(OutputLayer):
         return target_N
 
     def _mean_logits(self, hidden_ND: Tensor) -> Tensor:
-        inputs, vocab = self._inputs(hidden_ND.to(self.bias.dtype)), len(self.bias)
-        mean_N = mean_row(self.bias)
+        bias_V, vocab = self._bias_V, self.spec.vocab
+        inputs, mean_N = self._inputs(hidden_ND.to(bias_V.dtype)), mean_row(bias_V)
         for inputs_NE, weight in zip(inputs, self._of_bands("weight"), strict=True):
             mean_N = mean_N + at_least_float32(inputs_NE) @ (mean_row(weight) * (len(weight) / vocab))
         return mean_N
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        return tensors | {"bias": tensors["bias"][self.place]}
+        return tensors | {"bias": tensors["bias"][self.place]} if "bias" in tensors else dict(tensors)
 
     def from_canonical(self, tensors: Tensors) -> Tensors:
-        return tensors | {"bias": tensors["bias"][self.word]}
+        return tensors | {"bias": tensors["bias"][self.word]} if "bias" in tensors else dict(tensors)
 
 
 LAYER = DifferentiatedSoftmax

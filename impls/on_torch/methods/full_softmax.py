@@ -17,14 +17,21 @@ from vocabench.impls.spec import LayerSpec
 class FullSoftmax(OutputLayer):
     """log P(w | h) = h.W_w + b_w - logsumexp(h W^T + b).
 
-    Parameters: `weight` (V, D), `bias` (V,).
+    Parameters: `weight` (V, D), `bias` (V,), which is None with the option `bias=False`.
     """
+
+    bias: nn.Parameter | None
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
         dtype = TORCH_DTYPES[spec.dtype]
         self.weight = nn.Parameter(torch.empty(spec.vocab, spec.dim, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(spec.vocab, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(spec.vocab, dtype=dtype)) if spec.has_bias else None
+
+    @property
+    def _bias_V(self) -> Tensor:
+        """The biases (V,), or zeros for a layer without."""
+        return self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
         return at_least_float32(products.linear(hidden_ND, self.weight, self.bias))
@@ -39,11 +46,13 @@ class FullSoftmax(OutputLayer):
 
     def _target_logits(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         cast_ND = at_least_float32(hidden_ND.to(self.weight.dtype))
-        return (cast_ND * rows_of(self.weight, targets_N)).sum(dim=1) + rows_of(self.bias, targets_N)
+        logits_N = (cast_ND * rows_of(self.weight, targets_N)).sum(dim=1)
+        return logits_N if self.bias is None else logits_N + rows_of(self.bias, targets_N)
 
     def _mean_logits(self, hidden_ND: Tensor) -> Tensor:
         cast_ND = at_least_float32(hidden_ND.to(self.weight.dtype))
-        return cast_ND @ mean_row(self.weight) + mean_row(self.bias)
+        mean_N = cast_ND @ mean_row(self.weight)
+        return mean_N if self.bias is None else mean_N + mean_row(self.bias)
 
     def _tie(self, embedding: nn.Embedding, name: str) -> None:
         self.weight = embedding.weight

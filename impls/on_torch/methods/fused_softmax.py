@@ -211,12 +211,12 @@ class FusedSoftmax(FullSoftmax):
             share_N = torch.full((tokens,), 1 / tokens if mean else 1.0, dtype=dtype, device=hidden_ND.device)
         else:
             share_N = (~padding_N).to(dtype) / counted(padding_N, mean=mean)
-        return _ByTokens.apply(cast_ND, self.weight, self.bias, targets_N, share_N, self.form)  # type: ignore[return-value]
+        return _ByTokens.apply(cast_ND, self.weight, self._bias_V, targets_N, share_N, self.form)  # type: ignore[return-value]
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if isinstance(hidden_ND.size(0), torch.SymInt):  # a trace for any batch size has no number of blocks
             return super()._nll(hidden_ND, targets_N)
-        return _FusedNll.apply(hidden_ND, self.weight, self.bias, targets_N, self.form)  # type: ignore[return-value]
+        return _FusedNll.apply(hidden_ND, self.weight, self._bias_V, targets_N, self.form)  # type: ignore[return-value]
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         if self._fits_in_one(hidden_ND):
@@ -226,7 +226,7 @@ class FusedSoftmax(FullSoftmax):
         values_NK = log_sum_N.new_empty(len(cast_ND), 0)
         ids_NK = torch.empty(values_NK.shape, dtype=torch.int64, device=cast_ND.device)
         for block in _blocks(len(cast_ND), len(self.weight), self.form):
-            logits_NB = _logits(cast_ND, self.weight, self.bias, block)
+            logits_NB = _logits(cast_ND, self.weight, self._bias_V, block)
             values, ids = exact_topk(logits_NB, min(k, logits_NB.shape[1]))
             # Among equal values, lower ids come first on either side, and a stable sort keeps them first.
             values_NK, order_NK = torch.cat([values_NK, values], dim=1).sort(dim=1, descending=True, stable=True)
@@ -241,7 +241,7 @@ class FusedSoftmax(FullSoftmax):
             return super()._sample(hidden_ND, uniforms_NU)
         cast_ND, uniforms_N = hidden_ND.to(self.weight.dtype), uniforms_NU[:, 0]
         ranges = list(_blocks(len(cast_ND), len(self.weight), self.form))
-        log_sum_NB = torch.stack([_log_sum(_logits(cast_ND, self.weight, self.bias, b)) for b in ranges], dim=1)
+        log_sum_NB = torch.stack([_log_sum(_logits(cast_ND, self.weight, self._bias_V, b)) for b in ranges], dim=1)
         share_NB = log_sum_NB.softmax(dim=1)
         block_N = draw(share_NB, uniforms_N)
         before_N = (share_NB.cumsum(dim=1) - share_NB).gather(1, block_N[:, None])[:, 0]
@@ -249,7 +249,7 @@ class FusedSoftmax(FullSoftmax):
         word_N = torch.empty_like(block_N)
         for number, block in enumerate(ranges):
             rows_R = (block_N == number).nonzero()[:, 0]
-            logits_RB = _logits(cast_ND[rows_R], self.weight, self.bias, block)
+            logits_RB = _logits(cast_ND[rows_R], self.weight, self._bias_V, block)
             word_N[rows_R] = block.start + draw(logits_RB.softmax(dim=1), left_N[rows_R])
         return word_N
 

@@ -47,7 +47,7 @@ class InplaceSoftmax(FullSoftmax):
         if half or torch.is_autocast_enabled(self.weight.device.type):
             return super()._nll(hidden_ND, targets_N)
         hidden_ND = hidden_ND.to(self.weight.dtype)
-        return _InplaceNll.apply(hidden_ND, self.weight, self.bias, targets_N)  # type: ignore[return-value]
+        return _InplaceNll.apply(hidden_ND, self.weight, self._bias_V, targets_N)  # type: ignore[return-value]
 
     def formulation(self) -> str:
         return "exponentials kept for the gradient, in the place of the logits"

@@ -31,7 +31,7 @@ class LinearCrossEntropy(SummedSoftmax):
             differentiated_once(hidden_ND),
             differentiated_once(self.weight),
             targets_N,
-            linear_bias=differentiated_once(self.bias),
+            linear_bias=None if self.bias is None else differentiated_once(self.bias),
             reduction="sum",
             ignore_index=ignore_index,
             options=nn.LinearCrossEntropyOptions(),

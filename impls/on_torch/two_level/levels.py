@@ -6,6 +6,7 @@ layer: `cluster_softmax.py` trains it and `decoding.py` decodes it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -25,7 +26,8 @@ from vocabench.impls.structures.shelves import Shelves
 class Level(nn.Module):
     """log P(member | group, h) of M members.
 
-    Parameters: for each shelf b `weight{b}` (G, S, D) and `bias{b}` (G, S), zero in empty slots. Buffers: `group`,
+    Parameters: for each shelf b `weight{b}` (G, S, D) and, if it is one of `kinds`, `bias{b}` (G, S), zero in empty
+    slots. Buffers: `group`,
     `shelf`, `row`, `slot` and `place` (M,) of each member; for each shelf `member{b}` (G, S), M in empty slots,
     `size{b}` (G,), the number of members of each group, and `groups{b}` (G,).
     """
@@ -36,8 +38,11 @@ class Level(nn.Module):
     slot: Tensor
     place: Tensor
 
-    def __init__(self, shelves: Shelves, dim: int, dtype: torch.dtype, requested: Form | None) -> None:
+    def __init__(
+        self, shelves: Shelves, dim: int, dtype: torch.dtype, requested: Form | None, kinds: Sequence[str]
+    ) -> None:
         super().__init__()
+        self._kinds = kinds
         self._requested, self._forms = requested, cluster_softmax.forms(0, dim, dtype)
         self.shelves, self.members = shelves.shelves, len(shelves.group_M)
         self._sizes = [(int(shelf.members), len(shelf.groups_G)) for shelf in self.shelves]
@@ -53,7 +58,8 @@ class Level(nn.Module):
             self.register_buffer(f"groups{number}", torch.from_numpy(shelf.groups_G), persistent=False)
             size = shelf.member_GS.shape
             self.register_parameter(f"weight{number}", nn.Parameter(torch.zeros(*size, dim, dtype=dtype)))
-            self.register_parameter(f"bias{number}", nn.Parameter(torch.zeros(*size, dtype=dtype)))
+            bias = nn.Parameter(torch.zeros(*size, dtype=dtype)) if "bias" in kinds else None
+            self.register_parameter(f"bias{number}", bias)
 
     @property
     def form(self) -> Form:
@@ -137,19 +143,18 @@ class Level(nn.Module):
             place_N = place_N - slots
         return torch.stack(parts).sum(dim=0)
 
-    def to_canonical(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+    def to_canonical(self, tensors: Tensors) -> Tensors:
         """Return (M, D) weights and (M,) biases, or their gradients or optimizer slots, in the order of the members."""
-        weights = [self._by_member(tensors, "weight"), self._by_member(tensors, "bias")]
-        return weights[0], weights[1]
+        return {kind: self._by_member(tensors, kind) for kind in self._kinds}
 
     def _by_member(self, tensors: Tensors, name: str) -> Tensor:
         slabs = [tensors[f"{name}{number}"].flatten(0, 1) for number in range(len(self.shelves))]
         return torch.cat(slabs)[self.place]
 
-    def from_canonical(self, weight_MD: Tensor, bias_M: Tensor) -> Tensors:
+    def from_canonical(self, canonical: Tensors) -> Tensors:
         tensors: Tensors = {}
         sizes = [shelf.member_GS.size for shelf in self.shelves]
-        for name, by_member in (("weight", weight_MD), ("bias", bias_M)):
+        for name, by_member in canonical.items():
             flat = by_member.new_zeros(sum(sizes), *by_member.shape[1:])
             flat[self.place] = by_member
             for number, (part, shelf) in enumerate(zip(flat.split(sizes), self.shelves, strict=True)):
