@@ -10,9 +10,9 @@ converts it back. `structure` holds arrays that are traced like the parameters, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, Self
 
 import jax
@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 from vocabench.impls import calls
 from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective
+from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import BadInput
+from vocabench.impls.forms import on_device
 from vocabench.impls.on_jax import inputs, objectives, sampling
 from vocabench.impls.on_jax.hooks import Hooks
 from vocabench.impls.on_jax.inputs import Targets
@@ -145,6 +147,7 @@ class OutputLayer(Hooks):
         softcap = calls.check_softcap(self.spec.definition, softcap)
         if hidden_ND.shape[0] == 0:
             return jnp.zeros((*leading, self.spec.vocab), kind)
+        params, structure, hidden_ND = aligned((params, structure, hidden_ND))
         log_probs_NV = layer._capped_log_probs(params, structure, hidden_ND, softcap)
         return log_probs_NV.astype(kind).reshape(*leading, self.spec.vocab)
 
@@ -158,6 +161,7 @@ class OutputLayer(Hooks):
         objective = Objective(softcap=calls.check_softcap(self.spec.definition, softcap))
         if hidden_ND.shape[0] == 0:
             return jnp.zeros(leading, kind)
+        params, structure, hidden_ND, batch = aligned((params, structure, hidden_ND, batch))
         arguments = params, structure, hidden_ND, batch.words_N
         nll_N = (
             layer._nll_of_any(*arguments)
@@ -173,6 +177,7 @@ class OutputLayer(Hooks):
         batch = inputs.read_targets(targets, leading, self.spec.vocab, None)
         if hidden_ND.shape[0] == 0:
             return (jnp.zeros(leading, kind),)
+        params, structure, hidden_ND, batch = aligned((params, structure, hidden_ND, batch))
         parts = layer._nll_parts(params, structure, hidden_ND, batch.words_N)
         return tuple(_masked(part_N, batch).astype(kind).reshape(leading) for part_N in parts)
 
@@ -183,6 +188,7 @@ class OutputLayer(Hooks):
         softcap = calls.check_softcap(self.spec.definition, softcap)
         if hidden_ND.shape[0] == 0:
             return jnp.zeros(leading, kind)
+        params, structure, hidden_ND = aligned((params, structure, hidden_ND))
 
         def of_block(hidden_BD: Array) -> Array:
             return objectives.entropy(layer._capped_log_probs(params, structure, hidden_BD, softcap))
@@ -214,6 +220,7 @@ class OutputLayer(Hooks):
         k = calls.check_count("k", k, self.spec.vocab)
         if hidden_ND.shape[0] == 0:
             return *_nothing_found(leading, k, kind), jnp.zeros(leading, jnp.float32)
+        params, structure, hidden_ND = aligned((params, structure, hidden_ND))
         found = layer._search if is_known(hidden_ND) else partial(Hooks._search, layer)  # which scores all words
         values_NK, ids_NK, share_N = found(params, structure, hidden_ND, k)
         shape = (*leading, k)
@@ -230,7 +237,9 @@ class OutputLayer(Hooks):
         width = calls.check_count("width", width, self.spec.vocab, lowest=k)
         if hidden_ND.shape[0] == 0:
             return _nothing_found(leading, k, kind)
-        values_NK, ids_NK = layer._beam(params, structure, hidden_ND, k, width)
+        params, structure, hidden_ND = aligned((params, structure, hidden_ND))
+        found = layer._row_by_row(lambda layer, rows: layer._beam(params, structure, rows, k, width), hidden_ND)
+        values_NK, ids_NK = found
         return values_NK.astype(kind).reshape(*leading, k), ids_NK.reshape(*leading, k)
 
     def sample(
@@ -274,8 +283,11 @@ class OutputLayer(Hooks):
             raise BadInput("uniforms=None and key=None: allowed: one of the two")
         if hidden_ND.shape[0] == 0:
             return jnp.zeros(leading, jnp.int32)
+        given = params, structure, hidden_ND, uniforms_NU
+        params, structure, hidden_ND, uniforms_NU = aligned(given)
         if options is ALL_WORDS and softcap is None:
-            return layer._sample(params, structure, hidden_ND, uniforms_NU).reshape(leading)
+            drawn = lambda layer, *rows: layer._sample(params, structure, *rows)  # noqa: E731
+            return layer._row_by_row(drawn, hidden_ND, uniforms_NU).reshape(leading)
         if options.top_k is not None:
             best = layer.topk(params, structure, hidden_ND, options.top_k, softcap=softcap)
             return sampling.of_best(*best, uniforms_NU[:, 0], options).reshape(leading)
@@ -298,6 +310,28 @@ class OutputLayer(Hooks):
         name = {"float16": "bfloat16"}.get(dtype.name, dtype.name)
         layer = self if name == self.spec.storage else self._for_dtype(name)
         return layer, tree, arrays, wide(dtype)
+
+    def _row_by_row(self, compute: Callable[..., Any], *by_token: Array) -> Any:
+        """Return `compute(layer, *by_token)`, for a symbolic number of tokens too, as in `jax.export`.
+
+        Tokens that have no number are rows of `jax.vmap`, which a form without C++ kernels computes one at a time.
+        """
+        if is_known(by_token[0]):
+            return compute(self, *by_token)
+        layer = self._portable
+
+        def of_row(*row: Array) -> Any:
+            return jax.tree.map(lambda array: array[0], compute(layer, *(array[None] for array in row)))
+
+        return jax.vmap(of_row)(*by_token)
+
+    @cached_property
+    def _portable(self) -> Self:
+        """The same layer in a form without C++ kernels."""
+        if self.form != CPP:
+            return self
+        forms = on_device(type(self).forms(self.spec), "cpu")
+        return self.of_spec(replace(self.spec, form=next(form.id for form in forms if form != CPP)))
 
     @lru_cache(maxsize=4)  # noqa: B019 - a layer is small and lives as long as the functions that it is static in
     def _for_dtype(self, dtype: str) -> Self:

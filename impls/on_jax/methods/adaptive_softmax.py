@@ -261,7 +261,7 @@ def _for_rows(chosen_N: Array, expand: Callable[[Array, Carry], Carry], start: C
     def visit(number: Array, carry: Carry) -> Carry:
         return expand(lax.dynamic_slice_in_dim(order, number * tile, tile), carry)
 
-    return lax.fori_loop(0, tiles, visit, start)
+    return lax.fori_loop(0, tiles, visit, varying_as(chosen_N, start))
 
 
 LAYER = AdaptiveSoftmax

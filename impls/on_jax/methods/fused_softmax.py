@@ -272,7 +272,7 @@ class FusedSoftmax(FullSoftmax):
             return values_NK, ids_NK, jnp.logaddexp(log_sum_N, jax.nn.logsumexp(logits_NB, axis=1))
 
         start = jnp.full((rows, k), -jnp.inf, kind), jnp.zeros((rows, k), jnp.int32), jnp.full(rows, -jnp.inf, kind)
-        values_NK, ids_NK, log_sum_N = lax.fori_loop(0, cut.count, visit, start)
+        values_NK, ids_NK, log_sum_N = lax.fori_loop(0, cut.count, visit, varying_as(hidden_ND, start))
         return values_NK - log_sum_N[:, None], ids_NK, jnp.ones(rows, jnp.float32)
 
     def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:

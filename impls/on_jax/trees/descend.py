@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vocabench.impls.on_jax.ops.arrays import Array, product, wide
+from vocabench.impls.on_jax.ops.arrays import Array, product, varying_as, wide
 from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
 
 NEAR_NODES = 512
@@ -106,7 +106,7 @@ def follow(hidden_ND: Array, tree: Tree, k: int, beam: int) -> Followed:
     child_NE = jnp.broadcast_to(jnp.pad(tree.exits_E, (0, beam + 1)), exits_NE.shape)
     blank = jnp.full((rows, k + 1), -jnp.inf, exits_NE.dtype), jnp.zeros((rows, k + 1), tree.exits_E.dtype)
     start = *split(exits_NE, child_NE, *blank), jnp.full(rows, near, jnp.int32)
-    values_NJ, ids_NJ, _, _, lost_N, nodes_N = lax.while_loop(going, descend, start)
+    values_NJ, ids_NJ, _, _, lost_N, nodes_N = lax.while_loop(going, descend, varying_as(hidden_ND, start))
     return Followed(values_NJ, ids_NJ, lost_N, nodes_N)
 
 
@@ -133,7 +133,8 @@ def beam(hidden_ND: Array, tree: Tree, k: int, width: int) -> tuple[Array, Array
 
     value_NW = jnp.full((rows, width), -jnp.inf, kind).at[:, 0].set(0)
     root_NW = jnp.full((rows, width), 2 * vocab - 2, tree.children.dtype)
-    value_NW, node_NW = lax.while_loop(lambda state: is_inner(state).any(), descend, (value_NW, root_NW))
+    start = varying_as(hidden_ND, (value_NW, root_NW))
+    value_NW, node_NW = lax.while_loop(lambda state: is_inner(state).any(), descend, start)
     return best_by_id(value_NW, node_NW, k)
 
 
@@ -148,4 +149,4 @@ def sample(hidden_ND: Array, tree: Tree, uniforms_NL: Array) -> Array:
         return jnp.where(node_N >= vocab, tree.children[at_N, right_N.astype(jnp.int32)], node_N)
 
     root_N = jnp.full(hidden_ND.shape[0], 2 * vocab - 2, tree.children.dtype)
-    return lax.fori_loop(0, uniforms_NL.shape[1], descend, root_N)
+    return lax.fori_loop(0, uniforms_NL.shape[1], descend, varying_as(hidden_ND, root_N))

@@ -24,7 +24,7 @@ from jax import lax
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, draw, product, wide
+from vocabench.impls.on_jax.ops.arrays import Array, draw, product, varying_as, wide
 from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
 from vocabench.impls.on_jax.pallas.support import KERNELS
 from vocabench.impls.on_jax.two_level import cluster_softmax
@@ -185,13 +185,15 @@ def _search_by_kernel(hidden_ND: Array, log_cluster_NC: Array, words: WordsByClu
 
 def _search_all_words(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, plan: _Plan) -> Best:
     best_of_all = _best_of_all_by_kernels if plan.selects_by_kernels else _best_of_all
-    return *best_of_all(hidden_ND, log_cluster_NC, words, k), jnp.ones(hidden_ND.shape[0], jnp.float32)
+    share_N = varying_as(hidden_ND, jnp.ones(hidden_ND.shape[0], jnp.float32))
+    return *best_of_all(hidden_ND, log_cluster_NC, words, k), share_N
 
 
 def _search_in_rounds(hidden_ND: Array, log_cluster_NC: Array, words: WordsByCluster, k: int, plan: _Plan) -> Best:
     rows = hidden_ND.shape[0]
     values_NK, ids_NK = jnp.zeros((rows, k), log_cluster_NC.dtype), jnp.zeros((rows, k), words.word_CS.dtype)
-    best, settled = (values_NK, ids_NK, jnp.zeros(rows, jnp.float32)), jnp.array(False)
+    start = (values_NK, ids_NK, jnp.zeros(rows, jnp.float32)), jnp.array(False)
+    best, settled = varying_as(hidden_ND, start)
     for first in plan.rounds:
         best, settled = lax.cond(
             settled | plan.near_uniform,
@@ -243,7 +245,7 @@ def _expanded_one_by_one(
 
     blank_ME = jnp.full((most, best_each), -jnp.inf, kind), jnp.full((most, best_each), -1, words.word_CS.dtype)
     start = jnp.int32(0), jnp.full(k, -jnp.inf, kind), *blank_ME
-    number, best_K, values_ME, ids_ME = lax.while_loop(reaches, visit, start)
+    number, best_K, values_ME, ids_ME = lax.while_loop(reaches, visit, varying_as(log_cluster_1C, start))
     settled = (falling_M[number] < best_K[-1]) | (number == clusters)
     return number, settled, (values_ME.reshape(1, -1), ids_ME.reshape(1, -1))
 
@@ -294,7 +296,7 @@ def _joined_by_open(
 
     shape = (rows, clusters, best_each)
     blank = jnp.full(shape, -jnp.inf, values_NK.dtype), jnp.full(shape, -1, words.word_CS.dtype)
-    further = lax.fori_loop(0, (open_NC.sum() + at_once - 1) // at_once, visit, blank)
+    further = lax.fori_loop(0, (open_NC.sum() + at_once - 1) // at_once, visit, varying_as(values_NK, blank))
     values, ids = (
         jnp.concatenate([old, new.reshape(rows, -1)], 1) for old, new in zip((values_NK, ids_NK), further, strict=True)
     )
@@ -356,7 +358,7 @@ def _products(hidden_ND: Array, words: WordsByCluster) -> Array:
             return lax.dynamic_update_slice_in_dim(products_MS, products_1F.reshape(-1, piece), number * together, 0)
 
         blank_MS = jnp.zeros((size, piece), wide(words.slab_CSD.dtype))
-        products_MS = lax.fori_loop(0, (holds_M.sum() + together - 1) // together, visit, blank_MS)
+        products_MS = lax.fori_loop(0, (holds_M.sum() + together - 1) // together, visit, varying_as(hidden_1D, blank_MS))
         return products_MS[jnp.maximum(jnp.cumsum(holds_M) - 1, 0)].reshape(1, -1)
 
     # Reading the slab dominates the time for one row, so pieces of the slab without words are skipped.
