@@ -19,7 +19,7 @@ from vocabench.impls import cpp
 from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, pick, product, varying_as, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, pick, product, reversed_once, varying_as, wide
 from vocabench.impls.on_jax.ops.topk import top_k
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures.cutoffs import Bands
@@ -100,7 +100,8 @@ def _backward(kept, dnll_N):  # type: ignore[no-untyped-def]
 
     zeros = (jnp.zeros(hidden_ND.shape, kind), jnp.zeros(projection.shape, kind), jnp.zeros(weight_SE.shape, kind))
     dhidden_ND, dprojection, dweight_SE = lax.fori_loop(0, tiles, visit, varying_as(hidden_ND, zeros))
-    return dhidden_ND.astype(hidden_ND.dtype), dprojection.astype(narrow), dweight_SE.astype(narrow), None, None
+    gradients = dhidden_ND.astype(hidden_ND.dtype), dprojection.astype(narrow), dweight_SE.astype(narrow)
+    return *reversed_once(gradients), None, None
 
 
 tail_nll.defvjp(_forward, _backward)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
+
+from vocabench.impls.errors import BadInput
 
 Array = jax.Array
 Tree = dict[str, Array]
@@ -78,6 +80,30 @@ def _axes(values: Any) -> frozenset[Any]:
 def _varying(array: Array, axes: frozenset[Any]) -> Array:
     missing = tuple(axes - _axes(array))
     return jax.lax.pcast(array, missing, to="varying") if missing else array
+
+
+def reversed_once(gradients: Values) -> Values:
+    """Return gradients from a loop, whose own derivatives in reverse mode are refused; forward mode computes them."""
+    if not any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(gradients)):
+        return gradients
+    return _reversed_once(gradients)
+
+
+@jax.custom_jvp
+def _reversed_once(gradients: Values) -> Values:
+    return gradients
+
+
+@_reversed_once.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    return primals[0], jax.custom_derivatives.linear_call(lambda _, linear: linear, _refuse, (), tangents[0])
+
+
+def _refuse(_: Any, cotangents: Any) -> NoReturn:
+    raise BadInput(
+        "second derivatives of a loss in reverse mode: allowed: forward mode over reverse mode, "
+        "as in jax.jvp(jax.grad(loss), ...)"
+    )
 
 
 def log_softmax(logits_NV: Array) -> Array:

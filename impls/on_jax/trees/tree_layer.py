@@ -17,7 +17,7 @@ from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.hooks import Reach
 from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, product, varying_as, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, product, reversed_once, varying_as, wide
 from vocabench.impls.on_jax.ops.sparse_rows import distinct
 from vocabench.impls.on_jax.ops.topk import settle, top_k
 from vocabench.impls.on_jax.pallas import support
@@ -123,7 +123,8 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
         return dhidden_ND, dnode.at[nodes].add(ds[:, None] * hidden_cast_ND[rows].astype(kind))
 
     dhidden_ND, dnode = lax.fori_loop(0, steps, add, varying_as(hidden_ND, (dhidden_ND, dnode)))
-    return dhidden_ND.astype(hidden_ND.dtype), dnode.astype(node_weight.dtype), None, None
+    gradients = dhidden_ND.astype(hidden_ND.dtype), dnode.astype(node_weight.dtype)
+    return *reversed_once(gradients), None, None
 
 
 _path_nll.defvjp(_forward, _backward)

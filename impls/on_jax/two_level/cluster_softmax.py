@@ -24,7 +24,7 @@ from jax import lax
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, varying_as, wide
+from vocabench.impls.on_jax.ops.arrays import Array, reversed_once, varying_as, wide
 from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
 
@@ -313,7 +313,8 @@ def _backward(together, share, kept, dnll_N):  # type: ignore[no-untyped-def]
     start = (dhidden_ND, dslab_CSD, dbias_CS)
     dhidden_ND, dslab_CSD, dbias_CS = tiles.visited(together, visit, start)
     dbias_CS = None if bias_CS is None else dbias_CS.astype(bias_CS.dtype)
-    return dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias_CS, None, None, None
+    gradients = dhidden_ND.astype(hidden_ND.dtype), dslab_CSD, dbias_CS
+    return *reversed_once(gradients), None, None, None
 
 
 _in_cluster_nll.defvjp(_forward, _backward)

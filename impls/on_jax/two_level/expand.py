@@ -358,7 +358,9 @@ def _products(hidden_ND: Array, words: WordsByCluster) -> Array:
             return lax.dynamic_update_slice_in_dim(products_MS, products_1F.reshape(-1, piece), number * together, 0)
 
         blank_MS = jnp.zeros((size, piece), wide(words.slab_CSD.dtype))
-        products_MS = lax.fori_loop(0, (holds_M.sum() + together - 1) // together, visit, varying_as(hidden_1D, blank_MS))
+        products_MS = lax.fori_loop(
+            0, (holds_M.sum() + together - 1) // together, visit, varying_as(hidden_1D, blank_MS)
+        )
         return products_MS[jnp.maximum(jnp.cumsum(holds_M) - 1, 0)].reshape(1, -1)
 
     # Reading the slab dominates the time for one row, so pieces of the slab without words are skipped.
