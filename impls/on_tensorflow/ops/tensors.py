@@ -9,7 +9,9 @@ from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.saved_model import save_context
 
@@ -115,6 +117,23 @@ def look_up(table: Tensor | tf.Variable, ids: Tensor) -> Tensor:
     optimizer with weight decay in every step.
     """
     return tf.gather(tf.convert_to_tensor(table), ids)
+
+
+def known_rows(table: Tensor, ids: NDArray[np.int64], count: int) -> Tensor:
+    """Return rows of a table that has `count` rows, with derivatives of every order in XLA too.
+
+    The gradient of TensorFlow's own look-up has a number of rows that XLA does not find in a second derivative.
+    """
+
+    @tf.custom_gradient
+    def rows(table: Tensor) -> tuple[Tensor, object]:
+        return tf.gather(table, ids), summed
+
+    @tf.custom_gradient
+    def summed(drows: Tensor) -> tuple[Tensor, object]:
+        return tf.math.unsorted_segment_sum(drows, ids, count), rows
+
+    return rows(table)
 
 
 def in_dtype(tensor: Tensor, dtype: tf.DType) -> Tensor:

@@ -20,6 +20,7 @@ from vocabench.impls.on_tensorflow.ops.tensors import (
     add_rows,
     at_least_float32,
     best_by_id,
+    known_rows,
     on_gpu,
     traced,
 )
@@ -237,7 +238,8 @@ class TreeSoftmax(OutputLayer):
             level = tf.concat([here + tf.math.log_sigmoid(scores), here + tf.math.log_sigmoid(-scores)], axis=0)
             ids = np.concatenate([left, right])
             levels.append(level)
-        return tf.transpose(tf.gather(tf.concat(levels, axis=0), self._stacked[:leaves]))
+        stacked = tf.concat(levels, axis=0)
+        return tf.transpose(known_rows(stacked, self._stacked[:leaves], 2 * leaves - 1))
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of inner nodes scored.

@@ -106,3 +106,21 @@ def test_a_portable_function_has_second_derivatives():
     portable = next(layer for layer in layers_of("huffman") if not takes_first_only(layer))
     for one, other in zip(got, products_of(portable, hidden_of()), strict=True):
         assert np.allclose(tf.convert_to_tensor(one), tf.convert_to_tensor(other), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["huffman", "binary_tree", "class_hsm"])
+def test_entropies_have_second_derivatives_in_xla(method):
+    layer = next(layer for layer in layers_of(method, "float64") if not takes_first_only(layer))
+    hidden = hidden_of("float64")
+
+    def products(hidden):
+        with tf.GradientTape() as outer:
+            outer.watch(hidden)
+            with tf.GradientTape() as inner:
+                inner.watch(hidden)
+                entropy = tf.reduce_sum(layer.entropy(hidden))
+            along = tf.reduce_sum(inner.gradient(entropy, hidden) * hidden_of("float64"))
+        return outer.gradient(along, hidden)
+
+    compiled = tf.function(products, jit_compile=True, autograph=False)
+    assert np.allclose(compiled(hidden), products(hidden))
