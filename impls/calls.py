@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.errors import BadInput, UnknownKeyword, unknown
 from vocabench.impls.spec import Definition
 
 Sizes = Sequence[int | None]
@@ -133,14 +133,14 @@ def check_keywords(call: str, given: Iterable[str], allowed: Iterable[str]) -> N
         allowed: All names that the call takes.
 
     Raises:
-        TypeError: A name is unknown.
+        UnknownKeyword: A name is unknown.
     """
     allowed = list(allowed)
     for name in given:
         if name not in allowed:
             near = difflib.get_close_matches(name, allowed, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise TypeError(f"{call} takes no {name!r}: {hint}allowed: {', '.join(allowed)}")
+            raise UnknownKeyword(f"{call} takes no {name!r}: {hint}allowed: {', '.join(allowed)}")
 
 
 LOSS_KEYWORDS = ("ignore_index", "reduction", "label_smoothing", "token_weight", "z_loss", "softcap")
@@ -150,7 +150,7 @@ def check_extra(definition: Definition, given: Iterable[str]) -> None:
     """Refuse keywords of a loss that are neither its options nor random inputs of the method.
 
     Raises:
-        TypeError: A name is unknown.
+        UnknownKeyword: A name is unknown.
     """
     check_keywords(f"the loss of {definition.name}", given, (*LOSS_KEYWORDS, *definition.extra))
 

@@ -5,7 +5,14 @@ from collections.abc import Iterable
 
 
 class BadInput(ValueError):
-    """Invalid input. The message is one line: what, where, what is allowed."""
+    """Invalid input. The message is one line: what, where, what is allowed.
+
+    Attributes:
+        ag_pass_through: Tells TensorFlow's AutoGraph to raise the exception as it is. It would otherwise raise another
+            one, whose message is a traceback.
+    """
+
+    ag_pass_through = True
 
 
 class Unsupported(BadInput):
@@ -13,6 +20,12 @@ class Unsupported(BadInput):
 
     Measurements of it are skipped and do not count as failed.
     """
+
+
+class UnknownKeyword(TypeError):
+    """A keyword that a call does not take. The message is one line, which AutoGraph keeps as that of `BadInput`."""
+
+    ag_pass_through = True
 
 
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> BadInput:

@@ -1,6 +1,7 @@
 """Calls of TensorFlow's layers as a Keras user makes them: axes, padding, compilation, precisions and random inputs."""
 
 import dataclasses
+import gc
 from typing import Any
 
 import numpy as np
@@ -215,3 +216,45 @@ def test_sampled_words_that_are_left_out_are_drawn(method, compiled):
     generator.reset_from_seed(0)
     assert first == float(call(generator))
     assert np.isfinite(layer(hidden, targets))
+
+
+def test_autograph_raises_the_errors_of_calls_as_they_are():
+    layer = layer_of("huffman")
+    hidden, targets = tf.ones([4, DIM]), tf.range(4)
+
+    @tf.function
+    def refused(call):
+        return call()
+
+    for call, message in (
+        (lambda: layer(hidden[:, 1:], targets), "hidden has shape"),
+        (lambda: layer.training_loss(hidden, targets, reduction="x"), "unknown reduction"),
+        (lambda: layer.topk(hidden, VOCAB + 1), "k="),
+        (lambda: layer.sample(hidden, temperature=-1.0), "temperature=-1.0"),
+        (lambda: layer(hidden, targets, smoothing=0.1), "the loss of huffman takes no 'smoothing'"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"^{message}") as caught:
+            refused(call)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["cpp", "words_2m", "tokens_16m"])
+def test_a_traced_fused_loss_outlives_an_equal_layer(form):
+    def traced():
+        layer = layer_of("fused_softmax", form)
+
+        @tf.function(autograph=False)
+        def step(hidden, targets):
+            with tf.GradientTape() as tape:
+                loss = layer(hidden, targets)
+            return loss, tape.gradient(loss, layer.trainable_variables), layer.topk(hidden, 3)
+
+        return layer, step
+
+    given = tf.ones([4, DIM]), tf.range(4)
+    first, step = traced()
+    expected = float(step(*given)[0])
+    del first, step
+    gc.collect()
+    _layer, step = traced()
+    assert float(step(*given)[0]) == pytest.approx(expected)
