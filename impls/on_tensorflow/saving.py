@@ -34,6 +34,7 @@ class Saveable(keras.layers.Layer):
 
     tied_words: keras.Variable | None = None
     _embedding: keras.layers.Embedding | None = None
+    _from_config = False  # whether the embedding may be one of the layer's own
 
     def __init__(self, spec: LayerSpec, **keyword: Any) -> None:
         super().__init__(dtype=spec.storage, **keyword)
@@ -64,7 +65,8 @@ class Saveable(keras.layers.Layer):
 
         Gradients of both uses add up. Tie before an optimizer is built: the embedding's variable replaces the layer's.
         A layer that stores words by cluster looks its rows up in that variable, also after `reorganize`. Saved Keras
-        models keep the tie; a layer that is cloned from its configuration alone has an embedding of its own.
+        models keep the tie. `keras.models.clone_model` gives the layer an embedding of its own, since it makes each
+        layer from its configuration alone: tie the clones again.
 
         Args:
             embedding: (V, D), in the dtype of the layer.
@@ -74,13 +76,14 @@ class Saveable(keras.layers.Layer):
         """
         tied_name(self.spec)
         variable = tying.variable_of(embedding, self.spec)
-        if self.tied_words is not None:
+        if self.tied_words is not None and not self._from_config:
             raise BadInput(f"tie of {self.spec.method}: allowed: once")
-        for name in self._word_slots():
+        for name in self._word_slots() if self.tied_words is None else ["tied_words"]:
             delattr(self, name)
         self._tracker.unlock()  # as Keras does where a built layer gets another variable
         self.tied_words = variable
         self._lock_state()
+        self._from_config = False
         object.__setattr__(self, "_embedding", embedding)  # not a part of this layer
 
     def initialize(self) -> Self:
@@ -102,6 +105,7 @@ class Saveable(keras.layers.Layer):
         layer = cls(spec_of(config), **keyword).initialize()
         if "embedding" in config:
             layer.tie(keras.saving.deserialize_keras_object(config["embedding"]))
+            layer._from_config = True
         return layer
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:

@@ -147,3 +147,17 @@ def test_embeddings_that_do_not_fit_are_refused():
 def test_methods_without_a_vector_of_each_word_refuse_to_be_tied(method):
     with pytest.raises(BadInput, match=f"tie of {method}: allowed: methods with a"):
         layer_of(method).tie(embedding_of())
+
+
+@pytest.mark.parametrize("method", ["full_softmax", "class_hsm", "sohsm"])
+def test_the_clones_of_a_tied_layer_and_its_embedding_are_tied_again(method):
+    layer, embedding = layer_of(method), embedding_of()
+    layer.tie(embedding)
+    words, targets = keras.Input((), dtype="int64"), keras.Input((), dtype="int64")
+    clone: Any = keras.models.clone_model(keras.Model([words, targets], layer(embedding(words), targets)))
+    cloned, below = (next(p for p in clone.layers if isinstance(p, kind)) for kind in (type(layer), type(embedding)))
+    cloned.tie(below)
+    assert cloned.tied_words is below.embeddings
+    assert len(clone.trainable_variables) == len(layer.trainable_variables)
+    assert np.array_equal(words_of(cloned), below.embeddings)
+    assert np.isfinite(float(clone(batch())))
