@@ -6,7 +6,7 @@ from abc import ABC
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import jax
@@ -188,13 +188,20 @@ def moved(opt_state: Any, params: Tree, move: Callable[[Tree], Tree]) -> Any:
     """Return a pytree in which `move` is applied to the dictionaries that have the names and shapes of `params`."""
     shapes = {name: np.shape(value) for name, value in params.items()}
 
-    def is_slot(node: object) -> bool:
-        return isinstance(node, dict) and node.keys() == shapes.keys()
-
     def of_node(node: Any) -> Any:
-        if not is_slot(node):
+        if not _is_slot(node, params):
             return node
         like = {name: value for name, value in node.items() if np.shape(value) == shapes[name]}
         return {**node, **move(like)}
 
-    return jax.tree.map(of_node, opt_state, is_leaf=is_slot)
+    return jax.tree.map(of_node, opt_state, is_leaf=partial(_is_slot, params=params))
+
+
+def slots_of(opt_state: Any, params: Tree) -> list[dict[str, Any]]:
+    """Return the dictionaries of a pytree that have the names of `params`."""
+    leaves = jax.tree.leaves(opt_state, is_leaf=partial(_is_slot, params=params))
+    return [leaf for leaf in leaves if _is_slot(leaf, params)]
+
+
+def _is_slot(node: object, params: Tree) -> bool:
+    return isinstance(node, dict) and node.keys() == params.keys()

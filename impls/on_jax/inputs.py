@@ -102,6 +102,11 @@ def is_traced_integer(value: Any) -> bool:
     return isinstance(value, core.Tracer) and value.ndim == 0 and is_integer(value)
 
 
+def check_ignore_index(ignore_index: Any) -> None:
+    if not is_traced_integer(ignore_index):
+        calls.check_ignore_index(ignore_index)
+
+
 def flat_hidden(hidden: Any, dim: int) -> tuple[Array, tuple[int, ...]]:
     """Return hidden vectors as (N, D), and their leading axes."""
     hidden = array_of("hidden", hidden)

@@ -43,7 +43,7 @@ class OutputLayer(Hooks):
         params: Leaves,
         structure: Leaves,
         hidden: Given,
-        targets: Given,
+        targets: Given | Targets,
         *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
@@ -84,9 +84,9 @@ class OutputLayer(Hooks):
         layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         calls.check_reduction(reduction)
-        if not inputs.is_traced_integer(ignore_index):
-            calls.check_ignore_index(ignore_index)
-        batch = inputs.read_targets(targets, leading, self.spec.vocab, ignore_index)
+        inputs.check_ignore_index(ignore_index)
+        is_read = isinstance(targets, Targets)  # by `training_loss`
+        batch = targets if is_read else inputs.read_targets(targets, leading, self.spec.vocab, ignore_index)
         objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
         weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
         drawn = self._checked_extra(extra, key)
@@ -138,7 +138,15 @@ class OutputLayer(Hooks):
             **options: Keywords of `loss`.
         """
         params, structure = self._checked(params, structure)
+        if self.reorganizes:
+            return self._observed_loss(params, structure, hidden, targets, axis_name, **options)
         return self.loss(params, structure, hidden, targets, **options), structure
+
+    def _observed_loss(
+        self, params: Tree, structure: Tree, hidden: Given, targets: Given, axis_name: AxisName | None, **options: Any
+    ) -> tuple[Array, Tree]:
+        """Return what `training_loss` does in a layer that reorganizes."""
+        raise NotImplementedError(f"{self.spec.method} has no clusters to reorganize")
 
     def log_probs(self, params: Leaves, structure: Leaves, hidden: Given, *, softcap: float | None = None) -> Array:
         """Return the (..., V) normalized log-probabilities of the whole vocabulary, at least in float32."""

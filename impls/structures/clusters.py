@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,6 +140,28 @@ def random_clusters(counts_V: NDArray[np.int64], bounds: Limits, rng: np.random.
             open_clusters[position] = open_clusters[-1]
             open_clusters.pop()
     return cluster_V
+
+
+def moves_along(name: str, shape: Sequence[int], whole: Sequence[int]) -> bool:
+    """Return whether an array of an optimizer's state has an entry for each entry of a parameter, and moves with it.
+
+    Args:
+        name: The parameter that a message names.
+        shape: Shape of the array.
+        whole: Shape of the parameter.
+
+    Raises:
+        BadInput: The array has another shape and is not a single number, like the factors of Adafactor. Their rows and
+            columns are sums over words, which cannot be taken apart.
+    """
+    if tuple(shape) == tuple(whole):
+        return True
+    if math.prod(shape) <= 1:
+        return False
+    raise BadInput(
+        f"reorganize: the optimizer's state of {name} has shape {tuple(shape)}: allowed: {tuple(whole)} or one number, "
+        "as that of Adagrad, Adam or SGD has"
+    )
 
 
 def slots(cluster_V: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import BadInput
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax import inputs
-from vocabench.impls.on_jax.canonical import moved
+from vocabench.impls.on_jax.canonical import moved, slots_of
 from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.layer import AxisName, OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
@@ -88,27 +88,18 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         )
         return -pick(log_cluster_NC, cluster_N), word_nll_N
 
-    def training_loss(
-        self,
-        params: Leaves,
-        structure: Leaves,
-        hidden: Given,
-        targets: Given,
-        *,
-        axis_name: AxisName | None = None,
-        **options: Any,
+    def _observed_loss(
+        self, params: Tree, structure: Tree, hidden: Given, targets: Given, axis_name: AxisName | None, **options: Any
     ) -> tuple[Array, Tree]:
         """Return the training loss, and the structure after `observe`; padding changes no statistics."""
-        if not self.reorganizes:
-            return super().training_loss(params, structure, hidden, targets, **options)
-        layer, tree, arrays, _ = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         ignored = options.get("ignore_index", -100)
+        inputs.check_ignore_index(ignored)
         batch = inputs.read_targets(targets, leading, self.spec.vocab, ignored)
         hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
-        log_cluster_NC = layer.cluster_log_probs(tree, hidden_ND)
-        loss = self.loss(tree, {**arrays, _OF_BATCH: log_cluster_NC}, hidden, targets, **options)
-        return loss, self.observe(arrays, log_cluster_NC, batch.observed_N, axis_name=axis_name)
+        log_cluster_NC = self._opened(params, structure)[0].cluster_log_probs(params, hidden_ND)
+        loss = self.loss(params, {**structure, _OF_BATCH: log_cluster_NC}, hidden, batch, **options)
+        return loss, self.observe(structure, log_cluster_NC, batch.observed_N, axis_name=axis_name)
 
     def observe(
         self, structure: Tree, log_cluster_NC: Array, targets_N: Array, *, axis_name: AxisName | None = None
@@ -232,6 +223,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         after = {**structure, "reorganizations": _like(structure["reorganizations"], np.int32(count))}
         if not np.asarray(structure["seen"]).any():
             return params, after, opt_state
+        self._check_state(params, opt_state)
         rng = np.random.default_rng([self.spec.seed if seed is None else seed, 3, count])
         cluster_V = clusters.organize(np.asarray(structure["statistics"]), self.spec.counts, self.limits, rng)
         after |= {name: _like(structure[name], array) for name, array in self._structure_of(cluster_V).items()}
@@ -241,6 +233,13 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             return {name: _like(tree[name], value) for name, value in made.items()}
 
         return move(params), after, moved(opt_state, params, move)
+
+    def _check_state(self, params: Tree, opt_state: Any) -> None:
+        """Refuse the state of an optimizer that cannot move with its words."""
+        for node in slots_of(opt_state, params):
+            for name in self._BY_SLOT:
+                if name in params and hasattr(node[name], "shape"):
+                    clusters.moves_along(name, np.shape(node[name]), np.shape(params[name]))
 
 
 def _like(before: Array, after: Array | np.generic) -> Array:

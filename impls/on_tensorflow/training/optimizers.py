@@ -21,6 +21,7 @@ import tensorflow as tf
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, at_least_float32, traced
 from vocabench.impls.optimizers import Optimizer, check_rate
+from vocabench.impls.structures import clusters
 
 Variables = Mapping[str, tf.Variable]
 
@@ -216,7 +217,7 @@ def state_of(optimizer: keras.optimizers.Optimizer | Updates, weight: keras.Vari
     """Return the variables of an optimizer that belong to a weight and have its shape, such as Adam's moments.
 
     Raises:
-        BadInput: `optimizer` is no Keras optimizer.
+        BadInput: `optimizer` is no Keras optimizer, or has state that cannot move with the weight's words.
     """
     if isinstance(optimizer, Updates):
         names = [name for name, variable in optimizer.variables.items() if variable is weight.value]
@@ -234,5 +235,7 @@ def state_of(optimizer: keras.optimizers.Optimizer | Updates, weight: keras.Vari
     return [
         state.value
         for state in states
-        if isinstance(state, keras.Variable) and state is not weight and state.shape == weight.shape
+        if isinstance(state, keras.Variable)
+        and state is not weight
+        and clusters.moves_along(weight.name, state.shape, weight.shape)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -280,6 +281,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         if not self.reorganizes:
             return super().reorganize(optimizer, seed=seed)
         inputs.check_local(self.word_weight, self.spec.method)
+        arrays = self._moving(optimizer)
         before_V = self.cluster.cpu().numpy().copy()
         self.reorganizations += 1
         if not self.seen.any():
@@ -293,15 +295,22 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         before, old_row_V = self._rows, self._row_V
         self._place(after_V)
         row_V = self._row_V
+        for array in arrays:
+            by_row = before.flat(array)
+            by_word_V = by_row[old_row_V]
+            by_row.zero_()[row_V] = by_word_V
+        return before_V, after_V
+
+    def _moving(self, optimizer: torch.optim.Optimizer | None) -> list[Tensor]:
+        """Return the arrays by row that move with their words: parameters and their state in the optimizer."""
+        arrays = []
         for name in self._BY_ROW & self._parameters.keys():
             parameter = self.get_parameter(name)
             state = {} if optimizer is None else optimizer.state.get(parameter, {})
-            slots = [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
-            for array in (parameter.detach(), *slots):
-                by_row = before.flat(array)
-                by_word_V = by_row[old_row_V]
-                by_row.zero_()[row_V] = by_word_V
-        return before_V, after_V
+            slots = [value for value in state.values() if isinstance(value, Tensor)]
+            moving = [value for value in slots if clusters.moves_along(name, value.shape, parameter.shape)]
+            arrays += [parameter.detach(), *moving]
+        return arrays
 
     def present_spec(self) -> LayerSpec:
         structure = {**self.spec.structure, "cluster": self.cluster.cpu().numpy()}
@@ -330,6 +339,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Take over the clusters, and words in the layout of this form."""
+        if self.reorganizes:
+            self._reset_missing(state_dict, prefix)
         if not self._in_slab and prefix + "cluster" in state_dict:
             cluster_V = state_dict[prefix + "cluster"]
             empty_CS = empty_slots(torch.bincount(cluster_V, minlength=self.limits.clusters), self.width)
@@ -338,6 +349,16 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
                 if slab is not None and slab.shape[:2] == empty_CS.shape:
                     state_dict[prefix + name] = slab[~empty_CS.to(slab.device)]
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    @torch.no_grad()
+    def _reset_missing(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Start statistics anew that a state does not hold. A strict load then fails, without saying what to do."""
+        missing = [name for name in ("statistics", "seen", "reorganizations") if prefix + name not in state_dict]
+        if missing:
+            advice = "a load with strict=False starts them anew"
+            warnings.warn(f"state of {self.spec.method} has no {', '.join(missing)}: {advice}", stacklevel=2)
+        for name in missing:
+            getattr(self, name).zero_()
 
 
 def _after_loading(layer: SelfOrganizedHierarchicalSoftmax, incompatible_keys: object) -> None:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import vocabench.jax
 from vocabench.harness import layers
 from vocabench.impls.errors import BadInput
+from vocabench.impls.on_jax import inputs
 from vocabench.impls.on_jax.two_level import statistics
 from vocabench.impls.resizing import carried_over
 from vocabench.impls.structures.statistics import SMOOTHINGS, StatisticsWeights
@@ -231,3 +232,24 @@ def test_a_batch_that_is_split_over_devices_has_the_statistics_of_the_whole():
     command = [sys.executable, "-c", _DEVICES]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout == "the same\n", done.stderr
+
+
+def test_factors_of_an_optimizers_state_are_refused():
+    layer = layer_of()
+    params, structure = layer.init()
+    structure = layer.training_loss(params, structure, *batch_of(0))[1]
+    state = optax.adafactor(0.1, min_dim_size_to_factor=2).init(params)
+    with pytest.raises(BadInput, match=r"^reorganize: the optimizer's state of word_weight has shape .*: allowed: "):
+        layer.reorganize(params, structure, state)
+
+
+def test_an_invalid_ignore_index_is_refused_before_targets_are_read(monkeypatch):
+    layer = layer_of()
+    params, structure = layer.init()
+    with pytest.raises(BadInput, match="ignore_index='x': allowed: a whole number"):
+        layer.training_loss(params, structure, *batch_of(0), ignore_index="x")
+    reads = []
+    read = inputs.read_targets
+    monkeypatch.setattr(inputs, "read_targets", lambda *given: reads.append(given) or read(*given))
+    layer.training_loss(params, structure, *batch_of(0))
+    assert len(reads) == 1

@@ -206,3 +206,12 @@ def test_a_layer_of_the_same_counts_stays_the_same_and_a_larger_one_is_a_distrib
     log_probs = layer.resize(np.arange(VOCAB + 9, 0, -1)).log_probs(hidden)
     assert log_probs.shape == (4, VOCAB + 9)
     np.testing.assert_allclose(tf.reduce_sum(tf.exp(log_probs), axis=1), 1, rtol=1e-5)
+
+
+def test_factors_of_an_optimizers_state_are_refused():
+    layer, optimizer = layer_of(), keras.optimizers.Adafactor(0.1)
+    train(layer, optimizer, range(2))
+    before = layer.cluster.numpy().copy()
+    with pytest.raises(BadInput, match=r"^reorganize: the optimizer's state of word_weight has shape .*: allowed: "):
+        layer.reorganize(optimizer)
+    assert np.array_equal(layer.cluster, before)

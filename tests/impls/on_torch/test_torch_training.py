@@ -168,3 +168,27 @@ def test_a_resized_layer_keeps_present_clusters_and_words_and_reorganizes_again(
     assert float((layer.cluster[:kept] == resized.cluster[:kept]).float().mean()) > 0.8
     assert resized.reorganizes
     assert resized.training_loss(torch.randn(4, DIM), torch.full((4,), vocab - 1)).isfinite()
+
+
+def test_factors_of_an_optimizers_state_are_refused_before_anything_moves():
+    layer = layer_of()
+    optimizer = torch.optim.Adafactor(layer.parameters())
+    loss = layer.training_loss(*batch_of(0))
+    loss.backward()
+    optimizer.step()
+    before = layer.state_dict()
+    before = {name: value.clone() for name, value in before.items()}
+    with pytest.raises(BadInput, match=r"^reorganize: the optimizer's state of word_weight has shape .*: allowed: "):
+        layer.reorganize(optimizer)
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+
+
+def test_a_state_without_statistics_says_what_to_do_and_starts_them_anew():
+    layer, other = layer_of(), layer_of()
+    layer.training_loss(*batch_of(0))
+    state = {name: value for name, value in other.state_dict().items() if name not in ("statistics", "seen")}
+    with pytest.warns(UserWarning, match="has no statistics, seen: a load with strict=False starts them anew"):
+        layer.load_state_dict(state, strict=False)
+    assert not layer.statistics.any()
+    with pytest.warns(UserWarning, match="strict=False"), pytest.raises(RuntimeError, match="Missing key"):
+        layer.load_state_dict(state)
