@@ -82,6 +82,10 @@ class Structured(nn.Module):
         refusal = self._refusal(state_dict.get(prefix + _DIGEST))
         if refusal:
             error_msgs.append(refusal)
+            # What PyTorch reads next, for the modules of this one, is the state that they have.
+            for name in [name for name in state_dict if name.startswith(prefix)]:
+                del state_dict[name]
+            state_dict.update(self.state_dict(prefix=prefix))
             return
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs

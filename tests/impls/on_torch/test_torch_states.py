@@ -175,3 +175,16 @@ def test_casts_change_no_constant(method, dtype):
     for name, buffer in layer.named_buffers():
         assert buffer.dtype == before[name].dtype
         assert torch.equal(buffer, before[name])
+
+
+@pytest.mark.parametrize("method", ["class_hsm", "huffman"])
+def test_a_refused_state_leaves_a_layer_and_its_modules_as_they_are(method):
+    options = {"levels": 3} if method == "class_hsm" else {}
+    layer = randomized(adapter.native(spec_of(method, **options)))
+    other = adapter.native(spec_of(method, counts=OTHER_COUNTS, **options))
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    model = torch.nn.ModuleList([layer])
+    with pytest.raises(RuntimeError, match="structure_digest") as caught:
+        model.load_state_dict(torch.nn.ModuleList([other]).state_dict())
+    assert "Missing" not in str(caught.value)
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
