@@ -19,8 +19,9 @@ _AT_ONCE = 2**24  # log-probabilities that are computed at a time
 
 def in_blocks(compute: Callable[..., Tensor], vocab: int, *by_token: Tensor) -> Tensor:
     """Return `compute` of all tokens, from blocks of tokens whose (B, V) arrays are not kept for the backward pass."""
-    width = max(1, _AT_ONCE // vocab)
-    if by_token[0].size(0) <= width:
+    tokens, width = by_token[0].size(0), max(1, _AT_ONCE // vocab)
+    # A program that is exported for any number of tokens cannot be cut into blocks.
+    if (torch.compiler.is_exporting() and isinstance(tokens, torch.SymInt)) or tokens <= width:
         return compute(*by_token)
     blocks = zip(*(array.split(width) for array in by_token), strict=True)
     if not torch.is_grad_enabled():

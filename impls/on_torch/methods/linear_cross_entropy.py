@@ -7,13 +7,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabench.impls.errors import Unsupported
+from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_torch.ops.once import differentiated_once
 from vocabench.impls.on_torch.summed_loss import SummedSoftmax
+from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.spec import LayerSpec
 
 
 class LinearCrossEntropy(SummedSoftmax):
-    """`torch.nn.functional.linear_cross_entropy`, which processes the batch in chunks.
+    """`torch.nn.functional.linear_cross_entropy`, which processes the batch in chunks; full softmax while it is traced.
 
     Parameters: `weight` (V, D), `bias` (V,), as in full softmax.
 
@@ -25,6 +27,13 @@ class LinearCrossEntropy(SummedSoftmax):
         if not hasattr(F, "linear_cross_entropy"):
             raise Unsupported(f"linear_cross_entropy in torch {torch.__version__}: allowed: from torch 2.13 on")
         super().__init__(spec)
+
+    def _reduced(
+        self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor | None, *, mean: bool, **extra: Tensor
+    ) -> Tensor:
+        if is_tracing():  # PyTorch's function warns in Python, which torch.compile cannot trace
+            return FullSoftmax._reduced(self, hidden_ND, targets_N, padding_N, mean=mean, **extra)
+        return super()._reduced(hidden_ND, targets_N, padding_N, mean=mean, **extra)
 
     def total(self, hidden_ND: Tensor, targets_N: Tensor, ignore_index: int) -> Tensor:
         return F.linear_cross_entropy(

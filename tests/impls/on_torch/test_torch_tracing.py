@@ -98,3 +98,27 @@ def test_ties_in_a_trace_go_to_the_lower_id(ids):
         expected = best_columns(scores, ids, k)
         assert values.tolist() == expected[0].tolist()
         assert best.tolist() == expected[1].tolist()
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "linear_cross_entropy"), reason="PyTorch before 2.13")
+def test_the_loss_of_pytorchs_own_function_is_compiled_as_full_softmax():
+    layer = adapter.native(spec_of("linear_cross_entropy"))
+    hidden, targets = batch(24)
+    targets[5] = -100
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(hidden, targets), layer(hidden, targets))
+
+
+@pytest.mark.parametrize("method", ["full_softmax", "huffman", "sohsm"])
+def test_entropies_and_objectives_are_exported_without_a_bound_on_the_batch(method):
+    class Objectives(torch.nn.Module):
+        def __init__(self, layer: OutputLayer) -> None:
+            super().__init__()
+            self.layer: Any = layer
+
+        def forward(self, hidden, targets):
+            return self.layer.entropy(hidden), self.layer(hidden, targets, label_smoothing=0.1)
+
+    model, tokens = Objectives(adapter.native(spec_of(method))), torch.export.Dim("tokens", min=2)
+    exported = torch.export.export(model, batch(24), dynamic_shapes=({0: tokens}, {0: tokens})).module()
+    torch.testing.assert_close(exported(*batch(7)), model(*batch(7)))
