@@ -49,6 +49,7 @@ class Call:
         compiled: Whether the call is traced, as by `jax.jit` and `tf.function`.
         options: Keyword arguments, except for arrays.
         weighted: Whether `token_weight` is given.
+        without_bias: Whether the layer has the option `bias=False`.
         fault: What is wrong with the call, if anything, as (argument, value).
         seed: Seed of the hidden vectors and targets.
     """
@@ -64,6 +65,7 @@ class Call:
     compiled: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     weighted: bool = False
+    without_bias: bool = False
     fault: tuple[str, Any] | None = None
     seed: int = 0
 
@@ -199,13 +201,14 @@ def _positional(call: Call, targets: Any, named: dict[str, Any]) -> tuple[Any, .
 
 
 @cache
-def _spec(method: str, dtype: str) -> LayerSpec:
-    return layers.spec(method, counts=zipf_counts(VOCAB), dim=DIM, dtype=dtype)
+def _spec(method: str, dtype: str, without_bias: bool) -> LayerSpec:
+    options: dict[str, Any] = {"bias": False} if without_bias else {}
+    return layers.spec(method, counts=zipf_counts(VOCAB), dim=DIM, dtype=dtype, **options)
 
 
 @cache
-def _native(framework: str, method: str, dtype: str, form: int) -> Native:
-    spec = _spec(method, dtype)
+def _native(framework: str, method: str, dtype: str, without_bias: bool, form: int) -> Native:
+    spec = _spec(method, dtype, without_bias)
     forms = registry.adapter(framework).forms(spec)
     if forms:
         spec = dataclasses.replace(spec, form=forms[form % len(forms)].id)
@@ -213,8 +216,8 @@ def _native(framework: str, method: str, dtype: str, form: int) -> Native:
 
 
 @cache
-def _oracle(method: str, dtype: str) -> Layer:
-    return layers.from_spec("numpy", dataclasses.replace(_spec(method, dtype), dtype="float64"))
+def _oracle(method: str, dtype: str, without_bias: bool) -> Layer:
+    return layers.from_spec("numpy", dataclasses.replace(_spec(method, dtype, without_bias), dtype="float64"))
 
 
 def rounded(array: NDArray, dtype: str) -> NDArray:
@@ -271,7 +274,7 @@ def _with_fault(call: Call, arrays: Arrays, options: dict[str, Any]) -> None:
 def outcome(framework: str, call: Call) -> str:
     """Make a call and judge it, as the module's docstring describes."""
     try:
-        native = _native(framework, call.method, call.dtype, call.form)
+        native = _native(framework, call.method, call.dtype, call.without_bias, call.form)
     except Unsupported as error:
         return f"unsupported: {error}"
     arrays, options = _arrays(call, native.spec), dict(call.options)
@@ -285,7 +288,7 @@ def outcome(framework: str, call: Call) -> str:
         if call.fault[0] == "targets" and call.compiled and all(np.isnan(part).any() for part in made):
             return "NaN"
         return f"accepted {call.fault}: {made[0].ravel()[:3]}"
-    problem = _problem(call, right, made, _oracle(call.method, call.dtype))
+    problem = _problem(call, right, made, _oracle(call.method, call.dtype, call.without_bias))
     return problem or "ok"
 
 

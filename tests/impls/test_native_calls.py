@@ -157,6 +157,7 @@ def calls(draw: st.DrawFn, framework: str) -> Call:
         compiled=draw(st.integers(0, 3)) == 0,
         options=options,
         weighted=in_loss and draw(st.booleans()),
+        without_bias="bias" in definition.options and draw(st.booleans()),
         seed=draw(st.integers(0, 99)),
     )
 
