@@ -88,8 +88,17 @@ QUANTITIES: dict[str, Quantity] = {
     ),
 }
 
-# Times of finding and drawing words.
-PAIRED_DECODING = ("topk_seconds", "topk1_seconds", "beam_seconds", "sample_seconds")
+_DECODING = ("topk_seconds", "topk1_seconds", "beam_seconds", "sample_seconds")
+_SHORT = 0.005  # seconds: shorter decoding differs more between processes
+TRAINING, SHORT_DECODING, LONG_DECODING = "training", "decoding below 5 ms", "decoding from 5 ms"
+
+
+def class_of_time(quantity: str, seconds: float) -> str:
+    """Return the class of times that differ between processes by similar amounts."""
+    if quantity not in _DECODING:
+        return TRAINING
+    return SHORT_DECODING if seconds < _SHORT else LONG_DECODING
+
 
 ROOFLINE = ("roofline_share", "least_flops", "least_bytes", "ceiling_flops_per_second", "ceiling_bytes_per_second")
 

@@ -6,12 +6,11 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from vocabench.harness.compare.matching import Entry, positive
 from vocabench.harness.run.rows import Measurement, Ratio, Row
 
-_PROCESSES = "processes"  # detail of a time: one object for each process, with its number of rounds
 _KEPT = ("timing", "counting")  # details that say how a figure is defined
 _NORMAL_95 = 1.96
 
@@ -48,16 +47,15 @@ def _reduced(measurement: Measurement) -> Measurement:
         samples, baseline_samples = medians(ratio.samples), medians(ratio.baseline_samples)
         ratio = dataclasses.replace(ratio, samples=samples, baseline_samples=baseline_samples)
     detail = {name: measurement.detail[name] for name in _KEPT if name in measurement.detail}
-    if processes := measurement.detail.get(_PROCESSES):
-        detail[_PROCESSES] = [{"rounds": 1} for _ in processes]
+    if measurement.processes:
+        detail["processes"] = [{"rounds": 1} for _ in measurement.processes]
     return dataclasses.replace(measurement, samples=medians(measurement.samples), ratio=ratio, detail=detail)
 
 
 def _by_process(samples: Sequence[float], measurement: Measurement) -> list[Sequence[float]]:
     """Split the samples by process. If the processes' rounds are not known, all samples are of one process."""
-    processes = measurement.detail.get(_PROCESSES, ())
-    rounds = [process.get("rounds") for process in processes if isinstance(process, Mapping)]
-    if not rounds or not all(isinstance(count, int) for count in rounds) or sum(rounds) != len(samples):
+    rounds = [process["rounds"] for process in measurement.processes]
+    if sum(rounds) != len(samples):
         return [samples]
     ends = list(itertools.accumulate(rounds))
     return [samples[end - count : end] for count, end in zip(rounds, ends, strict=True)]

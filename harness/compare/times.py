@@ -25,9 +25,7 @@ from vocabench.harness.compare.finding import (
 from vocabench.harness.compare.many_cells import Change, Comparison, changes
 from vocabench.harness.compare.matching import Entry, Run
 from vocabench.harness.compare.run_values import error_within, unit_values
-
-_DECODING = ("topk_seconds", "topk1_seconds", "beam_seconds", "sample_seconds")
-_SHORT = 0.005  # seconds: shorter decoding differs more between processes
+from vocabench.harness.quantities import class_of_time
 
 # Between processes of equal code, times of short decoding had a standard deviation of up to 10 %.
 _ASSUMED = 0.1
@@ -160,11 +158,8 @@ def refusal(a: Entry, b: Entry, *, relative: bool) -> tuple[str, str] | None:
 
 def _kind(pair: Pair) -> str:
     """Return the class of cells whose times differ between processes in a similar way."""
-    if pair.a.quantity not in _DECODING:
-        return "training"
     seconds = [value for entry in (pair.a, pair.b) if (value := entry.value) is not None and value > 0]
-    is_short = statistics.geometric_mean(seconds) < _SHORT if seconds else False
-    return "short decoding" if is_short else "long decoding"
+    return class_of_time(pair.a.quantity, statistics.geometric_mean(seconds) if seconds else math.inf)
 
 
 def _assumed(old: Run, new: Run, pair: Pair) -> float:

@@ -10,13 +10,10 @@ from typing import Any
 
 from vocabench.harness import registry
 from vocabench.harness.measure.process_spread import Spread, centres, interval, pooled_spread
-from vocabench.harness.quantities import PAIRED_DECODING
+from vocabench.harness.quantities import class_of_time
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Ratio, Row
 from vocabench.harness.tasks.shared.paired import BASELINE
-
-TRAINING, SHORT_DECODING, LONG_DECODING = "training", "decoding below 5 ms", "decoding from 5 ms"
-_SHORT = 0.005  # seconds
 
 
 def count(row: Row) -> int:
@@ -42,11 +39,8 @@ def wanted(cell: Cell) -> int:
 
 def class_of(measurement: Measurement) -> str:
     """Return the class of quantities among which the spread between processes is pooled."""
-    if measurement.quantity not in PAIRED_DECODING:
-        return TRAINING
-    assert measurement.ratio is not None
-    sides = (measurement.samples, measurement.ratio.baseline_samples)
-    return SHORT_DECODING if min(map(statistics.median, sides)) < _SHORT else LONG_DECODING
+    sides = (measurement.samples, _ratio_of(measurement).baseline_samples)
+    return class_of_time(measurement.quantity, min(map(statistics.median, sides)))
 
 
 def join(cell: Cell, first: Sequence[Measurement], second: Sequence[Measurement]) -> list[Measurement]:

@@ -8,6 +8,7 @@ import pytest
 from tests.rows import by_quantity, interval_of, ratio_of
 from vocabench.harness import cli
 from vocabench.harness.commands import calibrate
+from vocabench.harness.quantities import SHORT_DECODING, TRAINING
 from vocabench.harness.run import doubts, pool, processes, results_files
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Provenance, Ratio, Row
@@ -111,7 +112,7 @@ def test_the_spread_is_pooled_over_a_class_of_times():
     pooled = processes.pool([quiet_row, noisy_row])
     widths = list(map(width_of, pooled))
     assert widths[0] == pytest.approx(widths[1])
-    assert pooled[0].measurements[0].detail["spread"]["class"] == processes.SHORT_DECODING
+    assert pooled[0].measurements[0].detail["spread"]["class"] == SHORT_DECODING
     assert pooled[0].measurements[0].detail["spread"]["freedom"] == 4
     alone = processes.pool([quiet_row])
     assert width_of(alone[0]) < 0.2 * widths[0]
@@ -175,7 +176,7 @@ def test_the_command_line_takes_processes_and_rounds(tmp_path, capsys, monkeypat
     rows = read(tmp_path / "rows.jsonl")
     assert [processes.count(row) for row in rows][-1] == 2
     (layer,) = [m for m in results_files.rows(tmp_path / "rows.jsonl")[0].measurements if m.quantity == "layer_seconds"]
-    assert layer.detail["spread"]["class"] == processes.TRAINING
+    assert layer.detail["spread"]["class"] == TRAINING
 
 
 def test_calibration_prints_the_coverage_by_class(tmp_path, capsys, monkeypatch):
