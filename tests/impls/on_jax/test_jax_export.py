@@ -21,7 +21,7 @@ METHODS = registry.methods("jax")
 ROWS, WHOLE = PartitionSpec("data"), PartitionSpec()
 
 
-def layer_of(method: str, form: str = "", **options: object) -> tuple[Any, dict[str, Any]]:
+def layer_of(method: str, form: str = "", **options: Any) -> tuple[Any, dict[str, Any]]:
     """Return a layer, and the random inputs of its loss."""
     layer = native(replace(layers.spec(method, counts=zipf_counts(VOCAB), dim=DIM, **options), form=form))
     return layer, {"sampled_ids": jnp.arange(5)} if layer.spec.definition.extra else {}
