@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -18,8 +17,9 @@ from vocabench.harness.measure.workload import Batch
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting
-from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT, Checkpoint
+from vocabench.harness.tasks.shared import learning_curve
 from vocabench.harness.tasks.shared.data import data_of
+from vocabench.harness.tasks.shared.learning_curve import LearningCurve
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.paired import check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
@@ -45,8 +45,7 @@ SETTINGS: dict[str, Setting] = {
     "learning_rate": Number(0.1, 0.0, 1e6, "step size"),
     "weight_decay": Number(1e-6, 0.0, 1e6, "L2"),
     "clip_norm": Number(0.25, 0.0, 1e6, "largest global gradient norm; 0 disables clipping"),
-    "evaluations": Number(1, 1, 10**6, "evaluations per epoch on the validation split"),
-    "checkpoint": CHECKPOINT,
+    **learning_curve.SETTINGS,
     "decode_rows": Number(128, 0, 10**6, "hidden vectors of the trained model decoded as one batch; 0 for no decoding"),
     **timing_settings(processes=3, rounds=4, budget=4.0),
     "updates": Number(0, 0, 10**9, "number of training steps after which training ends; 0 for no limit"),
@@ -106,7 +105,7 @@ def with_vectors(
 
 
 class Training:
-    """One training run with its results: curves, re-organizations and times."""
+    """One training run with its results: learning curve, re-organizations and times."""
 
     def __init__(self, cell: Cell, corpus: corpora.Corpus, options: Mapping[str, object]) -> None:
         self.cell, self.corpus, self.settings = cell, corpus, cell.settings
@@ -119,83 +118,63 @@ class Training:
         )
         self.model = self._made(spec, config)
         self.interval = int(spec.options.get("interval", 0))  # type: ignore[call-overload]
-        self.train_seconds = 0.0
-        self.curve: list[dict[str, float]] = []
         self.reorganizations: list[dict[str, float]] = []
         self.cluster_V: NDArray | None = spec.structure.get("cluster")
-        self.checkpoint: Checkpoint[tuple[Arrays, NDArray | None]] = Checkpoint(cell.settings["checkpoint"])
+        self.curve: LearningCurve[tuple[Arrays, NDArray | None]] = LearningCurve(
+            cell.settings, lambda: (self.model.parameters(), self.cluster_V)
+        )
 
     def _made(self, spec: LayerSpec, config: LanguageModelConfig) -> LanguageModel:
         return layers.create_network(self.cell.framework, spec, config, self.cell.device)
 
     def run(self, progress: Callable[[str], None]) -> None:
-        settings = self.settings
+        settings, curve = self.settings, self.curve
         rows_BT = _rows(self.corpus.splits["train"], settings["batch"], settings["steps"])
-        per_epoch = (rows_BT.shape[1] - 1) // settings["steps"]
-        total = min(per_epoch * settings["epochs"], settings["updates"] or np.inf)
-        evaluate_at = {total} | {
-            round(per_epoch * (epoch + part / settings["evaluations"]))
-            for epoch in range(settings["epochs"])
-            for part in range(1, settings["evaluations"] + 1)
-        }
         batches = (
             batch for _ in range(settings["epochs"]) for batch in _batches(rows_BT, settings["steps"], whole=True)
         )
-        losses: list[Any] = []
-        started = time.perf_counter()
-        for step, (first, (inputs_BT, targets_BT)) in enumerate(islice(batches, total), 1):
-            losses.append(self.model.step(inputs_BT, targets_BT, carry=not first))
+        curve.start((rows_BT.shape[1] - 1) // settings["steps"], settings["updates"])
+        for step, (first, (inputs_BT, targets_BT)) in enumerate(islice(batches, curve.total), 1):
+            curve.add_loss(self.model.step(inputs_BT, targets_BT, carry=not first))
             if step % 50 == 0:
                 # Waiting for the device here also bounds the queue of an asynchronous framework.
-                progress(f"step {step}/{total} loss {float(losses[-1]):.3f}")
-            if self.interval and step % self.interval == 0 and step < total:
+                progress(curve.loss_line(step))
+            if self.interval and step % self.interval == 0 and step < curve.total:
+                self._reorganize(step)
+            if curve.is_due(step):
                 self.model.synchronize()
-                self.train_seconds += time.perf_counter() - started
-                started = self._reorganize(step)
-            if step in evaluate_at:
-                self.model.synchronize()
-                self.train_seconds += time.perf_counter() - started
-                self._evaluate(step, losses)
-                losses = []
-                progress(f"step {step}/{total} validation perplexity {self.curve[-1]['perplexity']:.2f}")
-                started = time.perf_counter()
-        if (state := self.checkpoint.state()) is not None:
+                curve.evaluate(step, lambda: self._scores(self.corpus.splits["valid"]))
+                progress(curve.evaluation_line(step))
+                if curve.has_ended:
+                    break
+        if (state := curve.state_to_restore) is not None:
             params, self.cluster_V = state
             self.model = self._made(self.learned_spec(), self.model.config)  # with the clusters at that checkpoint
             self.model.load(params)
 
-    def _reorganize(self, step: int) -> float:
-        """Re-organize between two evaluations, which do not count as training, and return the clock afterwards."""
-        record: dict[str, float] = {"step": step}
-        sample_T = self.corpus.splits["valid"][: self.settings["figure1_tokens"]]
-        scored = len(sample_T) > _EVAL_ROWS
-        if scored:
-            record |= {f"{name}_before": value for name, value in self._scores(sample_T).items()}
-        start = time.perf_counter()
+    def _reorganize(self, step: int) -> None:
+        """Re-organize between two evaluations, which do not count as training."""
+        self.model.synchronize()
+        with self.curve.paused():
+            record: dict[str, float] = {"step": step, **self._figure1_scores("before")}
         change = self.model.reorganize()
         self.model.synchronize()
-        self.train_seconds += time.perf_counter() - start
-        if change is not None:
-            before_V, after_V = change
-            moved_V = before_V != after_V
-            counts_V = self.corpus.counts_V
-            record["changed_words"] = float(moved_V.mean())
-            record["changed_frequency"] = float(counts_V[moved_V].sum() / counts_V.sum())
-            self.cluster_V = after_V
-        if scored:
-            record |= {f"{name}_after": value for name, value in self._scores(sample_T).items()}
-        self.reorganizations.append(record)
-        return time.perf_counter()
+        with self.curve.paused():
+            if change is not None:
+                before_V, after_V = change
+                moved_V = before_V != after_V
+                counts_V = self.corpus.counts_V
+                record["changed_words"] = float(moved_V.mean())
+                record["changed_frequency"] = float(counts_V[moved_V].sum() / counts_V.sum())
+                self.cluster_V = after_V
+            self.reorganizations.append(record | self._figure1_scores("after"))
 
-    def _evaluate(self, step: int, losses: list[Any]) -> None:
-        mean_loss = float(np.mean([float(loss) for loss in losses]))
-        if not np.isfinite(mean_loss):
-            raise FloatingPointError(f"training loss is {mean_loss} at step {step}")
-        self.curve.append(
-            {"step": step, "seconds": self.train_seconds, "train_loss": mean_loss}
-            | self._scores(self.corpus.splits["valid"])
-        )
-        self.checkpoint.offer(self.curve[-1], lambda: (self.model.parameters(), self.cluster_V))
+    def _figure1_scores(self, when: str) -> dict[str, float]:
+        """Return the scores of a sample of the validation text; none if it is too short for the evaluation."""
+        sample_T = self.corpus.splits["valid"][: self.settings["figure1_tokens"]]
+        if len(sample_T) <= _EVAL_ROWS:
+            return {}
+        return {f"{name}_{when}": value for name, value in self._scores(sample_T).items()}
 
     def _scores(self, ids_T: NDArray) -> dict[str, float]:
         """Return the perplexity, and for a two-level layer also its two factors (equations 5 and 6)."""
@@ -214,17 +193,15 @@ class Training:
 
     def told(self, changed: Mapping[str, object]) -> dict[str, Any]:
         """Return the entries about this model for the row of a later model with `changed` options."""
-        return {"bootstrap": {"options": dict(changed), "train_seconds": self.train_seconds, "curve": self.curve}}
+        curve = self.curve
+        return {"bootstrap": {"options": dict(changed), "train_seconds": curve.seconds, "curve": curve.points}}
 
     def measurements(self) -> list[Measurement]:
         split = "test" if "test" in self.corpus.splits else "valid"
-        scored = self.checkpoint.point
-        scores = self._scores(self.corpus.splits[split]) if split == "test" else dict(scored)
+        scores = self._scores(self.corpus.splits[split]) if split == "test" else dict(self.curve.scored)
         detail: dict[str, Any] = {
             "split": split,
-            "validation_perplexity": scored["perplexity"],
-            "scored_step": scored["step"],
-            "curve": self.curve,
+            **self.curve.detail(),
             "formulation": layers.form_label(self.cell.framework, self.model.spec, self.cell.device),
         }
         if self.cluster_V is not None:
@@ -235,7 +212,7 @@ class Training:
             for name in ("cluster_perplexity", "in_cluster_perplexity")
             if name in scores
         ]
-        found.append(Measurement("train_seconds", self.train_seconds, [self.train_seconds]))
+        found.append(Measurement("train_seconds", self.curve.seconds, [self.curve.seconds]))
         return found
 
     def mean_hidden(self) -> NDArray[np.float64]:

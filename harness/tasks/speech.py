@@ -22,8 +22,7 @@ from vocabench.harness.run.rows import Measurement, Row
 from vocabench.harness.run.settings import Names, Setting
 from vocabench.harness.speech import features, languages
 from vocabench.harness.speech.augment import SpecAugment
-from vocabench.harness.tasks.shared import batching, error_rates, recognizers, training_loop
-from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT
+from vocabench.harness.tasks.shared import batching, error_rates, learning_curve, recognizers, training_loop
 from vocabench.harness.tasks.shared.data import Progress, data_of
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import spec_of
@@ -56,8 +55,7 @@ SETTINGS: dict[str, Setting] = {
     "ctc_weight": Number(0.0, 0.0, 0.999, "share of CTC in the loss"),
     "augment": Choice(True, (False, True), "SpecAugment in training"),
     "mask_share": Number(1.0, 0.0, 1.0, "largest share of an utterance that one time mask may hide"),
-    "evaluations": Number(1, 1, 10**6, "evaluations per epoch on the validation split"),
-    "checkpoint": CHECKPOINT,
+    **learning_curve.SETTINGS,
     "utterances": Number(0, 0, 10**9, "training utterances used; 0 for all"),
     "alpha": Number(1.0, 0.0, 1.0, "exponent of the language sizes for drawing utterances; 1 for no drawing"),
     "split": Choice("test", SPLITS, "the split that is scored; for train, the utterances used"),

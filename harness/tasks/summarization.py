@@ -19,8 +19,7 @@ from vocabench.harness.datasets.shared.dataset import SPLITS
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Row
 from vocabench.harness.run.settings import Setting
-from vocabench.harness.tasks.shared import batching, rouge, summary_model, training_loop
-from vocabench.harness.tasks.shared.checkpoint import CHECKPOINT
+from vocabench.harness.tasks.shared import batching, learning_curve, rouge, summary_model, training_loop
 from vocabench.harness.tasks.shared.data import Progress, data_of
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.result import Result
@@ -42,8 +41,7 @@ SETTINGS: dict[str, Setting] = {
     "learning_rate": Number(0.001, 0.0, 1e6, "step size"),
     "weight_decay": Number(1e-6, 0.0, 1e6, "L2"),
     "clip_norm": Number(0.0, 0.0, 1e6, "largest global gradient norm; 0 disables clipping"),
-    "evaluations": Number(1, 1, 10**6, "evaluations per epoch on the validation split"),
-    "checkpoint": CHECKPOINT,
+    **learning_curve.SETTINGS,
     "pairs": Number(0, 0, 10**9, "training pairs used, spread over the split; 0 for all"),
     "split": Choice("test", SPLITS, "the split that is scored; for train, the pairs used"),
     "score_pairs": Number(0, 0, 10**9, "number of scored pairs, spread over the split; 0 for all"),

@@ -15,7 +15,7 @@ from vocabench.harness.measure.memory import DEFINITION, peak_bytes
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.tasks.shared import batching
-from vocabench.harness.tasks.shared.checkpoint import Checkpoint
+from vocabench.harness.tasks.shared.learning_curve import LearningCurve
 from vocabench.impls.models.recognizer import Recognizer
 from vocabench.impls.models.summarizer import Summarizer
 from vocabench.impls.spec import Arrays
@@ -32,9 +32,7 @@ class Training(ABC):
         training_P: Indices of the training samples, in any order.
         scored: Indices of the scored samples by split, at least for "valid" and the setting `split`.
         batch: Number of samples of a batch.
-        train_seconds: Training time without evaluation.
-        curve: One point per evaluation.
-        checkpoint: The evaluation whose model is scored.
+        curve: Learning curve, with the model that is scored.
     """
 
     model: Summarizer | Recognizer
@@ -43,13 +41,11 @@ class Training(ABC):
         self.cell, self.settings = cell, cell.settings
         self.training_P, self.scored = training_P, scored
         self.batch = min(cell.settings["batch"], len(training_P))
-        self.train_seconds = 0.0
         self.step_seconds: list[float] = []
         self.shapes: set[tuple[int, ...]] = set()
         self.peak_bytes: dict[tuple[int, ...], int] = {}
         self.decoded_shapes: set[tuple[int, ...]] = set()
-        self.curve: list[dict[str, float]] = []
-        self.checkpoint: Checkpoint[Arrays] = Checkpoint(cell.settings["checkpoint"])
+        self.curve: LearningCurve[Arrays] = LearningCurve(cell.settings, lambda: self.model.parameters())
 
     @abstractmethod
     def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -77,30 +73,24 @@ class Training(ABC):
         Raises:
             FloatingPointError: The loss is not finite.
         """
-        settings, rng = self.settings, np.random.default_rng([self.cell.seed, 12])
-        per_epoch = len(self.training_P) // self.batch
-        total = per_epoch * settings["epochs"]
-        evaluate_at = {
-            round(per_epoch * (epoch + part / settings["evaluations"]))
-            for epoch in range(settings["epochs"])
-            for part in range(1, settings["evaluations"] + 1)
-        }
-        step, losses = 0, []
-        started = time.perf_counter()
+        curve, rng = self.curve, np.random.default_rng([self.cell.seed, 12])
         sizes = self.sizes("train", self.training_P)
-        for epoch in range(settings["epochs"]):
-            for chosen_B in batching.shuffled_batches(*sizes, self.batch, rng):
-                losses.append(self._step(epoch, self.training_P[chosen_B]))
-                step += 1
-                if step % 10 == 0:
-                    progress(f"step {step}/{total} loss {losses[-1]:.3f}")
-                if step in evaluate_at:
-                    self.train_seconds += time.perf_counter() - started
-                    self._evaluate(step, losses)
-                    losses = []
-                    progress(f"step {step}/{total} validation perplexity {self.curve[-1]['perplexity']:.2f}")
-                    started = time.perf_counter()
-        if (params := self.checkpoint.state()) is not None:
+        batches = (
+            (epoch, chosen_B)
+            for epoch in range(self.settings["epochs"])
+            for chosen_B in batching.shuffled_batches(*sizes, self.batch, rng)
+        )
+        curve.start(len(self.training_P) // self.batch)
+        for step, (epoch, chosen_B) in enumerate(batches, 1):
+            curve.add_loss(self._step(epoch, self.training_P[chosen_B]))
+            if step % 10 == 0:
+                progress(curve.loss_line(step))
+            if curve.is_due(step):
+                curve.evaluate(step, lambda: {"perplexity": self.perplexity("valid")})
+                progress(curve.evaluation_line(step))
+                if curve.has_ended:
+                    break
+        if (params := curve.state_to_restore) is not None:
             self.model.load(params)
 
     def _step(self, epoch: int, numbers_B: NDArray[np.int64]) -> float:
@@ -128,20 +118,6 @@ class Training(ABC):
             self.step_seconds.append(time.perf_counter() - started)
         return losses[0]
 
-    def _evaluate(self, step: int, losses: list[float]) -> None:
-        mean_loss = float(np.mean(losses))
-        if not np.isfinite(mean_loss):
-            raise FloatingPointError(f"training loss is {mean_loss} at step {step}")
-        self.curve.append(
-            {
-                "step": step,
-                "seconds": self.train_seconds,
-                "train_loss": mean_loss,
-                "perplexity": self.perplexity("valid"),
-            }
-        )
-        self.checkpoint.offer(self.curve[-1], lambda: self.model.parameters())
-
     def perplexity(self, split: str) -> float:
         """Return the perplexity per word or unit of the training texts, including the ends."""
         nll, words = 0.0, 0
@@ -160,18 +136,15 @@ class Training(ABC):
     def measurements(self) -> list[Measurement]:
         """Return the measurements of the run, with the perplexity first."""
         split = self.settings["split"]
-        scored = self.checkpoint.point
-        value = scored["perplexity"] if split == "valid" else self.perplexity(split)
+        value = self.curve.scored["perplexity"] if split == "valid" else self.perplexity(split)
         detail: dict[str, Any] = {
             "split": split,
-            "validation_perplexity": scored["perplexity"],
-            "scored_step": scored["step"],
-            "curve": self.curve,
+            **self.curve.detail(),
             "formulation": layers.form_label(self.cell.framework, self.model.spec, self.cell.device),
         }
         found = [
             Measurement("perplexity", value, detail=detail),
-            Measurement("train_seconds", self.train_seconds, [self.train_seconds]),
+            Measurement("train_seconds", self.curve.seconds, [self.curve.seconds]),
         ]
         if any(self.peak_bytes.values()):
             largest, peak = max(self.peak_bytes.items(), key=lambda item: item[1])

@@ -88,15 +88,34 @@ def test_a_trained_model_beats_word_counts_and_is_decoded(framework, method, tex
     assert len(shown) == len(set(shown))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_best_checkpoint_is_scored_where_it_is_asked_for(framework, text):
-    """Brought back with its clusters: on the same words it scores what it scored in training. Each of the four rows of
-    the training text goes on backwards, by which the model unlearns the language."""
+def turn_back(text):
+    """Reverse the second half of each row of the training text, and test on the validation text."""
     folder = Path(text)
     (folder / "test.txt").write_text((folder / "valid.txt").read_text())
     words = (folder / "train.txt").read_text().split()
     rows = (words[start : start + 1250] for start in range(0, 5000, 1250))
     (folder / "train.txt").write_text(" ".join(word for row in rows for word in row[:625] + row[:624:-1]) + "\n")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_training_ends_after_evaluations_without_a_lower_perplexity(framework, text):
+    turn_back(text)
+    settings = {"epochs": "3", "evaluations": "4", "learning_rate": "0.3", "decode_rows": "0"}
+    scored = by_quantity(
+        result_of(framework, "sohsm", text, "float64", {"interval": "40"}, patience="1", checkpoint="best", **settings)
+    )["perplexity"]
+    steps, perplexities = zip(*((p["step"], p["perplexity"]) for p in scored.detail["curve"]), strict=True)
+    assert steps == (31, 62, 93)
+    assert scored.detail["scored_step"] == 62
+    assert perplexities[0] > perplexities[1] < perplexities[2]
+    assert scored.value == pytest.approx(perplexities[1], rel=1e-9)
+    assert [change["step"] for change in scored.detail["reorganizations"]] == [40, 80]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_best_checkpoint_is_scored_where_it_is_asked_for(framework, text):
+    """Restored with its clusters, it has the same score on the same words. The reversed text unlearns the language."""
+    turn_back(text)
     settings = {"epochs": "1", "evaluations": "2", "learning_rate": "0.3", "decode_rows": "0"}
     last, best = (
         by_quantity(result_of(framework, "sohsm", text, "float64", {"interval": "40"}, checkpoint=which, **settings))

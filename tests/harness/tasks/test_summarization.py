@@ -102,7 +102,7 @@ def test_the_best_checkpoint_is_scored_where_it_is_asked_for(framework, folder):
     data, _ = data_of(cell, summarization.load, quiet)
     training = summarization.Training(cell, data, {})
     training.run(quiet)
-    perplexities = [point["perplexity"] for point in training.curve]
+    perplexities = [point["perplexity"] for point in training.curve.points]
     assert perplexities[-1] > min(perplexities)
     assert training.perplexity("valid") == pytest.approx(min(perplexities), rel=1e-9)
     assert training.measurements()[0].detail["validation_perplexity"] == min(perplexities)
