@@ -74,6 +74,8 @@ def test_help_imports_nothing_heavy(command):
         (["run", "quick", "-s", "epochs=1", "-s", "epochs=2"], "--set epochs is given twice"),
         (["run", "quick", "-f", "numpy", "-t", "agreement", "--out", "/dev/null"], "/dev/null is not a regular file"),
         (["run", "quick", "--seed", "1", "--seed", "2"], "--seed is given twice: allowed: once"),
+        (["run", "quick", "--seeds", "0"], "--seeds 0: allowed: a whole number from 1 to 1000"),
+        (["run", "quick", "--seeds", "3", "--seed", "1"], "--seed and --seeds: allowed: one of them"),
         (["table", "--clusters", "-3"], "'-3': allowed: a whole number from 0"),
         (["table", "--examples", "1.5"], "'1.5': allowed: a whole number from 0"),
         (["data", "list", "pydoc"], "data list pydoc: allowed"),

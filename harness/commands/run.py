@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vocabench.harness.commands.command import Command, add_filters, integer, pairs
+from vocabench.harness.commands.command import Command, add_filters, count, integer, pairs
 from vocabench.harness.commands.output import print_table
 from vocabench.impls.errors import BadInput
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vocabench.harness.run.settings import Selection
     from vocabench.harness.run.store import Store
 
+_MOST_SEEDS = 1000
 _RETRIED = ("error", "timeout", "oom", "refused", "skipped")
 
 
@@ -27,6 +28,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", action="append", help="float32, tf32, float64 or bfloat16; may be repeated")
     parser.add_argument("--dataset", help="name of a dataset, or path of a text file or folder (default: the suite's)")
     parser.add_argument("--seed", type=integer, help="random seed (default: the suite's)")
+    parser.add_argument("--seeds", type=count, metavar="N", help="measure each cell with the seeds 0 to N-1")
     parser.add_argument(
         "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="option of a method; may be repeated"
     )
@@ -57,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         precision=arguments.precision,
         dataset=arguments.dataset,
-        seed=arguments.seed,
+        seeds=_seeds(arguments.seed, arguments.seeds),
         options=pairs(arguments.option, "--option"),
         settings=pairs(arguments.set, "--set") | _given(arguments, "processes", "rounds"),
     )
@@ -76,6 +78,17 @@ def _given(arguments: argparse.Namespace, *names: str) -> dict[str, str]:
     """Return the settings that have options of their own and were given."""
     values = {name: getattr(arguments, name) for name in names}
     return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _seeds(seed: int | None, number: int | None) -> Sequence[int] | None:
+    """Return the seeds of both arguments; None for those of the suite."""
+    if number is None:
+        return None if seed is None else [seed]
+    if seed is not None:
+        raise BadInput("--seed and --seeds: allowed: one of them")
+    if not 1 <= number <= _MOST_SEEDS:
+        raise BadInput(f"--seeds {number}: allowed: a whole number from 1 to {_MOST_SEEDS}")
+    return range(number)
 
 
 COMMAND = Command("run", "measure a suite; the same command again resumes", _add_arguments, _run)

@@ -61,7 +61,7 @@ class Selection:
     device: str | None = None
     precision: Sequence[str] | None = None
     dataset: str | None = None
-    seed: int | None = None
+    seeds: Sequence[int] | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,8 +77,9 @@ class Selection:
                 raise unknown("task", task, registry.tasks())
         for vocab in self.vocab or ():
             check_vocab(vocab)
-        if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise BadInput(f"seed {self.seed}: allowed: a whole number from 0 to {2**63 - 1}")
+        for seed in self.seeds or ():
+            if not 0 <= seed < 2**63:
+                raise BadInput(f"seed {seed}: allowed: a whole number from 0 to {2**63 - 1}")
         for precision in self.precision or ():
             if precision not in DTYPES:
                 raise unknown("precision", precision, DTYPES)

@@ -185,7 +185,7 @@ class Plan:
         """Yield a cell for every framework, method, precision and seed, with the `shared` fields."""
         selection = self.selection
         frameworks = selection.frameworks or sweep.get("frameworks") or _installed_frameworks()
-        seeds = [selection.seed] if selection.seed is not None else sweep.get("seeds", [0])
+        seeds = selection.seeds or sweep.get("seeds", [0])
         for framework in frameworks:
             implemented = registry.methods(framework)
             precisions = ["float64"] if framework == ORACLE else sweep.get("precision", ["float32"])

@@ -49,6 +49,12 @@ def test_a_method_belongs_to_the_sweeps_that_take_it_and_a_new_method_to_all():
     assert dims(sizes, "nce") == [1, 2]
 
 
+def test_each_seed_is_a_cell():
+    selected = cells("quick", frameworks=["numpy"], methods=["huffman"], seeds=range(3))
+    assert [cell.seed for cell in selected] == [0, 1, 2] * 2
+    assert len({cell.key for cell in selected}) == 6
+
+
 def test_options_go_to_the_methods_that_have_them():
     by_method = {
         c.method: c.options
@@ -85,7 +91,7 @@ def test_a_selection_is_checked_once(monkeypatch):
         ({"tasks": ["timings"]}, "did you mean 'timing'"),
         ({"precision": ["fp32"]}, "unknown precision 'fp32'"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
-        ({"seed": -1}, "seed -1: allowed"),
+        ({"seeds": [0, -1]}, "seed -1: allowed"),
         ({"vocab": [10**30]}, "vocabulary of 1000000"),
         ({"tasks": ["speech"]}, "no cell left"),
         ({"options": {"gamma": "zero"}, "methods": ["sohsm"], "frameworks": ["numpy"]}, "gamma='zero'"),
