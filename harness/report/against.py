@@ -20,18 +20,56 @@ from vocabench.harness.run.cells import Cell, variant
 from vocabench.harness.run.rows import Row
 from vocabench.impls.errors import unknown
 
-KEYS = (
-    "paper", "arxiv", "year", "table", "title", "label", "group", "language", "method", "task", "paper_dataset",
-    "quantity", "is_cost", "unit", "paper_value", "paper_ratio", "status", "framework", "options", "dataset", "vocab",
-    "value", "ratio", "difference", "relative", "agreement", "reason", "setup",
-)  # fmt: skip
-
 NOT_RUN = "not run"
 _ALL = "overall"  # a paper's group of all its languages
 
 _COST_UNITS = ("s", "B")  # quantities that depend on the machine; only ratios of these can be compared
 
-Line = dict[str, Any]
+
+@dataclass(frozen=True)
+class Line:
+    """A published figure next to one of our measurements, or to none.
+
+    Attributes:
+        is_cost: Whether the figure depends on the machine, so that only ratios to full softmax are compared.
+        paper_ratio, ratio: Figure of full softmax divided by this one, in the paper and here.
+        status: Status of our row, or `NOT_RUN`.
+        difference: Ours minus theirs: of the ratios for a cost, else of the values.
+        relative: The same as a share of theirs.
+        reason: Reasons for a difference, or why there is no measurement.
+    """
+
+    paper: str
+    arxiv: str
+    year: int
+    table: str
+    title: str
+    label: str
+    group: str
+    language: str
+    method: str | None
+    task: str
+    paper_dataset: str
+    quantity: str
+    is_cost: bool
+    unit: str
+    paper_value: float
+    paper_ratio: float | None
+    status: str = NOT_RUN
+    framework: str | None = None
+    options: str | None = None
+    dataset: str | None = None
+    vocab: int | None = None
+    value: float | None = None
+    ratio: float | None = None
+    difference: float | None = None
+    relative: float | None = None
+    agreement: str | None = None
+    reason: str | None = None
+    setup: str = ""
+
+
+KEYS = tuple(field.name for field in dataclasses.fields(Line))
 
 
 @dataclass(frozen=True)
@@ -126,7 +164,7 @@ def lines(figures: Iterable[Figure], measured: Sequence[Ours], selected: Filter)
         if matches:
             result += [_line(figure, own) for own in matches]
         else:
-            result.append(_line(figure, None) | {"reason": _absence(figure, same)})
+            result.append(dataclasses.replace(_line(figure, None), reason=_absence(figure, same)))
     return result
 
 
@@ -160,46 +198,45 @@ def _absence(figure: Figure, same: Sequence[Ours]) -> str:
 
 def _line(figure: Figure, own: Ours | None) -> Line:
     table, paper = figure.table, figure.table.paper
-    line: Line = dict.fromkeys(KEYS)
-    line |= {
-        "paper": paper.short,
-        "arxiv": paper.arxiv,
-        "year": paper.year,
-        "table": table.name,
-        "title": table.title,
-        "label": figure.label,
-        "group": figure.group,
-        "language": figure.language,
-        "method": figure.method,
-        "task": table.task,
-        "paper_dataset": table.dataset,
-        "quantity": figure.quantity,
-        "is_cost": _is_cost(figure),
-        "unit": figure.unit,
-        "paper_value": figure.value,
-        "paper_ratio": figure.ratio,
-        "status": NOT_RUN,
-        "setup": table.setup,
-    }
+    line = Line(
+        paper=paper.short,
+        arxiv=paper.arxiv,
+        year=paper.year,
+        table=table.name,
+        title=table.title,
+        label=figure.label,
+        group=figure.group,
+        language=figure.language,
+        method=figure.method,
+        task=table.task,
+        paper_dataset=table.dataset,
+        quantity=figure.quantity,
+        is_cost=_is_cost(figure),
+        unit=figure.unit,
+        paper_value=figure.value,
+        paper_ratio=figure.ratio,
+        setup=table.setup,
+    )
     if own is None:
         return line
     assert own.value is not None
     value = 100 * own.value if figure.unit == "%" and own.unit == "1" else own.value
-    line |= {
-        "status": own.status,
-        "framework": own.cell.framework,
-        "options": own.cell.variant,
-        "dataset": own.cell.dataset,
-        "vocab": own.cell.vocab,
-        "value": value,
-        "ratio": own.ratio,
-        "agreement": own.agreement,
-        "reason": "; ".join(_reasons(figure, own)),
-    }
+    line = dataclasses.replace(
+        line,
+        status=own.status,
+        framework=own.cell.framework,
+        options=own.cell.variant,
+        dataset=own.cell.dataset,
+        vocab=own.cell.vocab,
+        value=value,
+        ratio=own.ratio,
+        agreement=own.agreement,
+        reason="; ".join(_reasons(figure, own)),
+    )
     if not _is_cost(figure):
-        line |= {"difference": value - figure.value, "relative": value / figure.value - 1}
-    elif figure.ratio and own.ratio and figure.method != BASELINE:
-        line |= {"difference": own.ratio - figure.ratio, "relative": own.ratio / figure.ratio - 1}
+        return dataclasses.replace(line, difference=value - figure.value, relative=value / figure.value - 1)
+    if figure.ratio and own.ratio and figure.method != BASELINE:
+        return dataclasses.replace(line, difference=own.ratio - figure.ratio, relative=own.ratio / figure.ratio - 1)
     return line
 
 
@@ -252,12 +289,12 @@ def render(compared: Sequence[Line], text_format: str) -> str:
     if text_format not in FORMATS:
         raise unknown("format", text_format, FORMATS)
     if text_format == "json":
-        return json.dumps(list(compared), indent=1) + "\n"
+        return json.dumps([dataclasses.asdict(line) for line in compared], indent=1) + "\n"
     if text_format == "csv":
-        return pd.DataFrame.from_records(list(compared), columns=list(KEYS)).to_csv(index=False)
-    tables: dict[tuple[Any, ...], list[Line]] = {}
+        return pd.DataFrame([dataclasses.asdict(line) for line in compared], columns=list(KEYS)).to_csv(index=False)
+    tables: dict[tuple[str, int, str, str], list[Line]] = {}
     for line in compared:
-        tables.setdefault((line["paper"], line["year"], line["table"], line["title"]), []).append(line)
+        tables.setdefault((line.paper, line.year, line.table, line.title), []).append(line)
     return "\n".join(
         section(f"{paper} ({year}), {name}: {title}", _table(part), text_format)
         for (paper, year, name, title), part in tables.items()
@@ -267,32 +304,34 @@ def render(compared: Sequence[Line], text_format: str) -> str:
 def _table(part: Sequence[Line]) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "row": [
-                " ".join(filter(None, [line["label"], line["language"] or line["group"], line["options"]]))
-                for line in part
-            ],
-            "quantity": [line["quantity"] for line in part],
-            "paper": [_shown(line, "paper_value", "paper_ratio") for line in part],
-            "framework": [line["framework"] or "" for line in part],
-            "ours": [NOT_RUN if line["value"] is None else _shown(line, "value", "ratio") for line in part],
+            "row": [" ".join(filter(None, [line.label, line.language or line.group, line.options])) for line in part],
+            "quantity": [line.quantity for line in part],
+            "paper": [_shown(line, line.paper_value, line.paper_ratio, "g") for line in part],
+            "framework": [line.framework or "" for line in part],
+            "ours": [_ours(line) for line in part],
             "difference": [_difference(line) for line in part],
-            "reason": [line["reason"] or "" for line in part],
+            "reason": [line.reason or "" for line in part],
         }
     )
 
 
-def _shown(line: Line, value_key: str, ratio_key: str) -> str:
-    value, ratio = line[value_key], line[ratio_key]
-    if line["unit"] in _COST_UNITS:
-        text = seconds(value) if line["unit"] == "s" else size(value)
+def _ours(line: Line) -> str:
+    if line.value is None:
+        return NOT_RUN
+    return _shown(line, line.value, line.ratio, ".4g" if line.value < 1 else ".2f")
+
+
+def _shown(line: Line, value: float, ratio: float | None, number_format: str) -> str:
+    if line.unit in _COST_UNITS:
+        text = seconds(value) if line.unit == "s" else size(value)
     else:
-        text = f"{value:g}" if value_key == "paper_value" else f"{value:.4g}" if value < 1 else f"{value:.2f}"
-    shows_ratio = ratio is not None and line["is_cost"] and line["method"] != BASELINE
+        text = f"{value:{number_format}}"
+    shows_ratio = ratio is not None and line.is_cost and line.method != BASELINE
     return f"{text} ({ratio:.2f}x)" if shows_ratio else text
 
 
 def _difference(line: Line) -> str:
-    if line["difference"] is None:
+    if line.difference is None or line.relative is None:
         return ""
     # For costs, the difference of the ratios is shown as a share of the paper's ratio.
-    return f"{100 * line['relative']:+.0f} %" if line["is_cost"] else f"{line['difference']:+.2f}"
+    return f"{100 * line.relative:+.0f} %" if line.is_cost else f"{line.difference:+.2f}"

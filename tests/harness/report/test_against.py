@@ -36,7 +36,7 @@ def row(method, *measurements, status="ok", **cell):
 
 def compared(*rows, quantity, paper="SOHSM", method: str | None = "sohsm"):
     lines = against.lines(ledger.figures(), against.ours(list(rows), ALL), ALL)
-    return [x for x in lines if (x["paper"], x["method"], x["quantity"]) == (paper, method, quantity)]
+    return [x for x in lines if (x.paper, x.method, x.quantity) == (paper, method, quantity)]
 
 
 def test_the_ledger_uses_our_names():
@@ -82,9 +82,9 @@ def test_each_language_has_both_layers(method):
 
 def test_the_same_experiment_has_a_difference_and_no_reason():
     (line,) = compared(row("sohsm", ("perplexity", 150.0)), quantity="perplexity")
-    assert line["difference"] == pytest.approx(150.0 - 144.77)
-    assert line["reason"] == ""
-    assert (line["paper_value"], line["value"], line["framework"]) == (144.77, 150.0, "torch")
+    assert line.difference == pytest.approx(150.0 - 144.77)
+    assert line.reason == ""
+    assert (line.paper_value, line.value, line.framework) == (144.77, 150.0, "torch")
 
 
 def test_the_reason_names_differences_of_the_experiments():
@@ -99,34 +99,34 @@ def test_the_reason_names_differences_of_the_experiments():
     )
     (line,) = compared(other, quantity="perplexity")
     for part in ("other data: pydoc, 12,045 words", "dim 256 for 512", "epochs 1 for 5", "options interval=200"):
-        assert part in line["reason"]
-    assert "batch" not in line["reason"]
+        assert part in line.reason
+    assert "batch" not in line.reason
 
 
 def test_ratios_of_times_are_compared_instead_of_times():
     rows = [row("full_softmax", ("train_seconds", 100.0)), row("sohsm", ("train_seconds", 50.0))]
     line = compared(*rows, quantity="train_seconds")[0]
-    assert line["paper_ratio"] == pytest.approx(77 / 20)
-    assert line["ratio"] == pytest.approx(2.0)
-    assert line["relative"] == pytest.approx(2.0 / (77 / 20) - 1)
+    assert line.paper_ratio == pytest.approx(77 / 20)
+    assert line.ratio == pytest.approx(2.0)
+    assert line.relative == pytest.approx(2.0 / (77 / 20) - 1)
     baseline = compared(*rows, quantity="train_seconds", method="full_softmax")[0]
-    assert baseline["difference"] is None
+    assert baseline.difference is None
 
 
 def test_full_softmax_of_another_framework_is_not_a_baseline():
     rows = [row("full_softmax", ("train_seconds", 100.0), framework="jax"), row("sohsm", ("train_seconds", 50.0))]
     line = compared(*rows, quantity="train_seconds")[0]
-    assert line["ratio"] is None
-    assert line["difference"] is None
+    assert line.ratio is None
+    assert line.difference is None
 
 
 def test_a_figure_without_a_measurement_is_marked_not_run():
     (line,) = compared(quantity="perplexity")
-    assert (line["status"], line["value"], line["difference"], line["framework"]) == ("not run", None, None, None)
+    assert (line.status, line.value, line.difference, line.framework) == ("not run", None, None, None)
     (failed,) = compared(row("sohsm", status="oom"), quantity="perplexity")
-    assert failed["value"] is None
-    assert failed["reason"] == "torch: oom"
-    assert {x["reason"] for x in compared(quantity="rouge1_f1", method=None)} == {"no such method here"}
+    assert failed.value is None
+    assert failed.reason == "torch: oom"
+    assert {x.reason for x in compared(quantity="rouge1_f1", method=None)} == {"no such method here"}
 
 
 def test_languages_and_groups_are_not_confused():
@@ -136,18 +136,18 @@ def test_languages_and_groups_are_not_confused():
         "groups": {"Turkic": {"languages": ["tr"], "value": 0.13}},
     })  # fmt: skip
     lines = compared(measured, quantity="cer", paper="HSM-ASR", method="huffman")
-    values = {(x["language"], x["group"], round(x["value"], 9)) for x in lines if x["value"] is not None}
+    values = {(x.language, x.group, round(x.value, 9)) for x in lines if x.value is not None}
     assert values == {("tr", "", 14.0), ("", "Turkic", 13.0)}  # in percent, as in the paper
     whole = compared(row("huffman", ("per", 0.5), task="speech"), quantity="per", paper="HSM-ASR", method="huffman")
-    assert [(x["group"], x["value"]) for x in whole if x["value"] is not None] == [("overall", 50.0)]
+    assert [(x.group, x.value) for x in whole if x.value is not None] == [("overall", 50.0)]
 
 
 def test_filters_apply_to_both_sides():
     rows = [row("sohsm", ("perplexity", 1.0), framework=name) for name in ("torch", "jax")]
     selected = Filter(frameworks=["jax"], methods=["sohsm"])
     lines = against.lines(ledger.figures(), against.ours(rows, selected), selected)
-    assert {x["method"] for x in lines} == {"sohsm"}
-    assert {x["framework"] for x in lines if x["value"] is not None} == {"jax"}
+    assert {x.method for x in lines} == {"sohsm"}
+    assert {x.framework for x in lines if x.value is not None} == {"jax"}
 
 
 def test_the_baseline_need_not_be_selected():
