@@ -53,9 +53,9 @@ def _reduced(measurement: Measurement) -> Measurement:
 
 
 def _by_process(samples: Sequence[float], measurement: Measurement) -> list[Sequence[float]]:
-    """Split the samples by process. If the processes' rounds are not known, all samples are of one process."""
+    """Split the samples by process. If their rounds are not known, all samples are of one process."""
     rounds = [process["rounds"] for process in measurement.processes]
-    if sum(rounds) != len(samples):
+    if not rounds or sum(rounds) != len(samples):
         return [samples]
     ends = list(itertools.accumulate(rounds))
     return [samples[end - count : end] for count, end in zip(rounds, ends, strict=True)]
