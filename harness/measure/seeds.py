@@ -87,4 +87,5 @@ def verdict(found: Estimate, better: str) -> Verdict:
 
 def _exp(logs: Estimate) -> Estimate:
     with np.errstate(over="ignore"):
-        return Estimate(*(float(np.exp(log)) for log in (logs.value, logs.low, logs.high)), logs.seeds)
+        value, low, high = (float(np.exp(log)) for log in (logs.value, logs.low, logs.high))
+    return Estimate(value, low, high, logs.seeds)
