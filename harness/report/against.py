@@ -65,7 +65,7 @@ class Line:
     difference: float | None = None
     relative: float | None = None
     agreement: str | None = None
-    reason: str | None = None
+    reason: str = ""
     setup: str = ""
 
 
@@ -310,7 +310,7 @@ def _table(part: Sequence[Line]) -> pd.DataFrame:
             "framework": [line.framework or "" for line in part],
             "ours": [_ours(line) for line in part],
             "difference": [_difference(line) for line in part],
-            "reason": [line.reason or "" for line in part],
+            "reason": [line.reason for line in part],
         }
     )
 
