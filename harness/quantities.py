@@ -93,6 +93,11 @@ _SHORT = 0.005  # seconds: shorter decoding differs more between processes
 TRAINING, SHORT_DECODING, LONG_DECODING = "training", "decoding below 5 ms", "decoding from 5 ms"
 
 
+def is_on_log_scale(quantity: str) -> bool:
+    """Return whether a positive quantity is averaged and compared by its logarithm, as its spread grows with it."""
+    return quantity.endswith(("perplexity", "_seconds", "_bytes", "_loss", "rtf"))
+
+
 def class_of_time(quantity: str, seconds: float) -> str:
     """Return the class of times that differ between processes by similar amounts."""
     if quantity not in _DECODING:

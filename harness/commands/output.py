@@ -25,6 +25,7 @@ def emit(text: str, out: str | None) -> None:
 def print_table(rows: Sequence[Row]) -> None:
     """Print rows as Markdown tables."""
     from vocabench.harness.report import table
+    from vocabench.harness.report.over_seeds import with_estimates
     from vocabench.harness.report.rows import flatten
 
-    print(table.render(flatten(rows), "markdown"))
+    print(table.render(with_estimates(flatten(rows)), "markdown"))

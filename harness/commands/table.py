@@ -67,6 +67,7 @@ def table(
     """Print the tables of one run, with learned clusters, examples and a plot where they are asked for."""
     from vocabench.harness.report import excerpts
     from vocabench.harness.report.formats import FORMATS
+    from vocabench.harness.report.over_seeds import with_estimates
     from vocabench.harness.report.rows import flatten
     from vocabench.harness.report.table import render
     from vocabench.harness.run import results_files
@@ -80,7 +81,7 @@ def table(
         raise BadInput("--run given more than once: allowed: with --against published only")
     path = results_files.resolve(runs[0] if runs else None)
     rows = results_files.rows_of_command(path)
-    records = [record for record in flatten(rows) if selected.keeps(record)]
+    records = [record for record in with_estimates(flatten(rows)) if selected.keeps(record)]
     if not records:
         raise BadInput(f"{path} has no row under these filters: allowed: fewer or other filters")
     text = render(records, text_format)

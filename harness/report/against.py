@@ -11,8 +11,10 @@ from typing import Any
 import pandas as pd
 
 from vocabench.harness import registry
+from vocabench.harness.measure import seeds
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.published.ledger import BASELINE, Figure
+from vocabench.harness.quantities import is_on_log_scale
 from vocabench.harness.report.formats import FORMATS, section
 from vocabench.harness.report.rows import Filter, flatten
 from vocabench.harness.report.units import seconds, size
@@ -34,6 +36,7 @@ class Line:
         is_cost: Whether the figure depends on the machine, so that only ratios to full softmax are compared.
         paper_ratio, ratio: Figure of full softmax divided by this one, in the paper and here.
         status: Status of our row, or `NOT_RUN`.
+        low, high: 95 % interval of `value` over seeds, if there are several.
         difference: Ours minus theirs: of the ratios for a cost, else of the values.
         relative: The same as a share of theirs.
         reason: Reasons for a difference, or why there is no measurement.
@@ -61,6 +64,9 @@ class Line:
     dataset: str | None = None
     vocab: int | None = None
     value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seeds: int | None = None
     ratio: float | None = None
     difference: float | None = None
     relative: float | None = None
@@ -74,12 +80,14 @@ KEYS = tuple(field.name for field in dataclasses.fields(Line))
 
 @dataclass(frozen=True)
 class Ours:
-    """One quantity of one row.
+    """One quantity of one row, or of several rows that differ by their seed alone.
 
     Attributes:
-        value: None if the row has no measurements; `status` gives the reason.
+        value: The mean over seeds; None if the row has no measurements; `status` gives the reason.
         ratio: Figure of full softmax divided by `value`.
         parts: Values by language and by group of languages, if the row has them.
+        seeds: Number of seeds.
+        interval: 95 % interval of `value` over seeds, if there are several.
     """
 
     cell: Cell
@@ -91,6 +99,8 @@ class Ours:
     status: str
     message: str
     parts: Mapping[str, float]
+    seeds: int = 1
+    interval: tuple[float, float] | None = None
 
 
 def ours(rows: Sequence[Row], selected: Filter) -> list[Ours]:
@@ -112,7 +122,36 @@ def ours(rows: Sequence[Row], selected: Filter) -> list[Ours]:
         for (cell, measurement), record in zip(measured, records, strict=True)
     ]
     # Ratios come first, because full softmax itself may not be selected.
-    return [own for own, record in zip(_with_ratios(figures), records, strict=True) if selected.keeps(record)]
+    chosen = [own for own, record in zip(_with_ratios(figures), records, strict=True) if selected.keeps(record)]
+    models: dict[str, list[Ours]] = {}
+    for own in chosen:
+        fields = {key: value for key, value in own.cell.to_json().items() if key not in ("suite", "seed")}
+        models.setdefault(json.dumps([own.quantity, fields], sort_keys=True), []).append(own)
+    return [mean for trainings in models.values() for mean in _over_seeds(trainings)]
+
+
+def _over_seeds(trainings: Sequence[Ours]) -> Sequence[Ours]:
+    """Return one figure for trainings that differ by their seed alone, with means; others as they are."""
+    quantity = trainings[0].quantity
+    measured = {own.cell.seed: own for own in trainings if own.value is not None}
+    if quantity is None or len(measured) < 2:
+        return trainings
+    members = list(measured.values())
+    values = [own.value for own in members if own.value is not None]
+    is_log = is_on_log_scale(quantity) and min(values) > 0
+    mean = (seeds.geometric_mean if is_log else seeds.mean)(values)
+    ratios = [own.ratio for own in members if own.ratio]
+    names = set.intersection(*(set(own.parts) for own in members))
+    return [
+        dataclasses.replace(
+            members[0],
+            value=mean.value,
+            ratio=seeds.geometric_mean(ratios).value if ratios else None,
+            parts={name: seeds.mean([own.parts[name] for own in members]).value for name in sorted(names)},
+            seeds=mean.seeds,
+            interval=(mean.low, mean.high),
+        )
+    ]
 
 
 def _parts(detail: Mapping[str, Any]) -> dict[str, float]:
@@ -126,7 +165,7 @@ def _part(figure: Figure, own: Ours) -> Ours | None:
     name = figure.language or (figure.group if own.parts and figure.group != _ALL else "")
     if not name:
         return own
-    return dataclasses.replace(own, value=own.parts[name]) if name in own.parts else None
+    return dataclasses.replace(own, value=own.parts[name], interval=None) if name in own.parts else None
 
 
 def _with_ratios(figures: Sequence[Ours]) -> Iterator[Ours]:
@@ -220,7 +259,8 @@ def _line(figure: Figure, own: Ours | None) -> Line:
     if own is None:
         return line
     assert own.value is not None
-    value = 100 * own.value if figure.unit == "%" and own.unit == "1" else own.value
+    scale = 100 if figure.unit == "%" and own.unit == "1" else 1
+    value = scale * own.value
     line = dataclasses.replace(
         line,
         status=own.status,
@@ -229,6 +269,9 @@ def _line(figure: Figure, own: Ours | None) -> Line:
         dataset=own.cell.dataset,
         vocab=own.cell.vocab,
         value=value,
+        low=None if own.interval is None else scale * own.interval[0],
+        high=None if own.interval is None else scale * own.interval[1],
+        seeds=own.seeds,
         ratio=own.ratio,
         agreement=own.agreement,
         reason="; ".join(_reasons(figure, own)),
@@ -309,6 +352,7 @@ def _table(part: Sequence[Line]) -> pd.DataFrame:
             "paper": [_shown(line, line.paper_value, line.paper_ratio, "g") for line in part],
             "framework": [line.framework or "" for line in part],
             "ours": [_ours(line) for line in part],
+            "seeds": ["" if line.seeds is None else str(line.seeds) for line in part],
             "difference": [_difference(line) for line in part],
             "reason": [line.reason for line in part],
         }
@@ -318,7 +362,11 @@ def _table(part: Sequence[Line]) -> pd.DataFrame:
 def _ours(line: Line) -> str:
     if line.value is None:
         return NOT_RUN
-    return _shown(line, line.value, line.ratio, ".4g" if line.value < 1 else ".2f")
+    number_format = ".4g" if line.value < 1 else ".2f"
+    interval = ""
+    if line.low is not None and line.high is not None and not line.is_cost:
+        interval = f" [{line.low:{number_format}}, {line.high:{number_format}}]"
+    return _shown(line, line.value, line.ratio, number_format) + interval
 
 
 def _shown(line: Line, value: float, ratio: float | None, number_format: str) -> str:

@@ -20,6 +20,7 @@ from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.report import figures, table
 from vocabench.harness.report.figures import Figure, name_of
 from vocabench.harness.report.figures.quality import QUALITY
+from vocabench.harness.report.over_seeds import combined, with_estimates
 from vocabench.harness.report.rows import Record, flatten
 from vocabench.harness.report.svg import thousands
 from vocabench.harness.run.rows import Row
@@ -77,7 +78,7 @@ def build(rows: Sequence[Row], *, title: str, files: str) -> str:
         import jinja2
     except ImportError as error:
         raise BadInput(f"the report needs Jinja2: install it with '{pip_install('jinja2')}'") from error
-    records = flatten(rows)
+    records = with_estimates(flatten(rows))
     script = (_ASSETS / "page.js").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.tests["figure"] = _FIGURE.match
@@ -99,14 +100,19 @@ def sections(rows: Sequence[Row], records: Sequence[Record]) -> list[Section]:
     for figure in [] if is_large else figures.all_of(rows, records):
         drawn.setdefault(figure.section, []).append(figure)
     candidates = [
-        Section("overview", "Overview", _HOW_TO_READ + (_NOT_DRAWN if is_large else ""), tables=[_overview(records)]),
+        Section(
+            "overview",
+            "Overview",
+            _HOW_TO_READ + (_NOT_DRAWN if is_large else ""),
+            tables=[_overview(combined(records))],
+        ),
         Section("speed", "Speed", figures=drawn.get("speed", ())),
         Section("roofline", "Roofline", figures=drawn.get("roofline", ())),
         Section("decoding", "Decoding by length", figures=drawn.get("decoding", ())),
         Section("quality", "Quality and speed", figures=drawn.get("quality", ())),
         Section("memory", "Memory", figures=drawn.get("memory", ())),
         Section("training", "Training", figures=drawn.get("training", ())),
-        Section("tables", "Tables", tables=_comparison(records)),
+        Section("tables", "Tables", tables=_comparison(combined(records))),
         Section("agreement", "Agreement", figures=drawn.get("agreement", ())),
         Section("clusters", "Learned clusters", texts=list(_clusters(rows))),
         Section("examples", "Examples", texts=list(_examples(rows))),
@@ -218,10 +224,12 @@ def _text(value: Any) -> str:
 
 
 def _all_figures(records: Sequence[Record]) -> Table:
-    columns = ("method", "framework", "task", "dataset", "vocab", "precision", "quantity", "value", "unit", "agreement")
+    columns = (
+        "method", "framework", "task", "dataset", "vocab", "precision", "seed", "quantity", "value", "unit", "agreement"
+    )  # fmt: skip
     lines = [
         [name_of(r), r["framework"], r["task"], r["dataset"] or "", f"{r['vocab']:,}", r["precision"],
-         r["quantity"] or "", "" if r["value"] is None else f"{r['value']:.6g}", r["unit"] or "",
+         str(r["seed"]), r["quantity"] or "", "" if r["value"] is None else f"{r['value']:.6g}", r["unit"] or "",
          r["agreement"] if r["quantity"] else f"{r['status']}: {r['message']}"]
         for r in records
     ]  # fmt: skip

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -16,6 +17,25 @@ from vocabench.harness.metrics.bootstrap import Difference, differences
 from vocabench.harness.run.doubts import Doubt, doubts
 from vocabench.harness.run.rows import Measurement, Ratio, Row
 from vocabench.harness.tasks.shared.paired import BASELINE
+
+
+class SeedFields(TypedDict, total=False):
+    """Fields of a record that depend on other records of the same model, with other seeds."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    ratio_to_full_softmax: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    seeds: int
+    mean: float | None
+    mean_low: float | None
+    mean_high: float | None
+    seed_difference: float | None
+    seed_difference_low: float | None
+    seed_difference_high: float | None
+    verdict: str
 
 
 class Record(TypedDict):
@@ -62,7 +82,17 @@ class Record(TypedDict):
     baseline_form: str | None
     busy_cores: float | None  # used by others, if that was too many for the time to be reliable
     baseline_factor: float | None  # time of full softmax relative to that in other cells, if it is off
+    seeds: int  # number of trainings of the model that differ by their seed
+    mean: float | None  # over these seeds, with the ends of its 95 % interval
+    mean_low: float | None
+    mean_high: float | None
+    seed_difference: float | None  # to full softmax, paired by seed; relative for perplexities
+    seed_difference_low: float | None
+    seed_difference_high: float | None
+    verdict: str  # of this difference: level, better, worse or one seed
+    trial: str  # all of the cell but its method, options and seed
     apart: str  # what distinguishes the row from others on the same line of a table, such as "seed 1"
+    apart_but_seed: str
 
 
 KEYS = tuple(Record.__annotations__)
@@ -158,21 +188,26 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
     baselines = {trial(row): row for row in rows if row.cell.method == BASELINE}
     records = []
-    for row, apart, reasons in zip(rows, set_apart(rows), doubts(rows), strict=True):
+    labels = zip(set_apart(rows), set_apart(rows, ignored=("seed",)), strict=True)
+    for row, apart, reasons in zip(rows, labels, doubts(rows), strict=True):
         identity = _identity(row)
         verdict = row.verdict or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
         baseline = baselines.get(trial(row)) if baselines else None
+        trial_but_seed = hashlib.sha256(trial(row, "seed").encode()).hexdigest()[:16]
         for measurement in row.measurements or [None]:
             difference = _difference(measurement, baseline)
             doubt = reasons.get(measurement.quantity, Doubt()) if measurement is not None else Doubt()
-            records.append(_record(row, measurement, difference, verdict=verdict, apart=apart, doubt=doubt))
+            records.append(_record(row, measurement, difference, verdict, trial_but_seed, apart, doubt))
     return records
 
 
-def set_apart(rows: Sequence[Row]) -> list[str]:
+def set_apart(rows: Sequence[Row], ignored: Collection[str] = ()) -> list[str]:
     """Return for each row what distinguishes it from other rows on the same line of the same table, such as "seed 1".
 
     Empty for a row that is alone on its line, and for a row without measurements.
+
+    Args:
+        ignored: Fields that do not count.
     """
     fields = [{**row.cell.settings, **vars(row.cell)} for row in rows]
     lines: dict[str, list[int]] = {}
@@ -185,6 +220,7 @@ def set_apart(rows: Sequence[Row]) -> list[str]:
         if len(line) == 1:
             continue
         names = dict.fromkeys(name for number in line for name in fields[number] if name != "settings")
+        names = [name for name in names if name not in ignored]
         differ = [name for name in names if len({json.dumps(fields[number].get(name)) for number in line}) > 1]
         for number in line:
             labels[number] = ", ".join(f"{name} {_brief(fields[number].get(name))}" for name in differ)
@@ -201,9 +237,14 @@ def _identity(row: Row) -> tuple[str, ...]:
     return (cell.framework, cell.method, cell.precision, cell.device, cell.variant)
 
 
-def trial(row: Row) -> str:
-    """Return all fields of a cell but its method and options, which two systems must share for a paired comparison."""
-    return json.dumps({**vars(row.cell), "method": "", "options": {}}, sort_keys=True)
+def trial(row: Row, *ignored: str) -> str:
+    """Return all fields of a cell but its method and options, which two systems must share for a paired comparison.
+
+    Args:
+        ignored: Further fields to leave out.
+    """
+    fields = {**vars(row.cell), "method": "", "options": {}, **dict.fromkeys(ignored)}
+    return json.dumps(fields, sort_keys=True)
 
 
 def _difference(measurement: Measurement | None, baseline: Row | None) -> Difference | None:
@@ -227,9 +268,9 @@ def _record(
     row: Row,
     measurement: Measurement | None,
     difference: Difference | None,
-    *,
     verdict: str,
-    apart: str,
+    trial_but_seed: str,
+    apart: tuple[str, str],
     doubt: Doubt,
 ) -> Record:
     cell, ratio = row.cell, _ratio(measurement)
@@ -278,7 +319,17 @@ def _record(
         "baseline_form": detail.get("baseline_form"),
         "busy_cores": doubt.busy_cores,
         "baseline_factor": doubt.baseline_factor,
-        "apart": apart,
+        "seeds": 1,
+        "mean": None,
+        "mean_low": None,
+        "mean_high": None,
+        "seed_difference": None,
+        "seed_difference_low": None,
+        "seed_difference_high": None,
+        "verdict": "",
+        "trial": trial_but_seed,
+        "apart": apart[0],
+        "apart_but_seed": apart[1],
     }
 
 

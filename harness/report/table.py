@@ -13,6 +13,7 @@ from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.quantities import HIGHER
 from vocabench.harness.report import reliability
 from vocabench.harness.report.formats import section
+from vocabench.harness.report.over_seeds import combined
 from vocabench.harness.report.rows import KEYS, Record, full_name, groups, is_doubtful, quantity_of, ratio_of, value_of
 from vocabench.harness.report.units import ratio, seconds, share, size
 from vocabench.harness.tasks.shared.paired import BASELINE
@@ -45,11 +46,14 @@ def render(records: Sequence[Record], text_format: str) -> str:
         return json.dumps(records, indent=1) + "\n"
     if text_format == "csv":
         return pd.DataFrame.from_records(list(records), columns=list(KEYS)).to_csv(index=False)
-    return "\n".join(section(title, table, text_format) for title, table in tables(records))
+    return "\n".join(section(title, table, text_format) for title, table in tables(combined(records)))
 
 
 def tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
-    """Return titles and tables; lines are ordered by method as measured, then by framework."""
+    """Return titles and tables of records that are combined over seeds.
+
+    Lines are ordered by method as measured, then by framework.
+    """
     titled = [*_model_tables(records), *_layer_tables(records), *reliability.tables(records)]
     agreement = _of_task(records, "agreement")
     if agreement:
@@ -123,12 +127,16 @@ def _table(records: Sequence[Record], columns: Sequence[_Column]) -> pd.DataFram
         "method": [name for name, _ in ordered],
         "framework": [framework for _, framework in ordered],
     }
+    if any(record["seeds"] > 1 for record in records):
+        data["seeds"] = [str(max(record["seeds"] for record in lines[line].values())) for line in ordered]
     best: dict[str, set[int]] = {}
     for column in columns:
         if column.quantity in measured:
             cells = [lines[line].get(column.quantity) for line in ordered]
-            data[column.title] = ["" if record is None else _shown(record, column) for record in cells]
-            best[column.title] = _best(cells, column)
+            shown_cells = ["" if record is None else _shown(record, column) for record in cells]
+            if any(shown_cells):
+                data[column.title] = shown_cells
+                best[column.title] = _best(cells, column)
     data["agreement"] = [next(iter(lines[line].values()))["agreement"] for line in ordered]
     table = pd.DataFrame(data)
     table.attrs["best"] = best
@@ -191,7 +199,15 @@ def _shown(record: Record, column: _Column) -> str:
 
 
 def _perplexity(record: Record) -> str:
-    return f"{record['value']:.2f}"
+    """Return a perplexity, with its interval over seeds if there are several."""
+    low, high = record["low"], record["high"]
+    interval = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+    return f"{record['value']:.2f}{interval}"
+
+
+def _perplexity_difference(record: Record) -> str:
+    """Return the relative difference to full softmax paired by seed, with its verdict."""
+    return _over_seeds(record, "%")
 
 
 def _duration(record: Record) -> str:
@@ -230,10 +246,21 @@ def _score(record: Record) -> str:
 
 
 def _difference(record: Record) -> str:
-    """Return the difference to full softmax of the same framework, with its p-value."""
+    """Return the difference to full softmax of the same framework: over seeds if there are several, else by samples."""
+    if record["seeds"] > 1:
+        return _over_seeds(record)
     if record["difference"] is None or record["method"] == BASELINE:
         return ""
     return f"{100 * record['difference']:+.2f} (p {record['p_value']:.3f})"
+
+
+def _over_seeds(record: Record, unit: str = "") -> str:
+    """Return a difference paired by seed in percent, with its interval and verdict."""
+    difference, low, high = (record["seed_difference"], record["seed_difference_low"], record["seed_difference_high"])
+    if difference is None:
+        return ""
+    interval = "" if low is None or high is None else f" [{100 * low:+.2f}, {100 * high:+.2f}]"
+    return f"{100 * difference:+.2f}{interval}{unit and ' ' + unit}, {record['verdict']}"
 
 
 def _speed(record: Record) -> str:
@@ -251,6 +278,7 @@ def _speed(record: Record) -> str:
 
 _LANGUAGE_MODELLING = (
     _Column("perplexity", "perplexity", _perplexity),
+    _Column("against full softmax", "perplexity", _perplexity_difference, ranked=False),
     _Column("cluster", "cluster_perplexity", _perplexity),
     _Column("in cluster", "in_cluster_perplexity", _perplexity),
     _Column("training", "train_seconds", _duration),

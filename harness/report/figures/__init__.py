@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from vocabench.harness.report import svg
 from vocabench.harness.report.figures import agreement, lengths, quality, roofline, sizes, training
 from vocabench.harness.report.figures._figure import Figure, name_of
+from vocabench.harness.report.over_seeds import combined
 from vocabench.harness.report.rows import Record
 from vocabench.harness.run.rows import Row
 
@@ -21,7 +22,7 @@ def all_of(rows: Sequence[Row], records: Sequence[Record]) -> list[Figure]:
         *roofline.achieved(records, looks),
         *lengths.gains(rows, records, looks),
         *sizes.memory(records, looks),
-        *quality.trade_offs(records, looks),
+        *quality.trade_offs(combined(records), looks),
         *training.curves(rows, looks),
         *agreement.errors(records),
     ]
