@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import cell_selection
 from tests.session_checks import GradientsOfGraphs, SkippedTests, WorkerMemory
 from vocabench.harness.run import provenance
 from vocabench.impls.errors import Unsupported
@@ -24,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="fail if a test is skipped for a reason that FILE does not list (see tests/session_checks.py)",
     )
+    cell_selection.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Tracing creates many long-lived objects, which frequent collections would scan again and again.
     gc.set_threshold(50_000, 20, 20)
     config.pluginmanager.register(WorkerMemory(), "worker-memory")
+    config.pluginmanager.register(cell_selection, "cell-selection")
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the caches of the process that started it
         return
     config.pluginmanager.register(SkippedTests(config.getoption("--expected-skips")), "skipped-tests")

@@ -18,6 +18,8 @@ from vocabench.impls.contract import WORK
 from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.optimizers import Optimizer
 
+pytestmark = pytest.mark.many_cells
+
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 PAIRS = [(framework, method) for framework in FRAMEWORKS for method in registry.methods(framework)]
 CELLS = [c for c in Suite.load("check").cells(Selection(frameworks=FRAMEWORKS))] if FRAMEWORKS else []

@@ -10,6 +10,8 @@ from vocabench.harness import layers
 from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls.cpp import CPP
 
+pytestmark = pytest.mark.many_cells
+
 FRAMEWORKS = ("torch", "tensorflow")  # JAX compiles what it is given, called as it is too
 TWO_LEVELS = [("sohsm", {}), ("sohsm", {"projection": "none", "bias": True}), ("class_hsm", {"classes": 90})]
 

@@ -15,6 +15,8 @@ from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls import calls
 from vocabench.impls.errors import BadInput
 
+pytestmark = pytest.mark.many_cells
+
 METHODS = registry.methods("numpy")
 
 

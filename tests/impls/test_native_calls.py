@@ -18,6 +18,8 @@ from tests.impls.native_calls import BAD_TARGETS, NAMES, VOCAB, Call
 from vocabench.harness import registry
 from vocabench.impls.calls import has_z_loss
 
+pytestmark = pytest.mark.many_cells
+
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 PAIRS = [(framework, method) for framework in FRAMEWORKS for method in registry.methods(framework)]

@@ -12,6 +12,8 @@ from vocabench.harness import layers, registry
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.impls.models.summarizer import PADDING
 
+pytestmark = pytest.mark.many_cells
+
 METHODS = registry.methods("torch")
 needs = {
     name: pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")

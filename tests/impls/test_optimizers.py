@@ -12,6 +12,8 @@ from vocabench.impls.errors import BadInput
 from vocabench.impls.on_numpy.optimizers import Updates
 from vocabench.impls.optimizers import NAMES, Optimizer
 
+pytestmark = pytest.mark.many_cells
+
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 WORDS, STEPS = 9, 6
 

@@ -25,6 +25,8 @@ from vocabench.impls.models.bag_model import BagModel, BagModelConfig
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
 from vocabench.impls.models.summarizer import SummarizerConfig
 
+pytestmark = pytest.mark.many_cells
+
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 SWITCHED = [name for name in FRAMEWORKS if name in ("torch", "tensorflow")]
 COUNTS = zipf_counts(97)

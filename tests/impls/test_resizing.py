@@ -8,6 +8,8 @@ from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls.errors import BadInput
 from vocabench.impls.resizing import carried_over, resized
 
+pytestmark = pytest.mark.many_cells
+
 DIM = 8
 
 

@@ -16,6 +16,8 @@ from vocabench.impls.errors import BadInput, Unsupported
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.spec import Arrays
 
+pytestmark = pytest.mark.many_cells
+
 V, D, N = 40, 6, 7
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 METHODS = [method for method in registry.methods() if registry.definition(method).biases]

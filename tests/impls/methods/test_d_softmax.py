@@ -9,6 +9,8 @@ from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.impls.errors import BadInput
 from vocabench.impls.structures import bands
 
+pytestmark = pytest.mark.many_cells
+
 METHODS = ("d_softmax", "d_softmax_star")
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy" and set(METHODS) <= set(registry.methods(f))]
 

@@ -13,6 +13,8 @@ from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.impls.cpp import CPP
 from vocabench.impls.structures import blocks
 
+pytestmark = pytest.mark.many_cells
+
 FRAMEWORKS = [f for f in registry.installed_frameworks() if f != "numpy" and "fused_softmax" in registry.methods(f)]
 
 

@@ -8,6 +8,8 @@ from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls.calls import has_z_loss
 from vocabench.impls.errors import BadInput
 
+pytestmark = pytest.mark.many_cells
+
 VOCAB, DIM, TOKENS = 30, 6, 5
 METHODS = registry.methods("numpy")
 

@@ -13,6 +13,8 @@ from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.structures import bigrams
 
+pytestmark = pytest.mark.many_cells
+
 FRAMEWORKS = registry.installed_frameworks()
 METHODS = ("sampled_softmax", "nce", "negative_sampling")
 V, D, N, S = 120, 16, 90, 40

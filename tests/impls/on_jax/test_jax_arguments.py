@@ -15,6 +15,8 @@ from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax.native import native
 from vocabench.impls.spec import LayerSpec
 
+pytestmark = pytest.mark.many_cells
+
 COUNTS_V = zipf_counts(60)
 DIM = 8
 METHODS = registry.methods("jax")

@@ -16,6 +16,8 @@ from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax.native import native
 
+pytestmark = pytest.mark.many_cells
+
 VOCAB, DIM = 40, 6
 BY_LOOPS = [("huffman", "pairs_256"), ("sohsm", "tiles_8"), ("class_hsm", "tiles_8"), ("adaptive_softmax", "")]
 

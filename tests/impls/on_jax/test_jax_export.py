@@ -16,6 +16,8 @@ from vocabench.harness import layers, registry
 from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls.on_jax.native import native
 
+pytestmark = pytest.mark.many_cells
+
 VOCAB, DIM = 50, 8
 METHODS = registry.methods("jax")
 ROWS, WHOLE = PartitionSpec("data"), PartitionSpec()

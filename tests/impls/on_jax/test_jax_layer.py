@@ -14,6 +14,8 @@ from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax.native import native
 
+pytestmark = pytest.mark.many_cells
+
 COUNTS_V = zipf_counts(60)
 DIM = 8
 METHODS = registry.methods("jax")

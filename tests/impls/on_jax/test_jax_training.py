@@ -23,6 +23,8 @@ from vocabench.impls.on_jax.two_level import statistics
 from vocabench.impls.resizing import carried_over
 from vocabench.impls.structures.statistics import SMOOTHINGS, StatisticsWeights
 
+pytestmark = pytest.mark.many_cells
+
 VOCAB, DIM = 60, 8
 COUNTS = np.arange(VOCAB, 0, -1) ** 2
 OPTIMIZER = optax.adam(0.05)

@@ -8,6 +8,8 @@ import pytest
 
 from vocabench.harness import registry
 
+pytestmark = pytest.mark.many_cells
+
 if "tensorflow" not in registry.installed_frameworks():
     pytest.skip("TensorFlow is not installed", allow_module_level=True)
 

@@ -25,6 +25,8 @@ from vocabench.harness import registry
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_torch import inputs
 
+pytestmark = pytest.mark.many_cells
+
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 

@@ -20,6 +20,8 @@ from vocabench.impls.on_torch.ops import cpp_kernels
 from vocabench.impls.on_torch.two_level import cluster_softmax
 from vocabench.impls.on_torch.two_level.words import WordRows
 
+pytestmark = pytest.mark.many_cells
+
 if not cpp_kernels.known(torch.float32):
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
 

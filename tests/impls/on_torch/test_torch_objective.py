@@ -23,6 +23,8 @@ from tests.impls.on_torch.native_layers import (
 from vocabench.impls.on_torch import objectives
 from vocabench.impls.on_torch.layer import OutputLayer
 
+pytestmark = pytest.mark.many_cells
+
 ROWS = torch.arange(12)
 
 

@@ -24,6 +24,8 @@ from tests.impls.on_torch.native_layers import (
 from vocabench.impls.on_torch import adapter
 from vocabench.impls.on_torch.layer import OutputLayer
 
+pytestmark = pytest.mark.many_cells
+
 OTHER_COUNTS = np.roll(COUNTS, 7)
 
 

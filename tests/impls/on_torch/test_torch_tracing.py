@@ -16,6 +16,8 @@ from vocabench.impls.on_torch import adapter
 from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.ops.topk import best_columns
 
+pytestmark = pytest.mark.many_cells
+
 # Methods that are traced in different ways, in the preferred form and in one without kernels.
 METHODS = (
     *("adaptive_log_softmax", "adaptive_softmax", "binary_tree", "class_hsm", "d_softmax"),

@@ -19,6 +19,8 @@ torch = pytest.importorskip("torch")
 from vocabench.impls.on_torch.ops import cpp_kernels
 from vocabench.impls.on_torch.trees import path_losses
 
+pytestmark = pytest.mark.many_cells
+
 if not cpp_kernels.known(torch.float32):
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
 
