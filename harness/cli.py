@@ -26,7 +26,7 @@ from vocabench.harness.commands import (
     table,
 )
 from vocabench.harness.commands.command import nonempty_text
-from vocabench.harness.run.store import DamagedLine
+from vocabench.harness.run.damaged_line import DamagedLine
 from vocabench.impls.errors import BadInput
 
 BAD_USAGE = 2

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vocabench.harness.run import processes
+from vocabench.harness.run.damaged_line import DamagedLine
 from vocabench.harness.run.rows import SCHEMA, Row
 from vocabench.impls.errors import BadInput
 
@@ -118,10 +119,6 @@ class Store:
             path = self.path.with_name(f"{self.path.name}.partial{number}")
         os.ftruncate(self._file, os.fstat(self._file).st_size - len(incomplete))
         return path
-
-
-class DamagedLine(UserWarning):
-    """A line of a results file that is not a row, and is left out."""
 
 
 def read(path: Path, reduce: Callable[[Row], Row] | None = None) -> list[Row]:
