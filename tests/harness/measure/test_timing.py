@@ -8,6 +8,7 @@ import pytest
 
 from tests.rows import interval_of, ratio_of
 from vocabench.harness import layers
+from vocabench.harness.measure import agreement
 from vocabench.harness.measure.timing import _TRIES, DEFINITION, IN_FLIGHT_DEFINITION, Steady, calls_in_flight, paired
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.run.cells import Cell
@@ -248,6 +249,20 @@ def test_a_repetition_measures_the_same_times():
             assert len(measurement.samples) == len(ratio_of(measurement).samples) == 4
             low, value, high = interval_of(measurement)
             assert low < value < high
+
+
+def test_the_check_before_timing_leaves_out_what_depends_on_all_words():
+    """The definition of a smoothed loss of a tree of 44,000 words takes a minute."""
+    layer = layers.from_spec("numpy", timing._spec(small_cell("layer_seconds"), "huffman"))
+    inputs = batch(zipf_counts(60), tokens=8, dim=8, seed=0)
+    quantities = [
+        {comparison.quantity for comparison in agreement.check_layer(layer, inputs, k=5, whole_vocabulary=whole)}
+        for whole in (False, True)
+    ]
+    assert "entropy" not in quantities[0]
+    assert not any("label_smoothing" in quantity for quantity in quantities[0])
+    assert "entropy" in quantities[1]
+    assert any("label_smoothing" in quantity for quantity in quantities[1])
 
 
 def test_a_device_that_counts_no_memory_has_no_peak(monkeypatch):
