@@ -122,8 +122,8 @@ def check_layer(layer: Layer, batch: Batch, *, k: int, whole_vocabulary: bool = 
     Args:
         batch: Hidden vectors and targets.
         k: Number of words for top-k and beam search.
-        whole_vocabulary: Whether to compare what depends on all words too: their log-probabilities, entropies, and losses
-            with smoothed labels. Their definitions would take minutes in a layer of 44,000 words.
+        whole_vocabulary: Whether to compare what depends on all words too: their log-probabilities, entropies, and
+            losses with smoothed labels. Their definitions would take minutes in a layer of 44,000 words.
     """
     oracle = _oracle(layer)
     hidden_ND, targets_N = _representable(batch.hidden_ND, layer.spec.dtype), batch.targets_N
