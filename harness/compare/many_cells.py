@@ -1,9 +1,7 @@
 """Changes of many cells, judged together: few runs per cell suffice because cells of one class share what they show.
 
 The unit is a run, or a process if there is one run: rounds within a process share whatever the process keeps, such as
-its placement in memory. The variance between units is pooled over the cells of a class. If the cells of a class scatter
-differently, each cell keeps more of its own variance (Smyth 2004, Linear models and empirical Bayes methods for
-assessing differential expression, section 6), so that a noisy cell among quiet ones raises no alarm.
+its placement in memory. The variance between units is pooled over the cells of a class, as far as they scatter alike.
 
 The p-values of all cells are corrected by Holm's method. It keeps the probability of any false alarm at the level,
 whatever other cells do. The method of Benjamini and Hochberg has the same power for a single slower cell, but if many
@@ -17,14 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, fdtrc, polygamma, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
 
-_LEAST_DEVIATION = 1e-3  # no figure is repeatable to less: cells of equal values have no variance otherwise
+from vocabench.harness.measure.variances import KNOWN_FREEDOM, moderated
+
 _POWER = 0.9  # probability with which the detectable change is found
-_MOST_FREEDOM = 1e6  # degrees of freedom that stand for a known variance
-_LEAST_PRIOR = 4.0  # degrees of freedom of the common variance: a cell with alike values by chance raises no alarm
-_OUTLIER = 0.01  # probability below which a cell's variance is not one of its class
-_HALVINGS = 60  # of the bracket that encloses a solution, to the precision of a float
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,7 @@ def changes(comparisons: Sequence[Comparison]) -> list[Change]:
     with np.errstate(invalid="ignore", divide="ignore"):
         p_C = np.where(np.isfinite(error_C), 2 * stdtr(freedom_C, -np.abs(value_C / error_C)), 1.0)
         half_C = stdtrit(freedom_C, 0.975) * error_C
-    assumed_C = freedom_C >= _MOST_FREEDOM
+    assumed_C = freedom_C >= KNOWN_FREEDOM
     columns = value_C, value_C - half_C, value_C + half_C, error_C, freedom_C, holm(p_C), assumed_C
     lines = zip(*(column.tolist() for column in columns), strict=True)
     return [Change(*line, cells=len(comparisons)) for line in lines]
@@ -116,42 +111,13 @@ def holm(p_C: NDArray[np.float64]) -> NDArray[np.float64]:
     return adjusted_C
 
 
-def moderated(
-    variance_C: NDArray[np.float64], freedom_C: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Draw the variances of the cells of a class towards their common one.
-
-    The moments of the logarithms of the variances tell how differently the cells scatter: as many degrees of freedom as
-    the common variance counts for in each cell. A cell that scatters more than chance makes of the common variance
-    keeps its own variance. Cells without degrees of freedom take the common one.
-
-    Returns:
-        Variance and degrees of freedom of each cell.
-    """
-    own_C = freedom_C > 0
-    variance_C = np.where(own_C, np.maximum(variance_C, _LEAST_DEVIATION**2), 0.0)
-    variances, freedoms = variance_C[own_C], freedom_C[own_C]
-    most = freedoms.sum()
-    logs = np.log(variances) - digamma(freedoms / 2) + np.log(freedoms / 2)
-    excess = logs.var(ddof=1) - polygamma(1, freedoms / 2).mean() if len(logs) > 1 else 0.0
-    common = np.sum(variances * freedoms) / most
-    if excess > polygamma(1, _MOST_FREEDOM / 2):
-        prior = max(2 * _inverse_trigamma(float(excess)), _LEAST_PRIOR)
-        drawn_C = (prior * common + freedom_C * variance_C) / (prior + freedom_C)
-    else:
-        prior, drawn_C = most, np.full_like(variance_C, common)
-    is_outlier_C = own_C & (fdtrc(np.maximum(freedom_C, 1), prior, variance_C / common) < _OUTLIER)
-    drawn_C = np.where(is_outlier_C, np.maximum(drawn_C, variance_C), drawn_C)
-    return drawn_C, np.minimum(prior + freedom_C, most)
-
-
 def _variances(
     comparisons: Sequence[Comparison], squares_C: NDArray[np.float64], freedom_C: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the variance of a unit of each cell, and its degrees of freedom; NaN where nothing shows it."""
     variance_C = squares_C / np.maximum(freedom_C, 1)
     known_C = np.full(len(comparisons), np.nan)
-    known_freedom_C = np.full(len(comparisons), _MOST_FREEDOM)
+    known_freedom_C = np.full(len(comparisons), KNOWN_FREEDOM)
     classes: dict[str, list[int]] = {}
     for number, comparison in enumerate(comparisons):
         classes.setdefault(comparison.kind or f"alone {number}", []).append(number)
@@ -164,15 +130,6 @@ def _variances(
             if assumed is not None:
                 known_C[number] = assumed**2
     return known_C, known_freedom_C
-
-
-def _inverse_trigamma(value: float) -> float:
-    """Return the number whose trigamma function, which decreases from infinity to 0, is `value`."""
-    low, high = 1e-8, _MOST_FREEDOM
-    for _ in range(_HALVINGS):
-        middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if polygamma(1, middle) > value else (low, middle)
-    return high
 
 
 def _quantile(freedom: float, share: float) -> float:

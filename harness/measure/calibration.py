@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vocabench.harness.measure.process_spread import interval, pooled_spread
+from vocabench.harness.measure.process_spread import class_deviation, interval, spreads
 
 _DRAWS = 2000  # simulated runs: the error of their coverage is half a per cent
 
@@ -52,12 +52,10 @@ def coverage(
         held, widths = 0, list[float]()
         for _ in range(draws):
             chosen = [rng.choice(np.asarray(logs), processes, replace=False).tolist() for logs in series]
-            spread = pooled_spread(chosen)
-            assert spread is not None
-            intervals = [interval(values, spread) for values in chosen]
+            of_cells = spreads(chosen)
+            assert of_cells is not None
+            intervals = [interval(values, spread) for values, spread in zip(chosen, of_cells, strict=True)]
             held += sum(each.low <= 1.0 <= each.high for each in intervals)
             widths += [math.log(each.high / each.low) / 2 for each in intervals]
-        every = pooled_spread(series)
-        assert every is not None
-        found[name] = Coverage(len(series), every.deviation, held / len(widths), float(np.median(widths)))
+        found[name] = Coverage(len(series), class_deviation(series), held / len(widths), float(np.median(widths)))
     return found

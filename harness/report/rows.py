@@ -76,7 +76,7 @@ class Record(TypedDict):
     p_value: float | None
     processes: int | None  # in which a time was measured
     spread_class: str | None  # quantities whose spread between processes is pooled with this one
-    spread_of_ratio: float | None  # standard deviation between processes of the logarithm
+    spread_of_ratio: float | None  # standard deviation between processes of the logarithm, pooled over these
     spread_of_time: float | None
     baseline_seconds: float | None  # median of full softmax in the same rounds
     baseline_form: str | None
@@ -313,8 +313,8 @@ def _record(
         "p_value": difference and difference.p_value,
         "processes": len(detail.get("processes", ())) or None,
         "spread_class": spread.get("class"),
-        "spread_of_ratio": spread.get("ratio_deviation"),
-        "spread_of_time": spread.get("deviation"),
+        "spread_of_ratio": spread.get("class_ratio_deviation"),
+        "spread_of_time": spread.get("class_deviation"),
         "baseline_seconds": statistics.median(baseline) if baseline else None,
         "baseline_form": detail.get("baseline_form"),
         "busy_cores": doubt.busy_cores,

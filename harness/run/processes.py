@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from vocabench.harness import registry
-from vocabench.harness.measure.process_spread import Spread, centres, interval, pooled_spread
+from vocabench.harness.measure.process_spread import Spread, centres, class_deviation, interval, spreads
 from vocabench.harness.quantities import class_of_time
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Ratio, Row
@@ -50,7 +50,7 @@ def join(cell: Cell, first: Sequence[Measurement], second: Sequence[Measurement]
     """
     further = {measurement.quantity: measurement for measurement in second if measurement.processes}
     joined = [_joined(each, further[each.quantity]) if each.quantity in further else each for each in first]
-    return [_with_spread(cell, each, *_spreads([each])) for each in joined]
+    return [_with_spreads([cell], [each])[0] if each.processes else each for each in joined]
 
 
 def _joined(first: Measurement, second: Measurement) -> Measurement:
@@ -70,33 +70,23 @@ def _joined(first: Measurement, second: Measurement) -> Measurement:
 
 
 def pool(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with intervals from the spread between processes, pooled over their classes of quantities.
+    """Return the rows with intervals from the spread between processes, shared within their classes of quantities.
 
     Rows of different code, machines or libraries are not pooled. Rows that were measured in a single process keep their
     intervals.
     """
-    rows = list(rows)
-    runs: dict[str, list[Row]] = {}
-    for row in rows:
-        runs.setdefault(_run_of(row), []).append(row)
-    spreads: dict[tuple[str, str], tuple[Spread | None, Spread | None]] = {}
-    for run, members in runs.items():
-        by_class: dict[str, list[Measurement]] = {}
-        for row in members:
-            for measurement in row.measurements:
-                if measurement.processes:
-                    by_class.setdefault(class_of(measurement), []).append(measurement)
-        spreads |= {(run, name): _spreads(measurements) for name, measurements in by_class.items()}
-    return [
-        replace(
-            row,
-            measurements=[
-                _with_spread(row.cell, each, *spreads[_run_of(row), class_of(each)]) if each.processes else each
-                for each in row.measurements
-            ],
-        )
-        for row in rows
-    ]
+    measurements = [(row, list(row.measurements)) for row in rows]
+    classes: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for number, (row, of_row) in enumerate(measurements):
+        for place, measurement in enumerate(of_row):
+            if measurement.processes:
+                classes.setdefault((_run_of(row), class_of(measurement)), []).append((number, place))
+    for members in classes.values():
+        cells = [measurements[number][0].cell for number, _ in members]
+        pooled = _with_spreads(cells, [measurements[number][1][place] for number, place in members])
+        for (number, place), measurement in zip(members, pooled, strict=True):
+            measurements[number][1][place] = measurement
+    return [replace(row, measurements=of_row) for row, of_row in measurements]
 
 
 def _run_of(row: Row) -> str:
@@ -107,11 +97,15 @@ def _run_of(row: Row) -> str:
     )
 
 
-def _spreads(measurements: Sequence[Measurement]) -> tuple[Spread | None, Spread | None]:
-    """Return the spread of the ratios and that of the times."""
-    several = [measurement for measurement in measurements if len(measurement.processes) > 1]
-    ratios = (ratio_centres(measurement) for measurement in several)
-    return pooled_spread(ratios), pooled_spread(map(time_centres, several))
+def _with_spreads(cells: Sequence[Cell], measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Return measurements of one class with intervals by their spreads, unless one process was to measure them."""
+    ratios, times = list(map(ratio_centres, measurements)), list(map(time_centres, measurements))
+    of_ratios, of_times = spreads(ratios), spreads(times)
+    if of_ratios is None or of_times is None:
+        return list(measurements)
+    deviations = {"class_ratio_deviation": class_deviation(ratios), "class_deviation": class_deviation(times)}
+    members = zip(cells, measurements, of_ratios, of_times, strict=True)
+    return [_with_spread(*member, deviations) if wanted(member[0]) > 1 else member[1] for member in members]
 
 
 def ratio_centres(measurement: Measurement) -> list[float]:
@@ -134,17 +128,15 @@ def _ratio_of(measurement: Measurement) -> Ratio:
 
 
 def _with_spread(
-    cell: Cell, measurement: Measurement, of_ratios: Spread | None, of_times: Spread | None
+    cell: Cell, measurement: Measurement, of_ratio: Spread, of_time: Spread, deviations: Mapping[str, float]
 ) -> Measurement:
-    """Return the measurement with intervals by these spreads, unless it was to be measured in one process."""
-    if wanted(cell) == 1 or not measurement.processes or of_ratios is None or of_times is None:
-        return measurement
-    ratio, time = interval(ratio_centres(measurement), of_ratios), interval(time_centres(measurement), of_times)
+    ratio, time = interval(ratio_centres(measurement), of_ratio), interval(time_centres(measurement), of_time)
     spread: dict[str, Any] = {
         "class": class_of(measurement),
-        "ratio_deviation": of_ratios.deviation,
-        "deviation": of_times.deviation,
-        "freedom": of_ratios.freedom,
+        "ratio_deviation": of_ratio.deviation,
+        "deviation": of_time.deviation,
+        "freedom": of_ratio.freedom,
+        **deviations,
     }
     return replace(
         measurement,

@@ -270,7 +270,7 @@ _LENGTH = record(
 )
 
 _PROCESS = record({"rounds": whole(1)}, dict.fromkeys(("others", "stolen", "switches", "cores"), number))
-_SPREAD = record({"class": text, "ratio_deviation": number, "deviation": number, "freedom": whole(1)})
+_SPREAD = record({"class": text, "ratio_deviation": number, "deviation": number, "freedom": above_zero})
 
 _DETAIL = record(
     {},

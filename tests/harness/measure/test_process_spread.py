@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from vocabench.harness.measure.calibration import coverage
-from vocabench.harness.measure.process_spread import Spread, centres, interval, pooled_spread
+from vocabench.harness.measure.process_spread import Spread, centres, class_deviation, interval, spreads
 
 
 def test_the_centre_of_a_process_is_the_median_of_its_logarithms():
@@ -21,30 +21,43 @@ def test_rounds_that_do_not_add_up_are_refused():
         centres([1.0, 2.0, 3.0], [2, 2])
 
 
-def spread_of(cells) -> Spread:
-    spread = pooled_spread(cells)
-    assert spread is not None
-    return spread
+def spreads_of(cells) -> list[Spread]:
+    found = spreads(cells)
+    assert found is not None
+    return found
 
 
 def test_nothing_is_known_of_the_spread_of_single_processes():
-    assert pooled_spread([[0.1], [0.2]]) is None
+    assert spreads([[0.1], [0.2]]) is None
+    assert math.isnan(class_deviation([[0.1], [0.2]]))
 
 
 @given(st.lists(st.lists(st.floats(-2, 2), min_size=2, max_size=6), min_size=1, max_size=5))
-def test_the_pooled_variance_is_that_of_the_textbook(cells):
-    spread = spread_of(cells)
+def test_the_deviation_of_a_class_is_that_of_the_textbook(cells):
     squares = sum(np.var(values, ddof=1) * (len(values) - 1) for values in cells)
-    assert spread.freedom == sum(len(values) - 1 for values in cells)
-    assert spread.deviation == pytest.approx(math.sqrt(squares / spread.freedom), abs=1e-12)
+    freedom = sum(len(values) - 1 for values in cells)
+    assert class_deviation(cells) == pytest.approx(math.sqrt(squares / freedom), abs=1e-12)
 
 
-@given(st.lists(st.floats(-1, 1), min_size=2, max_size=8))
+def test_a_cell_of_one_process_takes_the_spread_of_its_class():
+    alone, *others = spreads_of([[0.0], [0.0, 0.1, -0.1], [0.05, -0.1, 0.02]])
+    assert alone.deviation == pytest.approx(class_deviation([[0.0, 0.1, -0.1], [0.05, -0.1, 0.02]]))
+    assert all(other.freedom <= 4 for other in (alone, *others))
+
+
+def test_a_noisy_cell_among_quiet_ones_keeps_its_spread():
+    rng = np.random.default_rng(5)
+    quiet = normal_cells(rng, 20, 3, 0.005)
+    *_, noisy = spreads_of([*quiet, [0.0, 0.3, -0.3]])
+    assert noisy.deviation > 0.25
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=8).filter(lambda values: np.std(values, ddof=1) > 1e-3))
 def test_the_interval_of_one_cell_is_that_of_the_t_test(values):
-    spread = spread_of([values])
+    (spread,) = spreads_of([values])
     found = interval(values, spread)
     centre, error = np.mean(values), stats.sem(values)
-    low, high = stats.t.interval(0.95, len(values) - 1, loc=centre, scale=error) if error > 0 else (centre, centre)
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=centre, scale=error)
     assert np.log([found.low, found.value, found.high]) == pytest.approx([low, centre, high], abs=1e-9)
 
 
@@ -57,14 +70,14 @@ def normal_cells(rng, cells, processes, deviation):
     return [rng.normal(0.0, deviation, processes).tolist() for _ in range(cells)]
 
 
-def test_pooled_intervals_hold_as_often_as_they_say():
-    """Three processes a cell; cells of one class differ in their spread, as classes of times do."""
+@pytest.mark.parametrize("scales", [(0.02, 0.02), (0.02, 0.03), (0.01, 0.06)])
+def test_intervals_hold_as_often_as_they_say(scales):
+    """Three processes a cell; the cells of a class may differ in their spread."""
     rng = np.random.default_rng(1)
     held = total = 0
     for _ in range(400):
-        cells = [values for scale in (0.02, 0.03) for values in normal_cells(rng, 5, 3, scale)]
-        spread = spread_of(cells)
-        intervals = [interval(values, spread) for values in cells]
+        cells = [values for scale in scales for values in normal_cells(rng, 5, 3, scale)]
+        intervals = [interval(values, spread) for values, spread in zip(cells, spreads_of(cells), strict=True)]
         held += sum(each.low <= 1.0 <= each.high for each in intervals)
         total += len(intervals)
     assert 0.93 < held / total < 0.97

@@ -107,15 +107,15 @@ def width_of(row):
     return np.log(high / low)
 
 
-def test_the_spread_is_pooled_over_a_class_of_times():
-    quiet_row, noisy_row = timed_row("huffman", [0.0, 0.01, -0.01]), timed_row("sohsm", [0.0, 0.3, -0.3])
-    pooled = processes.pool([quiet_row, noisy_row])
+def test_the_spread_is_shared_within_a_class_of_times():
+    rows = [timed_row(m, [0.0, d, -d]) for m, d in (("huffman", 0.01), ("sohsm", 0.03), ("nce", 0.02))]
+    pooled = processes.pool(rows)
     widths = list(map(width_of, pooled))
     assert widths[0] == pytest.approx(widths[1])
-    assert pooled[0].measurements[0].detail["spread"]["class"] == SHORT_DECODING
-    assert pooled[0].measurements[0].detail["spread"]["freedom"] == 4
-    alone = processes.pool([quiet_row])
-    assert width_of(alone[0]) < 0.2 * widths[0]
+    spread = pooled[0].measurements[0].detail["spread"]
+    assert (spread["class"], spread["freedom"]) == (SHORT_DECODING, 6)
+    (alone,) = processes.pool(rows[:1])
+    assert alone.measurements[0].detail["spread"]["ratio_deviation"] == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
