@@ -13,7 +13,7 @@ TRITON_TESTS := $(addprefix tests/impls/on_torch/,test_kernels.py test_tree_kern
 .PHONY: bench report check test test-triton lint format docs asv clean
 
 bench: $(INSTALLED)
-	$(BIN)/vocabench run quick -t agreement -t timing -t language_modelling
+	$(BIN)/vocabench run quick
 
 report: $(INSTALLED)
 	$(BIN)/vocabench report
