@@ -28,7 +28,7 @@ CPP = Form("cpp", "C++ kernels", devices=(CPU,))
 _HERE = Path(__file__).parent
 _SOURCES = (  # linked into the library of each interface
     *("cluster_losses", "cluster_products", "cluster_search", "fused_softmax", "matrix_products"),
-    *("tree_paths", "tree_search", "upper_level", "weight_gradient"),
+    *("tree_paths", "tree_search", "upper_level", "weight_gradient", "word_steps"),
 )
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-fvisibility=hidden", "-c")
 _TIMEOUT_SECONDS = 300  # a file takes half a minute, and several times that on a busy machine

@@ -14,6 +14,7 @@
 #include "tree_search.h"
 #include "two_levels.h"
 #include "weight_gradient.h"
+#include "word_steps.h"
 
 namespace vocabench {
 
@@ -249,6 +250,43 @@ static void weight_gradient(int threads, Array<const float> dscores, Array<const
     require_shape("vectors", vectors, {tokens, dim});
     require_shape("dwords", dwords, {count, dim});
     weight_gradient(threads, dscores.data, vectors.data, tokens, count, dim, dwords.data);
+}
+
+// The arrays of `WordExamples`, the first and the last rate, the vectors that the steps change, and their mean loss.
+struct WordStepArrays {
+    int64_t count, width, lists, depth, dim, input_count, output_count;
+    Array<const int32_t> inputs, list, row, sign;
+    Array<const float> rates;
+    Array<float> input_vectors, output_vectors, loss;
+
+    WordExamples checked() const {
+        require_shape("inputs", inputs, {count, width});
+        require_shape("list", list, {count});
+        require_shape("row", row, {lists, depth});
+        require_shape("sign", sign, {lists, depth});
+        require_shape("rates", rates, {2});
+        require_shape("input_vectors", input_vectors, {input_count, dim});
+        require_shape("output_vectors", output_vectors, {output_count, dim});
+        require_shape("loss", loss, {});
+        require_indices("row", row, output_count);
+        for (int64_t example = 0; example < count; ++example) {
+            if (list.data[example] < 0) continue;
+            require_between("list", list.data[example], 0, lists - 1);
+            const int32_t *first = inputs.data + example * width;
+            const int32_t highest = width ? *std::max_element(first, first + width) : -1;
+            require_between("highest input of an example", highest, 0, input_count - 1);
+        }
+        return {count, width, lists, depth, dim, inputs.data, list.data, row.data, sign.data};
+    }
+};
+
+static void word_steps(int threads, const WordStepArrays &given) {
+    require_threads(threads);
+    const WordExamples examples = given.checked();
+    const double total = word_steps(threads, examples, given.rates.data[0], given.rates.data[1],
+                                    given.input_vectors.data, given.output_vectors.data);
+    const auto left_out = std::count_if(examples.list, examples.list + given.count, [](int32_t id) { return id < 0; });
+    *given.loss.data = static_cast<float>(total / static_cast<double>(given.count - left_out));
 }
 
 }  // namespace vocabench

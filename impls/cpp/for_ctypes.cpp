@@ -190,6 +190,13 @@ struct WeightGradientArguments {
     int64_t tokens, count, dim;
 };
 
+struct WordStepArguments {
+    Shorts inputs, list, row, sign;
+    Floats rates;
+    FloatsOut input_vectors, output_vectors, loss;
+    int64_t count, width, lists, depth, dim, input_count, output_count;
+};
+
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -301,6 +308,16 @@ int path_gradients_of_ctypes(int threads, const PathGradientsArguments &given, i
 int weight_gradient_of_ctypes(int threads, const WeightGradientArguments &given, int bytes) {
     return attempt(given, bytes, [&] {
         weight_gradient(threads, given.dscores, given.vectors, given.tokens, given.count, given.dim, given.dwords);
+    });
+}
+
+int word_steps_of_ctypes(int threads, const WordStepArguments &given, int bytes) {
+    return attempt(given, bytes, [&] {
+        const WordStepArrays arrays{
+            given.count,       given.width,        given.lists,         given.depth,          given.dim,
+            given.input_count, given.output_count, given.inputs,        given.list,           given.row,
+            given.sign,        given.rates,        given.input_vectors, given.output_vectors, given.loss};
+        word_steps(threads, arrays);
     });
 }
 }  // extern "C"

@@ -132,6 +132,23 @@ void word_gradient(int32_t threads, Floats dscores, Floats vectors, FloatsOut dw
     weight_gradient(threads, in(dscores), in(vectors), in(vectors).sizes[0], count, dim, out(dwords));
 }
 
+// Copies an array, unless XLA has given both the same memory.
+void copy(const Floats &from, FloatsOut &to) {
+    if (from.typed_data() != to->typed_data()) std::copy_n(from.typed_data(), from.element_count(), to->typed_data());
+}
+
+void steps_of_words(int32_t threads, Floats input_vectors, Floats output_vectors, Integers inputs, Integers list,
+                    Integers row, Integers sign, Floats rates, FloatsOut new_inputs, FloatsOut new_outputs,
+                    FloatsOut loss) {
+    copy(input_vectors, new_inputs);
+    copy(output_vectors, new_outputs);
+    const auto [count, width, none] = in(inputs).sizes;
+    const auto [lists, depth, nothing] = in(row).sizes;
+    word_steps(threads, {count, width, lists, depth, out(new_inputs).sizes[1], out(new_inputs).sizes[0],
+                         out(new_outputs).sizes[0], in(inputs), in(list), in(row), in(sign), in(rates), out(new_inputs),
+                         out(new_outputs), out(loss)});
+}
+
 // Wraps a function for XLA: exceptions become errors.
 template <class... Args>
 auto handled(void (*compute)(Args...)) {
@@ -227,6 +244,18 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(matrix_product_of_xla, handled(product),
                                   .Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient_of_xla, handled(word_gradient),
                               bound().Arg<Floats>().Arg<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(word_steps_of_xla, handled(steps_of_words),
+                              bound()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Integers>()
+                                  .Arg<Integers>()
+                                  .Arg<Integers>()
+                                  .Arg<Integers>()
+                                  .Arg<Floats>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>());
 #pragma GCC visibility pop
 
 }  // namespace vocabench

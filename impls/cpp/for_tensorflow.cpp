@@ -253,6 +253,24 @@ void product(const Attributes &attributes, Execution &execution) {
     matrix_product(attributes.threads, left, right, execution.output<float>(0, {left.count, right.count}));
 }
 
+// Copies an input into an output of its shape, which the caller changes.
+Array<float> copied(Execution &execution, int input, int output) {
+    const Array<const float> from = execution.floats(input);
+    const Array<float> to = execution.output<float>(output, {from.sizes[0], from.sizes[1]});
+    std::copy_n(from.data, from.elements(), to.data);
+    return to;
+}
+
+void steps_of_words(const Attributes &attributes, Execution &execution) {
+    const Array<float> input_vectors = copied(execution, 0, 0), output_vectors = copied(execution, 1, 1);
+    const auto [count, width, none] = execution.integers(2).sizes;
+    const auto [lists, depth, nothing] = execution.integers(4).sizes;
+    word_steps(attributes.threads,
+               {count, width, lists, depth, input_vectors.sizes[1], input_vectors.sizes[0], output_vectors.sizes[0],
+                execution.integers(2), execution.integers(3), execution.integers(4), execution.integers(5),
+                execution.floats(6), input_vectors, output_vectors, execution.output<float>(2, {})});
+}
+
 void any_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
     TF_ShapeInferenceContextSetUnknownShape(context, status);
 }
@@ -310,6 +328,10 @@ const bool added = [] {
         {"total: float", "dvectors: float", "dwords: float", "dbias: float"}, run<fused>);
     add("VocabenchMatrixProduct", {"threads: int", "left_by_columns: int", "right_by_columns: int"},
         {"left: float", "right: float"}, {"product: float"}, run<product>);
+    add("VocabenchWordSteps", {"threads: int"},
+        {"input_vectors: float", "output_vectors: float", "inputs: int32", "list: int32", "row: int32", "sign: int32",
+         "rates: float"},
+        {"new_input_vectors: float", "new_output_vectors: float", "loss: float"}, run<steps_of_words>);
     return true;
 }();
 

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput
+from vocabench.impls.models.decisions import Decisions, decisions_of
 from vocabench.impls.models.network import Network
 from vocabench.impls.optimizers import Optimizer
-from vocabench.impls.spec import Arrays, LayerSpec, Shapes
+from vocabench.impls.spec import Arrays, LayerSpec, Shapes, check_ids
 from vocabench.impls.uniform import uniform
 
 
@@ -69,6 +70,48 @@ class BagModel(Network[BagModelConfig]):
 
         The positions of a bag beyond its last input hold -1. No bag may be empty.
         """
+
+    def step_by_example(
+        self,
+        bags_NJ: NDArray,
+        targets_G: NDArray,
+        rates: tuple[float, float],
+        *,
+        group_N: NDArray | None = None,
+        threads: int = 1,
+    ) -> SupportsFloat:
+        """Take one step of SGD for each example in turn, as word2vec does, and return their mean loss in nats.
+
+        The loss of an example is that before its own step. The optimizer of the configuration is not used.
+
+        Args:
+            bags_NJ: Inputs (N, J) of each example, at least one; -1 where there is none.
+            targets_G: Target of each group of examples. The examples of a group also share their sampled words, which
+                are then read once for several steps (Ji et al. 2016, arXiv 1604.04661).
+            rates: The learning rate falls linearly from the first to the second, which the example after the last one
+                would have.
+            group_N: Group of each example; by default each example is a group of its own.
+            threads: Threads that share the examples and change the same vectors without locks (Recht et al. 2011,
+                "Hogwild"). With more than one, the result differs from run to run.
+
+        Raises:
+            BadInput: The layer's loss is no sum of binary decisions (`models/decisions.py`), an id is out of range, or
+                an example has no input.
+            Unsupported: There are no C++ kernels for the device and dtype.
+        """
+        groups = np.arange(len(targets_G)) if group_N is None else group_N
+        bags_NJ, targets_G, group_N = (np.ascontiguousarray(ids, np.int32) for ids in (bags_NJ, targets_G, groups))
+        check_ids("targets", targets_G, self.spec.vocab)
+        check_ids("groups", group_N, len(targets_G))
+        check_ids("the last input of an example", bags_NJ.max(axis=1), self.config.inputs)
+        decisions = decisions_of(self.spec, targets_G, group_N, self.next_extra(tokens=len(targets_G)))
+        return self._step_by_example(bags_NJ, decisions, rates, threads)
+
+    @abstractmethod
+    def _step_by_example(
+        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+    ) -> SupportsFloat:
+        """Take the steps of `step_by_example` for these decisions."""
 
     @abstractmethod
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:

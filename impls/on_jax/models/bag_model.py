@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.decisions import Decisions, parameter_of
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision
 from vocabench.impls.on_jax.models import _output
 from vocabench.impls.on_jax.models._output import output_of
 from vocabench.impls.on_jax.native import native
+from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.ops.arrays import Array, Tree
 from vocabench.impls.on_jax.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
@@ -73,6 +75,16 @@ class JaxBagModel(BagModel):
             ids = bags_NJ.astype(np.int32), targets_N.astype(np.int32)
             extra = extra_on(self.device, self.next_extra())
             self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *ids, extra)
+            return loss
+
+    def _step_by_example(
+        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+    ) -> Array:
+        name = f"output.{parameter_of(self.spec)}"
+        with precision(self.spec.dtype), jax.default_device(self.device):
+            vectors = self.params["input"], self.params[name]
+            *vectors, loss = cpp_kernels.word_steps(*vectors, bags_NJ, decisions, rates, threads)
+            self.params = {**self.params, **dict(zip(("input", name), vectors, strict=True))}
             return loss
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:

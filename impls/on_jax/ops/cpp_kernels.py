@@ -15,10 +15,12 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 from jax import core
+from numpy.typing import NDArray
 
 from vocabench.impls import cpp, cpus
-from vocabench.impls.cpp import Paths
-from vocabench.impls.errors import BadInput
+from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.errors import BadInput, Unsupported
+from vocabench.impls.models.decisions import Decisions
 from vocabench.impls.on_jax.ops.arrays import Array, is_known, product, varying_as
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 
@@ -27,10 +29,12 @@ _LIKELIEST, _OF_HIDDEN, _FUSED = "likeliest_words_of_xla", "likeliest_of_hidden_
 _PATH_LOSSES, _BY_NODES = "path_losses_of_xla", "path_gradients_of_xla"
 _LEAVES, _BEAM = "likeliest_leaves_of_xla", "leaves_of_beam_of_xla"
 _PRODUCT, _BY_WEIGHT = "matrix_product_of_xla", "weight_gradient_of_xla"
+_WORD_STEPS = "word_steps_of_xla"
 _TARGETS = (
     *(_SCORES, _CLUSTER_LOSSES, _BY_WORDS, _LIKELIEST, _OF_HIDDEN, _FUSED),
-    *(_PATH_LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT, _BY_WEIGHT),
+    *(_PATH_LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT, _BY_WEIGHT, _WORD_STEPS),
 )
+_EXAMPLES = 4096  # a multiple of the examples of word_steps
 _DECODING = (_LIKELIEST, _OF_HIDDEN, _LEAVES, _BEAM, _SCORES)
 
 
@@ -245,6 +249,41 @@ def fused_softmax(
     sizes = {"most": np.int32(most), "by_unit": np.int32(by_unit)}
     total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, **sizes)
     return total, tuple(gradients)
+
+
+def word_steps(
+    input_ID: Array,
+    output_RD: Array,
+    bags_NJ: NDArray[np.int32],
+    decisions: Decisions,
+    rates: tuple[float, float],
+    threads: int,
+) -> tuple[Array, Array, Array]:
+    """Return the vectors after the steps that `impls/cpp/word_steps.h` describes, and the mean loss.
+
+    The memory of the given vectors is used for the new ones.
+
+    Raises:
+        Unsupported: There are no kernels for the dtype here.
+    """
+    if not known(output_RD.dtype.name):
+        raise Unsupported(f"{CPP} for {output_RD.dtype.name}: allowed: float32 on a CPU with a compiler")
+    # XLA compiles for one number of examples, so it is rounded up, and the last rate continues their line.
+    examples = len(bags_NJ)
+    more = -examples % _EXAMPLES
+    bags_NJ = np.pad(bags_NJ, ((0, more), (0, 0)))
+    list_N = np.pad(decisions.list_N, (0, more), constant_values=-1)
+    first, last = rates
+    line = np.array([first, first + (last - first) * len(bags_NJ) / examples], np.float32)
+    return _word_steps(input_ID, output_RD, bags_NJ, list_N, decisions.row_ML, decisions.sign_ML, line, threads=threads)
+
+
+@partial(jax.jit, donate_argnums=(0, 1), static_argnames=("threads",))
+def _word_steps(input_ID: Array, output_RD: Array, *arrays: Array, threads: int) -> tuple[Array, Array, Array]:
+    shapes = input_ID.shape, output_RD.shape, ()
+    out = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    call = jax.ffi.ffi_call(_WORD_STEPS, out, input_output_aliases={0: 0, 1: 1})
+    return call(input_ID, output_RD, *arrays, threads=np.int32(threads))
 
 
 def _or_none(array: Array | None) -> Array:

@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.decisions import Decisions, parameter_of
 from vocabench.impls.on_numpy.models._network import InFloat64
 from vocabench.impls.on_numpy.optimizers import Updates
+from vocabench.impls.on_numpy.oracle import log_sigmoid
 
 
 class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
@@ -28,6 +30,25 @@ class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
         np.add.at(dinput, np.maximum(bags_NJ, 0), weight_NJ[:, :, None] * dhidden_ND[:, None, :])
         self.updates.apply(self.params, {"input": dinput, **{f"output.{n}": grad for n, grad in output.items()}})
         return loss
+
+    def _step_by_example(
+        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+    ) -> float:
+        input_ID, output_RD = self.params["input"], self.params[f"output.{parameter_of(self.spec)}"]
+        rate_N = np.linspace(*rates, len(bags_NJ), endpoint=False)
+        total = 0.0
+        for bag_J, number, rate in zip(bags_NJ, decisions.list_N, rate_N, strict=True):
+            inputs = bag_J[bag_J >= 0]
+            there = decisions.sign_ML[number] != 0
+            rows, sign_L = decisions.row_ML[number][there], decisions.sign_ML[number][there].astype(np.float64)
+            hidden_D = input_ID[inputs].mean(axis=0)
+            log_right_L = log_sigmoid(sign_L * (output_RD[rows] @ hidden_D))
+            total -= log_right_L.sum()
+            dscore_L = sign_L * np.expm1(log_right_L)  # the derivative of -log sigma(s x) is s (sigma(s x) - 1)
+            dhidden_D = dscore_L @ output_RD[rows]
+            np.subtract.at(output_RD, rows, rate * dscore_L[:, None] * hidden_D)
+            np.subtract.at(input_ID, inputs, rate * dhidden_D / len(inputs))
+        return total / len(bags_NJ)
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
         return -float(self.layer._target_log_probs(self._hidden(bags_NJ)[0], targets_N).sum())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.decisions import Decisions, parameter_of
 from vocabench.impls.on_tensorflow.device import Switched, extra_on
 from vocabench.impls.on_tensorflow.models import _parameters
 from vocabench.impls.on_tensorflow.native import native
+from vocabench.impls.on_tensorflow.ops import cpp_kernels
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, look_up, traced
 from vocabench.impls.on_tensorflow.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
@@ -53,6 +56,16 @@ class TensorFlowBagModel(Switched, BagModel):
         with tf.device(self.device):
             extra = extra_on(self.device, self.next_extra())
             return self._step(tf.constant(bags_NJ, tf.int32), tf.constant(targets_N, tf.int32), extra)
+
+    def _step_by_example(
+        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+    ) -> Tensor:
+        output = self.output.named_weights()[parameter_of(self.spec)]
+        with tf.device(self.device):
+            new_input, new_output, loss = cpp_kernels.word_steps(self.input, output, bags_NJ, decisions, rates, threads)
+            self.input.assign(new_input)
+            output.assign(new_output)
+        return loss
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
         with tf.device(self.device):

@@ -9,11 +9,14 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from vocabench.impls import cpp, cpus
-from vocabench.impls.cpp import Paths
-from vocabench.impls.errors import BadInput
+from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.errors import BadInput, Unsupported
+from vocabench.impls.models.decisions import Decisions
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, in_dtype, must_be_portable, product
 
@@ -216,6 +219,31 @@ def fused_softmax(
     return tf.ensure_shape(outputs.total, []), (dhidden_ND, dweight_VD, dbias_V)
 
 
+def word_steps(
+    input_ID: tf.Variable,
+    output_RD: tf.Variable,
+    bags_NJ: NDArray[np.int32],
+    decisions: Decisions,
+    rates: tuple[float, float],
+    threads: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the vectors after the steps that `impls/cpp/word_steps.h` describes, and the mean loss.
+
+    The vectors are copied once for all steps of a call.
+
+    Raises:
+        BadInput: The arrays do not belong together, or an index is out of range.
+        Unsupported: There are no kernels for the dtype here.
+    """
+    if not known(output_RD.dtype.name):
+        raise Unsupported(f"{CPP} for {output_RD.dtype.name}: allowed: float32 on a CPU with a compiler")
+    arrays = bags_NJ, decisions.list_N, decisions.row_ML, decisions.sign_ML, np.array(rates, np.float32)
+    try:
+        return tuple(_operations().vocabench_word_steps(input_ID, output_RD, *arrays, threads=threads))
+    except tf.errors.InvalidArgumentError as error:
+        raise BadInput(error.message) from None
+
+
 def _or_empty(array: Tensor | None) -> Tensor:
     return _empty() if array is None else array
 
@@ -237,6 +265,7 @@ _WITHOUT_DERIVATIVES = (
     "VocabenchLikeliestOfHidden",
     "VocabenchLikeliestLeaves",
     "VocabenchLeavesOfBeam",
+    "VocabenchWordSteps",
 )
 
 

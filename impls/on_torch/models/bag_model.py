@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
+from vocabench.impls.models.decisions import Decisions, parameter_of
 from vocabench.impls.on_torch.device import Switched, extra_on, ids_on
 from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.models import _network
 from vocabench.impls.on_torch.native import blank
+from vocabench.impls.on_torch.ops import cpp_kernels
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES
 from vocabench.impls.on_torch.training import optimizers
 from vocabench.impls.spec import Arrays, LayerSpec
@@ -59,6 +62,13 @@ class TorchBagModel(Switched, BagModel):
         loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N), **extra)
         optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.parameters())
         return loss.detach()
+
+    @torch.no_grad()
+    def _step_by_example(
+        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+    ) -> Tensor:
+        output = self.network.output.get_parameter(parameter_of(self.spec))
+        return cpp_kernels.word_steps(self.network.input, output, bags_NJ, decisions, rates, threads)
 
     @torch.no_grad()
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:

@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP, Paths
 from vocabench.impls.errors import BadInput, Unsupported
+from vocabench.impls.models.decisions import Decisions
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 from vocabench.impls.on_torch.tracing import is_tracing
 
@@ -274,12 +277,30 @@ def _factor(matrix: Tensor) -> tuple[int, ...]:
     return matrix.data_ptr(), bytes_from_first, rows, depth, *strides
 
 
+def word_steps(
+    input_ID: Tensor,
+    output_RD: Tensor,
+    bags_NJ: NDArray[np.int32],
+    decisions: Decisions,
+    rates: tuple[float, float],
+    threads: int,
+) -> Tensor:
+    """Take the steps that `impls/cpp/word_steps.h` describes, in place, and return the mean loss."""
+    arrays = bags_NJ, decisions.list_N, decisions.row_ML, decisions.sign_ML, np.array(rates, np.float32)
+    loss = output_RD.new_empty(())
+    sizes = *bags_NJ.shape, *decisions.row_ML.shape, input_ID.size(1), input_ID.size(0), output_RD.size(0)
+    arguments = *map(torch.from_numpy, arrays), input_ID, output_RD, loss, *sizes
+    _run("word_steps_of_ctypes", output_RD, *arguments, results=(input_ID, output_RD, loss), threads=threads)
+    return loss
+
+
 def _run(
     name: str,
     words: Tensor,
     *arguments: Tensor | int | None,
     results: tuple[Tensor, ...],
     factors: tuple[ctypes.c_float, ...] = (),
+    threads: int | None = None,
 ) -> bool:
     """Call a kernel and return whether it completed; it may refuse its targets. In a trace, the call is an operator.
 
@@ -289,6 +310,7 @@ def _run(
         arguments: The fields of the kernel's struct of arguments, in order; None for an absent array.
         results: Those of the arguments that the kernel writes.
         factors: Arguments after the struct.
+        threads: Number of threads; by default those of PyTorch.
 
     Raises:
         BadInput: The arrays do not belong together, or an index or size is out of range.
@@ -312,7 +334,7 @@ def _run(
             what = f"{type(argument).__name__} of shape {tuple(argument.shape)} on {argument.device}"
             raise BadInput(f"{what}: allowed: contiguous tensors on the CPU")
     packed = struct.pack(f"{len(fields)}q", *fields)
-    done = getattr(library, name)(torch.get_num_threads(), packed, len(packed), *factors)
+    done = getattr(library, name)(threads or torch.get_num_threads(), packed, len(packed), *factors)
     if done == _BAD_ARGUMENT:
         last_refusal = library.last_refusal
         last_refusal.restype = ctypes.c_char_p

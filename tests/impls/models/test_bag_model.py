@@ -5,6 +5,7 @@ import pytest
 
 from vocabench.harness import layers, registry
 from vocabench.harness.measure.workload import zipf_counts
+from vocabench.impls.errors import BadInput, Unsupported
 from vocabench.impls.models.bag_model import BagModelConfig
 from vocabench.impls.optimizers import Optimizer
 
@@ -49,3 +50,91 @@ def test_the_definitions_gradient_is_that_of_its_loss():
         model.load(nudged)
         slope = (model.evaluate(bags_NJ, targets_N) / 3 - base) / 1e-6
         assert before["input"][place] - after["input"][place] == pytest.approx(slope, abs=1e-5)
+
+
+BY_EXAMPLE = [("huffman", {}), ("negative_sampling", {"sharing": "token", "samples": 5, "bias": False})]
+
+
+def examples(rng, count, inputs, vocab, width):
+    bags_NJ = rng.integers(0, inputs, (count, width))
+    bags_NJ[(rng.random((count, width)) < 0.3) & (np.arange(width) > 0)] = -1
+    return bags_NJ, rng.integers(0, vocab, count)
+
+
+@pytest.mark.parametrize(("method", "options"), BY_EXAMPLE)
+def test_a_step_by_example_is_plain_descent_on_one_example(method, options):
+    spec = layers.spec(method, counts=zipf_counts(60), dim=8, dtype="float64", **options)
+    plain = Optimizer(name="sgd", learning_rate=0.3, weight_decay=0.0, clip_norm=0.0)
+    ours, by_batches = (
+        layers.create_network("numpy", spec, BagModelConfig(inputs=31, optimizer=plain, seed=3)) for _ in range(2)
+    )
+    bags_NJ, targets_N = examples(np.random.default_rng(0), 20, 31, 60, 3)
+    for bag_J, target in zip(bags_NJ, targets_N, strict=True):
+        loss = ours.step_by_example(bag_J[None], np.array([target]), (0.3, 0.3))
+        assert float(loss) == pytest.approx(float(by_batches.step(bag_J[None], np.array([target]))), rel=1e-12)
+    for name, value in by_batches.parameters().items():
+        np.testing.assert_allclose(ours.parameters()[name], value, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(("method", "options"), BY_EXAMPLE)
+def test_steps_by_example_are_the_definitions(framework, method, options, width):
+    models = []
+    for name, dtype in ((framework, "float32"), ("numpy", "float64")):
+        spec = layers.spec(method, counts=zipf_counts(60), dim=37, dtype=dtype, **options)
+        models.append(layers.create_network(name, spec, BagModelConfig(inputs=31, seed=3)))
+    rng = np.random.default_rng(1)
+    for _ in range(2):
+        batch = examples(rng, 300, 31, 60, width)
+        try:
+            losses = [float(model.step_by_example(*batch, (0.5, 0.1))) for model in models]
+        except Unsupported as error:
+            pytest.skip(str(error))  # no compiler
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    ours, oracle = (model.parameters() for model in models)
+    for name, value in oracle.items():
+        np.testing.assert_allclose(ours[name], value, atol=2e-5, err_msg=name)
+    assert np.abs(oracle["input"] - models[1].initial_parameters()["input"]).max() > 0.1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_examples_out_of_range_are_refused_and_change_nothing(framework):
+    spec = layers.spec("huffman", counts=zipf_counts(60), dim=8)
+    model = layers.create_network(framework, spec, BagModelConfig(inputs=31))
+    before = model.parameters()
+    for bags_NJ, targets_N in (([[31]], [0]), ([[-1]], [0]), ([[0]], [60]), ([[0]], [-1])):
+        with pytest.raises(BadInput):
+            model.step_by_example(np.array(bags_NJ), np.array(targets_N), (0.1, 0.1))
+    after = model.parameters()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_layer_without_binary_decisions_is_refused():
+    for method, options in (("full_softmax", {}), ("negative_sampling", {"bias": False}), ("class_hsm", {})):
+        model = layers.create_network(
+            "numpy",
+            layers.spec(method, counts=zipf_counts(60), dim=8, dtype="float64", **options),
+            BagModelConfig(inputs=3),
+        )
+        with pytest.raises(BadInput, match=f"single examples with {method}: allowed: trees"):
+            model.step_by_example(np.array([[0]]), np.array([0]), (0.1, 0.1))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_threads_share_the_examples(framework):
+    """Without locks the results differ, but the loss of the whole falls as with one thread."""
+    spec = layers.spec("huffman", counts=zipf_counts(60), dim=16)
+    rng = np.random.default_rng(2)
+    bags_NJ = rng.integers(0, 60, (4000, 1))
+    targets_N = (bags_NJ[:, 0] + 1) % 60
+    falls = []
+    for threads in (1, 2):
+        model = layers.create_network(framework, spec, BagModelConfig(inputs=60))
+        try:
+            losses = [float(model.step_by_example(bags_NJ, targets_N, (0.1, 0.1), threads=threads)) for _ in range(5)]
+        except Unsupported as error:
+            pytest.skip(str(error))
+        falls.append(losses[-1] / losses[0])
+    assert falls[0] < 0.8
+    assert falls[1] == pytest.approx(falls[0], abs=0.1)
