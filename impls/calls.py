@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vocabench.impls.errors import BadInput, UnknownKeyword, unknown
-from vocabench.impls.spec import Definition
+from vocabench.impls.spec import Definition, LayerSpec
 
 Sizes = Sequence[int | None]
 
@@ -103,15 +103,24 @@ def check_leading(name: str, shape: Sizes, leading: Sizes) -> None:
 
 
 def check_input(
-    name: str, shape: Sizes, dtype: object, vocab: int, *, floating: bool, integer: bool, for_each_word: bool
+    name: str, shape: Sizes, dtype: object, spec: LayerSpec, leading: Sizes, *, floating: bool, integer: bool
 ) -> None:
-    """Refuse a random input of a loss that is not (S,) word ids, or (V,) numbers if it has one `for_each_word`."""
-    what = f"{name} has shape {shown(shape)} and dtype {dtype}"
-    if for_each_word:
-        if not floating or not _same(shape, (vocab,)):
-            raise BadInput(f"{what}: allowed: ({vocab},) of a floating dtype")
-    elif not integer or len(shape) != 1 or shape[0] == 0:
-        raise BadInput(f"{what}: allowed: (S,) word ids, S from 1")
+    """Refuse a random input of a loss that is not (S,) word ids, nor what `Extra` says instead.
+
+    With word ids for each token, (..., S) has the leading axes of `hidden`, or one axis of N tokens instead of them.
+    """
+    extra, what = spec.definition.extra[name], f"{name} has shape {shown(shape)} and dtype {dtype}"
+    if extra.for_each_word:
+        if not floating or not _same(shape, (spec.vocab,)):
+            raise BadInput(f"{what}: allowed: ({spec.vocab},) of a floating dtype")
+        return
+    right: tuple[Sizes, ...] = ((),)
+    if extra.for_each_token(spec.options):
+        known = [size for size in leading if size is not None]
+        right = (leading, (math.prod(known) if len(known) == len(leading) else None,))
+    if not integer or not any(_same(shape[:-1], sizes) for sizes in right) or not shape or shape[-1] == 0:
+        allowed = "".join(f"{'?' if size is None else size}, " for size in right[0])
+        raise BadInput(f"{what}: allowed: ({allowed}S{'' if allowed else ','}) word ids, S from 1")
 
 
 def check_reduction(reduction: object) -> None:

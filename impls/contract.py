@@ -161,12 +161,13 @@ class Layer(Precise, ABC):
             label_smoothing, z_loss, softcap: As defined by `calls.Objective`.
             token_weight: (N,) weights from 0 of the losses. The mean is divided by their sum, and is 0 if that is 0.
             **extra: Random inputs of the loss, with the names of `Definition.extra`: `sampled_ids` (S,), the sampled
-                words of the batch, and `correction` (V,), which is subtracted from the score of each word if the words
-                are drawn from another distribution than the options define. By default the ids are drawn from the seed
-                of the layer, the same in every framework, with the correction of the layer's own sampler.
+                words of the batch, or (N, S) with `sharing="token"`, and `correction` (V,), which is subtracted from
+                the score of each word if the words are drawn from another distribution than the options define. By
+                default the ids are drawn from the seed of the layer, the same in every framework, with the correction
+                of the layer's own sampler.
         """
         arguments = self._check_loss(hidden, targets, label_smoothing, token_weight, z_loss, softcap)
-        return self._loss(*arguments, **self._check_extra(extra, _OBJECTIVE))
+        return self._loss(*arguments, **self._check_extra(extra, len(arguments[1]), _OBJECTIVE))
 
     def loss_and_grads(
         self,
@@ -184,7 +185,7 @@ class Layer(Precise, ABC):
         The arguments are those of `loss`.
         """
         arguments = self._check_loss(hidden, targets, label_smoothing, token_weight, z_loss, softcap)
-        return self._loss_and_grads(*arguments, **self._check_extra(extra, _OBJECTIVE))
+        return self._loss_and_grads(*arguments, **self._check_extra(extra, len(arguments[1]), _OBJECTIVE))
 
     def log_probs(self, hidden: ArrayLike, *, softcap: float | None = None) -> NDArray:
         """Return the (N, V) natural logarithms of the normalized probabilities."""
@@ -255,7 +256,8 @@ class Layer(Precise, ABC):
         formula = self.spec.definition.least_work
         if formula is None:
             return None
-        return formula(self.spec, check_ids("targets", targets, self.spec.vocab), **self._check_extra(extra))
+        targets_N = check_ids("targets", targets, self.spec.vocab)
+        return formula(self.spec, targets_N, **self._check_extra(extra, len(targets_N)))
 
     def prepare(
         self,
@@ -305,7 +307,7 @@ class Layer(Precise, ABC):
             width=k if width is None else check_count("width", width, self.spec.vocab, lowest=k),
             uniforms_NU=check_uniforms(np.random.default_rng(0).random(size) if uniforms is None else uniforms, size),
             optimizer=optimizer or Optimizer(),
-            extra=self._check_extra(extra),
+            extra=self._check_extra(extra, len(hidden_ND)),
         )
         begin = self._prepare(job)
 
@@ -336,20 +338,20 @@ class Layer(Precise, ABC):
         weight_N = None if token_weight is None else check_token_weight(token_weight, targets_N.shape)
         return hidden_ND, targets_N, objective, weight_N
 
-    def _check_extra(self, extra: Mapping[str, ArrayLike], keywords: Sequence[str] = ()) -> Arrays:
+    def _check_extra(self, extra: Mapping[str, ArrayLike], tokens: int, keywords: Sequence[str] = ()) -> Arrays:
         """Return all random inputs of the loss: the given ones, and the others drawn from the seed of the layer.
 
-        `keywords` are what the call takes besides, for the message about an unknown name.
+        Args:
+            extra: The given ones.
+            tokens: Number of tokens.
+            keywords: What the call takes besides, for the message about an unknown name.
         """
         allowed = self.spec.definition.extra
         for name in extra:
             if name not in allowed:
                 raise unknown(f"input of {self.spec.method}", name, (*allowed, *keywords))
-        given = {
-            name: (check_for_each_word if allowed[name].for_each_word else check_ids)(name, value, self.spec.vocab)
-            for name, value in extra.items()
-        }
-        return self.spec.draw_extra(np.random.default_rng([self.spec.seed, 6])) | given
+        given = {name: check_extra(name, value, self.spec, tokens) for name, value in extra.items()}
+        return self.spec.draw_extra(np.random.default_rng([self.spec.seed, 6]), tokens=tokens) | given
 
 
 def check_hidden(hidden: ArrayLike, spec: LayerSpec) -> NDArray:
@@ -386,6 +388,19 @@ def check_token_weight(token_weight: ArrayLike, shape: tuple[int, ...]) -> NDArr
     if not (np.isfinite(array) & (array >= 0)).all():
         raise BadInput("token_weight holds a number outside its range: allowed: finite numbers from 0")
     return array.astype(np.float64)
+
+
+def check_extra(name: str, values: ArrayLike, spec: LayerSpec, tokens: int) -> NDArray:
+    """Return a random input of a loss of `tokens` tokens, after checking its shape and values."""
+    extra = spec.definition.extra[name]
+    if extra.for_each_word:
+        return check_for_each_word(name, values, spec.vocab)
+    if not extra.for_each_token(spec.options):
+        return check_ids(name, values, spec.vocab)
+    array = array_of(name, values)
+    if array.ndim != 2 or len(array) != tokens or not array.size:
+        raise BadInput(f"{name} has shape {array.shape}: allowed: ({tokens}, S), from one word id for each token on")
+    return check_words(name, array, spec.vocab)
 
 
 def check_for_each_word(name: str, values: ArrayLike, vocab: int) -> NDArray[np.float64]:

@@ -51,13 +51,16 @@ class Extra:
     """A random input of a training loss besides hidden vectors and targets.
 
     Attributes:
-        draw: Draws the input from the spec, a generator and `before_N` (see `LayerSpec.draw_extra`). Returns None if
-            the batch does not need it.
-        for_each_word: Whether the input is (V,), one number for each word, instead of a list of word ids.
+        draw: Draws the input from the spec, a generator, `before_N` and `tokens` (see `LayerSpec.draw_extra`). Returns
+            None if the batch does not need it.
+        for_each_word: Whether the input is (V,), one number for each word, instead of word ids.
+        for_each_token: Returns whether these options of the layer give each token word ids of its own, (N, S), instead
+            of (S,) that all tokens of a batch share.
     """
 
-    draw: Callable[[LayerSpec, np.random.Generator, NDArray[np.int64] | None], NDArray | None]
+    draw: Callable[[LayerSpec, np.random.Generator, NDArray[np.int64] | None, int | None], NDArray | None]
     for_each_word: bool = False
+    for_each_token: Callable[[Mapping[str, object]], bool] = lambda options: False
 
 
 @dataclass(frozen=True)
@@ -228,16 +231,27 @@ class LayerSpec:
         """The number of uniform numbers that `Layer.sample` needs for one word: one for each choice."""
         return self.definition.draws(self)
 
-    def draw_extra(self, rng: np.random.Generator, before: ArrayLike | None = None) -> Arrays:
+    def draw_extra(
+        self, rng: np.random.Generator, before: ArrayLike | None = None, *, tokens: int | None = None
+    ) -> Arrays:
         """Draw the random inputs of the loss for one batch.
 
         Args:
             rng: The generator.
             before: (N,) the word before each target, or -1 if there is none. If left out, samplers that depend on the
                 previous word fall back to the unigram distribution.
+            tokens: The number N of targets, by default the length of `before`. Required if each token has an input of
+                its own, as with `sharing="token"`.
+
+        Raises:
+            BadInput: `before` holds an id outside the vocabulary, `tokens` is missing, or the two do not match.
         """
         before_N = None if before is None else check_ids("before", before, self.vocab, lowest=-1)
-        drawn = {name: extra.draw(self, rng, before_N) for name, extra in self.definition.extra.items()}
+        if before_N is not None:
+            if tokens is not None and tokens != len(before_N):
+                raise BadInput(f"before has shape {before_N.shape} with tokens={tokens}: allowed: ({tokens},)")
+            tokens = len(before_N)
+        drawn = {name: extra.draw(self, rng, before_N, tokens) for name, extra in self.definition.extra.items()}
         return {name: value for name, value in drawn.items() if value is not None}
 
     def form_of(self, forms: Sequence[Form]) -> Form | None:
@@ -386,9 +400,11 @@ def check_words(name: str, array: NDArray, vocab: int, *, lowest: int = 0) -> ND
     """Return `array` as int64, after checking that all ids are in the vocabulary."""
     if array.dtype.kind not in "iu":
         raise BadInput(f"{name} has dtype {array.dtype}: allowed: whole numbers")
-    outside = np.flatnonzero((array < lowest) | (array >= vocab))
+    outside = np.argwhere((array < lowest) | (array >= vocab))
     if len(outside):
-        raise BadInput(f"{name}[{outside[0]}]={array.flat[outside[0]]}: allowed: word ids from {lowest} to {vocab - 1}")
+        place = tuple(outside[0].tolist())
+        shown = ", ".join(map(str, place))
+        raise BadInput(f"{name}[{shown}]={array[place]}: allowed: word ids from {lowest} to {vocab - 1}")
     return array.astype(np.int64)
 
 

@@ -29,9 +29,9 @@ def real_targets(targets_N: NDArray[np.integer], vocab: int, ignore_index: int |
     return real_N
 
 
-def check_ids(name: str, ids_S: NDArray[np.integer], vocab: int) -> None:
-    """Refuse ids (S,) outside the vocabulary."""
-    if not 0 <= ids_S.min() <= ids_S.max() < vocab:
+def check_ids(name: str, ids: NDArray[np.integer], vocab: int) -> None:
+    """Refuse ids outside the vocabulary, in an array of any shape."""
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
         raise BadInput(f"{name} holds an id outside the vocabulary: allowed: word ids from 0 to {vocab - 1}")
 
 

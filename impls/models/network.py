@@ -75,12 +75,12 @@ class Network(Precise, ABC, Generic[AnyConfig]):
         output = {f"output.{name}": value for name, value in self.spec.initial_parameters().items()}
         return {**self.config.initial_body(self.spec), **output}
 
-    def next_extra(self, before_N: NDArray | None = None) -> Arrays:
+    def next_extra(self, tokens: int, before_N: NDArray | None = None) -> Arrays:
         """Draw the random inputs of the loss for the next step, the same in all frameworks.
 
-        `before_N` is described in `LayerSpec.draw_extra`.
+        The arguments are described in `LayerSpec.draw_extra`.
         """
-        return self.spec.draw_extra(self._draws, before_N)
+        return self.spec.draw_extra(self._draws, before_N, tokens=tokens)
 
     def load(self, params: Mapping[str, ArrayLike]) -> None:
         """Load parameters in canonical form.
@@ -114,7 +114,8 @@ class Transcriber(Network[AnyTranscriberConfig]):
 
     def next_extra_for(self, targets_BT: NDArray) -> Arrays:
         """Draw the random inputs of the loss for a step on these targets, ignoring padding."""
-        return self.next_extra(self.inputs_of(targets_BT)[targets_BT >= 0])
+        before_N = self.inputs_of(targets_BT)[targets_BT >= 0]
+        return self.next_extra(len(before_N), before_N)
 
     @abstractmethod
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:

@@ -6,6 +6,7 @@ outside the vocabulary is NaN.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from vocabench.impls import calls
 from vocabench.impls import targets as values
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
+from vocabench.impls.spec import LayerSpec
 
 
 class Targets(NamedTuple):
@@ -162,17 +164,18 @@ def check_uniforms(uniforms: Any, leading: tuple[int, ...], draws: int) -> Array
     return jnp.minimum(array.astype(wide(array.dtype)).reshape(-1, draws), values.BELOW_ONE)
 
 
-def check_extra(name: str, value: Any, vocab: int, *, for_each_word: bool) -> Array:
-    """Return a random input of a loss: (S,) word ids, or (V,) numbers.
+def check_extra(name: str, value: Any, spec: LayerSpec, leading: tuple[int, ...]) -> Array:
+    """Return a random input of a loss: word ids (S,), or (N, S) for each token, or (V,) numbers.
 
     Raises:
         BadInput: It has another shape or dtype, or the host can read that an id is not a word.
     """
     array = array_of(name, value)
     kinds = {"floating": is_floating(array), "integer": is_integer(array)}
-    calls.check_input(name, array.shape, array.dtype, vocab, **kinds, for_each_word=for_each_word)
-    if for_each_word:
+    calls.check_input(name, array.shape, array.dtype, spec, leading, **kinds)
+    if spec.definition.extra[name].for_each_word:
         return array
     if is_readable(array):
-        values.check_ids(name, np.asarray(array), vocab)
-    return jnp.clip(array, 0, vocab - 1).astype(jnp.int32)
+        values.check_ids(name, np.asarray(array), spec.vocab)
+    ids = jnp.clip(array, 0, spec.vocab - 1).astype(jnp.int32)
+    return ids.reshape(math.prod(leading), ids.shape[-1]) if ids.ndim > 2 else ids

@@ -10,6 +10,7 @@ converts it back. `structure` holds arrays that are traced like the parameters, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
@@ -89,7 +90,7 @@ class OutputLayer(Hooks):
         batch = targets if is_read else inputs.read_targets(targets, leading, self.spec.vocab, ignore_index)
         objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
         weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
-        drawn = self._checked_extra(extra, key)
+        drawn = self._checked_extra(extra, leading, key)
         if hidden_ND.shape[0] == 0:
             return jnp.zeros(leading if reduction == "none" else (), kind)
         hidden_ND = inputs.without_padding(hidden_ND, batch.real_N)
@@ -346,28 +347,31 @@ class OutputLayer(Hooks):
         """Return the same layer for parameters of another precision, in a form that computes with them."""
         return self.of_spec(replace(self.spec, dtype=dtype))
 
-    def _checked_extra(self, extra: dict[str, Given], key: Array | None) -> dict[str, Array]:
+    def _checked_extra(
+        self, extra: dict[str, Given], leading: tuple[int, ...], key: Array | None
+    ) -> dict[str, Array]:
         """Return the random inputs of the loss: the checked given ones, and the others drawn."""
         definition = self.spec.definition
         calls.check_extra(definition, extra)
         if definition.extra and "sampled_ids" not in extra:
             if key is None:
                 raise BadInput(f"{self.spec.method} has neither sampled_ids nor key: allowed: one of the two")
-            extra = {"sampled_ids": self._sampled_ids(key), **extra}
-        return {
-            name: inputs.check_extra(name, value, self.spec.vocab, for_each_word=definition.extra[name].for_each_word)
-            for name, value in extra.items()
-        }
+            extra = {"sampled_ids": self._sampled_ids(key, math.prod(leading)), **extra}
+        return {name: inputs.check_extra(name, value, self.spec, leading) for name, value in extra.items()}
 
-    def _sampled_ids(self, key: Array) -> Array:
+    def _sampled_ids(self, key: Array, tokens: int) -> Array:
         """Draw the sampled words of a batch on the host, as every framework does."""
+        for_each_token = self.spec.definition.extra["sampled_ids"].for_each_token(self.spec.options)
+        if for_each_token and not isinstance(tokens, int):
+            raise BadInput(f"sampled_ids is missing for a symbolic number of tokens: allowed: ({tokens}, S) word ids")
 
         def drawn(data: NDArray) -> NDArray[np.int32]:
             rng = np.random.default_rng(np.asarray(data).ravel())
-            return self.spec.draw_extra(rng)["sampled_ids"].astype(np.int32)
+            return self.spec.draw_extra(rng, tokens=tokens)["sampled_ids"].astype(np.int32)
 
         data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-        shape = jax.ShapeDtypeStruct((int(self.spec.options["samples"]),), jnp.int32)  # type: ignore[call-overload]
+        samples = int(self.spec.options["samples"])  # type: ignore[call-overload]
+        shape = jax.ShapeDtypeStruct((tokens, samples) if for_each_token else (samples,), jnp.int32)
         return jax.pure_callback(drawn, shape, data)
 
 

@@ -12,6 +12,7 @@ from vocabench.impls.on_jax.hooks import Reach
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, product, wide
 from vocabench.impls.on_jax.ops.sparse_rows import distinct
+from vocabench.impls.on_numpy import sampled
 
 
 @jax.custom_vjp
@@ -36,7 +37,8 @@ class SampledLayer(FullSoftmax):
     """A layer with full softmax's parameters, trained on the target and sampled words.
 
     The loss takes the sampled words, and optionally a correction for this batch: `layer.loss(params, structure,
-    hidden_ND, targets_N, sampled_ids=ids_S, correction=correction_V)`.
+    hidden_ND, targets_N, sampled_ids=ids_S, correction=correction_V)`. Where each token has sampled words of its own,
+    these are `ids_NS`.
 
     Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) if it is learned. Structure: `correction` (V,),
     which is subtracted from each word's score.
@@ -64,7 +66,7 @@ class SampledLayer(FullSoftmax):
         sampled_ids: Array,
         correction: Array | None = None,
     ) -> Array:
-        ids_R, tokens = jnp.concatenate([targets_N, sampled_ids]), targets_N.shape[0]
+        ids_R, tokens = jnp.concatenate([targets_N, sampled_ids.ravel()]), targets_N.shape[0]
         rows_RD, kind = _rows(params["weight"], ids_R), params["weight"].dtype
         correction_V = structure["correction"] if correction is None else correction
         correction_R = correction_V[ids_R].astype(wide(kind))
@@ -73,7 +75,12 @@ class SampledLayer(FullSoftmax):
             offset_R = _rows(params["bias"], ids_R) + offset_R
         cast_ND = hidden_ND.astype(kind)
         target_N = (cast_ND * rows_RD[:tokens]).sum(axis=1) + offset_R[:tokens]
-        sampled_NS = product(cast_ND, rows_RD[tokens:].astype(kind)) + offset_R[tokens:]
+        if sampled_ids.ndim == 1:
+            product_NS = product(cast_ND, rows_RD[tokens:].astype(kind))
+        else:
+            rows_NSD = rows_RD[tokens:].reshape(*sampled_ids.shape, self.spec.dim)
+            product_NS = jnp.einsum("nd,nsd->ns", cast_ND.astype(wide(kind)), rows_NSD)
+        sampled_NS = product_NS + offset_R[tokens:].reshape(sampled_ids.shape)
         if self.spec.options["remove_hits"]:
             sampled_NS = jnp.where(targets_N[:, None] == sampled_ids, -jnp.inf, sampled_NS)
         return self.contrast(target_N, sampled_NS)
@@ -82,11 +89,11 @@ class SampledLayer(FullSoftmax):
         self, structure: Tree, targets_N: Array, *, sampled_ids: Array, correction: Array | None = None
     ) -> Reach:
         correction_V = structure["correction"] if correction is None else correction
-        ids_R, tokens, vocab = jnp.concatenate([targets_N, sampled_ids]), targets_N.shape[0], self.spec.vocab
+        ids_R, tokens, vocab = jnp.concatenate([targets_N, sampled_ids.ravel()]), targets_N.shape[0], self.spec.vocab
         rows_U, place_R = distinct(ids_R, vocab, min(ids_R.shape[0], vocab))
         small = {"correction": correction_V.at[rows_U].get(mode="clip")}
         rows = {name: rows_U for name in self.FEW_ROWS}
-        return Reach(rows, small, place_R[:tokens], {"sampled_ids": place_R[tokens:]})
+        return Reach(rows, small, place_R[:tokens], {"sampled_ids": place_R[tokens:].reshape(sampled_ids.shape)})
 
     def formulation(self) -> str:
-        return f"rows of the targets and of {self.spec.options['samples']} sampled words"
+        return f"rows of the targets and of {sampled.described(self.spec)}"

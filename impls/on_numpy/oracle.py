@@ -126,17 +126,25 @@ class OracleLayer(Layer):
         loss, dhidden_ND = 0.0, np.zeros(hidden_ND.shape)
         grads = {name: np.zeros_like(value) for name, value in self.params.items()}
         for row, weight in enumerate(shares(token_weight_N, len(targets_N)).tolist()):
-            hidden_1D = hidden_ND[row : row + 1]
+            hidden_1D, extra_of_row = hidden_ND[row : row + 1], self._extra_of(row, extra)
             parts = [(weight * (1 - smoothing), hidden_1D, targets_N[row : row + 1])]
             if smoothing:
                 parts.append((weight * smoothing, np.repeat(hidden_1D, len(words_V), axis=0), words_V))
             for share, hidden_XD, targets_X in parts:
-                part, dpart_XD, part_grads = self._plain_loss_and_grads(hidden_XD, targets_X, **extra)
+                part, dpart_XD, part_grads = self._plain_loss_and_grads(hidden_XD, targets_X, **extra_of_row)
                 loss += share * part
                 dhidden_ND[row] += share * dpart_XD.sum(axis=0)
                 for name, grad in part_grads.items():
                     grads[name] += share * grad
         return loss, dhidden_ND, grads
+
+    def _extra_of(self, row: int, extra: Arrays) -> Arrays:
+        """Return the random inputs of the loss of one token of a batch."""
+        inputs, options = self.spec.definition.extra, self.spec.options
+        return {
+            name: value[row : row + 1] if inputs[name].for_each_token(options) else value
+            for name, value in extra.items()
+        }
 
     def _loss(
         self,

@@ -1,6 +1,7 @@
 """Base of the losses over sampled words: parameters of full softmax, trained on the target and S sampled words.
 
-The S words are drawn once for all tokens of a batch. With s_w = h.W_w + b_w, the loss compares
+The S words are drawn once for all tokens of a batch, or for each token with the option `sharing="token"` of
+`negative_sampling`. With s_w = h.W_w + b_w, the loss compares
 
     x_w = s_w - correction[w]
 
@@ -86,15 +87,29 @@ def _bigram_sampler(spec: LayerSpec) -> BigramSampler:
     return BigramSampler(_sampler(spec), float(spec.options["share"]), *pairs)  # type: ignore[arg-type]
 
 
-def _draw_ids(spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Draw the words (S,) with which the targets of a batch are compared."""
-    if before_N is None or spec.options["sampler"] != bigrams.NAME:
-        return _sampler(spec).draw(rng, _samples(spec))
-    return _bigram_sampler(spec).draw(rng, _samples(spec), before_N)
+def _for_each_token(options: Mapping[str, object]) -> bool:
+    """Return whether each token has sampled words of its own. Only some methods have the option."""
+    return options.get("sharing", "batch") == "token"
+
+
+def _draw_ids(
+    spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None, tokens: int | None
+) -> NDArray[np.int64]:
+    """Draw the words (S,) with which all targets of a batch are compared, or the words (N, S) for each target."""
+    samples, by_bigram = _samples(spec), before_N is not None and spec.options["sampler"] == bigrams.NAME
+    if not _for_each_token(spec.options):
+        return _bigram_sampler(spec).draw(rng, samples, before_N) if by_bigram else _sampler(spec).draw(rng, samples)
+    if tokens is None:
+        raise BadInput("tokens is missing with option sharing='token': allowed: the number of targets")
+    if by_bigram:
+        drawn = _bigram_sampler(spec).draw_after(rng, np.repeat(before_N, samples))
+    else:
+        drawn = _sampler(spec).draw(rng, tokens * samples)
+    return drawn.reshape(tokens, samples)
 
 
 def _correction(
-    spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None
+    spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None, tokens: int | None
 ) -> NDArray[np.float64] | None:
     """Return the correction (V,) of a batch that depends on the preceding words, or None if there is none."""
     if before_N is None or spec.options["sampler"] != bigrams.NAME:
@@ -102,7 +117,12 @@ def _correction(
     return _bigram_sampler(spec).log_expected_counts(_samples(spec), before_N)
 
 
-SAMPLED_IDS = Extra(_draw_ids)
+def described(spec: LayerSpec) -> str:
+    """Return how many words are sampled, for the description of a form."""
+    return f"{_samples(spec)} sampled words" + (" for each token" if _for_each_token(spec.options) else "")
+
+
+SAMPLED_IDS = Extra(_draw_ids, for_each_token=_for_each_token)
 CORRECTION = Extra(_correction, for_each_word=True)
 
 
@@ -110,12 +130,19 @@ def least_work(
     spec: LayerSpec, targets_N: NDArray[np.int64], sampled_ids: NDArray[np.int64], correction: NDArray | None = None
 ) -> LeastWork:
     """Count the targets and the distinct sampled words; a word that was drawn twice is scored once."""
-    sampled_S, tokens = np.unique(sampled_ids), len(targets_N)
-    rows = len(np.union1d(targets_N, sampled_S))
-    multiply_adds = tokens * (1 + len(sampled_S)) * spec.dim
+    tokens = len(targets_N)
+    rows = len(np.union1d(targets_N, sampled_ids))
+    sorted_XS = np.sort(np.atleast_2d(sampled_ids), axis=1)  # a row for each token, or one that all share
+    distinct_X = 1 + np.count_nonzero(np.diff(sorted_XS, axis=1), axis=1)
+    multiply_adds = tokens * (1 + distinct_X.mean()) * spec.dim
     per_word = spec.dim + spec.has_bias
     besides = cost.all_parameters(spec) - spec.vocab * per_word  # such as a normaliser
     return cost.least(spec, tokens, multiply_adds=multiply_adds, parameters=rows * per_word + besides)
+
+
+def _product(subscripts: str, left: NDArray, right: NDArray) -> NDArray:
+    """Return a sum of products, as a product of two matrices where it is one."""
+    return np.einsum(subscripts, left, right, optimize=True)
 
 
 class SampledLayer(full_softmax.FullSoftmax):
@@ -135,24 +162,26 @@ class SampledLayer(full_softmax.FullSoftmax):
     def _plain_loss_and_grads(
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
-        hidden_ND, sampled_S = hidden_ND.astype(np.float64), extra["sampled_ids"]
+        hidden_ND, ids = hidden_ND.astype(np.float64), extra["sampled_ids"]
+        words = "ns" if ids.ndim == 2 else "s"  # the axes of the ids: each token has its own words, or all share them
         weight_VD, bias_V = self.params["weight"], self._bias()
         correction_V = extra.get("correction", self.spec.structure["correction"])
         target_N = np.einsum("nd,nd->n", hidden_ND, weight_VD[targets_N]) + (bias_V - correction_V)[targets_N]
-        sampled_NS = hidden_ND @ weight_VD[sampled_S].T + (bias_V - correction_V)[sampled_S]
+        sampled_NS = _product(f"nd,{words}d->ns", hidden_ND, weight_VD[ids]) + (bias_V - correction_V)[ids]
         if self.spec.options["remove_hits"]:
-            sampled_NS[targets_N[:, None] == sampled_S] = -np.inf
+            sampled_NS[targets_N[:, None] == ids] = -np.inf
         shift = self._shift()
         losses_N, dtarget_N, dsampled_NS = self._contrast(target_N - shift, sampled_NS - shift)
 
         dtarget_N, dsampled_NS = dtarget_N / len(targets_N), dsampled_NS / len(targets_N)
-        dhidden_ND = dtarget_N[:, None] * weight_VD[targets_N] + dsampled_NS @ weight_VD[sampled_S]
+        dhidden_ND = dtarget_N[:, None] * weight_VD[targets_N]
+        dhidden_ND += _product(f"ns,{words}d->nd", dsampled_NS, weight_VD[ids])
         grads = {name: np.zeros_like(value) for name, value in self.params.items()}
         np.add.at(grads["weight"], targets_N, dtarget_N[:, None] * hidden_ND)
-        np.add.at(grads["weight"], sampled_S, dsampled_NS.T @ hidden_ND)
+        np.add.at(grads["weight"], ids, _product(f"ns,nd->{words}d", dsampled_NS, hidden_ND))
         if "bias" in grads:
             np.add.at(grads["bias"], targets_N, dtarget_N)
-            np.add.at(grads["bias"], sampled_S, dsampled_NS.sum(axis=0))
+            np.add.at(grads["bias"], ids, np.einsum(f"ns->{words}", dsampled_NS))
         if "log_normaliser" in grads:
             grads["log_normaliser"] -= dtarget_N.sum() + dsampled_NS.sum()
         return float(losses_N.mean()), dhidden_ND, grads

@@ -96,8 +96,8 @@ def extra_on(device: str, extra: Arrays) -> Tensors:
 
 def extra_signature(spec: LayerSpec) -> Tensors:
     """Return a signature of the loss's random inputs that fits every step of a network, whatever their sizes."""
-    drawn = spec.draw_extra(np.random.default_rng(0), np.zeros(1, np.int64))
-    return {name: tf.TensorSpec([None], _dtype_of(array)) for name, array in drawn.items()}
+    drawn = spec.draw_extra(np.random.default_rng(0), np.zeros(1, np.int64), tokens=1)
+    return {name: tf.TensorSpec([None] * array.ndim, _dtype_of(array)) for name, array in drawn.items()}
 
 
 def _dtype_of(array: NDArray) -> tf.DType:

@@ -15,6 +15,7 @@ from vocabench.impls import calls
 from vocabench.impls import targets as values
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, at_least_float32, in_dtype
+from vocabench.impls.spec import LayerSpec
 
 
 class Targets(NamedTuple):
@@ -140,17 +141,31 @@ def check_uniforms(uniforms: Any, leading: Leading, draws: int) -> Tensor:
     return tf.minimum(array_NU, tf.cast(values.BELOW_ONE, array_NU.dtype))
 
 
-def check_extra(name: str, value: Any, vocab: int, *, for_each_word: bool) -> Tensor:
-    """Return a random input of a loss: (S,) word ids, or (V,) numbers.
+def check_extra(name: str, value: Any, spec: LayerSpec, leading: Leading) -> Tensor:
+    """Return a random input of a loss: word ids (S,), or (N, S) for each token, or (V,) numbers.
 
     Raises:
         BadInput: It has another shape or dtype, or the host can read that an id is not a word.
     """
     array = tensor_of(name, value)
     kinds = {"floating": array.dtype.is_floating, "integer": array.dtype.is_integer}
-    calls.check_input(name, sizes_of(array), array.dtype.name, vocab, **kinds, for_each_word=for_each_word)
-    if for_each_word:
+    calls.check_input(name, sizes_of(array), array.dtype.name, spec, leading.sizes, **kinds)
+    extra = spec.definition.extra[name]
+    if extra.for_each_word:
         return array
     if is_readable(array):
-        values.check_ids(name, array.numpy(), vocab)
-    return tf.clip_by_value(in_dtype(array, tf.int32), 0, vocab - 1)
+        values.check_ids(name, array.numpy(), spec.vocab)
+    ids = tf.clip_by_value(in_dtype(array, tf.int32), 0, spec.vocab - 1)
+    return _for_each_token(name, ids, leading) if extra.for_each_token(spec.options) else ids
+
+
+def _for_each_token(name: str, ids: Tensor, leading: Leading) -> Tensor:
+    """Return ids (N, S), after a check of N where it is known only when the function runs."""
+    if len(ids.shape) > 2:
+        ids = tf.reshape(ids, [-1, tf.shape(ids)[-1]])
+    if None not in (*leading.sizes, ids.shape[0]):
+        return ids
+    message = f"{name} and hidden have unlike numbers of tokens"
+    check = tf.debugging.assert_equal(tf.shape(ids)[0], tf.reduce_prod(leading.shape), message=message)
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(ids)

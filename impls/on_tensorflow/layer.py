@@ -102,7 +102,7 @@ class OutputLayer(Hooks):
         batch = inputs.read_targets(targets, leading, self.spec.vocab, ignore_index)
         objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
         weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
-        extra = self._checked_extra(extra, generator)
+        extra = self._checked_extra(extra, hidden_ND, leading, generator)
         loss = partial(self._loss_of, hidden_ND, leading, batch, objective, weight_N, reduction, **extra)
         return self._observed(loss, batch) if training and self.reorganizes else loss()
 
@@ -332,27 +332,29 @@ class OutputLayer(Hooks):
             return total
         return tf.where(tf.reduce_any(batch.outside_N), tf.cast(float("nan"), total.dtype), total)
 
-    def _checked_extra(self, extra: Tensors, generator: tf.random.Generator | None) -> Tensors:
+    def _checked_extra(
+        self, extra: Tensors, hidden_ND: Tensor, leading: Leading, generator: tf.random.Generator | None
+    ) -> Tensors:
         """Return the random inputs of the loss: the checked given ones, and the others drawn."""
         definition = self.spec.definition
         calls.check_extra(definition, extra)
         if definition.extra and "sampled_ids" not in extra:
-            extra = {"sampled_ids": self._sampled_ids(generator), **extra}
-        return {
-            name: inputs.check_extra(name, value, self.spec.vocab, for_each_word=definition.extra[name].for_each_word)
-            for name, value in extra.items()
-        }
+            extra = {"sampled_ids": self._sampled_ids(hidden_ND, generator), **extra}
+        return {name: inputs.check_extra(name, value, self.spec, leading) for name, value in extra.items()}
 
-    def _sampled_ids(self, generator: tf.random.Generator | None) -> Tensor:
+    def _sampled_ids(self, hidden_ND: Tensor, generator: tf.random.Generator | None) -> Tensor:
         """Draw the sampled words of a batch on the host, as every framework does."""
 
-        def drawn(seed: Any) -> Any:
-            return self.spec.draw_extra(np.random.default_rng(int(seed)))["sampled_ids"].astype(np.int32)
+        def drawn(seed: Any, tokens: Any) -> Any:
+            extra = self.spec.draw_extra(np.random.default_rng(int(seed)), tokens=int(tokens))
+            return extra["sampled_ids"].astype(np.int32)
 
         source = generator or tf.random
         seed = source.uniform([], 0, 2**31 - 1, dtype=tf.int32)
-        ids_S = tf.numpy_function(drawn, [seed], tf.int32)
-        return tf.ensure_shape(ids_S, [self.spec.options["samples"]])
+        ids = tf.numpy_function(drawn, [seed, tf.shape(hidden_ND)[0]], tf.int32)
+        for_each_token = self.spec.definition.extra["sampled_ids"].for_each_token(self.spec.options)
+        samples = self.spec.options["samples"]
+        return tf.ensure_shape(ids, [hidden_ND.shape[0], samples] if for_each_token else [samples])
 
 
 def _masked(losses_N: Tensor, batch: Targets) -> Tensor:

@@ -199,7 +199,7 @@ class TorchLayer(Switched, Layer):
         return begin
 
     def reaches_few_rows(self) -> bool:
-        extra = extra_on(self.device, self._check_extra({}))
+        extra = extra_on(self.device, self._check_extra({}, 1))
         return bool(self.native.rows_read(torch.zeros(1, dtype=torch.int64, device=self.device), **extra))
 
     def formulation(self) -> str:

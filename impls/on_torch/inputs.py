@@ -16,6 +16,7 @@ from torch import Tensor
 from vocabench.impls import calls, targets
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_torch.tensors import at_least_float32
+from vocabench.impls.spec import LayerSpec
 
 _INTEGERS = frozenset(
     (
@@ -134,8 +135,8 @@ def check_uniforms(uniforms: object, leading: torch.Size, draws: int) -> Tensor:
     return uniforms.reshape(-1, draws).clamp(max=targets.BELOW_ONE)
 
 
-def check_extra(name: str, value: object, vocab: int, *, for_each_word: bool) -> Tensor:
-    """Return a random input of a loss: (S,) word ids, or (V,) numbers.
+def check_extra(name: str, value: object, spec: LayerSpec, leading: torch.Size) -> Tensor:
+    """Return a random input of a loss: word ids (S,), or (N, S) for each token, or (V,) numbers.
 
     Raises:
         BadInput: It has another shape or dtype, or the host can read that an id is not a word.
@@ -143,13 +144,13 @@ def check_extra(name: str, value: object, vocab: int, *, for_each_word: bool) ->
     if not isinstance(value, Tensor):
         raise BadInput(f"{name} is a {type(value).__name__}: allowed: a torch.Tensor")
     kinds = {"floating": value.is_floating_point(), "integer": value.dtype in _INTEGERS}
-    calls.check_input(name, value.shape, value.dtype, vocab, **kinds, for_each_word=for_each_word)
-    if for_each_word:
+    calls.check_input(name, value.shape, value.dtype, spec, leading, **kinds)
+    if spec.definition.extra[name].for_each_word:
         return value
     value = value.long()
     if is_readable(value):
-        targets.check_ids(name, value.numpy(), vocab)
-    return value
+        targets.check_ids(name, value.numpy(), spec.vocab)
+    return value.flatten(0, -2) if value.dim() > 2 else value
 
 
 def seed_from(generator: torch.Generator | None) -> int:

@@ -133,7 +133,7 @@ class OutputLayer(Convertible):
             objective = calls.objective_of(self.spec.definition, label_smoothing, z_loss, softcap)
         weight_N = None if token_weight is None else inputs.check_token_weight(token_weight, leading)
         if extra or self.spec.definition.extra:
-            extra = self._checked_extra(extra, generator)
+            extra = self._checked_extra(extra, leading, generator)
         if not targets_N.size(0):
             return self._loss_of_nothing(hidden, reduction)
         batch = inputs.read_targets(targets_N, self.spec.vocab, ignore_index)
@@ -368,17 +368,14 @@ class OutputLayer(Convertible):
             losses = losses.sum()
         return losses + sum(at_least_float32(parameter[:0]).sum() for parameter in self.parameters())
 
-    def _checked_extra(self, extra: Tensors, generator: torch.Generator | None) -> Tensors:
+    def _checked_extra(self, extra: Tensors, leading: torch.Size, generator: torch.Generator | None) -> Tensors:
         """Return the random inputs of the loss: the checked given ones, and the others drawn."""
         allowed, device = self.spec.definition.extra, self._main_parameter().device
         calls.check_extra(self.spec.definition, extra)
         if extra.keys() < allowed.keys() and "sampled_ids" not in extra:
             rng = np.random.default_rng(inputs.seed_from(generator))
-            extra = inputs.on(device, self.spec.draw_extra(rng).items()) | extra
-        return {
-            name: inputs.check_extra(name, value, self.spec.vocab, for_each_word=allowed[name].for_each_word)
-            for name, value in extra.items()
-        }
+            extra = inputs.on(device, self.spec.draw_extra(rng, tokens=leading.numel()).items()) | extra
+        return {name: inputs.check_extra(name, value, self.spec, leading) for name, value in extra.items()}
 
     def _objective_losses(self, hidden_ND: Tensor, targets_N: Tensor, objective: Objective, **extra: Tensor) -> Tensor:
         """Return the (N,) losses of `Objective`, at padding too."""

@@ -165,8 +165,8 @@ class BigramSampler:
 
         P(w | u) = share c(u, w) / c(u) + (1 - share) P(w)
 
-    If u never precedes another word in the pairs, or is unknown (-1), only P(w) applies. The N tokens of a batch share
-    the samples, so each sample is drawn by the preceding word of a random token:
+    If u never precedes another word in the pairs, or is unknown (-1), only P(w) applies. If the N tokens of a batch
+    share the samples, each sample is drawn by the preceding word of a random token:
 
         Q(w) = 1/N sum over the tokens n of P(w | u_n)
 
@@ -191,13 +191,16 @@ class BigramSampler:
 
     def draw(self, rng: np.random.Generator, samples: int, before_N: NDArray[np.int64]) -> NDArray[np.int64]:
         """Draw words (S,), each by a random one of the preceding words."""
-        before_S = before_N[rng.integers(len(before_N), size=samples)]
+        return self.draw_after(rng, before_N[rng.integers(len(before_N), size=samples)])
+
+    def draw_after(self, rng: np.random.Generator, before_S: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Draw a word (S,) by each of the preceding words."""
         begin_S, end_S = self._pairs_of(before_S)
-        by_bigram_S = (rng.random(samples) < self.share) & (end_S > begin_S)
+        by_bigram_S = (rng.random(len(before_S)) < self.share) & (end_S > begin_S)
         low_S, high_S = self.below_P1[begin_S], self.below_P1[end_S]
         place_S = rng.integers(low_S, np.maximum(high_S, low_S + 1))
         pair_S = np.searchsorted(self.below_P1, place_S, side="right") - 1
-        return np.where(by_bigram_S, self.word_P[pair_S * by_bigram_S], self.unigram.draw(rng, samples))
+        return np.where(by_bigram_S, self.word_P[pair_S * by_bigram_S], self.unigram.draw(rng, len(before_S)))
 
     def probabilities(self, before_N: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return Q (V,), which is above 0."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from vocabench.impls.spec import Arrays, LayerSpec
+
 
 def pack(targets_BT: NDArray, padding: int, sizes: int = 8) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the places (N,) among B * T that the output layer scores, and the targets (N,) there.
@@ -18,3 +20,20 @@ def pack(targets_BT: NDArray, padding: int, sizes: int = 8) -> tuple[NDArray[np.
     rest = (0, -len(places) % -(-len(targets_P) // sizes))
     targets_N = np.pad(targets_P[places], rest, constant_values=padding)
     return np.pad(places, rest).astype(np.int32), targets_N.astype(np.int32)
+
+
+def packed_extra(spec: LayerSpec, extra: Arrays, places: int) -> Arrays:
+    """Return random inputs of a loss for as many places as `pack` returns; unused entries have word 0.
+
+    Args:
+        spec: The output layer.
+        extra: The inputs, with a row for each target where each token has its own.
+        places: The number N of places.
+    """
+    inputs = spec.definition.extra
+    return {
+        name: np.pad(value, ((0, places - len(value)), (0, 0)))
+        if inputs[name].for_each_token(spec.options)
+        else value
+        for name, value in extra.items()
+    }

@@ -73,7 +73,7 @@ class JaxBagModel(BagModel):
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Array:
         with precision(self.spec.dtype), jax.default_device(self.device):
             ids = bags_NJ.astype(np.int32), targets_N.astype(np.int32)
-            extra = extra_on(self.device, self.next_extra())
+            extra = extra_on(self.device, self.next_extra(len(targets_N)))
             self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *ids, extra)
             return loss
 

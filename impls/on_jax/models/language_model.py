@@ -107,7 +107,7 @@ class JaxLanguageModel(LanguageModel):
                 self.structure,
                 inputs_BT.astype(np.int32),
                 targets_N.astype(np.int32),
-                extra_on(self.device, self.next_extra(inputs_BT.ravel())),
+                extra_on(self.device, self.next_extra(inputs_BT.size, inputs_BT.ravel())),
             )
             return loss
 

@@ -19,7 +19,7 @@ from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precisio
 from vocabench.impls.on_jax.models import _blocks, _conformer, _output, _transformer
 from vocabench.impls.on_jax.models._ctc import ctc_nll
 from vocabench.impls.on_jax.models._output import output_of
-from vocabench.impls.on_jax.models._packing import pack
+from vocabench.impls.on_jax.models._packing import pack, packed_extra
 from vocabench.impls.on_jax.models._transformer import Cache, Memory
 from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, pick
@@ -165,12 +165,14 @@ class JaxRecognizer(Recognizer):
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> Array:
         with precision(self.spec.dtype), jax.default_device(self.device):
             self.steps += 1
+            batch = self._batch(features_BFM, frames_B, targets_BT)
+            extra = packed_extra(self.spec, self.next_extra_for(targets_BT), len(batch.targets_N))
             self.params, self.optimizer, loss = self._step(
                 self.params,
                 self.optimizer,
                 self.structure,
-                self._batch(features_BFM, frames_B, targets_BT),
-                extra_on(self.device, self.next_extra_for(targets_BT)),
+                batch,
+                extra_on(self.device, extra),
                 self.config.rate_at(self.steps),
             )
             return loss

@@ -17,7 +17,7 @@ from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precisio
 from vocabench.impls.on_jax.models import _lstm, _output
 from vocabench.impls.on_jax.models._lstm import State
 from vocabench.impls.on_jax.models._output import output_of
-from vocabench.impls.on_jax.models._packing import pack
+from vocabench.impls.on_jax.models._packing import pack, packed_extra
 from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, wide
 from vocabench.impls.on_jax.training import optimizers
@@ -122,7 +122,8 @@ class JaxSummarizer(Summarizer):
     def step(self, sources_BS: NDArray, targets_BT: NDArray) -> Array:
         with precision(self.spec.dtype), jax.default_device(self.device):
             batch = self._batch(sources_BS, targets_BT)
-            extra = extra_on(self.device, self.next_extra_for(targets_BT))
+            extra = packed_extra(self.spec, self.next_extra_for(targets_BT), len(batch[-1]))
+            extra = extra_on(self.device, extra)
             self.params, self.optimizer, loss = self._step(self.params, self.optimizer, self.structure, *batch, extra)
             return loss
 

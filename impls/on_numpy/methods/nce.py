@@ -43,9 +43,9 @@ def _fixed_log_z(options: Mapping[str, object], vocab: int) -> float:
 
 
 def _correction(
-    spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None
+    spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None, tokens: int | None
 ) -> NDArray[np.float64] | None:
-    log_expected_V = sampled.CORRECTION.draw(spec, rng, before_N)
+    log_expected_V = sampled.CORRECTION.draw(spec, rng, before_N, tokens)
     return None if log_expected_V is None else log_expected_V + _fixed_log_z(spec.options, spec.vocab)
 
 

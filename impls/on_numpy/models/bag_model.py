@@ -25,7 +25,8 @@ class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
         hidden_ND, weight_NJ = self._hidden(bags_NJ)
-        loss, dhidden_ND, output = self.layer._plain_loss_and_grads(hidden_ND, targets_N, **self.next_extra())
+        extra = self.next_extra(len(targets_N))
+        loss, dhidden_ND, output = self.layer._plain_loss_and_grads(hidden_ND, targets_N, **extra)
         dinput = np.zeros_like(self.params["input"])
         np.add.at(dinput, np.maximum(bags_NJ, 0), weight_NJ[:, :, None] * dhidden_ND[:, None, :])
         self.updates.apply(self.params, {"input": dinput, **{f"output.{n}": grad for n, grad in output.items()}})

@@ -40,7 +40,7 @@ class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):
         targets_N = targets_BT.ravel().astype(np.int64)
         if isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
             self._observe(self.layer.cluster_log_probs(hidden_NH), targets_N)
-        extra = self.next_extra(inputs_BT.ravel())
+        extra = self.next_extra(inputs_BT.size, inputs_BT.ravel())
         loss, dhidden_NH, output_grads = self.layer._plain_loss_and_grads(hidden_NH, targets_N, **extra)
         grads = self._backward(inputs_BT, tape, dhidden_NH)
         grads |= {f"output.{name}": grad for name, grad in output_grads.items()}

@@ -54,7 +54,7 @@ class TensorFlowBagModel(Switched, BagModel):
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
         with tf.device(self.device):
-            extra = extra_on(self.device, self.next_extra())
+            extra = extra_on(self.device, self.next_extra(len(targets_N)))
             return self._step(tf.constant(bags_NJ, tf.int32), tf.constant(targets_N, tf.int32), extra)
 
     def _step_by_example(

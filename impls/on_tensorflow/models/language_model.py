@@ -89,7 +89,7 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
         with tf.device(self.device):
             state = self.train_state if carry and self.train_state is not None else self._zero_state(len(inputs_BT))
             ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_BT.ravel(), tf.int32))
-            extra = extra_on(self.device, self.next_extra(inputs_BT.ravel()))
+            extra = extra_on(self.device, self.next_extra(inputs_BT.size, inputs_BT.ravel()))
             loss, self.train_state = self._step(*ids, extra, state)
             return loss
 

@@ -58,7 +58,7 @@ class TorchBagModel(Switched, BagModel):
         return ids_on(self.device, ids)
 
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
-        extra = extra_on(self.device, self.next_extra())
+        extra = extra_on(self.device, self.next_extra(len(targets_N)))
         loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N), **extra)
         optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.parameters())
         return loss.detach()

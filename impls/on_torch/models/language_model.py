@@ -65,7 +65,7 @@ class TorchLanguageModel(Switched, LanguageModel):
 
     def step(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> Tensor:
         output, inputs, targets_N = self.network.output, self._ids(inputs_BT), self._ids(targets_BT).flatten()
-        extra = extra_on(self.device, self.next_extra(inputs_BT.ravel()))
+        extra = extra_on(self.device, self.next_extra(inputs_BT.size, inputs_BT.ravel()))
         if isinstance(self.optimizer, RowSparse):
             self.optimizer.make_up(self.network.get_parameter("embedding.weight"), inputs)
             self.optimizer.make_up_for(output, targets_N, **extra)
