@@ -23,6 +23,21 @@ def skip_gram(ids_T: NDArray, at_N: NDArray[np.int64], reach_N: NDArray[np.int64
     return bags_NJ[real_NJ][:, None].astype(np.int32), context_NJ[real_NJ].astype(np.int32)
 
 
+def skip_gram_by_target(
+    ids_T: NDArray, at_N: NDArray[np.int64], reach_N: NDArray[np.int64], window: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Return the pairs of `skip_gram` the other way round: words within `reach` predict the word at each position.
+
+    Over a whole text these are the same pairs. Those with the same target are neighbours here.
+
+    Returns:
+        Inputs (P, 1), the word at each position (N,), and the number of the position for each pair (P,).
+    """
+    context_NJ, real_NJ = _context(ids_T, at_N, reach_N, window)
+    position_P = np.nonzero(real_NJ)[0]
+    return context_NJ[real_NJ][:, None].astype(np.int32), ids_T[at_N].astype(np.int32), position_P.astype(np.int32)
+
+
 def of_text(objective: str, ids_T: NDArray, at_N: NDArray[np.int64], reach_N: NDArray[np.int64], window: int) -> Pairs:
     """Return the pairs of "cbow" or "skip_gram"."""
     return (cbow if objective == "cbow" else skip_gram)(ids_T, at_N, reach_N, window)
@@ -31,6 +46,19 @@ def of_text(objective: str, ids_T: NDArray, at_N: NDArray[np.int64], reach_N: ND
 def pv_dbow(ids_T: NDArray, at_N: NDArray[np.int64], document: int) -> Pairs:
     """Return the index of the document of each position, `document` words each, and the word at the position."""
     return (at_N // document)[:, None].astype(np.int32), ids_T[at_N].astype(np.int32)
+
+
+def keep_rare(
+    ids_T: NDArray[np.integer], counts_V: NDArray[np.int64], threshold: float, rng: np.random.Generator
+) -> NDArray[np.integer]:
+    """Return the text without a random part of its frequent words, as word2vec sees it.
+
+    Each occurrence of a word with relative frequency f is dropped with probability 1 - sqrt(threshold / f), if f is
+    above the threshold (Mikolov et al. 2013, arXiv 1310.4546, equation 5). Windows then reach over dropped words.
+    """
+    share_V = np.maximum(counts_V, 1) / counts_V.sum()
+    keep_V = np.sqrt(threshold / share_V).astype(np.float32)
+    return ids_T[rng.random(len(ids_T), np.float32) < keep_V[ids_T]]
 
 
 def _context(
