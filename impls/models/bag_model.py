@@ -33,6 +33,7 @@ class BagModelConfig:
         inputs: Number of input vectors, which stand for words or documents.
         optimizer: Settings of the optimizer.
         seed: Seed of the initial parameters and of the random inputs of the loss.
+        frozen_output: Whether a step changes the input vectors only, as when vectors of new documents are inferred.
     """
 
     network: ClassVar[str] = "bag_model"
@@ -40,6 +41,7 @@ class BagModelConfig:
     inputs: int
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
+    frozen_output: bool = False
 
     def body_shapes(self, spec: LayerSpec) -> Shapes:
         """Return the shapes of the canonical parameters below the output layer: `input` (I, D)."""

@@ -20,12 +20,12 @@ class Updates:
         ]
 
     def apply(self, params: Arrays, grads: Arrays) -> None:
-        """Take one step: clip by the global norm, add weight decay, update."""
+        """Take one step: clip by the global norm, add weight decay, update. Gradients of other names are ignored."""
         settings = self.optimizer
         self.steps += 1
         scale = 1.0
         if settings.clip_norm:
-            norm = np.sqrt(sum(float((grad**2).sum()) for grad in grads.values()))
+            norm = np.sqrt(sum(float((grads[name] ** 2).sum()) for name in params))
             scale = min(1.0, settings.clip_norm / (norm + 1e-6))
         for name, param in params.items():
             grad = grads[name] * scale + settings.weight_decay * param

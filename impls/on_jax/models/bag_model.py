@@ -44,7 +44,11 @@ class JaxBagModel(BagModel):
     def _load(self, params: Arrays) -> None:
         with precision(self.spec.dtype), jax.default_device(self.device):
             self.params = _output.from_canonical(self.output, self.structure, params, self.dtype)
-            self.optimizer = optimizers.init(self.config.optimizer, self.params)
+            self.optimizer = optimizers.init(self.config.optimizer, self._trained(self.params))
+
+    def _trained(self, params: Tree) -> Tree:
+        """Return the parameters that a step changes."""
+        return {"input": params["input"]} if self.config.frozen_output else params
 
     def parameters(self) -> Arrays:
         with precision(self.spec.dtype):
@@ -59,12 +63,14 @@ class JaxBagModel(BagModel):
         targets_N: Array,
         extra: dict[str, Any],
     ) -> tuple[Tree, optimizers.State, Array]:
-        def loss_of(params: Tree) -> Array:
-            hidden_ND = mean_vectors(params["input"], bags_NJ)
-            return self.output.loss(output_of(params), structure, hidden_ND, targets_N, **extra)
+        def loss_of(trained: Tree) -> Array:
+            hidden_ND = mean_vectors(trained["input"], bags_NJ)
+            return self.output.loss(output_of({**params, **trained}), structure, hidden_ND, targets_N, **extra)
 
-        loss, grads = jax.value_and_grad(loss_of)(params)
-        return *optimizers.update(self.config.optimizer, params, grads, optimizer), loss
+        trained = self._trained(params)
+        loss, grads = jax.value_and_grad(loss_of)(trained)
+        trained, optimizer = optimizers.update(self.config.optimizer, trained, grads, optimizer)
+        return {**params, **trained}, optimizer, loss
 
     def _evaluate_of(self, params: Tree, structure: Tree, bags_NJ: Array, targets_N: Array) -> Array:
         hidden_ND = mean_vectors(params["input"], bags_NJ)

@@ -16,7 +16,8 @@ class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
     """Bag model in float64."""
 
     def _begin(self) -> None:
-        self.updates = Updates(self.config.optimizer, self.params)
+        self.trained = {"input": self.params["input"]} if self.config.frozen_output else self.params
+        self.updates = Updates(self.config.optimizer, self.trained)
 
     def _hidden(self, bags_NJ: NDArray) -> tuple[NDArray, NDArray]:
         """Return the mean vectors (N, D), and the weight (N, J) of each position in them."""
@@ -29,7 +30,7 @@ class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
         loss, dhidden_ND, output = self.layer._plain_loss_and_grads(hidden_ND, targets_N, **extra)
         dinput = np.zeros_like(self.params["input"])
         np.add.at(dinput, np.maximum(bags_NJ, 0), weight_NJ[:, :, None] * dhidden_ND[:, None, :])
-        self.updates.apply(self.params, {"input": dinput, **{f"output.{n}": grad for n, grad in output.items()}})
+        self.updates.apply(self.trained, {"input": dinput, **{f"output.{n}": grad for n, grad in output.items()}})
         return loss
 
     def _step_by_example(

@@ -35,7 +35,8 @@ class TensorFlowBagModel(Switched, BagModel):
     def _load(self, params: Arrays) -> None:
         with tf.device(self.device):
             _parameters.load_canonical(params, self._variables(), self.output)
-            self.optimizer = optimizers.Updates(self.config.optimizer, self._variables())
+            trained = {"input": self.input} if self.config.frozen_output else self._variables()
+            self.optimizer = optimizers.Updates(self.config.optimizer, trained)
             # The step writes to the optimizer's variables, so a new optimizer needs a new trace.
             self._step = traced(self._step_of)
             self._evaluate = traced(self._evaluate_of)

@@ -52,7 +52,9 @@ class TorchBagModel(Switched, BagModel):
 
     def _load(self, params: Arrays) -> None:
         self.network.write(params)
-        self.optimizer = optimizers.build(self.config.optimizer, self.network.parameters())
+        frozen = self.config.frozen_output
+        self.trained = [self.network.input] if frozen else list(self.network.trained().values())
+        self.optimizer = optimizers.build(self.config.optimizer, self.trained)
 
     def _ids(self, ids: NDArray) -> Tensor:
         return ids_on(self.device, ids)
@@ -60,7 +62,7 @@ class TorchBagModel(Switched, BagModel):
     def step(self, bags_NJ: NDArray, targets_N: NDArray) -> Tensor:
         extra = extra_on(self.device, self.next_extra(len(targets_N)))
         loss = self.network.output(self.network(self._ids(bags_NJ)), self._ids(targets_N), **extra)
-        optimizers.descend(loss, self.config.optimizer, self.optimizer, self.network.parameters())
+        optimizers.descend(loss, self.config.optimizer, self.optimizer, self.trained)
         return loss.detach()
 
     @torch.no_grad()

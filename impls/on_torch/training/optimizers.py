@@ -96,11 +96,12 @@ def descend(
         loss: The loss, with its graph.
         settings: The optimizer's settings.
         optimizer: The optimizer.
-        parameters: Its parameters.
+        parameters: Its parameters, which are trained. No gradient is computed for others.
         rate: A learning rate for this step instead of the settings' one; row-sparse optimizers refuse it.
     """
     check_rate(rate, by_rows=isinstance(optimizer, RowSparse))
-    loss.backward()
+    parameters = list(parameters)
+    loss.backward(inputs=parameters)
     finish_gradients(settings, parameters)
     for group in optimizer.param_groups if rate is not None else ():
         group["lr"] = rate

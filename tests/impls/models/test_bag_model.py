@@ -138,3 +138,50 @@ def test_threads_share_the_examples(framework):
         falls.append(losses[-1] / losses[0])
     assert falls[0] < 0.8
     assert falls[1] == pytest.approx(falls[0], abs=0.1)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("method", ["full_softmax", "huffman", "class_hsm", "negative_sampling"])
+def test_a_frozen_output_layer_does_not_move(framework, method):
+    """Inference of document vectors: the inputs agree between frameworks, and nothing else changes."""
+    spec = layers.spec(method, counts=zipf_counts(60), dim=8, dtype="float64")
+    config = BagModelConfig(inputs=6, optimizer=Optimizer(clip_norm=0.1), seed=3, frozen_output=True)
+    models = [layers.create_network(name, spec, config) for name in (framework, "numpy")]
+    rng = np.random.default_rng(1)
+    trained = {
+        name: rng.standard_normal(value.shape) if name.startswith("output.") else value
+        for name, value in models[0].initial_parameters().items()
+    }
+    for model in models:
+        model.load(dict(trained))
+    for _ in range(4):
+        bags_N1, targets_N = rng.integers(0, 6, (40, 1)), rng.integers(0, 60, 40)
+        losses = [float(model.step(bags_N1, targets_N)) for model in models]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+    ours, oracle = (model.parameters() for model in models)
+    assert ours.keys() == oracle.keys() == trained.keys()
+    np.testing.assert_allclose(ours["input"], oracle["input"], atol=1e-9)
+    assert np.abs(ours["input"] - trained["input"]).max() > 0.01
+    for name in trained.keys() - {"input"}:
+        assert np.array_equal(oracle[name], trained[name]), name
+        np.testing.assert_allclose(ours[name], trained[name], atol=1e-12, err_msg=name)
+
+
+def test_a_document_is_inferred_as_if_it_were_alone():
+    """With SGD and a fixed output layer, a document's vector depends on its own words only."""
+    spec = layers.spec("full_softmax", counts=zipf_counts(20), dim=4, dtype="float64")
+    plain = Optimizer(name="sgd", learning_rate=0.5, weight_decay=0.0, clip_norm=0.0)
+    rng = np.random.default_rng(2)
+    weight, words_N = rng.standard_normal((20, 4)), rng.integers(0, 20, 12)
+    inferred = []
+    for others in (4, 9):
+        model = layers.create_network("numpy", spec, BagModelConfig(inputs=4, optimizer=plain, frozen_output=True))
+        start = model.initial_parameters()
+        model.load({**start, "output.weight": weight})
+        documents_N = np.r_[np.zeros(6, dtype=np.int64), 1 + rng.integers(0, 3, 6)]
+        targets_N = np.r_[words_N[:6], np.full(6, others)]
+        for _ in range(3):
+            model.step(documents_N[:, None], targets_N)
+        inferred.append(model.parameters()["input"])
+    np.testing.assert_allclose(inferred[0][0], inferred[1][0], atol=1e-12)
+    assert not np.allclose(inferred[0][1], inferred[1][1])
