@@ -50,8 +50,9 @@ def _build(versions: Mapping[str, str], folder: Path, progress: Progress) -> Non
     sources, summaries = Duplicates(), Duplicates()
     with ExitStack() as stack:
         outputs = {split: stack.enter_context((folder / f"{split}.jsonl").open("wb")) for split in SPLITS}
-        for split, pairs in package_sources.read(program, list(versions), folder, progress, stack):
+        for name, pairs in package_sources.read(program, list(versions), folder, progress, stack):
+            output = outputs[package_sources.split_of(name)]
             for source, summary in pairs:
                 # A list, because `and` would not record the summary of a repeated source.
                 if all([sources.is_new(source), summaries.is_new(summary)]):
-                    outputs[split].write(summary_pairs.line_of(source, [summary]))
+                    output.write(summary_pairs.line_of(source, [summary]))

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from vocabench.harness import registry
+from vocabench.harness.datasets.documents import encoded_documents
 from vocabench.harness.datasets.pairs import summary_pairs
 from vocabench.harness.datasets.shared import checksums
-from vocabench.harness.datasets.shared.dataset import Dataset, PairDataset, Progress, SpeechDataset, TextDataset
+from vocabench.harness.datasets.shared.dataset import (
+    Dataset,
+    DocumentDataset,
+    PairDataset,
+    Progress,
+    SpeechDataset,
+    TextDataset,
+)
 from vocabench.harness.datasets.speech import recordings, speech_corpora
 from vocabench.harness.datasets.text import corpora
 from vocabench.impls.errors import BadInput
@@ -20,7 +28,7 @@ class Entry:
     """A dataset as it is listed.
 
     Attributes:
-        kind: "text", "pairs" or "speech".
+        kind: "text", "pairs", "speech" or "documents".
         is_here: Whether it needs neither a build nor a download.
     """
 
@@ -53,7 +61,7 @@ def verify(name: str, progress: Progress) -> str:
     if not dataset.is_here():
         raise BadInput(f"dataset {name!r} is not here, or is damaged: allowed: 'vocabench data get {name}' first")
     match dataset:
-        case TextDataset():
+        case TextDataset() | DocumentDataset():
             return checksums.sha256_of_files(dataset.find(progress).files)
         case PairDataset():
             return summary_pairs.load(name, progress=progress).sha256
@@ -76,6 +84,12 @@ def _summary(dataset: Dataset[Any], progress: Progress) -> str:
             skipped = ", ".join(f"{reason} {len(ids):,}" for reason, ids in speech.skipped.items()) or "none"
             return (
                 f"{hours:.2f} hours; utterances: {_counts(speech.splits)}; skipped: {skipped}; sha256 {speech.sha256}"
+            )
+        case DocumentDataset():
+            documents = encoded_documents.load(dataset.name, progress=progress)
+            return (
+                f"{len(documents.words):,} words; {len(documents.labels):,} labels; "
+                f"documents: {_counts(documents.splits)}; sha256 {documents.sha256}"
             )
     raise TypeError(dataset)
 

@@ -73,6 +73,27 @@ class SpeechFiles:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class DocumentFiles:
+    """Documents with labels, as JSON lines, before they are validated.
+
+    Attributes:
+        name: Name of the dataset.
+        files: JSON lines file by split: "train" and "test", or "train" alone.
+        rule: Tokenization, a key of `tokenization.RULES`.
+        licence: Licence of the text.
+        holds_out: Whether "train" is the only split, and a part of its documents is held out for testing.
+        versions: Versions of what the documents were built from, where these can change.
+    """
+
+    name: str
+    files: Mapping[str, Path]
+    rule: str
+    licence: str
+    holds_out: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
 Files = TypeVar("Files", covariant=True)
 
 
@@ -154,3 +175,11 @@ class SpeechDataset(Dataset[SpeechFiles]):
 
     kind = "speech"
     contents = "speech"
+
+
+@dataclass(frozen=True)
+class DocumentDataset(Dataset[DocumentFiles]):
+    """Documents with labels."""
+
+    kind = "documents"
+    contents = "documents with labels"

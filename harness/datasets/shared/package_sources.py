@@ -39,7 +39,7 @@ _SKIPPED_FOLDERS = {
 def read(
     program: str, packages: Sequence[str], folder: Path, progress: Progress, stack: ExitStack
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the split of each source file and what the program prints for it, in a fixed order.
+    """Yield the name of each source file, as `source_files` gives it, and what the program prints for it.
 
     Args:
         program: Module with the command line and output of `text.docstrings`.
@@ -54,7 +54,7 @@ def read(
     for number, ((name, _), result) in enumerate(zip(files, results, strict=True)):
         if number % 500 == 0:
             progress(f"reading docstrings: {number:,} of {len(files):,} files")
-        yield _split_of(name), result
+        yield name, result
     listing.unlink()
 
 
@@ -95,6 +95,7 @@ def _results(program: str, paths: list[str], listing: Path, stack: ExitStack) ->
         yield json.loads(line)
 
 
-def _split_of(name: str) -> str:
+def split_of(name: str) -> str:
+    """Return the split of a source file by its name: nine in ten are for training."""
     draw = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**32
     return "train" if draw < 0.9 else "valid" if draw < 0.95 else "test"

@@ -58,7 +58,8 @@ def _build(versions: Mapping[str, str], folder: Path, progress: Progress) -> Non
         outputs = {
             split: stack.enter_context((folder / f"{split}.txt").open("w", encoding="utf-8")) for split in SPLITS
         }
-        for split, paragraphs in package_sources.read(program, list(versions), folder, progress, stack):
+        for name, paragraphs in package_sources.read(program, list(versions), folder, progress, stack):
+            output = outputs[package_sources.split_of(name)]
             for paragraph in paragraphs:
                 if duplicates.is_new(paragraph):
-                    outputs[split].write(paragraph + "\n")
+                    output.write(paragraph + "\n")
