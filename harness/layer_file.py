@@ -17,7 +17,6 @@ import dataclasses
 import hashlib
 import json
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,14 +28,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from vocabench.harness import layers, registry
 from vocabench.harness.atomic_write import atomic_writer
-from vocabench.harness.datasets.shared.archives import DAMAGED_ZIP
+from vocabench.harness.npz_files import SUFFIX, read_npz
 from vocabench.impls.cache_folder import sha256_of_file
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput, unknown
-from vocabench.impls.options import Given, Spelled, read_npy
+from vocabench.impls.options import Given, Spelled
 from vocabench.impls.spec import Arrays, LayerSpec, check_ids, check_options
 
-SUFFIX = ".npz"
 _REQUIRED, _OPTIONAL = ("method", "counts", "hidden", "targets"), ("options", "seed", "structure")
 _PARAMETER, _OPTION = "parameter.", "option."
 
@@ -166,18 +164,7 @@ def load(path: str | Path) -> LayerFile:
 
 
 def _members(path: Path) -> Arrays:
-    """Read the arrays by name, without writing to disk and without loading pickles."""
-    arrays: Arrays = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                with archive.open(info) as file:
-                    try:
-                        arrays[info.filename.removesuffix(".npy")] = read_npy(file, info.file_size)
-                    except ValueError as error:
-                        raise BadInput(f"{info.filename} {error}") from None
-    except (*DAMAGED_ZIP, OSError, MemoryError) as error:
-        raise BadInput(f"{error}: allowed: an {SUFFIX} file that fits into memory") from None
+    arrays = read_npz(path)
     missing = [name for name in _REQUIRED if name not in arrays]
     if missing:
         raise BadInput(f"no {', '.join(missing)}: allowed: {', '.join(_REQUIRED)}, {_PARAMETER}NAME, and more")

@@ -145,14 +145,30 @@ class Folder:
 
 @dataclass(frozen=True)
 class Destination:
-    """The path of a folder to write to, which is created if it is missing. The default is "", for no folder."""
+    """The path of a folder to write to, which is created if it is missing, or of a file, in a folder that exists.
+
+    The default is "", for nothing to write.
+
+    Attributes:
+        suffixes: The suffixes of which a file must have one. Empty for a folder.
+    """
 
     help: str
     default: str = ""
+    suffixes: tuple[str, ...] = ()
 
     def check(self, name: str, value: object) -> str:
-        if not isinstance(value, str) or Path(value).is_file():
-            raise BadInput(f"{name}={value!r}: allowed: the path of a folder to write to")
+        allowed = f"the path of a {', '.join(self.suffixes)} file" if self.suffixes else "the path of a folder"
+        wrong = BadInput(f"{name}={value!r}: allowed: {allowed} to write to")
+        if not isinstance(value, str):
+            raise wrong
+        if value and self.suffixes:
+            if Path(value).suffix not in self.suffixes or Path(value).is_dir():
+                raise wrong
+            if not Path(value).parent.is_dir():
+                raise BadInput(f"{name}={value!r}: no folder {str(Path(value).parent)!r}: allowed: one that exists")
+        elif Path(value).is_file():
+            raise wrong
         return value
 
 
