@@ -1,9 +1,8 @@
-"""Word vectors scored by analogies (word2vec's questions-words.txt) and by similarity of pairs (WordSim-353)."""
+"""Word vectors scored by analogies and by the similarity of pairs of words."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from vocabench.impls.errors import BadInput
+from vocabench.harness.word_vectors.question_files import ScoredPair, Section, read_analogies, read_similarity
 
-_AT_ONCE = 1024  # questions per batch
+_BATCH_SCORES = 1 << 24  # cosines of the questions that are answered at once, 128 MiB
 
 
 @dataclass(frozen=True)
@@ -31,102 +30,75 @@ class Score:
     detail: dict[str, tuple[int, int]]
 
 
-def analogies(path: Path, vectors_VE: NDArray, word_ids: Mapping[str, int]) -> Score:
+def analogies(source: Path | Sequence[Section], vectors_VE: NDArray, word_ids: Mapping[str, int]) -> Score:
     """Return the share of questions "a b c d" for which d is the nearest word to b - a + c by cosine.
 
-    The words a, b and c are excluded (Mikolov et al. 2013). Lines of the form ": name" start a section.
+    The words a, b and c are excluded (Mikolov et al. 2013).
+
+    Args:
+        source: The questions, or a file of them in the format of word2vec's questions-words.txt.
+        vectors_VE: (V, E) vectors.
+        word_ids: Row of each word, in lower case.
 
     Raises:
-        BadInput: A line has another form, or the file is not UTF-8.
+        BadInput: The file cannot be read, see `read_analogies`.
     """
-    sections: list[str] = []
-    questions: list[tuple[int, ...]] = []
-    section, skipped = "", 0
-    for number, line in _lines(path):
-        if line.startswith(":"):
-            section = line[1:].strip()
-            continue
-        words = line.lower().split()
-        if len(words) != 4:
-            raise BadInput(f"{path.name}, line {number}: {len(words)} words: allowed: four, or ': name of a section'")
-        ids = tuple(word_ids.get(word, -1) for word in words)
-        if min(ids) < 0:
-            skipped += 1
-            continue
-        sections.append(section)
-        questions.append(ids)
-    if not questions:
+    sections = read_analogies(source) if isinstance(source, Path) else source
+    ids = [[tuple(word_ids.get(word, -1) for word in asked) for asked in section.questions] for section in sections]
+    known = [[question for question in questions if min(question) >= 0] for questions in ids]
+    used = sum(map(len, known))
+    skipped = sum(map(len, ids)) - used
+    if not used:
         return Score(None, 0, skipped, {})
-    ids_Q4 = np.array(questions)
-    right_Q = np.concatenate(
-        [
-            _answers(vectors_VE, piece) == piece[:, 3]
-            for piece in np.split(ids_Q4, range(_AT_ONCE, len(ids_Q4), _AT_ONCE))
-        ]
-    )
-    detail = {}
-    for name in dict.fromkeys(sections):
-        here = np.array([each == name for each in sections])
-        detail[name] = (int(right_Q[here].sum()), int(here.sum()))
-    return Score(float(right_Q.mean()), len(right_Q), skipped, detail)
-
-
-def _answers(vectors_VE: NDArray, ids_Q4: NDArray[np.int64]) -> NDArray[np.int64]:
     unit_VE = _unit(vectors_VE)
-    a, b, c = ids_Q4[:, :3].T
-    cosine_QV = (unit_VE[b] - unit_VE[a] + unit_VE[c]) @ unit_VE.T
-    np.put_along_axis(cosine_QV, ids_Q4[:, :3], -np.inf, axis=1)
-    return cosine_QV.argmax(axis=1)
+    detail: dict[str, tuple[int, int]] = {}
+    for section, questions in zip(sections, known, strict=True):
+        if questions:
+            ids_Q4 = np.array(questions)
+            right, asked = detail.get(section.name, (0, 0))
+            right += int((_answers(unit_VE, ids_Q4) == ids_Q4[:, 3]).sum())
+            detail[section.name] = (right, asked + len(questions))
+    return Score(sum(right for right, _ in detail.values()) / used, used, skipped, detail)
 
 
-def similarity(path: Path, vectors_VE: NDArray, word_ids: Mapping[str, int]) -> Score:
+def _answers(unit_VE: NDArray[np.float64], ids_Q4: NDArray[np.int64]) -> NDArray[np.int64]:
+    answers = []
+    batch = max(1, _BATCH_SCORES // len(unit_VE))
+    for piece_N4 in np.split(ids_Q4, range(batch, len(ids_Q4), batch)):
+        a, b, c = piece_N4[:, :3].T
+        cosine_NV = (unit_VE[b] - unit_VE[a] + unit_VE[c]) @ unit_VE.T
+        np.put_along_axis(cosine_NV, piece_N4[:, :3], -np.inf, axis=1)
+        answers.append(cosine_NV.argmax(axis=1))
+    return np.concatenate(answers)
+
+
+def similarity(source: Path | Sequence[ScoredPair], vectors_VE: NDArray, word_ids: Mapping[str, int]) -> Score:
     """Return Spearman's correlation between the cosines and the scores of word pairs.
 
-    Lines have the form "word word score", separated by tabs, commas or spaces. A first line that does not end in a
-    number is a heading; lines with # are comments.
+    Args:
+        source: The pairs, or a file of them in the format of WordSim-353.
+        vectors_VE: (V, E) vectors.
+        word_ids: Row of each word, in lower case.
 
     Raises:
-        BadInput: A line has another form, or the file is not UTF-8.
+        BadInput: The file cannot be read, see `read_similarity`.
     """
-    pairs, scores, skipped = [], [], 0
-    lines = [(number, re.split(r"[\s,;]+", line)) for number, line in _lines(path) if not line.startswith("#")]
-    for place, (number, parts) in enumerate(lines):
-        try:
-            score = float(parts[2])
-        except (IndexError, ValueError):
-            if place == 0:
-                continue
-            raise BadInput(
-                f"{path.name}, line {number}: {' '.join(parts)!r}: allowed: two words and a number"
-            ) from None
-        ids = [word_ids.get(word.lower(), -1) for word in parts[:2]]
-        if min(ids) < 0:
-            skipped += 1
-            continue
-        pairs.append(ids)
-        scores.append(score)
-    if len(pairs) < 3:
-        return Score(None, len(pairs), skipped, {})
+    pairs = read_similarity(source) if isinstance(source, Path) else source
+    known = [pair for pair in pairs if pair.first in word_ids and pair.second in word_ids]
+    skipped = len(pairs) - len(known)
+    if len(known) < 3:
+        return Score(None, len(known), skipped, {})
     unit_VE = _unit(vectors_VE)
-    first, second = np.array(pairs).T
-    cosine_P = (unit_VE[first] * unit_VE[second]).sum(axis=1)
-    if np.ptp(cosine_P) == 0 or np.ptp(scores) == 0:
-        return Score(None, len(pairs), skipped, {})
-    return Score(float(spearmanr(cosine_P, scores).statistic), len(pairs), skipped, {})
+    first_P = [word_ids[pair.first] for pair in known]
+    second_P = [word_ids[pair.second] for pair in known]
+    cosine_P = (unit_VE[first_P] * unit_VE[second_P]).sum(axis=1)
+    score_P = np.array([pair.score for pair in known])
+    if np.ptp(cosine_P) == 0 or np.ptp(score_P) == 0:
+        return Score(None, len(known), skipped, {})
+    return Score(float(spearmanr(cosine_P, score_P).statistic), len(known), skipped, {})
 
 
 def _unit(vectors_VE: NDArray) -> NDArray[np.float64]:
     vectors_VE = vectors_VE.astype(np.float64)
     length_V1 = np.linalg.norm(vectors_VE, axis=1, keepdims=True)
     return vectors_VE / np.where(length_V1 > 0, length_V1, 1.0)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line numbers, from 1, and the non-empty lines."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path.name}: byte {error.start} is no UTF-8: allowed: UTF-8 text") from None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            yield number, line.strip()
