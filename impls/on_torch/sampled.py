@@ -57,7 +57,8 @@ class SampledLayer(FullSoftmax):
             product_NS = products.linear(cast_ND, sampled_XD.to(self.weight.dtype))
         else:
             sampled_NSD = sampled_XD.unflatten(0, sampled_ids.shape)
-            product_NS = torch.bmm(sampled_NSD, at_least_float32(cast_ND)[:, :, None])[:, :, 0]
+            # On a CPU, the products in the other order take three to five times as long.
+            product_NS = torch.bmm(at_least_float32(cast_ND)[:, None], sampled_NSD.transpose(1, 2))[:, 0]
         sampled_NS = at_least_float32(product_NS) + offset_X.view(sampled_ids.shape)
         if self.spec.options["remove_hits"]:
             sampled_NS = sampled_NS.masked_fill(targets_N[:, None] == sampled_ids, -torch.inf)

@@ -16,7 +16,7 @@ class _Rows(torch.autograd.Function):
     def forward(ctx, parameter, ids_R, row_sparse: bool) -> Tensor:  # type: ignore[override]
         ctx.row_sparse = row_sparse
         ctx.save_for_backward(parameter, ids_R)
-        return at_least_float32(parameter[ids_R])
+        return at_least_float32(parameter.index_select(0, ids_R))
 
     @staticmethod
     @once_differentiable
