@@ -97,10 +97,12 @@ class BagModel(Network[BagModelConfig]):
                 "Hogwild"). With more than one, the result differs from run to run.
 
         Raises:
-            BadInput: The layer's loss is no sum of binary decisions (`models/decisions.py`), an id is out of range, or
-                an example has no input.
+            BadInput: The layer's loss is no sum of binary decisions (`models/decisions.py`), the output layer is
+                frozen, an id is out of range, or an example has no input.
             Unsupported: There are no C++ kernels for the device and dtype.
         """
+        if self.config.frozen_output:
+            raise BadInput("steps for single examples with frozen_output=True: allowed: False")
         groups = np.arange(len(targets_G)) if group_N is None else group_N
         bags_NJ, targets_G, group_N = (np.ascontiguousarray(ids, np.int32) for ids in (bags_NJ, targets_G, groups))
         check_ids("targets", targets_G, self.spec.vocab)
