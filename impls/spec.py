@@ -246,6 +246,9 @@ class LayerSpec:
         Raises:
             BadInput: `before` holds an id outside the vocabulary, `tokens` is missing, or the two do not match.
         """
+        whole = isinstance(tokens, int | np.integer | None) and not isinstance(tokens, bool)
+        if not whole or (tokens is not None and tokens < 0):
+            raise BadInput(f"tokens={tokens!r}: allowed: a whole number from 0, or None")
         before_N = None if before is None else check_ids("before", before, self.vocab, lowest=-1)
         if before_N is not None:
             if tokens is not None and tokens != len(before_N):

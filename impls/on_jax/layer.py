@@ -347,9 +347,7 @@ class OutputLayer(Hooks):
         """Return the same layer for parameters of another precision, in a form that computes with them."""
         return self.of_spec(replace(self.spec, dtype=dtype))
 
-    def _checked_extra(
-        self, extra: dict[str, Given], leading: tuple[int, ...], key: Array | None
-    ) -> dict[str, Array]:
+    def _checked_extra(self, extra: dict[str, Given], leading: tuple[int, ...], key: Array | None) -> dict[str, Array]:
         """Return the random inputs of the loss: the checked given ones, and the others drawn."""
         definition = self.spec.definition
         calls.check_extra(definition, extra)

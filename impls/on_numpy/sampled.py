@@ -96,15 +96,18 @@ def _draw_ids(
     spec: LayerSpec, rng: np.random.Generator, before_N: NDArray[np.int64] | None, tokens: int | None
 ) -> NDArray[np.int64]:
     """Draw the words (S,) with which all targets of a batch are compared, or the words (N, S) for each target."""
-    samples, by_bigram = _samples(spec), before_N is not None and spec.options["sampler"] == bigrams.NAME
+    samples = _samples(spec)
+    after_N = before_N if spec.options["sampler"] == bigrams.NAME else None
     if not _for_each_token(spec.options):
-        return _bigram_sampler(spec).draw(rng, samples, before_N) if by_bigram else _sampler(spec).draw(rng, samples)
+        if after_N is None:
+            return _sampler(spec).draw(rng, samples)
+        return _bigram_sampler(spec).draw(rng, samples, after_N)
     if tokens is None:
         raise BadInput("tokens is missing with option sharing='token': allowed: the number of targets")
-    if by_bigram:
-        drawn = _bigram_sampler(spec).draw_after(rng, np.repeat(before_N, samples))
-    else:
+    if after_N is None:
         drawn = _sampler(spec).draw(rng, tokens * samples)
+    else:
+        drawn = _bigram_sampler(spec).draw_after(rng, np.repeat(after_N, samples))
     return drawn.reshape(tokens, samples)
 
 
@@ -134,7 +137,7 @@ def least_work(
     rows = len(np.union1d(targets_N, sampled_ids))
     sorted_XS = np.sort(np.atleast_2d(sampled_ids), axis=1)  # a row for each token, or one that all share
     distinct_X = 1 + np.count_nonzero(np.diff(sorted_XS, axis=1), axis=1)
-    multiply_adds = tokens * (1 + distinct_X.mean()) * spec.dim
+    multiply_adds = (tokens + int(np.broadcast_to(distinct_X, tokens).sum())) * spec.dim
     per_word = spec.dim + spec.has_bias
     besides = cost.all_parameters(spec) - spec.vocab * per_word  # such as a normaliser
     return cost.least(spec, tokens, multiply_adds=multiply_adds, parameters=rows * per_word + besides)

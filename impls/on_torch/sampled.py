@@ -18,7 +18,8 @@ from vocabench.impls.spec import LayerSpec
 class SampledLayer(FullSoftmax):
     """Full softmax, trained on the target and the sampled words: `layer(hidden_ND, targets_N, sampled_ids=ids_S)`.
 
-    Where each token has sampled words of its own, the layer takes `sampled_ids=ids_NS`. Batches with a correction of their own pass it as `correction=correction_V`.
+    Where each token has sampled words of its own, the layer takes `sampled_ids=ids_NS`. Batches with a correction of
+    their own pass it as `correction=correction_V`.
 
     Parameters: `weight` (V, D), `bias` (V,), and `log_normaliser` (1,) if it is learned. Buffers: `correction` (V,),
     which is subtracted from each word's score.

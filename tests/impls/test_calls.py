@@ -24,6 +24,12 @@ def spec_of(method, vocab=40, **options):
     return layers.spec(method, counts=zipf_counts(vocab), dim=8, **options)
 
 
+def check_ids_of(sharing, shape, leading=(2, 3), *, integer=True):
+    """Check the shape of sampled words for targets (2, 3)."""
+    spec = spec_of("negative_sampling", sharing=sharing)
+    calls.check_input("sampled_ids", shape, "int64", spec, leading, floating=not integer, integer=integer)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_specification_survives_pickling_and_copies(method):
     spec = spec_of(method)
@@ -127,6 +133,14 @@ def test_the_size_of_the_vocabulary_is_enough_where_no_counts_are_needed():
         (lambda: calls.check_sampling(1.0, 6, None, 5), "top_k=6"),
         (lambda: calls.check_sampling(1.0, None, 1.5, 5), "top_p=1.5"),
         (lambda: calls.check_sampling(float("nan"), None, None, 5), "temperature=nan"),
+        (lambda: check_ids_of("batch", (3, 5)), r"sampled_ids has shape \(3, 5\) .*: allowed: \(S,\) word ids"),
+        (lambda: check_ids_of("batch", (5,), integer=False), "sampled_ids has shape .* and dtype int64: allowed"),
+        (lambda: check_ids_of("token", (5,)), r"sampled_ids has shape \(5,\) .*: allowed: \(2, 3, S\) word ids"),
+        (lambda: check_ids_of("token", (5, 5)), r"sampled_ids has shape \(5, 5\)"),
+        (lambda: check_ids_of("token", (2, 4, 5)), r"sampled_ids has shape \(2, 4, 5\)"),
+        (lambda: check_ids_of("token", (6, 0)), r"sampled_ids has shape \(6, 0\)"),
+        (lambda: check_ids_of("token", ()), r"sampled_ids has shape \(\)"),
+        (lambda: check_ids_of("token", (2, 4, 5), (None, 3)), r"sampled_ids .*: allowed: \(\?, 3, S\) word ids"),
     ],
 )
 def test_a_wrong_argument_is_one_line_with_its_name_and_what_is_allowed(check, message):
@@ -139,6 +153,10 @@ def test_a_wrong_argument_is_one_line_with_its_name_and_what_is_allowed(check, m
 def test_sizes_that_are_unknown_while_tracing_pass():
     calls.check_hidden((None, None), 8, "float32", floating=True)
     calls.check_targets((None, 3), (2, None), "int64", integer=True)
+    for shape in ((None, None), (7, 5), (None, 3, 5), (2, 3, None)):
+        check_ids_of("token", shape, (None, 3))
+    check_ids_of("token", (6, 5))
+    check_ids_of("batch", (None,))
     assert calls.shown((None, 3)) == "(?, 3)"
 
 

@@ -32,8 +32,6 @@ def packed_extra(spec: LayerSpec, extra: Arrays, places: int) -> Arrays:
     """
     inputs = spec.definition.extra
     return {
-        name: np.pad(value, ((0, places - len(value)), (0, 0)))
-        if inputs[name].for_each_token(spec.options)
-        else value
+        name: np.pad(value, ((0, places - len(value)), (0, 0))) if inputs[name].for_each_token(spec.options) else value
         for name, value in extra.items()
     }

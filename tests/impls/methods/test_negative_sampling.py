@@ -54,7 +54,7 @@ def spec_of(**options):
 @pytest.mark.parametrize("options", [{}, {"remove_hits": False, "bias": False}])
 @pytest.mark.parametrize("framework", EVERY)
 def test_each_token_is_a_batch_of_its_own_that_shares_its_samples(framework, options):
-    assert (SAMPLED == TARGETS[:, None]).any()
+    assert (TARGETS[:, None] == SAMPLED).any()
     layer, shared = make(framework, **options), make("numpy", sharing="batch", **options)
     loss, dhidden_ND, grads = layer.loss_and_grads(HIDDEN, TARGETS, sampled_ids=SAMPLED)
     each = [shared.loss_and_grads(HIDDEN[[n]], TARGETS[[n]], sampled_ids=SAMPLED[n]) for n in range(N)]
@@ -163,8 +163,8 @@ def test_what_cannot_be_drawn_is_refused_in_one_line():
         (lambda: spec_of(unique=True), "option unique=True with sharing='token': allowed: False"),
         (lambda: spec_of(sharing="text"), "option sharing='text': allowed: 'batch', 'token'"),
         (lambda: spec_of(initial="one"), "option initial='one': allowed: 'uniform', 'zero'"),
-        (lambda: spec_of().draw_extra(rng), "tokens is missing with option sharing='token': allowed: the number"),
-        (lambda: spec_of().draw_extra(rng, [1, 2], tokens=3), r"before has shape \(2,\) with tokens=3: allowed: \(3,\)"),
+        (lambda: spec_of().draw_extra(rng), "tokens is missing with option sharing='token': allowed: "),
+        (lambda: spec_of().draw_extra(rng, [1, 2], tokens=3), r"before has shape \(2,\) with tokens=3: allowed: \(3"),
         (lambda: layers.spec("nce", counts=COUNTS, dim=D, sharing="token"), "unknown option of nce 'sharing'"),
     ):
         with pytest.raises(BadInput, match=message) as refused:
@@ -355,7 +355,7 @@ def test_jax_exports_the_loss_for_any_number_of_tokens():
     def drawn(params, structure, hidden, targets):
         return layer.loss(params, structure, hidden, targets, key=jax.random.key(0))
 
-    with pytest.raises(BadInput, match=r"sampled_ids is missing for a symbolic number of tokens: allowed: \(tokens, S\)"):
+    with pytest.raises(BadInput, match=r"sampled_ids is missing for a symbolic number.*: allowed: \(tokens, S\)"):
         export.export(jax.jit(drawn))(*shapes, *like)
 
 
@@ -364,9 +364,7 @@ def test_jax_exports_the_loss_for_any_number_of_tokens():
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_row_sparse_steps_of_a_model_are_the_dense_ones(framework, name, decay):
     dense = Optimizer(name=name, learning_rate=0.02, weight_decay=decay, clip_norm=0.1, epsilon=1e-8)
-    spec = layers.spec(
-        "negative_sampling", counts=zipf_counts(350), dim=9, dtype="float64", sharing="token", samples=4
-    )
+    spec = layers.spec("negative_sampling", counts=zipf_counts(350), dim=9, dtype="float64", sharing="token", samples=4)
     models = [
         layers.create_network(f, spec, LanguageModelConfig(embedding=7, hidden=9, optimizer=o, seed=1))
         for f, o in ((framework, dataclasses.replace(dense, row_sparse=True)), ("numpy", dense))
@@ -408,20 +406,38 @@ def test_padded_batches_of_a_model_are_the_definitions(framework):
         assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
-@pytest.mark.parametrize("framework", EVERY)
-def test_word_vectors_separate_two_groups_of_words(framework):
-    """Skip-gram on a text whose words have neighbours of their own group alone."""
-    words, tokens = 20, 80
-    spec = layers.spec("negative_sampling", counts=np.full(words, 100), dim=8, **WORD2VEC)
-    plain = Optimizer(name="sgd", learning_rate=40.0, weight_decay=0.0, clip_norm=0.0)  # of the mean over 80 tokens
+def cosines_of_two_groups(framework, *, rate, **options):
+    """Train skip-gram on a text whose words have neighbours of their own group alone.
+
+    Returns the cosines of words of the same group, and those of words of two groups.
+    """
+    words, half, tokens = 20, 10, 80
+    spec = layers.spec(
+        "negative_sampling", counts=np.full(words, 100), dim=8, dtype="float64", **{**WORD2VEC, **options}
+    )
+    plain = Optimizer(name="sgd", learning_rate=rate, weight_decay=0.0, clip_norm=0.0)
     model = layers.create_network(framework, spec, BagModelConfig(inputs=words, optimizer=plain, seed=1))
-    rng, half = np.random.default_rng(0), words // 2
-    for _ in range(60):
+    rng = np.random.default_rng(1)
+    for _ in range(100):
         inputs_N = rng.integers(0, words, tokens)
-        targets_N = rng.integers(0, half, tokens) + half * (inputs_N >= half)
-        model.step(inputs_N[:, None], targets_N)
+        model.step(inputs_N[:, None], rng.integers(0, half, tokens) + half * (inputs_N >= half))
     vectors_VD = model.parameters()["input"]
     vectors_VD = vectors_VD / np.linalg.norm(vectors_VD, axis=1, keepdims=True)
-    cosine_VV = vectors_VD @ vectors_VD.T
-    same_VV = (np.arange(words) < half) == (np.arange(words)[:, None] < half)
-    assert cosine_VV[same_VV].min() > cosine_VV[~same_VV].max() + 0.5
+    cosine_VV, group_V = vectors_VD @ vectors_VD.T, np.arange(words) < half
+    same_VV = group_V == group_V[:, None]
+    return cosine_VV[same_VV], cosine_VV[~same_VV]
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_word_vectors_separate_two_groups_of_words(framework):
+    same, different = cosines_of_two_groups(framework, rate=4.0)
+    assert same.min() > different.max() + 0.5
+
+
+def test_samples_that_all_tokens_share_separate_the_groups_less_well():
+    """A step moves each of the few samples away from all tokens at once, so that fast steps overshoot."""
+    gaps = []
+    for sharing in ("token", "batch"):
+        same, different = cosines_of_two_groups("numpy", rate=10.0, sharing=sharing)
+        gaps.append(same.mean() - different.mean())
+    assert gaps[0] > 0.5 > 0.25 > gaps[1]
