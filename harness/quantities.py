@@ -70,6 +70,15 @@ QUANTITIES: dict[str, Quantity] = {
     "similarity_correlation": _score(
         "Spearman's rho of cosines with human similarity ratings of word pairs, if both words are known"
     ),
+    "frequency_probe": _loss(
+        "area below the ROC curve when the direction of a word's vector is to tell whether the word is frequent; "
+        "0.5 is chance"
+    ),
+    "pmi_correlation": _score(
+        "correlation of products of word and context vectors with the PMI of the pairs in the text"
+    ),
+    "known_words": _score("share of the vocabulary for which a file has a vector"),
+    "words_per_second": Quantity("words/s", HIGHER, "words of the training text per second of training"),
     "glove_loss": _loss("mean weighted squared error of GloVe's factorization, on its training text"),
     **{
         f"{measure}_{name}": _score(f"ROUGE-{measure.removeprefix('rouge')}: {meaning}, averaged over the samples")
@@ -109,4 +118,4 @@ ROOFLINE = ("roofline_share", "least_flops", "least_bytes", "ceiling_flops_per_s
 
 # Properties of the machine or the method, and shares that repeat a time. Gates do not judge them, and histories do not
 # keep them.
-NOT_JUDGED = frozenset({"noise_floor", *ROOFLINE})
+NOT_JUDGED = frozenset({"noise_floor", "frequency_probe", *ROOFLINE})

@@ -234,6 +234,10 @@ def _factor(record: Record) -> str:
     return f"{record['value']:.3g}"
 
 
+def _pace(record: Record) -> str:
+    return f"{record['value'] / 1000:,.0f} k"
+
+
 def _correlation(record: Record) -> str:
     return f"{record['value']:.3f}"
 
@@ -287,6 +291,9 @@ _WORD_VECTORS = (
     _Column("perplexity", "perplexity", _perplexity),
     _Column("analogies", "analogy_accuracy", _share),
     _Column("similarity", "similarity_correlation", _correlation),
+    _Column("frequency probe", "frequency_probe", _correlation, ranked=False),
+    _Column("PMI", "pmi_correlation", _correlation),
+    _Column("words/s", "words_per_second", _pace),
     _Column("training", "train_seconds", _duration),
 )
 _SUMMARIZATION = (

@@ -1,202 +1,217 @@
-"""Word vectors: CBOW, skip-gram or PV-DBOW with any output layer, and GloVe's factorization for reference.
+"""Word vectors: CBOW, skip-gram or PV-DBOW with any output layer, and other ways to word vectors for reference.
 
-They are scored by held-out perplexity, and by analogies and word similarities if their files are given. In training the
-window size is drawn between 1 and `window`, as in word2vec; held-out text is scored with full windows. A document of
-PV-DBOW is `document` words of running text, of which every tenth is held out and scored. A self-organizing layer keeps
-its initial clusters.
+They are scored by held-out perplexity, analogies, and word similarities if a file is given. In training the window size
+is drawn between 1 and `window`, as in word2vec; held-out text is scored with full windows. A document of PV-DBOW is
+`document` words of running text, of which every tenth is held out and scored. A self-organizing layer keeps its initial
+clusters.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness import layers, registry
 from vocabench.harness.datasets.text import corpora
-from vocabench.harness.metrics import word_vectors as metrics
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting
-from vocabench.harness.tasks.shared import bags, glove
-from vocabench.harness.tasks.shared.data import data_of
-from vocabench.harness.tasks.shared.optimizer import optimizer_of
+from vocabench.harness.tasks.shared import bags
+from vocabench.harness.tasks.shared.data import Progress, data_of
 from vocabench.harness.tasks.shared.result import Result
-from vocabench.harness.tasks.shared.spec import spec_of
 from vocabench.harness.tasks.shared.task import Task
-from vocabench.harness.tasks.shared.text import load, with_words
+from vocabench.harness.word_vectors import glove, peers, scores, sppmi, vector_files
+from vocabench.harness.word_vectors.combining import COMBINATIONS, combined
+from vocabench.harness.word_vectors.training import UPDATES, Training
 from vocabench.impls.errors import BadInput
-from vocabench.impls.models.bag_model import BagModel, BagModelConfig
 from vocabench.impls.optimizers import NAMES
-from vocabench.impls.options import Choice, File, Number, path_of
-from vocabench.impls.spec import check_options
-
-EXTRA_METHODS = ("glove",)  # the reference objective without an output layer, which counts pairs
+from vocabench.impls.options import Choice, Destination, File, Number, path_of
 
 SETTINGS: dict[str, Setting] = {
     "objective": Choice("cbow", bags.OBJECTIVES, "what predicts a word: its context, one neighbour, its document"),
     "window": Number(5, 1, 1000, "words on either side"),
     "document": Number(100, 10, 10**9, "words of a document of pv_dbow"),
     "epochs": Number(1, 1, 10**6, "passes over the training text, or over the pairs of GloVe"),
-    "optimizer": Choice("adagrad", NAMES, "the update rule"),
-    "learning_rate": Number(0.1, 0.0, 1e6, "step size"),
+    "updates": Choice("batch", UPDATES, "a step of the optimizer for each batch, or as in word2vec for each example"),
+    "optimizer": Choice("adagrad", NAMES, "the update rule of batches"),
+    "learning_rate": Number(0.1, 0.0, 1e6, "step size; 0.025 to 0.2 for examples"),
+    "final_learning_rate": Number(1e-4, 0.0, 1e6, "step size at the end, to which it falls linearly for examples"),
+    "threads": Number(1, 1, 1024, "threads for examples; with more than one, results differ from run to run"),
+    "min_count": Number(0, 0, 10**9, "fewest occurrences of a word in the vocabulary; 0 for the rule of the dataset"),
+    "subsample": Number(0.0, 0.0, 1.0, "share of the text from which on a word is sub-sampled; 0 keeps all"),
     "scored": Number(20_000, 1, 10**9, "number of scored held-out positions"),
+    "combine": Choice("input", COMBINATIONS, "the vectors that are scored and written, from input and output vectors"),
     "most": Number(100.0, 1e-3, 1e9, "x_max of GloVe"),
-    "analogies": File("questions in the format of word2vec's questions-words.txt"),
+    "negatives": Number(5, 1, 10**6, "samples for each target of gensim and fastText, and k of SPPMI"),
+    "power": Choice(0.5, sppmi.POWERS, "exponent of the singular values of SPPMI"),
+    "analogies": File("questions in the format of word2vec's questions-words.txt; built-in ones by default"),
     "similarity": File("word pairs with scores in the format of WordSim-353"),
+    "frequent": Number(0, 0, 10**9, "occurrences from which on the frequency probe calls a word frequent; 0 for none"),
+    "factorisation": Choice(False, (False, True), "whether to compare products of vectors with the PMI of pairs"),
+    "given": File("word vectors that the method `given` scores, as .txt, .vec, .bin or .npz"),
+    "vectors": Destination(
+        "file to write the vectors to, whose name may contain {method}, {framework} and {seed}",
+        suffixes=vector_files.SUFFIXES,
+    ),
 }
 
-_HELD_OUT = 10  # every tenth word of a document
+
+@dataclass(frozen=True)
+class Learned:
+    """What a method has learned.
+
+    Attributes:
+        measurements: Its own measurements.
+        input_VD: Word vectors, or None if the vectors stand for documents.
+        output_VD: The vectors of context words, if there is one for each word.
+    """
+
+    measurements: list[Measurement]
+    input_VD: NDArray | None
+    output_VD: NDArray | None = None
 
 
-def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    corpus, data = data_of(cell, load, progress)
-    if cell.method in EXTRA_METHODS:
-        measurements, vectors_VE = _of_glove(cell, corpus, progress)
-    else:
-        measurements, vectors_VE = _of_model(cell, corpus, progress)
-    if vectors_VE is not None:
-        measurements += _by_files(cell, corpus, vectors_VE)
+def load_words(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> corpora.Corpus:
+    """Load the corpus, with a vocabulary of a given size, or of the words with at least `min_count` occurrences."""
+    min_count = settings["min_count"] or None
+    return corpora.load(name, vocab=None if min_count else vocab, min_count=min_count, progress=progress)
+
+
+def run(cell: Cell, progress: Progress) -> Result:
+    corpus, data = data_of(cell, load_words, progress)
+    path = _output_path(cell)
+    learned = _LEARN.get(cell.method, _by_model)(cell, corpus, progress)
+    measurements = learned.measurements
+    if learned.input_VD is None:
+        return Result(measurements, {}, data)
+    vectors_VE = _combined(cell, learned)
+    measurements += scores.of_vectors(cell, corpus, vectors_VE)
+    if cell.settings["factorisation"]:
+        if learned.output_VD is None:
+            raise BadInput(f"factorisation=True with {cell.method}: allowed: a method with a vector for each context")
+        measurements.append(scores.of_factorisation(cell, corpus, learned.input_VD, learned.output_VD))
+    if path is not None:
+        vector_files.write(path, corpus.words, vectors_VE)
     return Result(measurements, {}, data)
 
 
-def _of_glove(cell: Cell, corpus: corpora.Corpus, progress: Callable[[str], None]) -> tuple[list[Measurement], NDArray]:
-    started = time.perf_counter()
-    vocab = len(corpus.counts_V)
-    counts = glove.cooccurrences(corpus.splits["train"], vocab, cell.settings["window"])
-    vectors_VD, losses = glove.factorise(
+def _by_model(cell: Cell, corpus: corpora.Corpus, progress: Progress) -> Learned:
+    training = Training(cell, corpus)
+    training.run(progress)
+    if cell.settings["objective"] == "pv_dbow":
+        return Learned(training.measurements(), None)
+    return Learned(training.measurements(), *training.vectors())
+
+
+def _by_glove(cell: Cell, corpus: corpora.Corpus, progress: Progress) -> Learned:
+    settings, started = cell.settings, time.perf_counter()
+    counts = glove.cooccurrences(corpus.splits["train"], len(corpus.words), settings["window"])
+    factors = glove.fit(
         counts,
-        vocab,
         cell.dim,
-        epochs=cell.settings["epochs"],
-        most=cell.settings["most"],
+        epochs=settings["epochs"],
+        most=settings["most"],
         seed=cell.seed,
         progress=progress,
     )
-    spent = time.perf_counter() - started
-    detail = {"curve": losses, "pairs": counts.nnz}
-    return [Measurement("glove_loss", losses[-1], detail=detail), Measurement("train_seconds", spent)], vectors_VD
+    loss = Measurement("glove_loss", factors.losses[-1], detail={"curve": factors.losses, "pairs": counts.nnz})
+    return Learned([loss, *_pace(cell, corpus, time.perf_counter() - started)], factors.input_VD, factors.output_VD)
 
 
-def _of_model(
-    cell: Cell, corpus: corpora.Corpus, progress: Callable[[str], None]
-) -> tuple[list[Measurement], NDArray | None]:
-    settings, by_document = cell.settings, cell.settings["objective"] == "pv_dbow"
+def _by_sppmi(cell: Cell, corpus: corpora.Corpus, progress: Progress) -> Learned:
+    settings, started = cell.settings, time.perf_counter()
+    vectors_VD = sppmi.vectors(
+        corpus.splits["train"],
+        len(corpus.words),
+        cell.dim,
+        window=settings["window"],
+        negatives=settings["negatives"],
+        power=settings["power"],
+        seed=cell.seed,
+    )
+    seconds = time.perf_counter() - started
+    return Learned([Measurement("train_seconds", seconds, [seconds])], vectors_VD)
+
+
+def _by_peer(cell: Cell, corpus: corpora.Corpus, progress: Progress) -> Learned:
     train_T = np.asarray(corpus.splits["train"])
-    vocab = len(corpus.counts_V)
-    options = with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
-    spec = spec_of(cell, corpus.counts_V, options)
-    inputs = -(-len(train_T) // settings["document"]) if by_document else vocab
-    config = BagModelConfig(inputs=inputs, optimizer=optimizer_of(settings), seed=cell.seed)
-    model = layers.create_network(cell.framework, spec, config, cell.device)
+    learned = peers.learn(peers.PEERS[cell.method], train_T, len(corpus.words), cell.dim, cell.settings, cell.seed)
+    found = _pace(cell, corpus, learned.seconds)
+    found[0].detail["version"] = learned.version
+    return Learned(found, learned.vectors_VD)
 
-    rng = np.random.default_rng([cell.seed, 10])
-    curve: list[dict[str, float]] = []
-    spent, step = 0.0, 0
-    for epoch in range(settings["epochs"]):
-        started, losses = time.perf_counter(), []
-        for bags_NJ, targets_N in _training(cell, train_T, rng):
-            losses.append(model.step(bags_NJ, targets_N))
-            step += 1
-            if step % 100 == 0:
-                # Waiting for the device here also bounds the queue of an asynchronous framework.
-                progress(f"epoch {epoch + 1}/{settings['epochs']} step {step} loss {float(losses[-1]):.3f}")
-        if not losses:
-            raise BadInput(
-                f"a split of {len(train_T):,} tokens gives fewer than the {cell.tokens:,} targets of one batch: "
-                "allowed: more text"
-            )
-        mean_loss = float(np.mean([float(loss) for loss in losses]))
-        spent += time.perf_counter() - started
-        if not np.isfinite(mean_loss):
-            raise FloatingPointError(f"training loss is {mean_loss} in epoch {epoch + 1}")
-        curve.append({"epoch": epoch + 1, "seconds": spent, "train_loss": mean_loss})
-        curve[-1]["perplexity"] = _perplexity(cell, corpus, model)
-    detail: dict[str, Any] = {
-        "objective": settings["objective"],
-        "split": _split(cell, corpus)[0],
-        "curve": curve,
-        "formulation": layers.form_label(cell.framework, spec, cell.device),
-    }
-    found = [
-        Measurement("perplexity", curve[-1]["perplexity"], detail=detail),
-        Measurement("train_seconds", spent, [spent]),
+
+def _by_file(cell: Cell, corpus: corpora.Corpus, progress: Progress) -> Learned:
+    """Take the vectors of a file; words that it lacks have a vector of zero, which is no answer to a question."""
+    if not cell.settings["given"]:
+        raise BadInput("method 'given' without vectors: allowed: -s given=FILE")
+    given = vector_files.read(path_of(cell.settings["given"]))
+    row_of = {word: row for row, word in enumerate(given.words)}
+    vectors_VD = np.zeros((len(corpus.words), given.vectors_VD.shape[1]), np.float32)
+    known = [(number, row_of[word]) for number, word in enumerate(corpus.words) if word in row_of]
+    if not known:
+        raise BadInput(f"{path_of(cell.settings['given'])}: none of its words is in {cell.dataset}: allowed: some")
+    numbers, rows = np.array(known).T
+    vectors_VD[numbers] = given.vectors_VD[rows]
+    return Learned([Measurement("known_words", len(known) / len(corpus.words))], vectors_VD)
+
+
+# Methods without an output layer of ours, which run for comparison.
+_LEARN: dict[str, Callable[[Cell, corpora.Corpus, Progress], Learned]] = {
+    "glove": _by_glove,
+    "sppmi_svd": _by_sppmi,
+    "given": _by_file,
+    **dict.fromkeys(peers.PEERS, _by_peer),
+}
+
+
+def _pace(cell: Cell, corpus: corpora.Corpus, seconds: float) -> list[Measurement]:
+    words = len(corpus.splits["train"]) * cell.settings["epochs"]
+    return [
+        Measurement("train_seconds", seconds, [seconds]),
+        Measurement("words_per_second", words / seconds),
     ]
-    return found, None if by_document else model.parameters()["input"]
 
 
-def _training(cell: Cell, train_T: NDArray, rng: np.random.Generator) -> Iterator[bags.Pairs]:
-    """Yield batches of `tokens` targets in random order. Targets that do not fill a batch are left out."""
-    settings, objective = cell.settings, cell.settings["objective"]
-    at_T = rng.permutation(len(train_T))
-    if objective == "pv_dbow":
-        at_T = at_T[at_T % _HELD_OUT != _HELD_OUT - 1]
-    window = settings["window"]
-    kept_bags: list[NDArray[np.int32]] = []
-    kept_targets: list[NDArray[np.int32]] = []
-    waiting = 0
-    for start in range(0, len(at_T), cell.tokens):
-        at_N = at_T[start : start + cell.tokens]
-        if objective == "pv_dbow":
-            bags_NJ, targets_N = bags.pv_dbow(train_T, at_N, settings["document"])
-        else:
-            reach_N = rng.integers(1, window + 1, len(at_N))
-            bags_NJ, targets_N = bags.of_text(objective, train_T, at_N, reach_N, window)
-        kept_bags.append(bags_NJ)
-        kept_targets.append(targets_N)
-        waiting += len(targets_N)
-        if waiting >= cell.tokens:
-            bags_NJ, targets_N = np.concatenate(kept_bags), np.concatenate(kept_targets)
-            whole = waiting - waiting % cell.tokens
-            for begin in range(0, whole, cell.tokens):
-                yield bags_NJ[begin : begin + cell.tokens], targets_N[begin : begin + cell.tokens]
-            kept_bags, kept_targets, waiting = [bags_NJ[whole:]], [targets_N[whole:]], waiting - whole
+def _combined(cell: Cell, learned: Learned) -> NDArray:
+    assert learned.input_VD is not None
+    combine = cell.settings["combine"]
+    if combine == "input":
+        return learned.input_VD
+    if learned.output_VD is None:
+        raise BadInput(f"combine={combine} with {cell.method}: allowed: input, as it has no vector for each context")
+    return combined(learned.input_VD, learned.output_VD, combine)
 
 
-def _split(cell: Cell, corpus: corpora.Corpus) -> tuple[str, NDArray]:
-    """Return the held-out text: another split, or every tenth word of the documents."""
-    if cell.settings["objective"] == "pv_dbow":
-        return "train, every tenth word held out", np.asarray(corpus.splits["train"])
-    name = "test" if "test" in corpus.splits else "valid"
-    return name, np.asarray(corpus.splits[name])
+def _output_path(cell: Cell) -> Path | None:
+    """Return the path to write vectors to, if there is one, before anything is trained.
+
+    Raises:
+        BadInput: The file exists already, or its folder does not.
+    """
+    if not cell.settings["vectors"]:
+        return None
+    name = cell.settings["vectors"]
+    for field in ("method", "framework", "seed"):
+        name = name.replace(f"{{{field}}}", str(getattr(cell, field)))
+    path = Path(name)
+    if path.exists() or not path.parent.is_dir():
+        raise BadInput(
+            f"vectors={path}: it exists, or its folder does not: allowed: a new file for each cell, such as "
+            "vectors-{method}-{framework}.bin"
+        )
+    return path
 
 
-def _perplexity(cell: Cell, corpus: corpora.Corpus, model: BagModel) -> float:
-    settings, objective = cell.settings, cell.settings["objective"]
-    _, ids_T = _split(cell, corpus)
-    at_T = np.arange(len(ids_T))
-    if objective == "pv_dbow":
-        at_T = at_T[at_T % _HELD_OUT == _HELD_OUT - 1]
-    at_T = np.random.default_rng([cell.seed, 11]).permutation(at_T)[: settings["scored"]]
-    nll, targets = 0.0, 0
-    for start in range(0, len(at_T), cell.tokens):
-        at_N = at_T[start : start + cell.tokens]
-        if objective == "pv_dbow":
-            pairs = bags.pv_dbow(ids_T, at_N, settings["document"])
-        else:
-            window = settings["window"]
-            pairs = bags.of_text(objective, ids_T, at_N, np.full(len(at_N), window), window)
-        nll += model.evaluate(*pairs)
-        targets += len(pairs[1])
-    return float(np.exp(nll / targets))
-
-
-def _by_files(cell: Cell, corpus: corpora.Corpus, vectors_VE: NDArray) -> list[Measurement]:
-    word_ids = {word.lower(): number for number, word in reversed(list(enumerate(corpus.words)))}
-    found = []
-    for setting, quantity, metric in (
-        ("analogies", "analogy_accuracy", metrics.analogies),
-        ("similarity", "similarity_correlation", metrics.similarity),
-    ):
-        if cell.settings[setting]:
-            score = metric(path_of(cell.settings[setting]), vectors_VE, word_ids)
-            detail = {"used": score.used, "skipped": score.skipped, "sections": score.detail}
-            if score.value is not None:
-                found.append(Measurement(quantity, score.value, detail=detail))
-    return found
-
-
-TASK = Task(SETTINGS, run, load, extra_methods=EXTRA_METHODS)
+TASK = Task(
+    SETTINGS,
+    run,
+    load_words,
+    extra_methods=tuple(_LEARN),
+    seeded_methods=tuple(name for name in _LEARN if name != "given"),
+)

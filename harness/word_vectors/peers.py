@@ -30,11 +30,13 @@ class Peer:
     """A library that trains word vectors, with one of its two losses.
 
     Attributes:
-        library: Name of the package, both for importing and for pip.
+        library: Name under which it is imported.
+        package: Name under which pip installs it.
         tree: Whether the loss is that of a Huffman tree, instead of negative sampling.
     """
 
     library: str
+    package: str
     tree: bool
 
 
@@ -48,10 +50,10 @@ class Learned:
 
 
 PEERS = {
-    "gensim_negative_sampling": Peer("gensim", tree=False),
-    "gensim_huffman": Peer("gensim", tree=True),
-    "fasttext_negative_sampling": Peer("fasttext", tree=False),
-    "fasttext_huffman": Peer("fasttext", tree=True),
+    "gensim_negative_sampling": Peer("gensim", "gensim", tree=False),
+    "gensim_huffman": Peer("gensim", "gensim", tree=True),
+    "fasttext_negative_sampling": Peer("fasttext", "fasttext-wheel", tree=False),
+    "fasttext_huffman": Peer("fasttext", "fasttext-wheel", tree=True),
 }
 
 
@@ -67,7 +69,7 @@ def learn(
     if settings["objective"] not in ("cbow", "skip_gram"):
         raise BadInput(f"objective={settings['objective']} with {peer.library}: allowed: cbow, skip_gram")
     if importlib.util.find_spec(peer.library) is None:
-        raise Unsupported(f"{peer.library} is not installed: allowed: {pip_install(peer.library)}")
+        raise Unsupported(f"{peer.library} is not installed: allowed: {pip_install(peer.package)}")
     names = [str(number) for number in range(vocab)]
     words = list(map(names.__getitem__, ids_T.tolist()))
     sentences = [words[start : start + _SENTENCE] for start in range(0, len(words), _SENTENCE)]
@@ -76,7 +78,7 @@ def learn(
     vectors_VD = np.zeros((vocab, dim), np.float32)
     for number in np.unique(ids_T).tolist():
         vectors_VD[number] = vector_of(names[number])
-    return Learned(vectors_VD, seconds, importlib.metadata.version(peer.library))
+    return Learned(vectors_VD, seconds, importlib.metadata.version(peer.package))
 
 
 _VectorOf = Callable[[str], NDArray[np.float32]]
@@ -93,7 +95,7 @@ def _by_gensim(
         min_count=1,
         sg=int(settings["objective"] == "skip_gram"),
         hs=int(tree),
-        negative=0 if tree else settings["peer_negatives"],
+        negative=0 if tree else settings["negatives"],
         ns_exponent=0.75,
         cbow_mean=1,
         sample=settings["subsample"],
@@ -128,7 +130,7 @@ def _by_fasttext(
             minn=0,
             maxn=0,
             loss="hs" if tree else "ns",
-            neg=settings["peer_negatives"],
+            neg=settings["negatives"],
             t=settings["subsample"] or _KEEP_ALL,
             lr=settings["learning_rate"],
             thread=settings["threads"],

@@ -62,6 +62,8 @@ class Training:
             FloatingPointError: The loss is not finite.
         """
         by_example, epochs = self.settings["updates"] == "example", self.settings["epochs"]
+        if by_example:  # a step of length 0, before which the kernel is compiled
+            self.model.step_by_example(np.zeros((1, 1), np.int32), np.zeros(1, np.int32), (0.0, 0.0))
         for epoch in range(epochs):
             started = time.perf_counter()
             label = f"epoch {epoch + 1}/{epochs}"
