@@ -79,6 +79,9 @@ QUANTITIES: dict[str, Quantity] = {
     ),
     "known_words": _score("share of the vocabulary for which a file has a vector"),
     "words_per_second": Quantity("words/s", HIGHER, "words of the training text per second of training"),
+    "triplet_accuracy": _score(
+        "share of triplets in which a document has a larger cosine with one of its own label than with another one"
+    ),
     "glove_loss": _loss("mean weighted squared error of GloVe's factorization, on its training text"),
     **{
         f"{measure}_{name}": _score(f"ROUGE-{measure.removeprefix('rouge')}: {meaning}, averaged over the samples")

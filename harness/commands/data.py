@@ -48,7 +48,7 @@ def _list() -> int:
 
     for entry in catalogue.describe():
         here = "here" if entry.is_here else "not here"
-        print(f"{entry.name:<17}{entry.kind:<7}{here:<10}{entry.description}")
+        print(f"{entry.name:<17}{entry.kind:<11}{here:<10}{entry.description}")
         print(f"{'':<34}{entry.source}; licence: {entry.licence}")
     return 0
 

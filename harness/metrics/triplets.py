@@ -1,7 +1,7 @@
 """Document vectors scored by triplets: a document, a related one with the same label, and one with another label.
 
-A triplet is right if the vector of the document has a larger cosine with that of the related document (Dai, Olah and Le
-2014, "Document Embedding with Paragraph Vectors").
+A triplet is right if the vector of the document has a larger cosine with that of the related document (Dai, Olah, Le
+and Corrado 2014, "Document Embedding with Paragraph Vectors").
 
 Shape letters: N documents, R triplets, E width of the vectors.
 """

@@ -11,7 +11,7 @@ from vocabench.harness.report.rows import Record, SeedFields, ratio_of
 from vocabench.harness.tasks.shared.paired import BASELINE
 
 # Tasks whose rows are trainings. A seed is then another training, and not another sample of the same figure.
-_TASKS = ("language_modelling", "summarization", "speech", "word_vectors")
+_TASKS = ("language_modelling", "summarization", "speech", "word_vectors", "documents")
 
 
 def with_estimates(records: Iterable[Record]) -> list[Record]:

@@ -79,6 +79,9 @@ def _model_tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
     vectors = _of_task(records, "word_vectors")
     for (dataset, vocab, objective), part in groups(vectors, "dataset", "vocab", "objective").items():
         titled.append((f"Word vectors by {objective} on {dataset}, {vocab:,} words", _table(part, _WORD_VECTORS)))
+    documents = _of_task(records, "documents")
+    for (dataset, vocab, objective), part in groups(documents, "dataset", "vocab", "objective").items():
+        titled.append((f"Documents by {objective} on {dataset}, {vocab:,} words", _table(part, _DOCUMENTS)))
     summaries = _of_task(records, "summarization")
     for (dataset, vocab, split), part in groups(summaries, "dataset", "vocab", "split").items():
         titled.append((f"Summarization on {dataset}{_where(split)}, {vocab:,} words", _table(part, _SUMMARIZATION)))
@@ -294,6 +297,10 @@ _WORD_VECTORS = (
     _Column("frequency probe", "frequency_probe", _correlation, ranked=False),
     _Column("PMI", "pmi_correlation", _correlation),
     _Column("words/s", "words_per_second", _pace),
+    _Column("training", "train_seconds", _duration),
+)
+_DOCUMENTS = (
+    _Column("triplets", "triplet_accuracy", _share),
     _Column("training", "train_seconds", _duration),
 )
 _SUMMARIZATION = (

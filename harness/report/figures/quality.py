@@ -18,6 +18,7 @@ QUALITY = {
     "summarization": "rouge1_f1",
     "speech": "cer",
     "word_vectors": "perplexity",
+    "documents": "triplet_accuracy",
 }
 
 

@@ -1,4 +1,4 @@
-"""Loaders, tasks and the list of datasets distinguish running text, pairs and speech."""
+"""Loaders, tasks and the list of datasets distinguish running text, pairs, speech and documents."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from vocabench.harness import cli, registry
 from vocabench.harness.datasets.pairs import summary_pairs
-from vocabench.harness.datasets.shared.dataset import PairDataset, SpeechDataset, TextDataset
+from vocabench.harness.datasets.shared.dataset import DocumentDataset, PairDataset, SpeechDataset, TextDataset
 from vocabench.harness.datasets.text import corpora
 from vocabench.impls.errors import BadInput
 
@@ -41,14 +41,15 @@ def test_summarization_refuses_text_with_a_one_line_error(capsys, in_empty_folde
 @pytest.mark.parametrize("name", registry.datasets())
 def test_a_dataset_is_a_value_with_the_name_of_its_file(name):
     dataset = registry.dataset(name)
-    assert isinstance(dataset, TextDataset | PairDataset | SpeechDataset)
+    assert isinstance(dataset, TextDataset | PairDataset | SpeechDataset | DocumentDataset)
     assert dataset.name == name
     assert isinstance(dataset.is_here(), bool)
 
 
 def test_the_list_shows_the_kind_of_each_dataset(capsys):
     kinds = {name: registry.dataset(name).kind for name in registry.datasets()}
-    assert set(kinds.values()) == {"text", "pairs", "speech"}
+    assert set(kinds.values()) == {"text", "pairs", "speech", "documents"}
     assert cli.main(["data", "list"]) == 0
-    listed = dict(re.findall(r"^(\S+) +(text|pairs|speech) +(?:not )?here ", capsys.readouterr().out, re.MULTILINE))
+    line = re.compile(r"^(\S+) +(text|pairs|speech|documents) +(?:not )?here ", re.MULTILINE)
+    listed = dict(line.findall(capsys.readouterr().out))
     assert listed == kinds
