@@ -27,11 +27,30 @@ from vocabench.harness.commands import (
 )
 from vocabench.harness.commands.command import nonempty_text
 from vocabench.harness.run.damaged_line import DamagedLine
-from vocabench.impls.errors import BadInput
+from vocabench.impls.errors import BadInput, unknown
 
 BAD_USAGE = 2
 INTERRUPTED, OUTPUT_CLOSED = 130, 141  # as in shells: 128 plus the number of the signal
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+_EPILOG = """\
+examples:
+  vocabench run                            the suite "quick" in every installed framework
+  vocabench run quick -f torch -m huffman  one framework, one method
+  vocabench run cpu -t timing -v 44000     one task and one size of another suite
+  vocabench table                          the newest run as Markdown
+  vocabench check -f jax                   do the layers agree with their definitions?
+
+exit codes:
+  0 done; 1 something disagrees, failed or is worse; 2 bad usage or input; 3 'compare' has nothing to compare;
+  130 stopped by Ctrl-C
+
+environment variables:
+  VOCABENCH_DATA   folder with datasets that are not downloaded
+  VOCABENCH_CACHE  folder for downloads, encoded texts and compiled kernels (default: ~/.cache/vocabench)
+  CXX              C++ compiler for the kernels (default: g++)
+  NO_COLOR         no colours on the terminal
+"""
 
 _show_any_warning = warnings.showwarning
 
@@ -84,8 +103,7 @@ def _ending_by_signals() -> Iterator[None]:
 
 def _main(arguments: Sequence[str] | None) -> int:
     try:
-        parsed = _parser().parse_args(_checked(sys.argv[1:] if arguments is None else arguments))
-        code = parsed.command(parsed)
+        code = _run(_checked(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()  # here, where an error can still be reported
         return code
     except BadInput as error:
@@ -101,6 +119,20 @@ def _main(arguments: Sequence[str] | None) -> int:
         with suppress(OSError):  # the terminal may be closed
             print("vocabench: stopped; the same command continues where it was", file=sys.stderr)
         return 128 + error.args[0] if isinstance(error, _Ended) else INTERRUPTED
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser = _parser()
+    if not arguments:
+        parser.print_help()
+        return 0
+    parsed, rest = parser.parse_known_args(arguments)
+    for argument in rest:
+        if argument.startswith("-"):
+            raise unknown("option", argument.partition("=")[0], parsed.known_options)
+    if rest:
+        raise BadInput(f"argument {rest[0]!r}: one too many (see 'vocabench --help')")
+    return parsed.command(parsed)
 
 
 class _StoreOnce(argparse.Action):
@@ -120,21 +152,50 @@ class _Parser(argparse.ArgumentParser):
     """Parser that reports a mistake in one line, without the usage."""
 
     def __init__(self, **options: Any) -> None:
+        self.options: list[str] = []
         super().__init__(**options)
         self.register("action", None, _StoreOnce)
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # type: ignore[override]
+        self.options += [name for name in names if name.startswith("-")]
+        return super().add_argument(*names, **options)
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise BadInput(f"{message} (see '{self.prog} --help')")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            kind = "/".join(action.option_strings) or str(action.metavar or action.dest).lower()
+            raise unknown(kind, value, action.choices)
+
+
+class _Version(argparse.Action):
+    """Prints the version and ends. The version is looked up only then."""
+
+    def __call__(self, *arguments: object, **options: object) -> None:
+        from importlib import metadata
+
+        try:
+            print(f"vocabench {metadata.version('vocabench')}")
+        except metadata.PackageNotFoundError:
+            print("vocabench, not installed as a package")
+        raise SystemExit(0)
+
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="vocabench", description="Benchmark output layers over large vocabularies across frameworks.")
+    parser = _Parser(
+        prog="vocabench",
+        description="Benchmark output layers over large vocabularies across frameworks.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     for command in COMMANDS:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
-        subparser.set_defaults(command=command.run)
         subparser.register("type", None, nonempty_text)
         command.add_arguments(subparser)
+        subparser.set_defaults(command=command.run, known_options=subparser.options)
     return parser
 
 

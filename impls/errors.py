@@ -31,6 +31,7 @@ class UnknownKeyword(TypeError):
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> BadInput:
     """Return a `BadInput` for a name that is not in `allowed`, with a suggestion of the nearest spelling."""
     names = list(allowed)
-    near = difflib.get_close_matches(str(name), names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    by_lower = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
+    hint = f"did you mean {by_lower[near[0]]!r}? " if near else ""
     return BadInput(f"unknown {kind} {name!r}: {hint}allowed: {', '.join(names) or '(none)'}")

@@ -57,6 +57,19 @@ def test_help_imports_nothing_heavy(command):
     assert seconds < 0.5
 
 
+def test_the_bare_command_shows_help_with_exit_codes_and_variables(in_empty_folder):
+    process = vocabench(cwd=in_empty_folder)
+    assert process.returncode == 0
+    for text in ("examples:", "exit codes:", "VOCABENCH_DATA", "calibrate"):
+        assert text in process.stdout
+
+
+def test_version(in_empty_folder):
+    process = vocabench("--version", cwd=in_empty_folder)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith("vocabench")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -83,7 +96,7 @@ def test_help_imports_nothing_heavy(command):
         (["table", "--run", "nowhere.jsonl"], "No such file"),
         (["table", "--format", "pdf"], "unknown format 'pdf'"),
         (["table", "--run", "a.jsonl", "--run", "b.jsonl"], "with --against published only"),
-        (["table", "--against", "publshed"], "invalid choice"),
+        (["table", "--against", "publshed"], "unknown --against 'publshed': did you mean 'published'?"),
         (["table", "--against", "published"], "no run below"),
         (["table", "--against", "published", "--run", "nowhere.jsonl"], "No such file"),
         (["table", "--against", "published", "--plot", "x.svg"], "has no plot"),
@@ -91,9 +104,13 @@ def test_help_imports_nothing_heavy(command):
         (["export", "nowhere.jsonl"], "No such file"),
         (["export"], "required: run"),
         (["data", "get", "txt8"], "did you mean 'text8'"),
-        (["list", "everything"], "invalid choice"),
-        (["tabel"], "invalid choice"),
-        ([], "required"),
+        (["list", "everything"], "unknown kind 'everything': allowed: "),
+        (["tabel"], "unknown command 'tabel': did you mean 'table'?"),
+        (["run", "--devize", "cpu"], "unknown option '--devize': did you mean '--device'?"),
+        (["run", "quick", "slow"], "argument 'slow': one too many"),
+        (["run", "quick", "-m", "sohsm,hufman"], "unknown method 'hufman': did you mean 'huffman'?"),
+        (["run", "quick", "-m", "SOHSN"], "did you mean 'sohsm'?"),
+        (["run", "quick", "-m", "sohsm,"], "argument -m/--method: it is empty"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(arguments, message, in_empty_folder):

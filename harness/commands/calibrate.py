@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vocabench.harness.commands.command import Command, integer
+from vocabench.harness.commands.command import Command, add_framework_filter, integer
 from vocabench.impls.errors import BadInput
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _SUITE = "calibrate"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-f", "--framework", action="append", help="only this framework; may be repeated")
+    add_framework_filter(parser)
     parser.add_argument("-v", "--vocab", type=integer, metavar="V", help="size of the vocabulary (default: 10,000)")
     parser.add_argument("--processes", type=integer, metavar="N", help="processes to measure in (default: 20)")
     parser.add_argument(

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vocabench.harness.commands.command import Command
+from vocabench.harness.commands.command import Command, add_framework_filter, add_method_filter
 from vocabench.harness.commands.output import print_table
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-f", "--framework", action="append", help="only this framework; may be repeated")
-    parser.add_argument("-m", "--method", action="append", help="only this method; may be repeated")
+    add_framework_filter(parser)
+    add_method_filter(parser)
     parser.add_argument("--precision", action="append", help="float32, tf32, float64 or bfloat16; may be repeated")
     parser.add_argument("--device", help="cpu (default), cuda or cuda:1")
     parser.add_argument("--out", help="results file (default: a new one below results/local)")

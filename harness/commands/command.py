@@ -30,12 +30,27 @@ class Command:
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Add the filters that `run` and `table` share."""
-    parser.add_argument("-f", "--framework", action="append", help="only this framework; may be repeated")
-    parser.add_argument("-m", "--method", action="append", help="only this method; may be repeated")
-    parser.add_argument(
-        "-v", "--vocab", action="append", type=integer, help="only this vocabulary size; may be repeated"
-    )
-    parser.add_argument("-t", "--task", action="append", help="only this task; may be repeated")
+    add_framework_filter(parser)
+    add_method_filter(parser)
+    parser.add_argument("-v", "--vocab", action="extend", type=_integers, help="only this vocabulary size; or A,B")
+    parser.add_argument("-t", "--task", action="extend", type=_names, help="only this task; or A,B")
+
+
+def add_framework_filter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--framework", action="extend", type=_names, help="only this framework; or A,B")
+
+
+def add_method_filter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-m", "--method", action="extend", type=_names, help="only this method; or A,B")
+
+
+def _names(text: str) -> list[str]:
+    """Split names at commas."""
+    return [nonempty_text(name.strip()) for name in text.split(",")]
+
+
+def _integers(text: str) -> list[int]:
+    return [integer(name) for name in _names(text)]
 
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
