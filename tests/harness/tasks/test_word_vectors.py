@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from vocabench.harness import registry
 from vocabench.harness.metrics import word_vectors as metrics
 from vocabench.harness.run.settings import Selection
 from vocabench.harness.run.suites import Suite
 from vocabench.harness.tasks import word_vectors
-from vocabench.harness.tasks.shared import bags, glove
+from vocabench.harness.tasks.shared import bags
 
 FRAMEWORKS = registry.installed_frameworks()
 TEXT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
@@ -27,20 +26,6 @@ def test_bags_of_context_and_neighbours():
     bags_N1, targets_N = bags.pv_dbow(TEXT, np.array([1, 3, 4]), 2)
     assert bags_N1[:, 0].tolist() == [0, 1, 2]
     assert targets_N.tolist() == [6, 8, 9]
-
-
-def test_cooccurrences_are_counted_both_ways_by_distance():
-    counts = glove.cooccurrences(np.array([0, 1, 2, 0]), 3, 2).toarray()
-    np.testing.assert_allclose(counts, [[0, 1.5, 1.5], [1.5, 0, 1], [1.5, 1, 0]])
-
-
-def test_glove_factorises_what_has_low_rank():
-    rng = np.random.default_rng(0)
-    left, right = rng.standard_normal((2, 30, 3))
-    counts = sparse.coo_array(np.exp(0.5 * left @ right.T))
-    vectors_VD, losses = glove.factorise(counts, 30, 3, epochs=4000, most=0.1, seed=0, progress=lambda text: None)
-    assert vectors_VD.shape == (30, 3)
-    assert losses[-1] < 0.02 * losses[0]
 
 
 def test_analogies(tmp_path):
