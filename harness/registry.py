@@ -131,6 +131,11 @@ def settings(name: str) -> Mapping[str, Setting]:
     return task(name).settings if name in tasks() else {}
 
 
+def extra_methods() -> list[str]:
+    """Return the methods without an output layer, such as "unigram", which the tasks measure for comparison."""
+    return list(dict.fromkeys(method for name in tasks() for method in task(name).extra_methods))
+
+
 def datasets() -> list[str]:
     return [name.replace("_", "-") for name in _names("harness/datasets")]
 

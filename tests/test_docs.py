@@ -278,7 +278,7 @@ def test_commands_parse(path, line, monkeypatch):
     parsed = cli._parser().parse_args(arguments)
     for kind, names in (
         ("framework", registry.frameworks()),
-        ("method", registry.methods()),
+        ("method", [*registry.methods(), *registry.extra_methods()]),
         ("task", registry.tasks()),
     ):
         assert set(getattr(parsed, kind, None) or ()) <= {*names, *TOYS}

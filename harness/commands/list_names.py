@@ -15,7 +15,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from vocabench.harness import registry
 
     names = {
-        "methods": registry.methods,
+        "methods": lambda: [*registry.methods(), *registry.extra_methods()],
         "frameworks": registry.frameworks,
         "tasks": registry.tasks,
         "datasets": registry.datasets,

@@ -125,8 +125,11 @@ def run(
     console = Console(stderr=True)
     suite = Suite.load(suite_name)
     plan = suite.plan(selection)
+    if lacking := plan.lacking_methods:
+        console.print(f"left out, because no task of the suite has them: {', '.join(lacking)}")
+    with_layer = [method for method in selection.methods or () if method in registry.methods()]
     for framework in selection.frameworks or ():
-        lacking = [method for method in selection.methods or () if method not in registry.methods(framework)]
+        lacking = [method for method in with_layer if method not in registry.methods(framework)]
         if lacking:
             console.print(f"left out, because {framework} does not have them: {', '.join(lacking)}")
     device = selection.device or "cpu"

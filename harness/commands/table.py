@@ -124,10 +124,9 @@ def _check(selected: Filter) -> None:
     """Raise `BadInput` if a filter names something that does not exist."""
     from vocabench.harness import registry
 
-    extra = [method for task in registry.tasks() for method in registry.task(task).extra_methods]
     for names, kind, known in (
         (selected.frameworks, "framework", registry.frameworks()),
-        (selected.methods, "method", [*registry.methods(), *extra]),
+        (selected.methods, "method", [*registry.methods(), *registry.extra_methods()]),
         (selected.tasks, "task", registry.tasks()),
     ):
         for name in names or ():

@@ -70,8 +70,8 @@ class Selection:
         for framework in self.frameworks or ():
             registry.check_framework(framework)
         for method in self.methods or ():
-            if method not in registry.methods():
-                raise unknown("method", method, registry.methods())
+            if method not in registry.methods() and method not in registry.extra_methods():
+                raise unknown("method", method, [*registry.methods(), *registry.extra_methods()])
         for task in self.tasks or ():
             if task not in registry.tasks():
                 raise unknown("task", task, registry.tasks())
@@ -87,7 +87,11 @@ class Selection:
             raise unknown("device", self.device, DEVICES)
 
     def check_used(self, tasks: Collection[str], methods: Collection[str]) -> None:
-        """Raise `BadInput` for a dataset, setting or option that none of `tasks` and `methods` reads."""
+        """Raise `BadInput` for a dataset, setting or option that none of `tasks` and `methods` reads.
+
+        Args:
+            methods: Methods with an output layer; others have no options.
+        """
         if self.dataset is not None and all(registry.task(task).load is None for task in tasks):
             raise BadInput(
                 f"--dataset {self.dataset}: no data is read by {', '.join(sorted(tasks))}: allowed: a task that does"

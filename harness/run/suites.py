@@ -85,12 +85,13 @@ class Suite:
                 sweep,
                 _vocabularies(sweep, sweeps, selection.vocab),
                 _methods(sweep, sweeps, selection.methods),
+                _extra_methods(sweep, sweeps, selection.methods),
             )
             for sweep in sweeps
         ]
-        planned = tuple(part for part in candidates if part.vocabularies and part.methods != [])
+        planned = tuple(part for part in candidates if part.vocabularies and (part.methods != [] or part.extra_methods))
         if planned:  # else `Plan.cells` reports that nothing is left to run
-            methods = {method for part in planned for method in part.measured_methods}
+            methods = {method for part in planned for method in part.layer_methods}
             selection.check_used({part.sweep["task"] for part in planned}, methods)
         return Plan(self.name, selection, planned)
 
@@ -105,16 +106,21 @@ class PlannedSweep:
 
     Attributes:
         vocabularies: Sizes of the vocabulary; 0 stands for the size that the data has.
-        methods: Selected methods; None leaves the choice to the sweep.
+        methods: Selected methods with an output layer; None leaves the choice to the sweep.
+        extra_methods: Methods without an output layer.
     """
 
     sweep: Sweep
     vocabularies: Sequence[int]
     methods: Sequence[str] | None
+    extra_methods: Sequence[str] = ()
 
     @property
-    def measured_methods(self) -> Sequence[str]:
-        return self.methods or self.sweep.get("methods") or registry.methods()
+    def layer_methods(self) -> Sequence[str]:
+        """The methods with an output layer that some framework measures."""
+        if self.methods is not None:
+            return self.methods
+        return [method for method in self.sweep.get("methods", registry.methods()) if method in registry.methods()]
 
 
 @dataclass(frozen=True)
@@ -134,11 +140,23 @@ class Plan:
         cells = itertools.chain.from_iterable(self._expand(part, progress) for part in self.sweeps)
         unique = list({cell.key: cell for cell in cells}.values())
         if not unique:
+            if lacking := self.lacking_methods:
+                raise BadInput(
+                    f"suite {self.suite!r} has no cell left under these filters: no task of it that is left measures "
+                    f"{', '.join(lacking)}: allowed: with the task {_tasks_of(lacking)}"
+                )
             raise BadInput(
                 f"suite {self.suite!r} has no cell left under these filters: allowed: fewer or other filters"
             )
         order = [ORACLE, *registry.frameworks()]
         return sorted(unique, key=lambda cell: order.index(cell.framework))
+
+    @property
+    def lacking_methods(self) -> list[str]:
+        """The selected methods without an output layer that no task of the plan measures."""
+        measured = {method for part in self.sweeps for method in part.extra_methods}
+        layers = registry.methods()
+        return [method for method in self.selection.methods or () if method not in layers and method not in measured]
 
     def _expand(self, part: PlannedSweep, progress: Progress) -> Iterator[Cell]:
         sweep, selection = part.sweep, self.selection
@@ -165,9 +183,13 @@ class Plan:
                 "settings": settings,
             }
             methods = part.methods if part.methods is not None else fields.get("methods")
-            for extra in task.extra_methods if part.methods is None else ():
-                yield Cell(**shared, framework=ORACLE, method=extra)
+            for extra in part.extra_methods:
+                for seed in self._seeds(sweep) if extra in task.seeded_methods else [0]:
+                    yield Cell(**shared, framework=ORACLE, method=extra, seed=seed)
             yield from self._layer_cells(sweep, shared, methods, fields.get("options", {}))
+
+    def _seeds(self, sweep: Sweep) -> Sequence[int]:
+        return self.selection.seeds or sweep.get("seeds", [0])
 
     def _dataset(self, sweep: Sweep, task: Task) -> str:
         """Return the dataset of a sweep; "" if its task reads none."""
@@ -185,7 +207,7 @@ class Plan:
         """Yield a cell for every framework, method, precision and seed, with the `shared` fields."""
         selection = self.selection
         frameworks = selection.frameworks or sweep.get("frameworks") or _installed_frameworks()
-        seeds = selection.seeds or sweep.get("seeds", [0])
+        seeds = self._seeds(sweep)
         for framework in frameworks:
             implemented = registry.methods(framework)
             precisions = ["float64"] if framework == ORACLE else sweep.get("precision", ["float32"])
@@ -222,16 +244,40 @@ def _vocabularies(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[int]
 
 
 def _methods(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the selected methods that one of `sweeps` measures; None if none are selected.
+    """Return the selected methods with an output layer that one of `sweeps` measures; None if none are selected.
 
     A sweep over sizes takes all. A sweep over a text that lists methods has options for these: it takes others only if
-    no other sweep of the task does.
+    no other sweep of the task does, and none if all that it lists have no output layer.
     """
-    if selected is None or "vocab" in sweep or "methods" not in sweep:
+    if selected is None:
+        return None
+    selected = [method for method in selected if method in registry.methods()]
+    if "vocab" in sweep or "methods" not in sweep:
         return selected
+    if not set(sweep["methods"]).intersection(registry.methods()):
+        return []
     same_task = [other for other in sweeps if other["task"] == sweep["task"]]
     taken = {method for method in selected if any(method in other.get("methods", [method]) for other in same_task)}
     return [method for method in selected if method in sweep["methods"] or method not in taken]
+
+
+def _extra_methods(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[str] | None) -> list[str]:
+    """Return the methods without an output layer that one of `sweeps` measures.
+
+    A method that a sweep of the task names belongs to the sweeps that name it. Any other belongs to all sweeps of the
+    task if it is selected, and otherwise to those that name no method without an output layer.
+    """
+    extra = registry.task(sweep["task"]).extra_methods
+    named = {method for other in sweeps if other["task"] == sweep["task"] for method in other.get("methods", ())}
+    own = set(sweep.get("methods", ())).intersection(extra)
+    if selected is None:
+        return [method for method in extra if method in own or (method not in named and not own)]
+    return [method for method in extra if method in selected and (method in own or method not in named)]
+
+
+def _tasks_of(methods: Sequence[str]) -> str:
+    """Return the names of the tasks that measure methods without an output layer, for a message."""
+    return " or ".join(name for name in registry.tasks() if set(methods) & set(registry.task(name).extra_methods))
 
 
 def _check_keys(kind: str, keys: Iterable[str], known: Iterable[str]) -> None:
@@ -244,8 +290,10 @@ def _check_names(file: str, sweep: Sweep) -> None:
     """Raise `BadInput` for a name in a suite that nothing would read, as on the command line."""
     _check_keys(f"task in {file}", [sweep["task"]], registry.tasks())
     _check_keys(f"framework in {file}", sweep.get("frameworks", ()), registry.frameworks())
-    _check_keys(f"method in {file}", sweep.get("methods", ()), registry.methods())
-    definitions = map(registry.definition, sweep.get("methods") or registry.methods())
+    extra = registry.task(sweep["task"]).extra_methods
+    _check_keys(f"method in {file}", sweep.get("methods", ()), [*registry.methods(), *extra])
+    layer_methods = [method for method in sweep.get("methods", registry.methods()) if method not in extra]
+    definitions = map(registry.definition, layer_methods)
     options = {name for definition in definitions for name in definition.options}
     _check_keys(f"option in {file}", sweep.get("options", ()), options)
 

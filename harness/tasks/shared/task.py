@@ -24,6 +24,7 @@ class Task:
         load: Loads the data of a cell, for a task that reads a dataset.
         fixed_by: Returns what the data decides about a sweep, such as its methods, if it decides anything.
         extra_methods: Methods without an output layer, which are measured once, for comparison.
+        seeded_methods: Those of `extra_methods` that depend on the seed, which are measured once for each seed.
         fresh_process: Whether each cell needs a process of its own, because it would measure what an earlier one left.
         repeat: Measures the times of a cell once more in another process, given the measurements of the first one, for
             a task with a setting `processes` whose cells the run distributes over processes.
@@ -34,5 +35,6 @@ class Task:
     load: Load[Any] | None = None
     fixed_by: Callable[[Any], dict[str, Any]] | None = None
     extra_methods: tuple[str, ...] = ()
+    seeded_methods: tuple[str, ...] = ()
     fresh_process: bool = False
     repeat: Callable[[Cell, Sequence[Measurement], Progress], list[Measurement]] | None = None

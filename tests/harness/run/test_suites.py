@@ -1,5 +1,7 @@
 """Expansion of suites to cells, and the changes that a command line may make."""
 
+import dataclasses
+
 import pytest
 
 from vocabench.harness import registry
@@ -49,6 +51,69 @@ def test_a_method_belongs_to_the_sweeps_that_take_it_and_a_new_method_to_all():
     assert dims(sizes, "nce") == [1, 2]
 
 
+@pytest.fixture
+def text(tmp_path):
+    """A folder with a text that is quick to load."""
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.txt").write_text("a b c d e\n" * 50)
+    return str(tmp_path)
+
+
+def reference_cells(sweeps, text, **selection):
+    """Return the number of the sweep and the method of each cell; no framework is imported."""
+    sweeps = [{"task": "language_modelling", "dim": number} | sweep for number, sweep in enumerate(sweeps, start=1)]
+    suite = Suite("s", "", 60.0, tuple(sweeps))
+    cells = suite.cells(Selection(frameworks=["numpy"], dataset=text, **selection))
+    return sorted((cell.dim, cell.method) for cell in cells)
+
+
+def test_methods_without_a_layer_are_selected_like_others(text):
+    sweep = {"methods": ["huffman", "nce"]}
+    assert reference_cells([sweep], text) == [(1, "huffman"), (1, "nce"), (1, "unigram")]
+    assert reference_cells([sweep], text, methods=["unigram"]) == [(1, "unigram")]
+    assert reference_cells([sweep], text, methods=["nce", "unigram"]) == [(1, "nce"), (1, "unigram")]
+    assert reference_cells([sweep], text, methods=["nce"]) == [(1, "nce")]
+    assert reference_cells([{}], text, methods=["unigram"]) == [(1, "unigram")]
+
+
+def test_a_sweep_may_name_methods_without_a_layer(text):
+    layers, both, alone = {"methods": ["nce"]}, {"methods": ["huffman", "unigram"]}, {"methods": ["unigram"]}
+    assert reference_cells([layers, both], text) == [(1, "nce"), (2, "huffman"), (2, "unigram")]
+    assert reference_cells([layers, alone], text) == [(1, "nce"), (2, "unigram")]
+    assert reference_cells([layers, alone], text, methods=["unigram"]) == [(2, "unigram")]
+    assert reference_cells([layers, alone], text, methods=["sohsm"]) == [(1, "sohsm")]
+    assert reference_cells([layers, {"methods": ["huffman"]}], text) == [
+        (1, "nce"), (1, "unigram"), (2, "huffman"), (2, "unigram"),
+    ]  # fmt: skip
+
+
+def test_a_task_without_the_method_leaves_it_out(text):
+    agreement = {"task": "agreement"}
+    selected = reference_cells([agreement, {}], text, methods=["nce", "unigram"])
+    assert selected == [(1, "nce"), (2, "nce"), (2, "unigram")]
+    plan = Suite("s", "", 60.0, (agreement,)).plan(Selection(methods=["nce", "unigram", "lead"]))
+    assert plan.lacking_methods == ["unigram", "lead"]
+    message = "no task of it that is left measures lead: allowed: with the task summarization"
+    with pytest.raises(BadInput, match=message):
+        reference_cells([agreement, {}], text, methods=["lead"])
+    with pytest.raises(BadInput, match="unknown option 'tree'"):
+        reference_cells([{}], text, methods=["unigram"], options={"tree": "random"})
+
+
+def test_a_method_without_a_layer_is_measured_once_or_for_each_seed(text, monkeypatch):
+    def seeds():
+        cells = Suite("s", "", 60.0, ({"task": "language_modelling", "seeds": [1, 2]},)).cells(
+            Selection(frameworks=["numpy"], methods=["unigram"], dataset=text)
+        )
+        return [cell.seed for cell in cells]
+
+    assert seeds() == [0]
+    task = registry.task("language_modelling")
+    seeded = dataclasses.replace(task, seeded_methods=task.extra_methods)
+    monkeypatch.setattr(registry, "task", lambda name: seeded)
+    assert seeds() == [1, 2]
+
+
 def test_each_seed_is_a_cell():
     selected = cells("quick", frameworks=["numpy"], methods=["huffman"], seeds=range(3))
     assert [cell.seed for cell in selected] == [0, 1, 2] * 2
@@ -87,6 +152,8 @@ def test_a_selection_is_checked_once(monkeypatch):
         ({"vocab": [1]}, "vocabulary of 1"),
         ({"vocab": [-5]}, "vocabulary of -5"),
         ({"methods": ["sohms"]}, "did you mean 'sohsm'"),
+        ({"methods": ["glov"]}, "unknown method 'glov': did you mean 'glove'"),
+        ({"methods": ["glove"]}, "no task of it that is left measures glove: allowed: with the task word_vectors"),
         ({"frameworks": ["tensorflo"]}, "did you mean 'tensorflow'"),
         ({"tasks": ["timings"]}, "did you mean 'timing'"),
         ({"precision": ["fp32"]}, "unknown precision 'fp32'"),
@@ -136,6 +203,7 @@ def test_unused_options_settings_and_datasets_are_refused():
         (f"deadline_seconds = {'9' * 5000}", "", "allowed: TOML in UTF-8"),
         ("", "methods = []", r"sweep\[0\].methods=.*allowed: a list of one or more"),
         ("", "methods = ['sohms']", "unknown method in mine.toml 'sohms': did you mean 'sohsm'"),
+        ("", "methods = ['huffman', 'unigram']", "unknown method in mine.toml 'unigram': allowed: adaptive"),
         ("", "frameworks = ['touch']", "did you mean 'torch'"),
         ("", "options = { projections = 'none' }", "did you mean 'projection'"),
         ("", "vocab = [1]", r"sweep\[0\].vocab\[0\]=1: allowed: a whole number from 2"),
