@@ -173,9 +173,10 @@ def check_extra(name: str, value: Any, spec: LayerSpec, leading: tuple[int, ...]
     array = array_of(name, value)
     kinds = {"floating": is_floating(array), "integer": is_integer(array)}
     calls.check_input(name, array.shape, array.dtype, spec, leading, **kinds)
-    if spec.definition.extra[name].for_each_word:
+    extra = spec.definition.extra[name]
+    if extra.for_each_word:
         return array
     if is_readable(array):
         values.check_ids(name, np.asarray(array), spec.vocab)
     ids = jnp.clip(array, 0, spec.vocab - 1).astype(jnp.int32)
-    return ids.reshape(math.prod(leading), ids.shape[-1]) if ids.ndim > 2 else ids
+    return ids.reshape(math.prod(leading), ids.shape[-1]) if extra.for_each_token(spec.options) else ids

@@ -161,7 +161,7 @@ def check_extra(name: str, value: Any, spec: LayerSpec, leading: Leading) -> Ten
 
 def _for_each_token(name: str, ids: Tensor, leading: Leading) -> Tensor:
     """Return ids (N, S), after a check of N where it is known only when the function runs."""
-    if len(ids.shape) > 2:
+    if len(ids.shape) != 2:
         ids = tf.reshape(ids, [-1, tf.shape(ids)[-1]])
     if None not in (*leading.sizes, ids.shape[0]):
         return ids

@@ -145,12 +145,13 @@ def check_extra(name: str, value: object, spec: LayerSpec, leading: torch.Size) 
         raise BadInput(f"{name} is a {type(value).__name__}: allowed: a torch.Tensor")
     kinds = {"floating": value.is_floating_point(), "integer": value.dtype in _INTEGERS}
     calls.check_input(name, value.shape, value.dtype, spec, leading, **kinds)
-    if spec.definition.extra[name].for_each_word:
+    extra = spec.definition.extra[name]
+    if extra.for_each_word:
         return value
     value = value.long()
     if is_readable(value):
         targets.check_ids(name, value.numpy(), spec.vocab)
-    return value.flatten(0, -2) if value.dim() > 2 else value
+    return value.reshape(-1, value.size(-1)) if extra.for_each_token(spec.options) else value
 
 
 def seed_from(generator: torch.Generator | None) -> int:

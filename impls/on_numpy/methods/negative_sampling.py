@@ -10,7 +10,7 @@ report the full softmax of these scores, which differs from the distribution of 
 
 With `sharing="token"`, each target has S sampled words of its own, as in word2vec: the input `sampled_ids` is (N, S).
 With `sharing="batch"`, all tokens of a batch share S sampled words, which makes their scores one product of matrices.
-In a large batch most words are then a target many times but seldom a sample, and word vectors learn little.
+Each step then moves a few words away from all tokens at once, and most words from none: word vectors learn poorly.
 
 The forward pass costs 2 D (1 + S) FLOPs per token. A batch reads at most N + S rows of W, forward and backward,
 whatever V is, or N (1 + S) rows with `sharing="token"`.
@@ -50,7 +50,9 @@ def structure(counts_V: NDArray[np.int64], options: Mapping[str, object], seed: 
 
 def initial(spec: LayerSpec, rng: np.random.Generator) -> Arrays:
     params = full_softmax.initial(spec, rng)
-    return params | ({"weight": np.zeros_like(params["weight"])} if spec.options["initial"] == "zero" else {})
+    if spec.options["initial"] == "zero":
+        params["weight"] = np.zeros_like(params["weight"])
+    return params
 
 
 DEFINITION = dataclasses.replace(

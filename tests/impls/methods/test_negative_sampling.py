@@ -270,6 +270,7 @@ def test_leading_axes_and_padding(native):
     for ids in (SAMPLED, SAMPLED.reshape(3, 4, S)):
         losses = native.loss(hidden, targets, ids, reduction="none")
         np.testing.assert_allclose(losses, flat_N.reshape(3, 4), rtol=1e-6)
+    assert native.loss(hidden[1, 2], targets[1, 2], SAMPLED[6]) == pytest.approx(flat_N[6], rel=1e-6)
     padded_N, broken_ND = TARGETS.copy(), hidden.reshape(N, D).copy()
     padded_N[[0, 7]] = -100
     broken_ND[[0, 7]] = np.nan
