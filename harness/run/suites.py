@@ -30,6 +30,7 @@ _SWEEP = {
     "dataset": schema.text,
     **dict.fromkeys(("options", "settings"), schema.all_of(schema.plain, schema.record({}))),
     "seeds": schema.nonempty(schema.whole(0)),
+    "only": schema.boolean,
 }
 _SUITE = {
     "description": schema.text,
@@ -247,7 +248,7 @@ def _methods(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[str] | No
     """Return the selected methods with an output layer that one of `sweeps` measures; None if none are selected.
 
     A sweep over sizes takes all. A sweep over a text that lists methods has options for these: it takes others only if
-    no other sweep of the task does, and none if all that it lists have no output layer.
+    no other sweep of the task does, and none if it measures `only` what it lists, or if that has no output layer.
     """
     if selected is None:
         return None
@@ -256,6 +257,8 @@ def _methods(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[str] | No
         return selected
     if not set(sweep["methods"]).intersection(registry.methods()):
         return []
+    if sweep.get("only"):
+        return [method for method in selected if method in sweep["methods"]]
     same_task = [other for other in sweeps if other["task"] == sweep["task"]]
     taken = {method for method in selected if any(method in other.get("methods", [method]) for other in same_task)}
     return [method for method in selected if method in sweep["methods"] or method not in taken]
@@ -265,13 +268,16 @@ def _extra_methods(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[str
     """Return the methods without an output layer that one of `sweeps` measures.
 
     A method that a sweep of the task names belongs to the sweeps that name it. Any other belongs to all sweeps of the
-    task if it is selected, and otherwise to those that name no method without an output layer.
+    task if it is selected, and otherwise to those that name no method without an output layer, unless it runs only if
+    it is selected.
     """
-    extra = registry.task(sweep["task"]).extra_methods
+    task = registry.task(sweep["task"])
+    extra = task.extra_methods
     named = {method for other in sweeps if other["task"] == sweep["task"] for method in other.get("methods", ())}
     own = set(sweep.get("methods", ())).intersection(extra)
     if selected is None:
-        return [method for method in extra if method in own or (method not in named and not own)]
+        unasked = own or set(extra) - named
+        return [method for method in extra if method in unasked and method not in task.selected_methods]
     return [method for method in extra if method in selected and (method in own or method not in named)]
 
 

@@ -181,4 +181,10 @@ def _fit(
     return trained
 
 
-TASK = Task(SETTINGS, run, load, extra_methods=document_baselines.METHODS)
+TASK = Task(
+    SETTINGS,
+    run,
+    load,
+    extra_methods=document_baselines.METHODS,
+    seeded_methods=document_baselines.METHODS,
+)

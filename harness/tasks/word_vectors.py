@@ -51,7 +51,9 @@ SETTINGS: dict[str, Setting] = {
     "power": Choice(0.5, sppmi.POWERS, "exponent of the singular values of SPPMI"),
     "analogies": File("questions in the format of word2vec's questions-words.txt; built-in ones by default"),
     "similarity": File("word pairs with scores in the format of WordSim-353"),
-    "frequent": Number(0, 0, 10**9, "occurrences from which on the frequency probe calls a word frequent; 0 for none"),
+    "frequent": Number(
+        0, 0, 10**9, "occurrences of the words that the probe calls frequent; 0 for a tenth of the vocabulary"
+    ),
     "factorisation": Choice(False, (False, True), "whether to compare products of vectors with the PMI of pairs"),
     "given": File("word vectors that the method `given` scores, as .txt, .vec, .bin or .npz"),
     "vectors": Destination(
@@ -113,6 +115,7 @@ def _by_glove(cell: Cell, corpus: corpora.Corpus, progress: Progress) -> Learned
     counts = glove.cooccurrences(corpus.splits["train"], len(corpus.words), settings["window"])
     factors = glove.fit(
         counts,
+        len(corpus.words),
         cell.dim,
         epochs=settings["epochs"],
         most=settings["most"],
@@ -214,4 +217,5 @@ TASK = Task(
     load_words,
     extra_methods=tuple(_LEARN),
     seeded_methods=tuple(name for name in _LEARN if name != "given"),
+    selected_methods=("given",),
 )

@@ -17,9 +17,11 @@ from vocabench.harness.word_vectors import cldr_analogies, factorisation, inflec
 from vocabench.harness.word_vectors.question_files import Section
 from vocabench.impls.options import path_of
 
+_FEWEST_FREQUENT = 20
+
 
 def of_vectors(cell: Cell, corpus: corpora.Corpus, vectors_VE: NDArray) -> list[Measurement]:
-    """Return the scores of word vectors: analogies, similarity if there is a file, and the probe if it is asked for.
+    """Return the scores of word vectors: analogies, similarity if there is a file, and the probe of large vocabularies.
 
     Raises:
         BadInput: A file cannot be read, or too few words are frequent or rare.
@@ -32,9 +34,9 @@ def of_vectors(cell: Cell, corpus: corpora.Corpus, vectors_VE: NDArray) -> list[
     if settings["similarity"]:
         score = metrics.similarity(path_of(settings["similarity"]), vectors_VE, word_ids)
         found += _measured("similarity_correlation", score)
-    if settings["frequent"]:
-        result = probe.frequency(vectors_VE, corpus.counts_V, settings["frequent"], cell.seed)
-        detail = {"frequent": settings["frequent"], "accuracy": result.accuracy, "tested": result.tested}
+    if threshold := settings["frequent"] or _tenth(corpus.counts_V):
+        result = probe.frequency(vectors_VE, corpus.counts_V, threshold, cell.seed)
+        detail = {"frequent": threshold, "accuracy": result.accuracy, "tested": result.tested}
         found.append(Measurement("frequency_probe", result.area, detail=detail))
     return found
 
@@ -51,6 +53,12 @@ def built_in(corpus: corpora.Corpus, word_ids: Mapping[str, int]) -> Sequence[Se
     """Return questions about the words of any text: their endings, and countries if Babel is installed."""
     countries = cldr_analogies.questions(word_ids) if importlib.util.find_spec("babel") else []
     return [*countries, *inflections.questions(corpus.words, corpus.counts_V)]
+
+
+def _tenth(counts_V: NDArray[np.int64]) -> int:
+    """Return how often the words of the most frequent tenth occur; 0 if the vocabulary is too small for a probe."""
+    tenth = len(counts_V) // 10
+    return int(np.partition(counts_V, -tenth)[-tenth]) if tenth >= _FEWEST_FREQUENT else 0
 
 
 def _measured(quantity: str, score: metrics.Score) -> list[Measurement]:

@@ -66,8 +66,8 @@ def shifted_positive_pmi(pairs: sparse.csr_array, negatives: float) -> sparse.cs
 def factorise(matrix: sparse.csr_array, dim: int, power: float, seed: int) -> NDArray[np.float64]:
     """Return U S^p of the truncated singular value decomposition, (V, D), by decreasing singular value.
 
-    The sign of each column makes its entry of largest magnitude positive. Columns beyond the rank are zero. Columns with
-    equal singular values are determined up to a rotation, which changes no product of two vectors.
+    The sign of each column makes its entry of largest magnitude positive. Columns beyond the rank are zero. Columns
+    with equal singular values are determined up to a rotation, which changes no product of two vectors.
 
     Raises:
         BadInput: `dim` or `power` is out of range, or the matrix is zero.

@@ -25,6 +25,7 @@ class Task:
         fixed_by: Returns what the data decides about a sweep, such as its methods, if it decides anything.
         extra_methods: Methods without an output layer, which are measured once, for comparison.
         seeded_methods: Those of `extra_methods` that depend on the seed, which are measured once for each seed.
+        selected_methods: Those of `extra_methods` that run only if they are selected, because they need a setting.
         fresh_process: Whether each cell needs a process of its own, because it would measure what an earlier one left.
         repeat: Measures the times of a cell once more in another process, given the measurements of the first one, for
             a task with a setting `processes` whose cells the run distributes over processes.
@@ -36,5 +37,6 @@ class Task:
     fixed_by: Callable[[Any], dict[str, Any]] | None = None
     extra_methods: tuple[str, ...] = ()
     seeded_methods: tuple[str, ...] = ()
+    selected_methods: tuple[str, ...] = ()
     fresh_process: bool = False
     repeat: Callable[[Cell, Sequence[Measurement], Progress], list[Measurement]] | None = None

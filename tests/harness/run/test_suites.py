@@ -116,8 +116,8 @@ def test_a_method_without_a_layer_is_measured_once_or_for_each_seed(text, monkey
 
 def test_each_seed_is_a_cell():
     selected = cells("quick", frameworks=["numpy"], methods=["huffman"], seeds=range(3))
-    assert [cell.seed for cell in selected] == [0, 1, 2] * 2
-    assert len({cell.key for cell in selected}) == 6
+    assert [cell.seed for cell in selected] == [0, 1, 2]
+    assert len({cell.key for cell in selected}) == 3
 
 
 def test_options_go_to_the_methods_that_have_them():
