@@ -47,6 +47,9 @@ def test_a_method_belongs_to_the_sweeps_that_take_it_and_a_new_method_to_all():
     with_open_sweep = [*listing, {"dim": 3}]
     assert dims(with_open_sweep, "nce") == [2, 3]
     assert dims(with_open_sweep, "sohsm") == [3]
+    closed = [{"dim": 1, "methods": ["huffman"], "only": True}, {"dim": 2, "methods": ["nce"]}]
+    assert dims(closed, "huffman") == [1]
+    assert dims(closed, "sohsm") == [2]
     sizes = [{"dim": 1, "methods": ["huffman"], "vocab": [9]}, {"dim": 2, "methods": ["nce"], "vocab": [99]}]
     assert dims(sizes, "nce") == [1, 2]
 
@@ -112,6 +115,11 @@ def test_a_method_without_a_layer_is_measured_once_or_for_each_seed(text, monkey
     seeded = dataclasses.replace(task, seeded_methods=task.extra_methods)
     monkeypatch.setattr(registry, "task", lambda name: seeded)
     assert seeds() == [1, 2]
+
+
+def test_vectors_from_a_file_are_measured_only_if_they_are_selected():
+    assert "given" not in {cell.method for cell in cells("word_vectors", frameworks=["numpy"])}
+    assert [cell.method for cell in cells("word_vectors", frameworks=["numpy"], methods=["given"])] == ["given"]
 
 
 def test_each_seed_is_a_cell():
