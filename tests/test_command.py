@@ -236,6 +236,27 @@ def test_a_run_and_its_tables(in_empty_folder):
     assert "cut in the middle" in cut.stderr
 
 
+def test_a_method_without_a_layer_is_given_by_its_name(in_empty_folder, capsys):
+    for split in ("train", "valid"):
+        (in_empty_folder / f"{split}.txt").write_text("a b c d e\n" * 50)
+    assert cli.main(["list", "methods"]) == 0
+    assert {"huffman", "unigram", "lead", "glove"} <= set(capsys.readouterr().out.split())
+    selection = ["-m", "unigram", "-m", "glove", "-f", "torch", "--dataset", str(in_empty_folder)]
+    assert cli.main(["run", "quick", *selection, "--out", "rows.jsonl"]) == 0
+    output = capsys.readouterr()
+    assert "left out, because no task of the suite has them: glove" in " ".join(output.err.split())
+    (row,) = map(json.loads, (in_empty_folder / "rows.jsonl").read_text().splitlines())
+    assert (row["cell"]["framework"], row["cell"]["method"], row["status"]) == ("numpy", "unigram", "ok")
+    assert cli.main(["table", "--run", "rows.jsonl", "-m", "unigram"]) == 0
+    assert "| unigram | numpy" in capsys.readouterr().out
+    assert cli.main(["compare", "rows.jsonl", "rows.jsonl"]) == 0
+    assert "unigram" in capsys.readouterr().out
+    assert cli.main(["report", "--run", "rows.jsonl", "--out", "report.html"]) == 0
+    assert "unigram" in (in_empty_folder / "report.html").read_text()
+    assert cli.main(["check", "-m", "unigram"]) == 2
+    assert "none of its tasks measures unigram: allowed: a suite" in capsys.readouterr().err
+
+
 def test_a_run_reports_rows_that_other_code_measured(in_empty_folder, capsys):
     command = ["run", "check", "-f", "numpy", "-m", "huffman", "-s", "training=false", "--out", "rows.jsonl"]
     assert cli.main(command) == 0

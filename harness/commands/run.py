@@ -125,7 +125,7 @@ def run(
     console = Console(stderr=True)
     suite = Suite.load(suite_name)
     plan = suite.plan(selection)
-    if lacking := plan.lacking_methods:
+    if plan.sweeps and (lacking := plan.lacking_methods):
         console.print(f"left out, because no task of the suite has them: {', '.join(lacking)}")
     with_layer = [method for method in selection.methods or () if method in registry.methods()]
     for framework in selection.frameworks or ():

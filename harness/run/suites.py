@@ -143,8 +143,8 @@ class Plan:
         if not unique:
             if lacking := self.lacking_methods:
                 raise BadInput(
-                    f"suite {self.suite!r} has no cell left under these filters: no task of it that is left measures "
-                    f"{', '.join(lacking)}: allowed: with the task {_tasks_of(lacking)}"
+                    f"suite {self.suite!r} has no cell left under these filters: none of its tasks measures "
+                    f"{', '.join(lacking)}: allowed: a suite and filters with the task {_tasks_of(lacking)}"
                 )
             raise BadInput(
                 f"suite {self.suite!r} has no cell left under these filters: allowed: fewer or other filters"

@@ -47,6 +47,11 @@ class Factors:
     output_bias_V: NDArray[np.float32] = field(repr=False)
     losses: list[float]
 
+    @property
+    def curve(self) -> list[dict[str, float]]:
+        """The losses as the training curve of a row."""
+        return [{"epoch": epoch, "train_loss": loss} for epoch, loss in enumerate(self.losses, start=1)]
+
 
 @dataclass(frozen=True)
 class Pairs:

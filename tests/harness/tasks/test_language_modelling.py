@@ -47,7 +47,7 @@ def result_of(framework, method, text, precision=None, options=None, **settings)
     cells = Suite.load("pydoc").cells(
         Selection(
             frameworks=[framework],
-            methods=None if method == "unigram" else [method],
+            methods=[method],
             tasks=["language_modelling"],
             dataset=text,
             precision=[precision or ("float64" if framework == "numpy" else "float32")],

@@ -52,7 +52,7 @@ def cell_of(framework, method, folder, options=None, **settings):
     cells = Suite.load("summarization").cells(
         Selection(
             frameworks=[framework],
-            methods=None if method == "lead" else [method],
+            methods=[method],
             tasks=["summarization"],
             dataset=folder,
             precision=["float64"],

@@ -141,6 +141,8 @@ def test_the_loss_falls_and_a_seed_determines_the_fit():
     assert all(later < earlier for earlier, later in zip(found.losses, found.losses[1:], strict=False))
     assert found.losses[-1] < 0.5 * found.losses[0]
     assert lines[5] == f"glove epoch 6/6 loss {found.losses[5]:.4f}"
+    assert [point["epoch"] for point in found.curve] == [1, 2, 3, 4, 5, 6]
+    assert [point["train_loss"] for point in found.curve] == found.losses
     np.testing.assert_array_equal(found.input_VD, again.input_VD)
     assert not np.allclose(found.input_VD, other.input_VD)
     assert {array.dtype for array in (found.input_VD, found.output_VD, found.input_bias_V)} == {np.dtype(np.float32)}
