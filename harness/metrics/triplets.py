@@ -3,7 +3,7 @@
 A triplet is right if the vector of the document has a larger cosine with that of the related document (Dai, Olah, Le
 and Corrado 2014, "Document Embedding with Paragraph Vectors").
 
-Shape letters: N documents, R triplets, E width of the vectors.
+Shape letters: N documents, R triplets, E width of the vectors, K documents in triplets, L labels, S samples.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vocabench.harness.measure.stats import Interval
+from vocabench.harness.metrics import bootstrap
 from vocabench.impls.errors import BadInput
 
 _SEED = 14  # triplets are part of the task, and the same for all methods and seeds
@@ -63,8 +65,11 @@ def draw(labels_N: NDArray[np.integer], count: int) -> Triplets:
     return Triplets(ids_R3, len(order_K), labels, len(np.unique(labels_N)) - labels)
 
 
-def accuracy(vectors_NE: NDArray[np.floating], triplets: Triplets) -> float:
-    """Return the share of right triplets. Equal cosines count one half; a vector of zero has the cosine 0.
+def accuracy(vectors_NE: NDArray[np.floating], triplets: Triplets) -> Interval:
+    """Return the share of right triplets with its 95 % interval.
+
+    Equal cosines count one half; a vector of zero has the cosine 0. The interval is a bootstrap over the documents that
+    begin the triplets, because the triplets of a document are not independent.
 
     Raises:
         BadInput: A vector is not finite.
@@ -74,9 +79,14 @@ def accuracy(vectors_NE: NDArray[np.floating], triplets: Triplets) -> float:
     vectors_NE = np.asarray(vectors_NE, dtype=np.float64)
     length_N1 = np.linalg.norm(vectors_NE, axis=1, keepdims=True)
     unit_NE = vectors_NE / np.where(length_N1 > 0, length_N1, 1.0)
-    right = 0.0
+    right_R = np.empty(len(triplets))
     for start in range(0, len(triplets), _AT_ONCE):
-        document_B, related_B, unrelated_B = triplets.ids_R3[start : start + _AT_ONCE].T
-        cosine_B = [np.einsum("be,be->b", unit_NE[document_B], unit_NE[other]) for other in (related_B, unrelated_B)]
-        right += float((cosine_B[0] > cosine_B[1]).sum() + 0.5 * (cosine_B[0] == cosine_B[1]).sum())
-    return right / len(triplets)
+        here = slice(start, start + _AT_ONCE)
+        document_B, related_B, unrelated_B = triplets.ids_R3[here].T
+        related_B, unrelated_B = (
+            np.einsum("be,be->b", unit_NE[document_B], unit_NE[other_B]) for other_B in (related_B, unrelated_B)
+        )
+        right_R[here] = (related_B > unrelated_B) + 0.5 * (related_B == unrelated_B)
+    _, document_R = np.unique(triplets.ids_R3[:, 0], return_inverse=True)
+    sums_S, sizes_S = (np.bincount(document_R, weight_R).astype(np.float64) for weight_R in (right_R, None))
+    return bootstrap.intervals(sums_S[:, None], sizes_S=sizes_S)[0]

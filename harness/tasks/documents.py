@@ -41,10 +41,10 @@ PV_DBOW, JOINT = "pv_dbow", "pv_dbow_joint"
 SETTINGS: dict[str, Setting] = {
     "objective": Choice(PV_DBOW, (PV_DBOW, JOINT), "documents alone, or in turn with skip-gram"),
     "window": Number(5, 1, 1000, "words on either side, for skip-gram and the word vectors of averages"),
-    "epochs": Number(10, 1, 10**6, "passes over the words of the training documents"),
-    "inference_epochs": Number(10, 1, 10**6, "passes over the words of the test documents"),
+    "epochs": Number(3, 1, 10**6, "passes over the words of the training documents"),
+    "inference_epochs": Number(5, 1, 10**6, "passes over the words of the test documents"),
     "optimizer": Choice("adagrad", NAMES, "the update rule"),
-    "learning_rate": Number(0.1, 0.0, 1e6, "step size"),
+    "learning_rate": Number(0.05, 0.0, 1e6, "step size"),
     "min_count": Number(3, 1, 10**9, "occurrences that a word needs if no vocabulary size is given"),
     "triplets": Number(10_000, 1, 10**9, "number of triplets of test documents"),
     **document_baselines.SETTINGS,
@@ -91,7 +91,8 @@ def _score(cell: Cell, data: EncodedDocuments, vectors_NE: NDArray, detail: Mapp
         "labels": drawn.labels,
         "ignored_labels": drawn.ignored,
     }
-    return Measurement("triplet_accuracy", triplets.accuracy(vectors_NE, drawn), detail={**told, **detail})
+    score = triplets.accuracy(vectors_NE, drawn)
+    return Measurement("triplet_accuracy", score.value, low=score.low, high=score.high, detail={**told, **detail})
 
 
 @dataclass

@@ -67,7 +67,7 @@ def factorise(matrix: sparse.csr_array, dim: int, power: float, seed: int) -> ND
     """Return U S^p of the truncated singular value decomposition, (V, D), by decreasing singular value.
 
     The sign of each column makes its entry of largest magnitude positive. Columns beyond the rank are zero. Columns
-    with equal singular values are determined up to a rotation, which changes no product of two vectors.
+    with equal singular values are determined up to a rotation.
 
     Raises:
         BadInput: `dim` or `power` is out of range, or the matrix is zero.

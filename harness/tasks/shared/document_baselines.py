@@ -29,7 +29,7 @@ SETTINGS: dict[str, Setting] = {
     "shift": Number(5.0, 1e-9, 1e9, "k of the word vectors of averages, whose logarithm is subtracted from PMI"),
     "power": Choice(0.5, sppmi.POWERS, "exponent of the singular values in the word vectors of averages"),
     "topics": Number(100, 2, 10**6, "number of topics of latent Dirichlet allocation"),
-    "topic_epochs": Number(10, 1, 10**6, "passes of latent Dirichlet allocation over the training documents"),
+    "topic_epochs": Number(3, 1, 10**6, "passes of latent Dirichlet allocation over the training documents"),
 }
 
 

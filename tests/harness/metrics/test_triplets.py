@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vocabench.harness.measure.stats import Interval
 from vocabench.harness.metrics import triplets
 from vocabench.impls.errors import BadInput
 
@@ -48,16 +49,22 @@ def test_accuracy_counts_larger_cosines_and_half_of_the_ties():
     labels_N = np.array([0, 0, 1, 1])
     drawn = triplets.draw(labels_N, 4000)
     apart = np.array([[1.0, 0.1], [5.0, 0.0], [0.0, 2.0], [0.1, 1.0]])
-    assert triplets.accuracy(apart, drawn) == 1.0
-    assert triplets.accuracy(apart[[0, 2, 1, 3]], drawn) < 0.3
-    assert triplets.accuracy(np.zeros((4, 2)), drawn) == 0.5
-    assert triplets.accuracy(np.ones((4, 2)), drawn) == 0.5
+    vectors_NE = np.random.default_rng(1).standard_normal((4, 3))
+    unit_NE = vectors_NE / np.linalg.norm(vectors_NE, axis=1, keepdims=True)
+    expected = np.mean([unit_NE[d] @ unit_NE[r] > unit_NE[d] @ unit_NE[u] for d, r, u in drawn.ids_R3])
+    assert triplets.accuracy(vectors_NE, drawn).value == pytest.approx(expected)
+    assert triplets.accuracy(apart, drawn) == Interval(1.0, 1.0, 1.0)
+    assert triplets.accuracy(apart[[0, 2, 1, 3]], drawn).value < 0.3
+    assert triplets.accuracy(np.zeros((4, 2)), drawn).value == 0.5
+    assert triplets.accuracy(np.ones((4, 2)), drawn).value == 0.5
 
 
 def test_random_vectors_are_at_chance():
     rng = np.random.default_rng(0)
     drawn = triplets.draw(rng.integers(0, 20, 2000), 10_000)
-    assert abs(triplets.accuracy(rng.standard_normal((2000, 30)), drawn) - 0.5) < 0.03
+    found = triplets.accuracy(rng.standard_normal((2000, 30)), drawn)
+    assert found.low < 0.5 < found.high
+    assert 0.01 < found.high - found.low < 0.06
 
 
 def test_vectors_that_are_not_finite_are_refused():
