@@ -122,7 +122,7 @@ def _by_glove(cell: Cell, corpus: corpora.Corpus, progress: Progress) -> Learned
         seed=cell.seed,
         progress=progress,
     )
-    loss = Measurement("glove_loss", factors.losses[-1], detail={"curve": factors.losses, "pairs": counts.nnz})
+    loss = Measurement("glove_loss", factors.losses[-1], detail={"curve": factors.curve, "pairs": counts.nnz})
     return Learned([loss, *_pace(cell, corpus, time.perf_counter() - started)], factors.input_VD, factors.output_VD)
 
 

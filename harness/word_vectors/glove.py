@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from vocabench.harness.word_vectors.combining import combined
 from vocabench.impls.errors import BadInput
 
 _POWER = 0.75
@@ -157,21 +156,6 @@ def fit(
         progress(f"glove epoch {epoch + 1}/{epochs} loss {losses[-1]:.4f}")
     input_VE, output_VE = input_side.values_VE, output_side.values_VE
     return Factors(input_VE[:, :dim], output_VE[:, :dim], input_VE[:, -2], output_VE[:, -1], losses)
-
-
-def factorise(
-    counts: sparse.coo_array,
-    vocab: int,
-    dim: int,
-    *,
-    epochs: int,
-    most: float,
-    seed: int,
-    progress: Callable[[str], None],
-) -> tuple[NDArray[np.float32], list[float]]:
-    """Return (V, D) vectors, the sum of both sides as in the paper, and the mean loss of each epoch."""
-    factors = fit(counts, vocab, dim, epochs=epochs, most=most, seed=seed, progress=progress)
-    return combined(factors.input_VD, factors.output_VD, "sum"), factors.losses
 
 
 def gradients(

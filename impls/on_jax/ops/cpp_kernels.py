@@ -283,7 +283,8 @@ def _word_steps(input_ID: Array, output_RD: Array, *arrays: Array, threads: int)
     shapes = input_ID.shape, output_RD.shape, ()
     out = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
     call = jax.ffi.ffi_call(_WORD_STEPS, out, input_output_aliases={0: 0, 1: 1})
-    return call(input_ID, output_RD, *arrays, threads=np.int32(threads))
+    input_ID, output_RD, loss = call(input_ID, output_RD, *arrays, threads=np.int32(threads))
+    return input_ID, output_RD, loss
 
 
 def _or_none(array: Array | None) -> Array:

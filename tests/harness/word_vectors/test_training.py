@@ -102,6 +102,8 @@ def test_words_of_a_group_become_alike(corpus, framework, objective, method):
 def test_every_framework_learns_the_vectors_of_the_definition(corpus, framework):
     ours, definition = (trained(corpus, name, objective="cbow", subsample=0.05) for name in (framework, "numpy"))
     for mine, exact in zip(ours.vectors(), definition.vectors(), strict=True):
+        assert mine is not None
+        assert exact is not None
         np.testing.assert_allclose(mine, exact, atol=1e-4)
     assert ours.curve[0]["train_loss"] == pytest.approx(definition.curve[0]["train_loss"], rel=1e-5)
 
