@@ -238,7 +238,7 @@ def _factor(record: Record) -> str:
 
 
 def _pace(record: Record) -> str:
-    return f"{record['value'] / 1000:,.0f} k"
+    return f"{value_of(record) / 1000:,.0f} k"
 
 
 def _correlation(record: Record) -> str:
