@@ -81,6 +81,8 @@ def test_version(in_empty_folder):
         (["run", "quick", "-v", "-3"], "vocabulary of -3"),
         (["run", "quick", "-v", "many"], "-v/--vocab: 'many': allowed: a whole number"),
         (["run", "quick", "--device", "tpu"], "unknown device 'tpu'"),
+        (["run", "quick", "--dim", "0"], "--dim 0: allowed: a whole number from 1"),
+        (["run", "quick", "--tokens", "-3"], "--tokens: '-3': allowed: a whole number from 0"),
         (["run", "gpu", "-f", "numpy", "--precision", "float64", "--device", "cuda"], "numpy has none here"),
         (["run", "quick", "--dataset", "pydocs", "-t", "language_modelling"], "pydocs"),
         (["run", "quick", "-o", "projection"], "allowed: NAME=VALUE"),

@@ -24,6 +24,8 @@ _RETRIED = ("error", "timeout", "oom", "refused", "skipped")
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suite", nargs="?", default="quick", help="see 'vocabench list suites' (default: quick)")
     add_filters(parser)
+    parser.add_argument("--dim", type=count, metavar="D", help="width of the hidden vectors (default: the suite's)")
+    parser.add_argument("--tokens", type=count, metavar="N", help="tokens of a batch (default: the suite's)")
     parser.add_argument("--device", help="cpu (default), cuda or cuda:1")
     parser.add_argument("--precision", action="append", help="float32, tf32, float64 or bfloat16; may be repeated")
     parser.add_argument("--dataset", help="name of a dataset, or path of a text file or folder (default: the suite's)")
@@ -56,6 +58,8 @@ def _run(arguments: argparse.Namespace) -> int:
         methods=arguments.method,
         vocab=arguments.vocab,
         tasks=arguments.task,
+        dim=arguments.dim,
+        tokens=arguments.tokens,
         device=arguments.device,
         precision=arguments.precision,
         dataset=arguments.dataset,

@@ -58,6 +58,8 @@ class Selection:
     methods: Sequence[str] | None = None
     vocab: Sequence[int] | None = None
     tasks: Sequence[str] | None = None
+    dim: int | None = None
+    tokens: int | None = None
     device: str | None = None
     precision: Sequence[str] | None = None
     dataset: str | None = None
@@ -77,6 +79,9 @@ class Selection:
                 raise unknown("task", task, registry.tasks())
         for vocab in self.vocab or ():
             check_vocab(vocab)
+        for name, size in (("dim", self.dim), ("tokens", self.tokens)):
+            if size is not None and not 1 <= size < 2**31:
+                raise BadInput(f"--{name} {size}: allowed: a whole number from 1 to {2**31 - 1}")
         for seed in self.seeds or ():
             if not 0 <= seed < 2**63:
                 raise BadInput(f"seed {seed}: allowed: a whole number from 0 to {2**63 - 1}")

@@ -171,13 +171,13 @@ class Plan:
                 vocab, sha256 = len(data.counts_V), data.sha256
                 if task.fixed_by is not None:  # the data is a trained layer, which fixes the method and its options
                     fields = {**sweep, **task.fixed_by(data)}
-                    _check_fixed(part.methods, selection.options, fields["methods"], dataset)
+                    _check_fixed(selection, part.methods, fields["methods"], dataset)
             shared = {
                 "suite": self.suite,
                 "task": sweep["task"],
                 "vocab": vocab,
-                "dim": int(fields.get("dim", 256)),
-                "tokens": int(fields.get("tokens", 1280)),
+                "dim": selection.dim or int(fields.get("dim", 256)),
+                "tokens": selection.tokens or int(fields.get("tokens", 1280)),
                 "device": selection.device or "cpu",
                 "dataset": dataset,
                 "dataset_sha256": sha256,
@@ -304,13 +304,13 @@ def _check_names(file: str, sweep: Sweep) -> None:
     _check_keys(f"option in {file}", sweep.get("options", ()), options)
 
 
-def _check_fixed(
-    selected: Sequence[str] | None, options: Mapping[str, str], methods: Sequence[str], dataset: str
-) -> None:
-    """Raise `BadInput` for a method or an option that contradicts a trained layer."""
+def _check_fixed(selection: Selection, selected: Sequence[str] | None, methods: Sequence[str], dataset: str) -> None:
+    """Raise `BadInput` for a method, an option or a size that contradicts a trained layer."""
     for method in selected or ():
         if method not in methods:
             raise unknown(f"method of {dataset}", method, methods)
-    if options:
-        names = ", ".join(options)
+    if selection.options:
+        names = ", ".join(selection.options)
         raise BadInput(f"option {names} with --dataset {dataset}: allowed: none, the layer has its own")
+    if selection.dim or selection.tokens:
+        raise BadInput(f"--dim or --tokens with --dataset {dataset}: allowed: neither, the layer has its own sizes")

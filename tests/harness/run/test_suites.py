@@ -122,6 +122,11 @@ def test_vectors_from_a_file_are_measured_only_if_they_are_selected():
     assert [cell.method for cell in cells("word_vectors", frameworks=["numpy"], methods=["given"])] == ["given"]
 
 
+def test_sizes_can_be_selected():
+    (cell,) = cells("quick", frameworks=["torch"], methods=["huffman"], tasks=["timing"], dim=64, tokens=128)
+    assert (cell.dim, cell.tokens) == (64, 128)
+
+
 def test_each_seed_is_a_cell():
     selected = cells("quick", frameworks=["numpy"], methods=["huffman"], seeds=range(3))
     assert [cell.seed for cell in selected] == [0, 1, 2]
