@@ -32,16 +32,20 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     """Add the filters that `run` and `table` share."""
     add_framework_filter(parser)
     add_method_filter(parser)
-    parser.add_argument("-v", "--vocab", action="extend", type=_integers, help="only this vocabulary size; or A,B")
-    parser.add_argument("-t", "--task", action="extend", type=_names, help="only this task; or A,B")
+    parser.add_argument(
+        "-v", "--vocab", action="extend", type=_integers, metavar="V,...", help="only these vocabulary sizes"
+    )
+    parser.add_argument("-t", "--task", action="extend", type=_names, metavar="NAME,...", help="only these tasks")
 
 
 def add_framework_filter(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-f", "--framework", action="extend", type=_names, help="only this framework; or A,B")
+    parser.add_argument(
+        "-f", "--framework", action="extend", type=_names, metavar="NAME,...", help="only these frameworks"
+    )
 
 
 def add_method_filter(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-m", "--method", action="extend", type=_names, help="only this method; or A,B")
+    parser.add_argument("-m", "--method", action="extend", type=_names, metavar="NAME,...", help="only these methods")
 
 
 def _names(text: str) -> list[str]:

@@ -150,7 +150,7 @@ def _by_peer(cell: Cell, corpus: corpora.Corpus, progress: Progress) -> Learned:
 
 
 def _by_file(cell: Cell, corpus: corpora.Corpus, progress: Progress) -> Learned:
-    """Take the vectors of a file; words that it lacks have a vector of zero, which is no answer to a question."""
+    """Take the vectors of a file; words that it lacks have a vector of zero, and count as unknown."""
     if not cell.settings["given"]:
         raise BadInput("method 'given' without vectors: allowed: -s given=FILE")
     given = vector_files.read(path_of(cell.settings["given"]))

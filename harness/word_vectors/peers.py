@@ -8,7 +8,6 @@ n-grams here.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness.installing import pip_install
-from vocabench.impls.errors import BadInput, Unsupported
+from vocabench.harness.datasets.shared import packages
+from vocabench.impls.errors import BadInput
 from vocabench.impls.scratch import scratch
 
 _SENTENCE = 10_000  # words; gensim cuts longer sentences
@@ -68,8 +67,7 @@ def learn(
     """
     if settings["objective"] not in ("cbow", "skip_gram"):
         raise BadInput(f"objective={settings['objective']} with {peer.library}: allowed: cbow, skip_gram")
-    if importlib.util.find_spec(peer.library) is None:
-        raise Unsupported(f"{peer.library} is not installed: allowed: {pip_install(peer.package)}")
+    packages.require(f"method {peer.library}", {peer.library: peer.package})
     names = [str(number) for number in range(vocab)]
     words = list(map(names.__getitem__, ids_T.tolist()))
     sentences = [words[start : start + _SENTENCE] for start in range(0, len(words), _SENTENCE)]

@@ -23,11 +23,14 @@ _FEWEST_FREQUENT = 20
 def of_vectors(cell: Cell, corpus: corpora.Corpus, vectors_VE: NDArray) -> list[Measurement]:
     """Return the scores of word vectors: analogies, similarity if there is a file, and the probe of large vocabularies.
 
+    A word whose vector is zero counts as unknown: it was not in a file, or a library has not learned it.
+
     Raises:
         BadInput: A file cannot be read, or too few words are frequent or rare.
     """
     settings = cell.settings
-    word_ids = {word.lower(): number for number, word in reversed(list(enumerate(corpus.words)))}
+    known = np.flatnonzero(vectors_VE.any(axis=1)).tolist()
+    word_ids = {corpus.words[number].lower(): number for number in reversed(known)}
     given = settings["analogies"]
     asked = path_of(given) if given else built_in(corpus, word_ids)
     found = _measured("analogy_accuracy", metrics.analogies(asked, vectors_VE, word_ids))

@@ -268,10 +268,13 @@ struct WordStepArrays {
         require_shape("input_vectors", input_vectors, {input_count, dim});
         require_shape("output_vectors", output_vectors, {output_count, dim});
         require_shape("loss", loss, {});
-        require_indices("row", row, output_count);
-        for (int64_t example = 0; example < count; ++example) {
-            if (list.data[example] < 0) continue;
-            require_between("list", list.data[example], 0, lists - 1);
+        for (int64_t example = 0; example < count; ++example) {  // of the lists only those that are used
+            const int32_t number = list.data[example];
+            if (number < 0) continue;
+            require_between("list", number, 0, lists - 1);
+            if (!example || number != list.data[example - 1])
+                for (int64_t place = number * depth; place < (number + 1) * depth; ++place)
+                    require_between("row", row.data[place], 0, output_count - 1);
             const int32_t *first = inputs.data + example * width;
             const int32_t highest = width ? *std::max_element(first, first + width) : -1;
             require_between("highest input of an example", highest, 0, input_count - 1);

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput
-from vocabench.impls.models.decisions import Decisions, decisions_of
+from vocabench.impls.models.decisions import Decider, Decisions
 from vocabench.impls.models.network import Network
 from vocabench.impls.optimizers import Optimizer
-from vocabench.impls.spec import Arrays, LayerSpec, Shapes, check_ids
+from vocabench.impls.spec import Arrays, LayerSpec, Shapes, check_ids, check_words
 from vocabench.impls.uniform import uniform
 
 
@@ -103,13 +104,22 @@ class BagModel(Network[BagModelConfig]):
         """
         if self.config.frozen_output:
             raise BadInput("steps for single examples with frozen_output=True: allowed: False")
-        groups = np.arange(len(targets_G)) if group_N is None else group_N
-        bags_NJ, targets_G, group_N = (np.ascontiguousarray(ids, np.int32) for ids in (bags_NJ, targets_G, groups))
+        if group_N is None:
+            group_N = np.arange(len(targets_G))
         check_ids("targets", targets_G, self.spec.vocab)
         check_ids("groups", group_N, len(targets_G))
-        check_ids("the last input of an example", bags_NJ.max(axis=1), self.config.inputs)
-        decisions = decisions_of(self.spec, targets_G, group_N, self.next_extra(tokens=len(targets_G)))
-        return self._step_by_example(bags_NJ, decisions, rates, threads)
+        check_words("bags", bags_NJ, self.config.inputs, lowest=-1)
+        if bags_NJ.ndim != 2 or len(bags_NJ) != len(group_N):
+            raise BadInput(f"bags have shape {bags_NJ.shape}: allowed: ({len(group_N)}, J), a row for each example")
+        if len(empty := np.flatnonzero(bags_NJ.max(axis=1, initial=-1) < 0)):
+            raise BadInput(f"bags[{empty[0]}] holds no input: allowed: at least one for each example")
+        bags_NJ, targets_G, group_N = (np.ascontiguousarray(ids, np.int32) for ids in (bags_NJ, targets_G, group_N))
+        extra = self.next_extra(tokens=len(targets_G))
+        return self._step_by_example(bags_NJ, self._decider.decisions(targets_G, group_N, extra), rates, threads)
+
+    @cached_property
+    def _decider(self) -> Decider:
+        return Decider(self.spec)
 
     @abstractmethod
     def _step_by_example(

@@ -54,26 +54,30 @@ def parameter_of(spec: LayerSpec) -> str:
     )
 
 
-def decisions_of(spec: LayerSpec, targets_G: NDArray[np.int32], group_N: NDArray[np.int32], extra: Arrays) -> Decisions:
-    """Return the decisions of N examples, each of which has the target and the samples of a group.
+class Decider:
+    """Finds the decisions of examples for a layer. The paths of a tree are converted once."""
 
-    Args:
-        spec: The layer.
-        targets_G: The target of each group.
-        group_N: The group of each example.
-        extra: What `LayerSpec.draw_extra` has drawn for the targets.
-    """
-    if parameter_of(spec) == "node_weight":
-        return Decisions(targets_G[group_N], _as_int32(spec.structure["index"]), _as_int32(spec.structure["sign"]))
-    samples_GS = extra["sampled_ids"]
-    row_GL = np.empty((len(targets_G), 1 + samples_GS.shape[1]), np.int32)
-    row_GL[:, 0], row_GL[:, 1:] = targets_G, samples_GS
-    sign_GL = np.full(row_GL.shape, -1, np.int32)
-    sign_GL[:, 0] = 1
-    if spec.options["remove_hits"]:
-        sign_GL[:, 1:][row_GL[:, 1:] == targets_G[:, None]] = 0
-    return Decisions(group_N, row_GL, sign_GL)
+    def __init__(self, spec: LayerSpec) -> None:
+        self._spec = spec
+        self._paths = None
+        if parameter_of(spec) == "node_weight":
+            self._paths = [np.ascontiguousarray(spec.structure[name], np.int32) for name in ("index", "sign")]
 
+    def decisions(self, targets_G: NDArray[np.int32], group_N: NDArray[np.int32], extra: Arrays) -> Decisions:
+        """Return the decisions of N examples, each of which has the target and the samples of a group.
 
-def _as_int32(array: NDArray) -> NDArray[np.int32]:
-    return np.ascontiguousarray(array, np.int32)
+        Args:
+            targets_G: The target of each group.
+            group_N: The group of each example.
+            extra: What `LayerSpec.draw_extra` has drawn for the targets.
+        """
+        if self._paths is not None:
+            return Decisions(targets_G[group_N], *self._paths)
+        samples_GS = extra["sampled_ids"]
+        row_GL = np.empty((len(targets_G), 1 + samples_GS.shape[1]), np.int32)
+        row_GL[:, 0], row_GL[:, 1:] = targets_G, samples_GS
+        sign_GL = np.full(row_GL.shape, -1, np.int32)
+        sign_GL[:, 0] = 1
+        if self._spec.options["remove_hits"]:
+            sign_GL[:, 1:][row_GL[:, 1:] == targets_G[:, None]] = 0
+        return Decisions(group_N, row_GL, sign_GL)

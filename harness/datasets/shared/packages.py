@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vocabench.harness.installing import pip_install
 from vocabench.impls import cache_folder
-from vocabench.impls.errors import BadInput
+from vocabench.impls.errors import Unsupported
 
 STANDARD_LIBRARY = "python"
 
@@ -25,11 +25,11 @@ def require(purpose: str, packages: Mapping[str, str]) -> None:
         packages: Name on the package index, by import name.
 
     Raises:
-        BadInput: A package is missing; the message contains the command that installs it.
+        Unsupported: A package is missing; the message contains the command that installs it.
     """
     missing = [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise BadInput(
+        raise Unsupported(
             f"{purpose} needs {' and '.join(missing)}, not installed here: allowed: '{pip_install(*missing)}' first"
         )
 

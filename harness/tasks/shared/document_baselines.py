@@ -8,7 +8,6 @@ Shape letters: N documents, V words, E width of a document's vector.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,10 +16,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from vocabench.harness.datasets.documents.encoded_documents import EncodedDocuments, Labelled
-from vocabench.harness.installing import pip_install
+from vocabench.harness.datasets.shared import packages
 from vocabench.harness.run.settings import Setting
 from vocabench.harness.word_vectors import sppmi
-from vocabench.impls.errors import Unsupported
 from vocabench.impls.options import Choice, Number
 
 METHODS = ("average", "idf_average", "lda")
@@ -31,12 +29,6 @@ SETTINGS: dict[str, Setting] = {
     "topics": Number(100, 2, 10**6, "number of topics of latent Dirichlet allocation"),
     "topic_epochs": Number(3, 1, 10**6, "passes of latent Dirichlet allocation over the training documents"),
 }
-
-
-def check(method: str) -> None:
-    """Raise `Unsupported` if a package that a method needs is not installed."""
-    if method == "lda" and importlib.util.find_spec("sklearn") is None:
-        raise Unsupported(f"lda needs scikit-learn, not installed here: allowed: '{pip_install('scikit-learn')}' first")
 
 
 def vectors(
@@ -50,9 +42,12 @@ def vectors(
         dim: Width of word vectors.
         settings: Those of the task, with `window` and `SETTINGS`.
         seed: Seed of the decomposition or the topics.
+
+    Raises:
+        Unsupported: A package that the method needs is not installed.
     """
-    check(method)
     if method == "lda":
+        packages.require("method lda", {"sklearn": "scikit-learn"})
         return _topics(data, settings, seed)
     weight_V = np.ones(len(data.words))
     if method == "idf_average":

@@ -8,7 +8,7 @@ import pytest
 from vocabench.harness import cli
 from vocabench.harness.datasets.documents import encoded_documents
 from vocabench.harness.datasets.documents.docstrings import documents_of_file
-from vocabench.harness.datasets.shared import catalogue, package_sources
+from vocabench.harness.datasets.shared import catalogue
 from vocabench.impls.errors import BadInput
 
 WORDS = [f"{a}{b}" for a in "abcdefg" for b in "aeiou"]
@@ -106,17 +106,6 @@ def test_docstrings_of_twenty_words_are_documents(tmp_path):
     assert documents_of_file(str(source)) == [plain]
     source.write_text("def (")
     assert documents_of_file(str(source)) == []
-
-
-_real_source_files = package_sources.source_files
-
-
-@pytest.fixture
-def few_files(tmp_path, monkeypatch):
-    """Restrict the dataset to a few files of the standard library."""
-    monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "cache"))
-    files = list(_real_source_files("python"))[:150]
-    monkeypatch.setattr(package_sources, "source_files", lambda package: iter(files if package == "python" else ()))
 
 
 def test_the_dataset_follows_its_rules(few_files, capsys, tmp_path):

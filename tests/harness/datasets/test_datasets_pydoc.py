@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from vocabench.harness.datasets.shared import catalogue, package_sources
+from vocabench.harness.datasets.shared import catalogue
 from vocabench.harness.datasets.text import corpora
 from vocabench.harness.datasets.text.docstring_text import DocstringText
 from vocabench.harness.datasets.text.docstrings import paragraphs, paragraphs_of_file
@@ -97,9 +97,7 @@ def test_the_corpus_of_the_standard_library_has_the_expected_size(small):
     assert small.licence
 
 
-def test_no_paragraph_is_in_two_splits(tmp_path, monkeypatch):
-    monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(package_sources, "source_files", lambda _: iter(list(_real_source_files("python"))[:150]))
+def test_no_paragraph_is_in_two_splits(few_files):
     text = corpora.find("pydoc-small")
     lines = [line for path in text.files.values() for line in path.read_text().splitlines()]
     assert len(lines) == len(set(lines)) > 300
@@ -109,9 +107,6 @@ def test_no_paragraph_is_in_two_splits(tmp_path, monkeypatch):
         catalogue.verify("pydoc-small", print)
     assert {split: path.read_bytes() for split, path in corpora.find("pydoc-small").files.items()} == contents
     assert len(catalogue.verify("pydoc-small", print)) == 64
-
-
-_real_source_files = package_sources.source_files
 
 
 def test_missing_packages_are_left_out():

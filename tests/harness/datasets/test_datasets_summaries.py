@@ -5,7 +5,7 @@ import pytest
 from vocabench.harness import cli
 from vocabench.harness.datasets.pairs import summary_pairs
 from vocabench.harness.datasets.pairs.docstrings import summaries_of_file, summary_of
-from vocabench.harness.datasets.shared import catalogue, package_sources
+from vocabench.harness.datasets.shared import catalogue
 from vocabench.impls.errors import BadInput
 
 BODY = "The numbers are added one after the other, and the sum of all of them is given back."
@@ -58,17 +58,6 @@ def test_modules_are_parsed_and_never_executed(tmp_path):
     assert summaries_of_file(str(source)) == [(PLAIN, "add the numbers .")]
     source.write_text("def (")
     assert summaries_of_file(str(source)) == []
-
-
-_real_source_files = package_sources.source_files
-
-
-@pytest.fixture
-def few_files(tmp_path, monkeypatch):
-    """Restrict the dataset to a few files of the standard library."""
-    monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "cache"))
-    files = list(_real_source_files("python"))[:150]
-    monkeypatch.setattr(package_sources, "source_files", lambda package: iter(files if package == "python" else ()))
 
 
 def test_the_dataset_follows_its_rules(few_files):

@@ -153,7 +153,7 @@ def test_topics_find_the_labels(path):
 def test_without_scikit_learn_lda_is_skipped_in_one_line(path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(Unsupported, match=r"lda needs scikit-learn, not installed here: allowed: '.*install") as raised:
-        document_baselines.check("lda")
+        measured(path, "numpy", "lda")
     assert "\n" not in str(raised.value)
 
 

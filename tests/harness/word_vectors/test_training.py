@@ -135,6 +135,15 @@ def test_what_has_no_context_vectors_cannot_combine_them(corpus, monkeypatch):
         word_vectors.run(cell("numpy", "huffman", objective="cbow", combine="sum"), lambda text: None)
 
 
+def test_words_without_a_vector_are_unknown_and_not_wrong(corpus, tmp_path):
+    path = tmp_path / "questions.txt"
+    path.write_text("aa ae ai ao\nba be bi bo\n")
+    vectors_VD = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
+    vectors_VD[5] = 0.0  # "ba"
+    (measured,) = scores.of_vectors(cell("numpy", "huffman", analogies=f"{path}@"), corpus, vectors_VD)
+    assert (measured.detail["used"], measured.detail["skipped"]) == (1, 1)
+
+
 def test_built_in_questions_ask_about_words_of_the_text(corpus):
     words = [*corpus.words[:36], "value", "values", "return", "returns"]
     ours = dataclasses.replace(corpus, words=words, counts_V=np.full(40, 100))

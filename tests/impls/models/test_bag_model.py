@@ -103,8 +103,16 @@ def test_examples_out_of_range_are_refused_and_change_nothing(framework):
     spec = layers.spec("huffman", counts=zipf_counts(60), dim=8)
     model = layers.create_network(framework, spec, BagModelConfig(inputs=31))
     before = model.parameters()
-    for bags_NJ, targets_N in (([[31]], [0]), ([[-1]], [0]), ([[0]], [60]), ([[0]], [-1])):
-        with pytest.raises(BadInput):
+    for bags_NJ, targets_N, message in (
+        ([[31]], [0], r"bags\[0, 0\]=31: allowed: word ids from -1 to 30"),
+        ([[2**32]], [0], r"bags\[0, 0\]=4294967296"),
+        ([[0.5]], [0], "bags has dtype float64"),
+        ([[-1]], [0], r"bags\[0\] holds no input: allowed: at least one"),
+        ([[0], [1]], [0], r"bags have shape \(2, 1\): allowed: \(1, J\)"),
+        ([[0]], [60], r"targets\[0\]=60"),
+        ([[0]], [-1], r"targets\[0\]=-1"),
+    ):
+        with pytest.raises(BadInput, match=message):
             model.step_by_example(np.array(bags_NJ), np.array(targets_N), (0.1, 0.1))
     after = model.parameters()
     assert all(np.array_equal(before[name], after[name]) for name in before)
