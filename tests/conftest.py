@@ -31,6 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Set up caches that the workers of this run share: JAX's compiled programs, C++ kernels and built datasets.
 
+    They are temporary unless `VOCABENCH_TEST_CACHE` names a folder, in which the next run finds them again.
+
     JAX compiles with LLVM's optimizations off and with XLA's older and quicker code generator. Both execute the same
     operations in the same fusions, in a third of the compile time. A program is not split for parallel compilation,
     which takes longer than compiling it in one piece. `vocabench check` and the check before each timing compile as
@@ -50,7 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the caches of the process that started it
         return
     config.pluginmanager.register(SkippedTests(config.getoption("--expected-skips")), "skipped-tests")
-    config.stash[_FOLDER] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
+    folder = os.environ.get("VOCABENCH_TEST_CACHE", "")
+    if not folder:
+        config.stash[_FOLDER] = folder = tempfile.mkdtemp(prefix="vocabench-tests-")
     os.environ["VOCABENCH_CACHE"] = os.path.join(folder, "cache")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         os.environ |= {
