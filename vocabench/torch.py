@@ -17,13 +17,17 @@ import torch
 from vocabench.harness import layers
 from vocabench.impls.errors import unknown
 from vocabench.impls.on_torch.adapter import native
+from vocabench.impls.on_torch.parallel.native import parallel
+from vocabench.impls.on_torch.parallel.ranks import LostRank
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from vocabench.impls.on_torch.layer import OutputLayer
 
-__all__ = ["layer"]
+__all__ = ["LostRank", "layer"]
 
 _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 
@@ -37,6 +41,7 @@ def layer(
     seed: int = 0,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
+    group: ProcessGroup | DeviceMesh | None = None,
     **options: object,
 ) -> OutputLayer:
     """Create a method's `nn.Module` with its initial parameters.
@@ -49,6 +54,8 @@ def layer(
         seed: Seed of the initial parameters and of random structure.
         dtype: `torch.float32`, `torch.float64`, `torch.bfloat16` or their names; PyTorch's default dtype if None.
         device: Where the parameters are placed; PyTorch's default device if None.
+        group: The process group over whose ranks the words are split, or a mesh of one axis. Every rank creates the
+            layer and holds a part of its words. If None, this process holds all words.
         **options: Options of the method. `docs/methods/` describes them.
 
     Raises:
@@ -60,4 +67,5 @@ def layer(
             raise unknown("dtype", str(kind), [str(known) for known in _DTYPES])
         kind = _DTYPES[kind]
     spec = layers.spec(method, counts=counts, dim=dim, vocab=vocab, seed=seed, dtype=kind, **options)
-    return native(spec).to(torch.get_default_device() if device is None else device)
+    place = torch.get_default_device() if device is None else device
+    return native(spec).to(place) if group is None else parallel(spec, group, place)

@@ -41,8 +41,15 @@ def capped(logits_NV: Tensor, softcap: float) -> Tensor:
 
 def losses_of_logits(logits_NV: Tensor, targets_N: Tensor, objective: Objective) -> Tensor:
     """Return the (N,) losses from logits that have been capped."""
-    log_sum_N, target_N = logits_NV.logsumexp(dim=1), logits_NV.gather(1, targets_N[:, None])[:, 0]
+    target_N = logits_NV.gather(1, targets_N[:, None])[:, 0]
+    return losses_of_sums(logits_NV.logsumexp(dim=1), target_N, lambda: logits_NV.mean(dim=1), objective)
+
+
+def losses_of_sums(
+    log_sum_N: Tensor, target_N: Tensor, mean_logits: Callable[[], Tensor], objective: Objective
+) -> Tensor:
+    """Return the (N,) losses from the log-sum-exp of the logits, the targets' logits and the mean logits."""
     losses_N = log_sum_N - target_N
     if objective.label_smoothing:
-        losses_N = losses_N + objective.label_smoothing * (target_N - logits_NV.mean(dim=1))
+        losses_N = losses_N + objective.label_smoothing * (target_N - mean_logits())
     return losses_N + objective.z_loss * log_sum_N.square() if objective.z_loss else losses_N

@@ -8,7 +8,22 @@ from torch import Tensor
 from vocabench.impls.calls import Sampling
 from vocabench.impls.on_torch.tensors import draw
 
-_COLDEST = 1e-30  # a temperature at which only the likeliest words remain
+_BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
+COLDEST = 1e-30  # a temperature at which only the likeliest words remain
+
+
+def drawn_part(log_sum_NP: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw a part of the words for each token, and return it with the uniform number that draws a word of the part.
+
+    Args:
+        log_sum_NP: Log-sum-exp of the logits of each part, whose words are consecutive.
+        uniforms_N: Uniform numbers; each takes the word whose cumulative probability exceeds it.
+    """
+    share_NP = log_sum_NP.softmax(dim=1)
+    part_N = draw(share_NP, uniforms_N)
+    before_N = (share_NP.cumsum(dim=1) - share_NP).gather(1, part_N[:, None])[:, 0]
+    left_N = (uniforms_N - before_N) / share_NP.gather(1, part_N[:, None])[:, 0]
+    return part_N, left_N.clamp_(0, _BELOW_ONE)
 
 
 def of_all(log_probs_NV: Tensor, uniforms_N: Tensor, sampling: Sampling) -> Tensor:
@@ -40,4 +55,4 @@ def of_best(values_NK: Tensor, ids_NK: Tensor, uniforms_N: Tensor, sampling: Sam
 def _tempered(log_probs_NK: Tensor, temperature: float) -> Tensor:
     """Return probabilities that are normalized over the given words."""
     below_NK = log_probs_NK - log_probs_NK.amax(dim=1, keepdim=True)  # a tiny temperature would overflow without this
-    return torch.softmax(below_NK / max(temperature, _COLDEST), dim=1)
+    return torch.softmax(below_NK / max(temperature, COLDEST), dim=1)

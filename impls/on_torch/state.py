@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vocabench.impls.spec import LayerSpec
+from vocabench.impls.spec import Arrays, LayerSpec
 
 _DIGEST = "structure_digest"
 
@@ -30,9 +30,17 @@ class Structured(nn.Module):
         self.spec = spec
         digest = torch.frombuffer(bytearray(spec.structure_digest), dtype=torch.uint8)
         self.register_buffer(_DIGEST, digest)
-        for name, array in spec.structure.items():
+        for name, array in self._kept_structure().items():
             kept = array if array.dtype.kind in "iu" else array.astype(np.float32)  # not every device has float64
             self.register_buffer(f"structure_{name}", torch.from_numpy(np.array(kept)))
+
+    def _kept_structure(self) -> Arrays:
+        """Return the arrays of the structure that the state holds."""
+        return self.spec.structure
+
+    def _blank(self) -> Structured:
+        """Return another layer of the same specification, whose parameters have no values yet."""
+        return type(self)(self.spec)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Structured:
         before = dict(self._buffers)
@@ -63,7 +71,7 @@ class Structured(nn.Module):
     def _restore_buffers(self, names: Iterable[str]) -> None:
         """Give the named buffers the values that follow from the specification."""
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            values = dict(type(self)(self.spec).named_buffers())
+            values = dict(self._blank().named_buffers())
         buffers = dict(self.named_buffers())
         for name in names:
             if name in buffers and not buffers[name].is_meta:

@@ -10,6 +10,7 @@ from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.ops import products
 from vocabench.impls.on_torch.ops.rows import mean_row, rows_of
 from vocabench.impls.on_torch.ops.topk import exact_topk
+from vocabench.impls.on_torch.parallel.ranks import Ranks, copied, own_entries
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, at_least_float32
 from vocabench.impls.spec import LayerSpec
 
@@ -64,11 +65,31 @@ class FullSoftmax(OutputLayer):
         if hidden_ND.is_cuda or hidden_ND.size(0) == 1:
             return super()._search(hidden_ND, k)
         # On a CPU, summing exponentials that overwrite the logits is faster than writing log-probabilities.
+        values_NK, ids_NK, log_sum_N = FullSoftmax.best_logits(self, hidden_ND, k)
+        return values_NK - log_sum_N[:, None], ids_NK, torch.ones(hidden_ND.size(0))
+
+    # The words of one rank, of a layer whose words are split over several (`parallel/softmax.py`).
+    def nll_over(self, ranks: Ranks, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        """Return the (N,) negative log-likelihoods over the words of all ranks, of which this layer has some.
+
+        Args:
+            ranks: The ranks, all of which call.
+            hidden_ND: The hidden vectors, the same on all ranks. Their gradient is the sum over all ranks.
+            targets_N: Words of this layer; -1 where the target is a word of another rank.
+        """
+        logits_NV = self._logits(copied(hidden_ND, ranks))
+        return ranks.nll(logits_NV.logsumexp(dim=1), own_entries(logits_NV, targets_N))
+
+    def log_sums(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N,) log-sum-exp of the logits, without gradients."""
+        return self._logits(hidden_ND).logsumexp(dim=1)
+
+    def best_logits(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the k highest logits and their words (N, K), and the (N,) log-sum-exp of all, without gradients."""
         logits_NV = self._logits(hidden_ND)
         values_NK, ids_NK = exact_topk(logits_NV, k)
         highest_N1 = values_NK[:, :1]
-        log_sum_N1 = logits_NV.sub_(highest_N1).exp_().sum(dim=1, keepdim=True).log_().add_(highest_N1)
-        return values_NK - log_sum_N1, ids_NK, torch.ones(hidden_ND.size(0))
+        return values_NK, ids_NK, logits_NV.sub_(highest_N1).exp_().sum(dim=1).log_().add_(highest_N1[:, 0])
 
 
 LAYER = FullSoftmax

@@ -16,6 +16,8 @@ from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_torch.ops import cpp_kernels, products
 from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.ops.topk import exact_topk
+from vocabench.impls.on_torch.parallel.ranks import Ranks
+from vocabench.impls.on_torch.sampling import drawn_part
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, at_least_float32, draw
 from vocabench.impls.on_torch.tracing import is_tracing
 from vocabench.impls.on_torch.triton import availability
@@ -25,7 +27,6 @@ from vocabench.impls.structures import blocks
 
 # A GPU prefers the largest blocks.
 _BY_KERNELS = tuple(blocks.by_kernels(form, KERNELS) for form in reversed(blocks.GPU_FORMS))
-_BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 def _blocks(tokens: int, vocab: int, form: Form) -> Iterator[slice]:
@@ -79,7 +80,7 @@ def _steps(form: Form) -> Any:
 
 class _FusedNll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, form: Form) -> Tensor:  # type: ignore[override]
+    def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, form: Form, ranks: Ranks | None) -> Tensor:  # type: ignore[override]
         cast_ND, steps = hidden_ND.to(weight_VD.dtype), _steps(form)
         target_N = at_least_float32(cast_ND.new_zeros(len(cast_ND)))
         log_sum_N = torch.full_like(target_N, -torch.inf)
@@ -87,8 +88,10 @@ class _FusedNll(torch.autograd.Function):
             logits_NB = products.linear(cast_ND, weight_VD[block], bias_V[block])
             steps.add_block(logits_NB, targets_N, block.start, log_sum_N, target_N)
             del logits_NB  # so that only one block is in memory at a time
+        if ranks is not None:
+            log_sum_N, target_N = ranks.joined(log_sum_N, target_N)
         ctx.save_for_backward(cast_ND, weight_VD, bias_V, targets_N, log_sum_N)
-        ctx.hidden_dtype, ctx.form = hidden_ND.dtype, form
+        ctx.hidden_dtype, ctx.form, ctx.ranks = hidden_ND.dtype, form, ranks
         return log_sum_N - target_N
 
     @staticmethod
@@ -106,7 +109,9 @@ class _FusedNll(torch.autograd.Function):
             dweight_VD[block] = products.weight_gradient(dlogits_NB, hidden_ND)
             products.add_product(dhidden_ND, dlogits_NB, weight_VD[block])
             del logits_NB, dlogits_NB
-        return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None
+        if ctx.ranks is not None:
+            ctx.ranks.add_up(dhidden_ND)
+        return dhidden_ND.to(ctx.hidden_dtype), dweight_VD, dbias_V, None, None, None
 
 
 def _place(targets_N: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
@@ -216,11 +221,20 @@ class FusedSoftmax(FullSoftmax):
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         if isinstance(hidden_ND.size(0), torch.SymInt):  # a trace for any batch size has no number of blocks
             return super()._nll(hidden_ND, targets_N)
-        return _FusedNll.apply(hidden_ND, self.weight, self._bias_V, targets_N, self.form)  # type: ignore[return-value]
+        return _FusedNll.apply(hidden_ND, self.weight, self._bias_V, targets_N, self.form, None)  # type: ignore[return-value]
+
+    def nll_over(self, ranks: Ranks, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+        return _FusedNll.apply(hidden_ND, self.weight, self._bias_V, targets_N, self.form, ranks)  # type: ignore[return-value]
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         if self._fits_in_one(hidden_ND):
             return super()._search(hidden_ND, k)
+        values_NK, ids_NK, log_sum_N = self.best_logits(hidden_ND, k)
+        return values_NK - log_sum_N[:, None], ids_NK, torch.ones_like(log_sum_N)
+
+    def best_logits(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        if self._fits_in_one(hidden_ND):
+            return super().best_logits(hidden_ND, k)
         cast_ND = hidden_ND.to(self.weight.dtype)
         log_sum_N = at_least_float32(cast_ND.new_full((len(cast_ND),), -torch.inf))
         values_NK = log_sum_N.new_empty(len(cast_ND), 0)
@@ -233,7 +247,15 @@ class FusedSoftmax(FullSoftmax):
             ids_NK = torch.cat([ids_NK, ids + block.start], dim=1).gather(1, order_NK[:, :k])
             values_NK = values_NK[:, :k]
             log_sum_N = _add_block(log_sum_N, logits_NB)
-        return values_NK - log_sum_N[:, None], ids_NK, torch.ones_like(log_sum_N)
+        return values_NK, ids_NK, log_sum_N
+
+    def log_sums(self, hidden_ND: Tensor) -> Tensor:
+        if self._fits_in_one(hidden_ND):
+            return super().log_sums(hidden_ND)
+        cast_ND = hidden_ND.to(self.weight.dtype)
+        ranges = _blocks(len(cast_ND), len(self.weight), self.form)
+        log_sum_NB = [_log_sum(_logits(cast_ND, self.weight, self._bias_V, block)) for block in ranges]
+        return torch.stack(log_sum_NB, dim=1).logsumexp(dim=1)
 
     def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words: draw a block by its share of the sum, then a word of it, whose logits are recomputed."""
@@ -242,10 +264,7 @@ class FusedSoftmax(FullSoftmax):
         cast_ND, uniforms_N = hidden_ND.to(self.weight.dtype), uniforms_NU[:, 0]
         ranges = list(_blocks(len(cast_ND), len(self.weight), self.form))
         log_sum_NB = torch.stack([_log_sum(_logits(cast_ND, self.weight, self._bias_V, b)) for b in ranges], dim=1)
-        share_NB = log_sum_NB.softmax(dim=1)
-        block_N = draw(share_NB, uniforms_N)
-        before_N = (share_NB.cumsum(dim=1) - share_NB).gather(1, block_N[:, None])[:, 0]
-        left_N = ((uniforms_N - before_N) / share_NB.gather(1, block_N[:, None])[:, 0]).clamp_(0, _BELOW_ONE)
+        block_N, left_N = drawn_part(log_sum_NB, uniforms_N)
         word_N = torch.empty_like(block_N)
         for number, block in enumerate(ranges):
             rows_R = (block_N == number).nonzero()[:, 0]
