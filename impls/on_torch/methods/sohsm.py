@@ -197,7 +197,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """Return the hidden vectors as each of the named projections maps them."""
         kind, projected = self.spec.options["projection"], []
         for name in names:
-            weight_DD = getattr(self, name, None)
+            weight_DD = self._projection(name)
             mapped_ND = hidden_ND
             if weight_DD is not None:
                 mapped_ND = products.linear(hidden_ND, weight_DD, kernels=self.form == CPP)
@@ -206,6 +206,10 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
                     mapped_ND = torch.add(hidden_ND, mapped_ND, alpha=sohsm.RECTIFIED)
             projected.append(mapped_ND)
         return projected
+
+    def _projection(self, name: str) -> Tensor | None:
+        """Return the weight of a projection, or None where the layer has none of this name."""
+        return getattr(self, name, None)
 
     def _cluster_factors(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the hidden vectors, the weight and the bias that the logits of clusters are computed from."""

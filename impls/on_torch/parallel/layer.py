@@ -184,6 +184,9 @@ class ParallelLayer(OutputLayer):
         order_V = torch.cat([torch.from_numpy(self._words_of(rank)) for rank in range(self.ranks.size)])
         return by_rank_VN[order_V.argsort().to(by_rank_VN.device)].T
 
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        self._refuse("beam")
+
     def _entropy(self, hidden_ND: Tensor, softcap: float | None) -> Tensor:
         own_NV = self._own_log_probs(copied(hidden_ND, self.ranks), softcap)
         return summed(objectives.entropy(own_NV), self.ranks)
@@ -201,15 +204,10 @@ class ParallelLayer(OutputLayer):
         self._refuse("tie")
 
     def _refuse(self, call: str) -> NoReturn:
-        raise BadInput(f"{call} of {self.spec.method} over {self.ranks.size} ranks: allowed: {call} of its whole()")
+        raise BadInput(f"{call} of {self.spec.method} over {self.ranks.size} ranks: allowed: {call} of whole()")
 
     def extra_repr(self) -> str:
         return f"{self.spec.sizes()}, rank={self.ranks.rank} of {self.ranks.size}"
 
     def formulation(self) -> str:
         return f"{self.own.formulation()}, words over {self.ranks.size} ranks"
-
-
-def even_range(total: int, part: int, parts: int) -> NDArray[np.int64]:
-    """Return the numbers of one of several ranges, in order, which differ by at most one in size."""
-    return np.arange(part * total // parts, (part + 1) * total // parts)

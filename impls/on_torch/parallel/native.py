@@ -14,7 +14,10 @@ from vocabench.impls.on_torch.parallel.ranks import Ranks
 from vocabench.impls.spec import LayerSpec
 
 # The module of this package that has the layer of a method.
-_MODULES = dict.fromkeys(("full_softmax", "inplace_softmax", "fused_softmax"), "softmax")
+_MODULES = dict.fromkeys(("full_softmax", "inplace_softmax", "fused_softmax"), "softmax") | {
+    "sohsm": "sohsm",
+    "huffman": "huffman",
+}
 
 
 def methods() -> list[str]:

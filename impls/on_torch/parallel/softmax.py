@@ -15,11 +15,12 @@ from vocabench.impls.forms import Form
 from vocabench.impls.on_torch import objectives
 from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_torch.native import blank, layer_class
-from vocabench.impls.on_torch.parallel.layer import ParallelLayer, even_range
+from vocabench.impls.on_torch.parallel.layer import ParallelLayer
 from vocabench.impls.on_torch.parallel.ranks import copied, own_entries, summed
 from vocabench.impls.on_torch.sampling import COLDEST, drawn_part
 from vocabench.impls.on_torch.tensors import draw
 from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import parts
 
 
 class ParallelSoftmax(ParallelLayer):
@@ -35,7 +36,7 @@ class ParallelSoftmax(ParallelLayer):
         return layer_class(spec.method).forms(spec)
 
     def _words_of(self, rank: int) -> NDArray[np.int64]:
-        return even_range(self.spec.vocab, rank, self.ranks.size)
+        return parts.even_range(self.spec.vocab, rank, self.ranks.size)
 
     def _layer_of(self, words_R: NDArray[np.int64]) -> FullSoftmax:
         layer = blank(replace(self.spec, counts=self.spec.counts[words_R]))
@@ -87,6 +88,9 @@ class ParallelSoftmax(ParallelLayer):
         values_NJ, number_NJ, log_sum_N = self.own.best_logits(hidden_ND, min(k, len(self.words)))
         joined_N, _ = self.ranks.joined(log_sum_N, torch.zeros_like(log_sum_N))
         return *self._merged(values_NJ - joined_N[:, None], number_NJ, k), torch.ones_like(log_sum_N)
+
+    def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        return self._search(hidden_ND, k)[:2]
 
     def topk(self, hidden: Tensor, k: int, *, softcap: float | None = None) -> tuple[Tensor, Tensor]:
         if softcap is None or not hidden.numel():

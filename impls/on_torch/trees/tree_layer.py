@@ -248,21 +248,25 @@ class TreeSoftmax(OutputLayer):
         return -torch.logsumexp(log_code_NM, dim=1)
 
     def _leaf_nll(self, hidden_ND: Tensor, leaf_N: Tensor) -> Tensor:
-        shared, form = _shared(len(self.node_weight)), self._form_taken
+        shared, form, node_weight = _shared(len(self.node_weight)), self._form_taken, self._nodes()
         if form == KERNELS:
             from vocabench.impls.on_torch.triton import tree_kernels  # imports Triton, which may not be installed
 
             paths = leaf_N, self.structure_index, self.structure_sign, self.length, self.place
-            return tree_kernels.path_nll(hidden_ND, self.node_weight, *paths, shared)
+            return tree_kernels.path_nll(hidden_ND, node_weight, *paths, shared)
         if form == CPP:
             token_paths = Paths(
                 *(buffer[leaf_N].int() for buffer in (self.structure_index, self.structure_sign, self.place))
             )
-            return path_losses.path_nll(hidden_ND, self.node_weight, token_paths, self.row_sparse)
+            return path_losses.path_nll(hidden_ND, node_weight, token_paths, self.row_sparse)
         path = self.structure_index[leaf_N], self.structure_sign[leaf_N]
         if is_tracing():
-            return _traced_path_nll(hidden_ND, self.node_weight, *path)
-        return _PathNll.apply(hidden_ND, self.node_weight, *path, shared, form, self.row_sparse)  # type: ignore[return-value]
+            return _traced_path_nll(hidden_ND, node_weight, *path)
+        return _PathNll.apply(hidden_ND, node_weight, *path, shared, form, self.row_sparse)  # type: ignore[return-value]
+
+    def _nodes(self) -> Tensor:
+        """Return the vectors of the inner nodes, for calls that are differentiated."""
+        return self.node_weight
 
     @property
     def _form_taken(self) -> Form:
@@ -307,7 +311,7 @@ class TreeSoftmax(OutputLayer):
         return objectives.in_blocks(of_block, self.spec.vocab, self._cast(hidden_ND))
 
     def _leaf_log_probs(self, hidden_ND: Tensor) -> Tensor:
-        scores_MN = at_least_float32(products.linear(self.node_weight, hidden_ND.to(self.node_weight.dtype)))
+        scores_MN = at_least_float32(products.linear(self._nodes(), hidden_ND.to(self.node_weight.dtype)))
         levels = [self.get_buffer(f"level{number}") for number in range(self._depth)]
         return _LeafLogProbs.apply(scores_MN, levels).T  # type: ignore[union-attr]
 

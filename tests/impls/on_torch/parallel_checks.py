@@ -34,6 +34,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "full_softmax": [{}, {"bias": False}],
     "inplace_softmax": [{}, {"bias": False}],
     "fused_softmax": [{}, {"bias": False}],
+    "sohsm": [
+        {"interval": 0},
+        {"interval": 0, "projection": "none", "bias": True},
+        {"interval": 0, "projection": "cluster_residual", "bias": True},
+    ],
+    "huffman": [{}],
 }
 SOFTMAXES = ("full_softmax", "inplace_softmax", "fused_softmax")
 # What rounds differently with several ranks: sums over words and over ranks.
@@ -128,7 +134,7 @@ def every_precision_and_form_agrees(group: Any) -> None:
         targets[5:8] = -100
         name = str(dtype).removeprefix("torch.")
         for method in native.methods():
-            spec = layers.spec(method, counts=COUNTS, dim=DIM, dtype=name, seed=3)
+            spec = layers.spec(method, counts=COUNTS, dim=DIM, dtype=name, seed=3, **OPTIONS[method][0])
             expected = losses_and_gradients(adapter.native(spec), hidden, targets)
             for form in ("", *(form.id for form in adapter.forms(spec, "cpu"))):
                 split = native.parallel(replace(spec, form=form), group, "cpu")
