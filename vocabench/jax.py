@@ -17,8 +17,10 @@ import jax.numpy as jnp
 
 from vocabench.harness import layers
 from vocabench.impls.on_jax.adapter import native
+from vocabench.impls.on_jax.parallel.native import parallel
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
     from jax.typing import DTypeLike
     from numpy.typing import ArrayLike
 
@@ -36,6 +38,8 @@ def layer(
     seed: int = 0,
     dtype: DTypeLike | None = None,
     device: Any = None,
+    mesh: Mesh | None = None,
+    axis_name: str | None = None,
     **options: object,
 ) -> OutputLayer:
     """Create a method's layer. It holds its specification and no arrays; `init` makes those.
@@ -48,10 +52,15 @@ def layer(
         seed: Seed of random structure.
         dtype: Precision of the parameters: float32 (the default), float64 or bfloat16.
         device: A `jax.Device` for which the layer is computed; JAX's default backend if None.
+        mesh: A mesh of devices over one of whose axes the words are split. If None, they are on one device.
+        axis_name: The axis of the mesh; it may be left out if the mesh has only one.
         **options: Options of the method. `docs/methods/` describes them.
 
     Raises:
         ValueError: An argument is invalid. The message names it, its value and what is allowed.
     """
     kind = "float32" if dtype is None else jnp.dtype(dtype).name
-    return native(layers.spec(method, counts=counts, dim=dim, vocab=vocab, seed=seed, dtype=kind, **options), device)
+    spec = layers.spec(method, counts=counts, dim=dim, vocab=vocab, seed=seed, dtype=kind, **options)
+    if mesh is None and axis_name is None:
+        return native(spec, device)
+    return parallel(spec, mesh, axis_name)

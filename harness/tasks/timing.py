@@ -12,6 +12,7 @@ from vocabench.harness import layers
 from vocabench.harness.measure import agreement, roofline
 from vocabench.harness.measure.fastest_form import fastest_form
 from vocabench.harness.measure.memory import DEFINITION, freed_given_back, peak_bytes
+from vocabench.harness.measure.needed_memory import check_fits
 from vocabench.harness.measure.new_process import in_new_process
 from vocabench.harness.measure.timing import Work, call_seconds, calls_in_flight
 from vocabench.harness.measure.workload import Batch, batch, zipf_counts
@@ -57,6 +58,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     inputs = _inputs(cell)
     wanted = cell.settings["quantities"]
     spec, layer = _spec(cell, cell.method), None
+    check_fits(spec, _spec(cell, BASELINE), cell.tokens, cell.device)
     measurements: list[Measurement] = []
     compiling = None  # seconds of compilation in the first call
     if "peak_bytes" in wanted:

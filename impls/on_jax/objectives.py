@@ -44,7 +44,14 @@ def capped(logits_NV: Array, softcap: float) -> Array:
 def losses_of_logits(logits_NV: Array, targets_N: Array, objective: Objective) -> Array:
     """Return the (N,) losses from logits that have been capped."""
     log_sum_N, target_N = jax.nn.logsumexp(logits_NV, axis=1), pick(logits_NV, targets_N)
+    return losses_of_sums(log_sum_N, target_N, lambda: logits_NV.mean(axis=1), objective)
+
+
+def losses_of_sums(
+    log_sum_N: Array, target_N: Array, mean_logits: Callable[[], Array], objective: Objective
+) -> Array:
+    """Return the (N,) losses from the log-sum-exp of the logits, the targets' logits and the mean logits."""
     losses_N = log_sum_N - target_N
     if objective.label_smoothing:
-        losses_N = losses_N + objective.label_smoothing * (target_N - logits_NV.mean(axis=1))
+        losses_N = losses_N + objective.label_smoothing * (target_N - mean_logits())
     return losses_N + objective.z_loss * log_sum_N**2 if objective.z_loss else losses_N

@@ -6,9 +6,23 @@ import jax
 import jax.numpy as jnp
 
 from vocabench.impls.calls import Sampling
-from vocabench.impls.on_jax.ops.arrays import Array, draw
+from vocabench.impls.on_jax.ops.arrays import Array, draw, pick
 
+_BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
 _COLDEST = 1e-30  # a temperature at which only the likeliest words remain
+
+
+def drawn_part(log_sum_NP: Array, uniforms_N: Array) -> tuple[Array, Array]:
+    """Draw a part of the words for each token, and return it with the uniform number that draws a word of the part.
+
+    Args:
+        log_sum_NP: Log-sum-exp of the logits of each part, whose words are consecutive.
+        uniforms_N: Uniform numbers; each takes the word whose cumulative probability exceeds it.
+    """
+    share_NP = jax.nn.softmax(log_sum_NP, axis=1)
+    part_N = draw(share_NP, uniforms_N)
+    before_N, own_N = pick(jnp.cumsum(share_NP, axis=1) - share_NP, part_N), pick(share_NP, part_N)
+    return part_N, jnp.clip((uniforms_N - before_N) / own_N, 0, _BELOW_ONE)
 
 
 def of_all(log_probs_NV: Array, uniforms_N: Array, options: Sampling) -> Array:

@@ -37,6 +37,23 @@ class FullSoftmax(OutputLayer):
         cast_ND = hidden_ND.astype(weight_VD.dtype).astype(kind)
         return cast_ND @ weight_VD.mean(axis=0, dtype=kind) + bias_V.mean(dtype=kind)
 
+    # Some of the words, of a layer whose words are split over devices (`parallel/softmax.py`).
+    def own_sums(self, params: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
+        """Return the (N,) log-sum-exp of the logits of these words, and the (N,) logits of the targets.
+
+        Args:
+            params: `weight` and `bias` of the words.
+            hidden_ND: Hidden vectors.
+            targets_N: Numbers of words among these; -1 where the target is another word, whose logit counts as 0.
+        """
+        logits_NV = self._logits(params, {}, hidden_ND)
+        target_N = jnp.where(targets_N >= 0, pick(logits_NV, jnp.maximum(targets_N, 0)), 0)
+        return jax.nn.logsumexp(logits_NV, axis=1), target_N
+
+    def _own_target_logits(self, params: Tree, hidden_ND: Array, targets_N: Array) -> Array:
+        target_N = self._target_logits(params, {}, hidden_ND, jnp.maximum(targets_N, 0))
+        return jnp.where(targets_N >= 0, target_N, 0)
+
     def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         return *best_of_logits(self._logits(params, structure, hidden_ND), k), jnp.ones(hidden_ND.shape[0], jnp.float32)
 

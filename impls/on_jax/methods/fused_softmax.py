@@ -15,10 +15,11 @@ from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, is_known, pick, product, varying_as, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, is_known, product, varying_as, wide
 from vocabench.impls.on_jax.ops.topk import top_k
 from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
+from vocabench.impls.on_jax.sampling import drawn_part
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import blocks
 
@@ -251,6 +252,10 @@ class FusedSoftmax(FullSoftmax):
             return softmax_kernels.fused_nll(*inputs, blocks.width(hidden_ND.shape[0], self.spec.vocab, self._form))
         return fused_nll(*inputs, self._form)
 
+    def own_sums(self, params: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
+        none_N = jnp.full_like(targets_N, -1)  # without a target, the loss is the log-sum-exp
+        return self._nll(params, {}, hidden_ND, none_N), self._own_target_logits(params, hidden_ND, targets_N)
+
     def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Return values and ids (N, K) of the k likeliest words, and ones, by blocks of words.
 
@@ -286,10 +291,7 @@ class FusedSoftmax(FullSoftmax):
             return _own_logits(words, hidden_ND, cut, block)
 
         log_sum_BN = lax.map(lambda block: jax.nn.logsumexp(logits(block), axis=1), jnp.arange(cut.count))
-        share_NB = jax.nn.softmax(log_sum_BN.T, axis=1)
-        block_N = draw(share_NB, uniforms_NU[:, 0])
-        before_N, own_N = pick(jnp.cumsum(share_NB, axis=1) - share_NB, block_N), pick(share_NB, block_N)
-        left_N = jnp.clip((uniforms_NU[:, 0] - before_N) / own_N, 0, 1 - 2.0**-24)  # below 1 in float32 too
+        block_N, left_N = drawn_part(log_sum_BN.T, uniforms_NU[:, 0])
 
         def visit(block: Array, word_N: Array) -> Array:
             place_N = draw(jax.nn.softmax(logits(block), axis=1), left_N)

@@ -1,0 +1,268 @@
+"""Checks of layers whose words are split over a mesh of four devices, in a process that has them.
+
+    XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m tests.impls.on_jax.parallel_checks FILE
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import vocabench
+import vocabench.jax
+from vocabench.harness import layers
+from vocabench.impls.errors import BadInput
+from vocabench.impls.on_jax import adapter
+from vocabench.impls.on_jax.layer import OutputLayer
+from vocabench.impls.on_jax.parallel import native
+
+VOCAB, DIM, TOKENS = 61, 16, 24  # 61 words divide over no number of devices
+COUNTS = np.round(2000 / np.arange(1, VOCAB + 1)).astype(int)
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "full_softmax": [{}, {"bias": False}],
+    "inplace_softmax": [{}, {"bias": False}],
+    "fused_softmax": [{}, {"bias": False}],
+    "sohsm": [
+        {"interval": 0},
+        {"interval": 0, "projection": "none", "bias": True},
+        {"interval": 0, "projection": "cluster_residual", "bias": True},
+    ],
+}
+SOFTMAXES = ("full_softmax", "inplace_softmax", "fused_softmax")
+CLOSE = {"float32": {"atol": 2e-5, "rtol": 1e-4}, "bfloat16": {"atol": 2e-2, "rtol": 2e-2}}
+
+checks: dict[str, Callable[[], None]] = {}
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    checks[function.__name__] = function
+    return function
+
+
+def mesh(parts: int, axis: str = "vocab") -> Mesh:
+    return Mesh(np.array(jax.devices()[:parts]), (axis,))
+
+
+def batch(dtype: str = "float32") -> tuple[jax.Array, np.ndarray]:
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, VOCAB, TOKENS)
+    targets[:4] = 0, VOCAB - 1, VOCAB // 2, 0
+    return jnp.asarray(rng.standard_normal((TOKENS, DIM)), dtype), targets
+
+
+def pairs(parts: int, dtype: str = "float32") -> list[tuple[OutputLayer, OutputLayer]]:
+    """Return each layer that can be split, whole and split, with all options."""
+    made = []
+    for method in native.methods():
+        for options in OPTIONS[method]:
+            spec = layers.spec(method, counts=COUNTS, dim=DIM, dtype=dtype, seed=3, **options)
+            made.append((adapter.native(spec), native.parallel(spec, mesh(parts))))
+    return made
+
+
+def losses_and_gradients(
+    layer: OutputLayer, hidden: jax.Array, targets: np.ndarray, **options: Any
+) -> dict[str, np.ndarray]:
+    """Return loss and gradients with respect to hidden vectors and canonical parameters, of a compiled function."""
+    params, structure = layer.init()
+
+    def total(params: Any, hidden: Any) -> Any:
+        loss = layer.loss(params, structure, hidden, targets, **options)
+        return loss.sum(), loss
+
+    ((_, loss), (dparams, dhidden)) = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))(params, hidden)
+    return as_numpy({"loss": loss, "hidden": dhidden, **layer.to_canonical(structure, dparams)})
+
+
+def as_numpy(tree: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value, np.float64) for name, value in tree.items()}
+
+
+def assert_alike(whole: dict[str, np.ndarray], split: dict[str, np.ndarray], dtype: str, what: str) -> None:
+    assert whole.keys() == split.keys()
+    for name in whole:
+        np.testing.assert_allclose(split[name], whole[name], **CLOSE[dtype], err_msg=f"{what}: {name}")
+
+
+@check
+def losses_and_gradients_are_those_of_the_definition() -> None:
+    hidden, targets = batch()
+    for parts in (2, 4):
+        for _, split in pairs(parts):
+            spec = split.spec
+            oracle = vocabench.create("numpy", spec.method, counts=spec.counts, dim=DIM, seed=3, **dict(spec.options))
+            loss, dhidden, grads = oracle.loss_and_grads(np.asarray(hidden), targets)
+            expected = as_numpy({"loss": loss, "hidden": dhidden, **grads})
+            assert_alike(expected, losses_and_gradients(split, hidden, targets), "float32", repr(split))
+
+
+@check
+def objectives_are_those_of_the_whole_layer() -> None:
+    hidden, targets = batch()
+    targets[5:8] = -100
+    weight = jnp.asarray(np.random.default_rng(1).random(TOKENS), jnp.float32)
+    for whole, split in pairs(4):
+        for options in (
+            {"reduction": "none"},
+            {"reduction": "sum", "label_smoothing": 0.1},
+            {"token_weight": weight},
+            *(
+                ({"z_loss": 0.01, "label_smoothing": 0.1}, {"softcap": 2.0, "z_loss": 0.01, "label_smoothing": 0.1})
+                if split.spec.method in SOFTMAXES
+                else ()
+            ),
+        ):
+            expected = losses_and_gradients(whole, hidden, targets, **options)
+            found = losses_and_gradients(split, hidden, targets, **options)
+            assert_alike(expected, found, "float32", f"{split!r} {options}")
+
+
+@check
+def every_precision_and_form_agrees() -> None:
+    for dtype in ("float32", "bfloat16"):
+        hidden, targets = batch(dtype)
+        targets[5:8] = -100
+        for method in native.methods():
+            spec = layers.spec(method, counts=COUNTS, dim=DIM, dtype=dtype, seed=3, **OPTIONS[method][0])
+            expected = losses_and_gradients(adapter.native(spec), hidden, targets)
+            for form in ("", *(form.id for form in adapter.forms(spec, "cpu"))):
+                split = native.parallel(replace(spec, form=form), mesh(4))
+                found = losses_and_gradients(split, hidden, targets)
+                assert_alike(expected, found, dtype, f"{split!r} {form}")
+
+
+@check
+def decoding_is_that_of_the_whole_layer() -> None:
+    hidden, targets = batch()
+    for whole, split in pairs(4):
+        made, what = (whole.init(), split.init()), repr(split)
+        drawn = np.random.default_rng(2).random((TOKENS, whole.spec.draws)).astype(np.float32)
+
+        def both(call: Callable[..., Any], whole: Any = whole, split: Any = split, made: Any = made) -> Any:
+            results = call(whole, *made[0], hidden), call(split, *made[1], hidden)
+            return jax.tree.map(np.asarray, results)
+
+        for k in (1, 5, 40, VOCAB):
+            (values, ids), (own_values, own_ids) = both(lambda layer, *given, k=k: layer.topk(*given, k))
+            np.testing.assert_array_equal(ids, own_ids, what)
+            np.testing.assert_allclose(own_values, values, **CLOSE["float32"])
+        for options in ({}, {"temperature": 0.5}, {"top_k": 7, "temperature": 2.0}, {"top_p": 0.6}):
+            expected, found = both(lambda layer, *given, o=options: layer.sample(*given, drawn, **o))
+            np.testing.assert_array_equal(expected, found, f"{what} {options}")
+        calls = [
+            lambda layer, *given: layer.log_probs(*given),
+            lambda layer, *given: layer.target_log_probs(*given, targets),
+            lambda layer, *given: layer.entropy(*given),
+        ]
+        if whole.spec.method in SOFTMAXES:
+            calls += [
+                lambda layer, *given: layer.topk(*given, 5, softcap=1.5)[0],
+                lambda layer, *given: layer.entropy(*given, softcap=1.5),
+                lambda layer, *given: layer.sample(*given, drawn, softcap=1.5),
+            ]
+        for call in calls:
+            expected, found = both(call)
+            np.testing.assert_allclose(found, expected, **CLOSE["float32"], err_msg=what)
+
+
+@check
+def no_logits_cross_the_wire() -> None:
+    """In the compiled training step, what devices exchange has the size of the tokens or of the hidden vectors."""
+    hidden, targets = batch()
+    for _, split in pairs(4):
+        params, structure = split.init()
+        step = jax.jit(jax.value_and_grad(lambda p, h, s=split, st=structure: s.loss(p, st, h, targets), (0, 1)))
+        text = step.lower(params, hidden).compile().as_text()
+        exchanges = [line for line in text.splitlines() if " all-reduce(" in line or " all-gather(" in line]
+        assert exchanges, repr(split)
+        assert not any("all-gather" in line or f",{VOCAB}" in line or ",64]" in line for line in exchanges), exchanges
+
+
+@check
+def each_device_holds_its_part_only() -> None:
+    for _, split in pairs(4):
+        params, _ = split.init()
+        for name, value in params.items():
+            if "projection" not in name:
+                assert value.addressable_shards[0].data.shape[0] == value.shape[0] // 4, (repr(split), name)
+
+
+@check
+def tokens_are_split_over_another_axis() -> None:
+    devices = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "vocab"))
+    hidden, targets = batch()
+    for method in native.methods():
+        spec = layers.spec(method, counts=COUNTS, dim=DIM, seed=3, **OPTIONS[method][0])
+        expected = losses_and_gradients(adapter.native(spec), hidden, targets)
+        split = native.parallel(spec, devices, "vocab")
+        spread = jax.device_put(hidden, NamedSharding(devices, P("data")))
+        assert_alike(expected, losses_and_gradients(split, spread, targets), "float32", repr(split))
+
+
+@check
+def checkpoints_move_between_whole_and_split_layers() -> None:
+    hidden, targets = batch()
+    for whole, split in pairs(4):
+        params, structure = split.init()
+        canonical = split.to_canonical(structure, params)
+        expected = whole.init()
+        for name, value in whole.to_canonical(expected[1], expected[0]).items():
+            np.testing.assert_array_equal(np.asarray(canonical[name]), np.asarray(value))
+        again = split.from_canonical(structure, {name: np.asarray(value) for name, value in canonical.items()})
+        loss = split.loss(again, structure, hidden, targets)
+        np.testing.assert_allclose(loss, whole.loss(*expected, hidden, targets), rtol=1e-5)
+        same = native.parallel(split.spec, split.split.mesh)
+        assert same == split
+        assert hash(same) == hash(split)
+        assert split != native.parallel(split.spec, mesh(2))
+
+
+@check
+def bad_input_is_refused_in_one_line() -> None:
+    hidden, targets = batch()
+    make = vocabench.jax.layer
+    counts: dict[str, Any] = {"counts": COUNTS, "dim": DIM}
+    grid = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "vocab"))
+    refused(lambda: make("nce", mesh=mesh(4), **counts), "nce with a mesh: allowed: full_softmax")
+    refused(lambda: make("full_softmax", mesh="vocab", **counts), "mesh is a str: allowed: a jax.sharding.Mesh")
+    refused(lambda: make("full_softmax", axis_name="vocab", **counts), "mesh is a NoneType")
+    refused(lambda: make("full_softmax", mesh=grid, **counts), "axis_name is missing for a mesh of axes data, vocab")
+    refused(lambda: make("full_softmax", mesh=grid, axis_name="words", **counts), "unknown axis_name 'words'")
+    layer = make("full_softmax", mesh=mesh(4), **counts)
+    refused(lambda: layer.init(device=jax.devices()[0]), "with a mesh: allowed: None")
+    refused(lambda: layer.loss(*layer.init(), hidden, targets + VOCAB), "allowed: word ids from 0 to 60")
+
+
+def refused(call: Callable[[], Any], message: str) -> None:
+    try:
+        call()
+    except BadInput as error:
+        assert message in str(error), str(error)
+        assert "\n" not in str(error)
+    else:
+        raise AssertionError(f"not refused: {message}")
+
+
+def main(file: Path) -> None:
+    failures = {}
+    for name, function in checks.items():
+        try:
+            function()
+        except BaseException:
+            failures[name] = traceback.format_exc()
+    file.write_text(json.dumps(failures))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
