@@ -38,7 +38,7 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 HEADINGS = {"torch": "PyTorch:", "tensorflow": "TensorFlow:", "jax": "JAX:"}
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 # Pages whose code has a test of its own: it runs in every framework, is written to files, or is followed by checks.
-# The scripts of in-your-model.md run in tests/test_in_your_model.py, those of parallel.md in tests/test_parallel_page.py.
+# The scripts of in-your-model.md and parallel.md run in tests of these names.
 TESTED_SEPARATELY = ("contract.md", "adding-a-method.md", "trained-layer.md", "in-your-model.md", "parallel.md")
 PAGES_WITH_CODE = [
     path

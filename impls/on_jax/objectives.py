@@ -47,9 +47,7 @@ def losses_of_logits(logits_NV: Array, targets_N: Array, objective: Objective) -
     return losses_of_sums(log_sum_N, target_N, lambda: logits_NV.mean(axis=1), objective)
 
 
-def losses_of_sums(
-    log_sum_N: Array, target_N: Array, mean_logits: Callable[[], Array], objective: Objective
-) -> Array:
+def losses_of_sums(log_sum_N: Array, target_N: Array, mean_logits: Callable[[], Array], objective: Objective) -> Array:
     """Return the (N,) losses from the log-sum-exp of the logits, the targets' logits and the mean logits."""
     losses_N = log_sum_N - target_N
     if objective.label_smoothing:

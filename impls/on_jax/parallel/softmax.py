@@ -17,7 +17,7 @@ from vocabench.impls.on_jax.native import layer_class
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, aligned, draw, pick, wide
 from vocabench.impls.on_jax.ops.topk import top_k
 from vocabench.impls.on_jax.parallel.layer import ParallelLayer
-from vocabench.impls.on_jax.parallel.split import LOWEST, Split
+from vocabench.impls.on_jax.parallel.split import EVERYWHERE, LOWEST, Split
 from vocabench.impls.on_jax.sampling import drawn_part
 from vocabench.impls.spec import LayerSpec
 
@@ -27,8 +27,8 @@ _NO_TARGET = -1
 class ParallelSoftmax(ParallelLayer):
     """Full softmax whose words are split into ranges of ids, one for each device.
 
-    Parameters: `weight` (V', D) and `bias` (V',), where V' is V rounded up to a multiple of the devices. The rows beyond
-    V have no probability and no gradient.
+    Parameters: `weight` (V', D) and `bias` (V',), where V' is V rounded up to a multiple of the devices. The rows
+    beyond V have no probability and no gradient.
     """
 
     def __init__(self, spec: LayerSpec, split: Split) -> None:
@@ -45,7 +45,7 @@ class ParallelSoftmax(ParallelLayer):
         return {name: self.split.placed(value) for name, value in tree.items()}
 
     def _over(
-        self, compute: Callable[..., Any], params: Tree, hidden_ND: Array, *by_token: Array, out: Any = P()
+        self, compute: Callable[..., Any], params: Tree, hidden_ND: Array, *by_token: Array, out: Any = EVERYWHERE
     ) -> Any:
         """Return `compute(words, hidden_ND, *by_token)` on every device, where `words` are its weight and bias."""
 
@@ -57,7 +57,7 @@ class ParallelSoftmax(ParallelLayer):
             return compute(*aligned((words, *by_token)))
 
         by_token = (hidden_ND, *by_token)
-        specs = {name: P(self.split.axis) for name in params}, *[P()] * len(by_token)
+        specs = {name: P(self.split.axis) for name in params}, *[EVERYWHERE] * len(by_token)
         return self.split.over(of_device, specs, out)(params, *by_token)
 
     def _own(self, ids_N: Array) -> Array:
@@ -143,7 +143,9 @@ class ParallelSoftmax(ParallelLayer):
             values_NK, place_NK = top_k(self.split.gathered(values_NJ - joined_N[:, None]), k)
             return values_NK, jnp.take_along_axis(self.split.gathered(ids_NJ), place_NK, axis=1)
 
-        return *self._over(compute, params, hidden_ND, out=(P(), P())), jnp.ones(hidden_ND.shape[0], jnp.float32)
+        return *self._over(compute, params, hidden_ND, out=(EVERYWHERE, EVERYWHERE)), jnp.ones(
+            hidden_ND.shape[0], jnp.float32
+        )
 
     def _beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         return self._search(params, structure, hidden_ND, k)[:2]

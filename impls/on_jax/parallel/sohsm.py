@@ -16,7 +16,7 @@ from vocabench.impls.on_jax.methods.sohsm import SelfOrganizedHierarchicalSoftma
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, aligned, draw, pick, product, wide
 from vocabench.impls.on_jax.ops.topk import best_by_id
 from vocabench.impls.on_jax.parallel.layer import ParallelLayer
-from vocabench.impls.on_jax.parallel.split import LOWEST, Split
+from vocabench.impls.on_jax.parallel.split import EVERYWHERE, LOWEST, Split
 from vocabench.impls.on_jax.sampling import drawn_part
 from vocabench.impls.on_jax.two_level import cluster_softmax
 from vocabench.impls.spec import LayerSpec
@@ -35,7 +35,7 @@ class ParallelClusters(ParallelLayer):
     def __init__(self, spec: LayerSpec, split: Split) -> None:
         if spec.options["interval"]:
             raise BadInput(
-                f"option interval={spec.options['interval']} with a mesh: allowed: 0, clusters that stay on their devices"
+                f"option interval={spec.options['interval']} with a mesh: allowed: 0, clusters that stay in place"
             )
         super().__init__(spec, split)
         self._of_clusters = SelfOrganizedHierarchicalSoftmax(spec)  # whose functions take the clusters of one device
@@ -77,22 +77,24 @@ class ParallelClusters(ParallelLayer):
         return slab
 
     def _over(
-        self, compute: Callable[..., Any], params: Tree, structure: Tree, *by_token: Array, out: Any = P()
+        self, compute: Callable[..., Any], params: Tree, structure: Tree, *by_token: Array, out: Any = EVERYWHERE
     ) -> Any:
         """Return `compute(params, word_CS, *by_token)` on every device, with the clusters of the device."""
-        rows, everywhere = P(self.split.axis), P()
-        specs = {name: everywhere if name.endswith("_projection") else rows for name in params}
+        rows = P(self.split.axis)
+        specs = {name: EVERYWHERE if name.endswith("_projection") else rows for name in params}
 
         def of_device(*inputs: Any) -> Any:
             return compute(*aligned(inputs))
 
-        return self.split.over(of_device, (specs, rows, *[everywhere] * len(by_token)), out)(
+        return self.split.over(of_device, (specs, rows, *[EVERYWHERE] * len(by_token)), out)(
             params, structure["word"], *by_token
         )
 
     def _cluster_logits(self, params: Tree, hidden_ND: Array) -> Array:
         """Return (N, C_r) logits of this device's clusters."""
-        logits_NC = product(self._of_clusters._project(params, hidden_ND, "cluster_projection"), params["cluster_weight"])
+        logits_NC = product(
+            self._of_clusters._project(params, hidden_ND, "cluster_projection"), params["cluster_weight"]
+        )
         if "cluster_bias" in params:
             logits_NC = logits_NC + params["cluster_bias"]
         is_real_C = self.split.first(self._rows) + jnp.arange(self._rows) < self._count
@@ -146,7 +148,7 @@ class ParallelClusters(ParallelLayer):
             best = best_by_id(joint_NF, ids_NF, min(k, joint_NF.shape[1]))
             return best_by_id(*(self.split.gathered(part_NJ) for part_NJ in best), k)
 
-        found = self._over(compute, params, structure, hidden_ND, out=(P(), P()))
+        found = self._over(compute, params, structure, hidden_ND, out=(EVERYWHERE, EVERYWHERE))
         return *found, jnp.ones(hidden_ND.shape[0], jnp.float32)
 
     def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:

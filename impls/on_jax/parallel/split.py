@@ -22,6 +22,7 @@ from vocabench.impls.on_jax.ops.arrays import Array
 
 # The logit of a row beyond the vocabulary. Its exponential is 0, and unlike infinity it makes no NaN.
 LOWEST = -1e30
+EVERYWHERE = P()  # of an array that every device holds
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Split:
 
     def copied(self, array: Any) -> Array:
         """Return an array that every device holds."""
-        return jax.device_put(array, NamedSharding(self.mesh, P()))
+        return jax.device_put(array, NamedSharding(self.mesh, EVERYWHERE))
 
     def over(self, compute: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """Return `jax.shard_map` of a function over the axis."""

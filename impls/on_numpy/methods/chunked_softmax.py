@@ -2,9 +2,10 @@
 
     log P(w | h) = h.W_w + b_w - log sum_v exp(h.W_v + b_v)
 
-It is the same function as `full_softmax`, by what every framework offers: the loss of some tokens at a time, each within
-the framework's own activation checkpointing (Chen et al. 2016). The logits of one chunk exist at a time. Forward and
-backward take 8 D V FLOPs per token, two of them for the recomputation, and each chunk adds to the gradient of all words.
+It is the same function as `full_softmax`, by what every framework offers: the loss of some tokens at a time, within the
+framework's own activation checkpointing (Chen et al. 2016). The logits of one chunk exist at a time. Forward and
+backward take 8 D V FLOPs per token, two of them for the recomputation, and each chunk adds to the gradient with respect
+to all words.
 
 It is what many training programs do by hand, and a peer of `fused_softmax`, which computes without recomputation or
 without repeated sums.

@@ -1,4 +1,4 @@
-"""Full softmax over chunks of tokens with recomputation, in PyTorch. See `impls/on_numpy/methods/chunked_softmax.py`."""
+"""Full softmax over chunks of tokens in PyTorch. See `impls/on_numpy/methods/chunked_softmax.py`."""
 
 from __future__ import annotations
 

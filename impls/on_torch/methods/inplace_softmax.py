@@ -8,7 +8,7 @@ from torch import Tensor
 from vocabench.impls.on_torch.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_torch.ops import products
 from vocabench.impls.on_torch.ops.once import once_differentiable
-from vocabench.impls.on_torch.parallel.ranks import Ranks, own_entries
+from vocabench.impls.on_torch.parallel.ranks import Ranks, entries, own_entries
 
 
 class _InplaceNll(torch.autograd.Function):
@@ -16,10 +16,8 @@ class _InplaceNll(torch.autograd.Function):
     def forward(ctx, hidden_ND, weight_VD, bias_V, targets_N, ranks: Ranks | None) -> Tensor:  # type: ignore[override]
         logits_NV = products.linear(hidden_ND, weight_VD, bias_V)
         highest_N1 = logits_NV.amax(dim=1, keepdim=True)
-        if ranks is None:
-            target_N = logits_NV.gather(1, targets_N[:, None])[:, 0]
-        else:
-            target_N = own_entries(logits_NV, targets_N)
+        pick = own_entries if ranks is not None else entries
+        target_N = pick(logits_NV, targets_N)
         exp_NV = logits_NV.sub_(highest_N1).exp_()
         sum_N, highest_N = exp_NV.sum(dim=1), highest_N1[:, 0]
         if ranks is None:

@@ -25,7 +25,9 @@ def methods() -> list[str]:
     return list(_MODULES)
 
 
-def parallel(spec: LayerSpec, group: distributed.ProcessGroup | DeviceMesh, device: torch.device | str) -> ParallelLayer:
+def parallel(
+    spec: LayerSpec, group: distributed.ProcessGroup | DeviceMesh, device: torch.device | str
+) -> ParallelLayer:
     """Create this rank's part of the layer of `spec`, with its initial parameters, on a device.
 
     Raises:

@@ -171,7 +171,7 @@ class _Concatenated(torch.autograd.Function):
 
 
 def copied(tensor: Tensor, ranks: Ranks) -> Tensor:
-    """Return a tensor that is the same on all ranks, for use with their words: its gradient is summed over the ranks."""
+    """Return a tensor that is the same on all ranks, for use with their words, and sum its gradient over them."""
     return _Copied.apply(tensor, ranks)  # type: ignore[return-value]
 
 
@@ -185,7 +185,11 @@ def concatenated(own: Tensor, sizes: list[int], ranks: Ranks) -> Tensor:
     return _Concatenated.apply(own, sizes, ranks)  # type: ignore[return-value]
 
 
+def entries(values_NV: Tensor, columns_N: Tensor) -> Tensor:
+    """Return the (N,) entries of these columns."""
+    return values_NV.gather(1, columns_N[:, None])[:, 0]
+
+
 def own_entries(values_NV: Tensor, columns_N: Tensor) -> Tensor:
     """Return the (N,) entries of these columns, and 0 where the column is -1: a word of another rank."""
-    entries_N = values_NV.gather(1, columns_N.clamp(min=0)[:, None])[:, 0]
-    return entries_N.where(columns_N >= 0, 0.0)
+    return entries(values_NV, columns_N.clamp(min=0)).where(columns_N >= 0, 0.0)

@@ -96,7 +96,7 @@ class ParallelSoftmax(ParallelLayer):
         if softcap is None or not hidden.numel():
             return super().topk(hidden, k, softcap=softcap)
         # The cap keeps the order of the words, and needs the log-sum-exp of all capped logits.
-        values, ids = super().topk(hidden, k)
+        ids = super().topk(hidden, k)[1]
         log_probs = [self.target_log_probs(hidden, ids[..., place], softcap=softcap) for place in range(k)]
         return torch.stack(log_probs, dim=-1), ids
 

@@ -55,7 +55,7 @@ class ParallelClusters(ParallelLayer):
     def __init__(self, spec: LayerSpec, ranks: Ranks) -> None:
         if spec.options["interval"]:
             raise BadInput(
-                f"option interval={spec.options['interval']} with a group: allowed: 0, clusters that stay on their ranks"
+                f"option interval={spec.options['interval']} with a group: allowed: 0, clusters that stay in place"
             )
         self._ends = parts.cluster_ranges(spec.structure["cluster"], _clusters(spec), ranks.size)
         super().__init__(spec, ranks)
@@ -140,7 +140,7 @@ class ParallelClusters(ParallelLayer):
         values_NJ, number_NJ, share_N = self.own._search(hidden_ND, min(k, len(self.words)))
         log_sum_N = self._cluster_log_sums(hidden_ND)
         joined_N, _ = self.ranks.joined(log_sum_N, torch.zeros_like(log_sum_N))
-        share_N = self.ranks.add_up(share_N * ((self._ends[self.ranks.rank + 1] - self._ends[self.ranks.rank])))
+        share_N = self.ranks.add_up(share_N * (self._ends[self.ranks.rank + 1] - self._ends[self.ranks.rank]))
         merged = self._merged(values_NJ + (log_sum_N - joined_N)[:, None], number_NJ, k)
         return *merged, share_N / int(self._ends[-1])
 

@@ -1,11 +1,12 @@
 """Checks of layers whose words are split over a mesh of four devices, in a process that has them.
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m tests.impls.on_jax.parallel_checks FILE
+XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m tests.impls.on_jax.parallel_checks FILE
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -158,7 +160,7 @@ def decoding_is_that_of_the_whole_layer() -> None:
             np.testing.assert_array_equal(ids, own_ids, what)
             np.testing.assert_allclose(own_values, values, **CLOSE["float32"])
         for options in ({}, {"temperature": 0.5}, {"top_k": 7, "temperature": 2.0}, {"top_p": 0.6}):
-            expected, found = both(lambda layer, *given, o=options: layer.sample(*given, drawn, **o))
+            expected, found = both(lambda layer, *given, o=options, drawn=drawn: layer.sample(*given, drawn, **o))
             np.testing.assert_array_equal(expected, found, f"{what} {options}")
         calls = [
             lambda layer, *given: layer.log_probs(*given),
@@ -169,7 +171,7 @@ def decoding_is_that_of_the_whole_layer() -> None:
             calls += [
                 lambda layer, *given: layer.topk(*given, 5, softcap=1.5)[0],
                 lambda layer, *given: layer.entropy(*given, softcap=1.5),
-                lambda layer, *given: layer.sample(*given, drawn, softcap=1.5),
+                lambda layer, *given, drawn=drawn: layer.sample(*given, drawn, softcap=1.5),
             ]
         for call in calls:
             expected, found = both(call)
@@ -245,13 +247,9 @@ def bad_input_is_refused_in_one_line() -> None:
 
 
 def refused(call: Callable[[], Any], message: str) -> None:
-    try:
+    with pytest.raises(BadInput, match=re.escape(message)) as caught:
         call()
-    except BadInput as error:
-        assert message in str(error), str(error)
-        assert "\n" not in str(error)
-    else:
-        raise AssertionError(f"not refused: {message}")
+    assert "\n" not in str(caught.value)
 
 
 def main(file: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from tests.impls.on_jax import parallel_checks  # noqa: E402
+from tests.impls.on_jax import parallel_checks
 
 
 @pytest.fixture(scope="module")

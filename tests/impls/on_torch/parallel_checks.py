@@ -1,12 +1,13 @@
 """Checks of layers whose words are split over ranks. Each process of a group runs all of them, and keeps the failures.
 
-    python -m tests.impls.on_torch.parallel_checks RANK RANKS FOLDER
+python -m tests.impls.on_torch.parallel_checks RANK RANKS FOLDER
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, distributed
 
@@ -166,7 +168,7 @@ def decoding_is_that_of_the_whole_layer(group: Any) -> None:
             for call in (
                 lambda layer: layer.topk(hidden, 5, softcap=1.5),
                 lambda layer: layer.entropy(hidden, softcap=1.5),
-                lambda layer: layer.sample(hidden, drawn, softcap=1.5),
+                lambda layer, drawn=drawn: layer.sample(hidden, drawn, softcap=1.5),
             ):
                 torch.testing.assert_close(call(split), call(whole), **CLOSE[torch.float64])
 
@@ -265,13 +267,9 @@ def bad_input_is_refused_in_one_line(group: Any) -> None:
 
 
 def refused(call: Callable[[], Any], message: str) -> None:
-    try:
+    with pytest.raises(BadInput, match=re.escape(message)) as caught:
         call()
-    except BadInput as error:
-        assert message in str(error), str(error)
-        assert "\n" not in str(error)
-    else:
-        raise AssertionError(f"not refused: {message}")
+    assert "\n" not in str(caught.value)
 
 
 def main(rank: int, ranks: int, folder: Path) -> None:

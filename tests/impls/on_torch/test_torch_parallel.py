@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.impls.on_torch import parallel_checks  # noqa: E402
+from tests.impls.on_torch import parallel_checks
 
 # One thread for each process, so that four of them do not compete.
 _ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
