@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vocabench.impls.errors import BadInput, unknown
@@ -46,6 +46,10 @@ class Split:
         """
         if not isinstance(mesh, Mesh):
             raise BadInput(f"mesh is a {type(mesh).__name__}: allowed: a jax.sharding.Mesh")
+        if any(kind != AxisType.Auto for kind in mesh.axis_types):
+            raise BadInput(
+                "mesh has Explicit axes: allowed: Auto ones, as of jax.sharding.Mesh(jax.devices(), ('vocab',))"
+            )
         names = [str(name) for name in mesh.axis_names]
         if axis_name is None and len(names) > 1:
             raise BadInput(f"axis_name is missing for a mesh of axes {', '.join(names)}: allowed: one of them")

@@ -239,6 +239,8 @@ def bad_input_is_refused_in_one_line() -> None:
     refused(lambda: make("nce", mesh=mesh(4), **counts), "nce with a mesh: allowed: full_softmax")
     refused(lambda: make("full_softmax", mesh="vocab", **counts), "mesh is a str: allowed: a jax.sharding.Mesh")
     refused(lambda: make("full_softmax", axis_name="vocab", **counts), "mesh is a NoneType")
+    explicit = jax.make_mesh((4,), ("vocab",), axis_types=(jax.sharding.AxisType.Explicit,))
+    refused(lambda: make("full_softmax", mesh=explicit, **counts), "mesh has Explicit axes: allowed: Auto ones")
     refused(lambda: make("full_softmax", mesh=grid, **counts), "axis_name is missing for a mesh of axes data, vocab")
     refused(lambda: make("full_softmax", mesh=grid, axis_name="words", **counts), "unknown axis_name 'words'")
     layer = make("full_softmax", mesh=mesh(4), **counts)

@@ -30,6 +30,7 @@ def failures(request, tmp_path_factory):
     finally:
         for process in processes:
             process.kill()
+            process.wait()
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
@@ -77,6 +78,7 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_others_with_one_clear_line(tmp_
     finally:
         for process in processes:
             process.kill()
+        processes[1].communicate()
     last = errors.strip().splitlines()[-1]
     assert processes[0].returncode == 1
     assert "LostRank: all_reduce of rank 0 of 2: another rank has ended or does not answer (" in last
