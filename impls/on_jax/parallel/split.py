@@ -47,9 +47,7 @@ class Split:
         if not isinstance(mesh, Mesh):
             raise BadInput(f"mesh is a {type(mesh).__name__}: allowed: a jax.sharding.Mesh")
         if any(kind != AxisType.Auto for kind in mesh.axis_types):
-            raise BadInput(
-                "mesh has Explicit axes: allowed: Auto ones, as of jax.sharding.Mesh(jax.devices(), ('vocab',))"
-            )
+            raise BadInput("mesh has Explicit axes: allowed: Auto ones, as of jax.sharding.Mesh(devices, ('vocab',))")
         names = [str(name) for name in mesh.axis_names]
         if axis_name is None and len(names) > 1:
             raise BadInput(f"axis_name is missing for a mesh of axes {', '.join(names)}: allowed: one of them")
