@@ -24,7 +24,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as", dest="name", metavar="NAME", help="write results/NAME.jsonl (default: the name of the run)"
     )
-    parser.add_argument("--allow-dirty", action="store_true", help="allow rows of code with uncommitted changes")
+    parser.add_argument(
+        "--allow-dirty", action="store_true", help="allow rows of code with uncommitted changes or no commit"
+    )
     parser.add_argument("--replace", action="store_true", help="replace rows that are published under that name")
 
 
@@ -71,11 +73,14 @@ def _target(name: str) -> Path:
 
 
 def _check_clean(rows: Sequence[Row], path: Path) -> None:
-    dirty = [row for row in rows if row.provenance.code.get("dirty")]
+    def is_clean(row: Row) -> bool:
+        return bool(row.provenance.code.get("commit")) and row.provenance.code.get("dirty") is False
+
+    dirty = [row for row in rows if not is_clean(row)]
     if dirty:
         raise BadInput(
-            f"results file {path}: {len(dirty)} of {len(rows)} rows come from code that no commit holds, such as "
-            f"{dirty[0].cell.label}: allowed: rows of a clean checkout, or --allow-dirty"
+            f"results file {path}: {len(dirty)} of {len(rows)} rows come from code that no commit holds, or whose "
+            f"commit is unknown, such as {dirty[0].cell.label}: allowed: rows of a clean checkout, or --allow-dirty"
         )
 
 

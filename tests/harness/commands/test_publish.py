@@ -20,7 +20,7 @@ DETAIL = {
 }
 
 
-def row(seed=0, *, status="ok", dirty=False, dataset="pydoc-small", detail=DETAIL, **cell):
+def row(seed=0, *, status="ok", dirty=False, commit="c0ffee", dataset="pydoc-small", detail=DETAIL, **cell):
     cell = {"task": "language_modelling", "method": "sohsm", "seed": seed, "dataset": dataset} | cell
     cell = Cell("quick", framework="torch", vocab=100, dim=8, tokens=64, **cell)
     return {
@@ -30,7 +30,7 @@ def row(seed=0, *, status="ok", dirty=False, dataset="pydoc-small", detail=DETAI
         "message": "no memory" if status == "oom" else "",
         "measurements": [{"quantity": "perplexity", "value": 10.5, "detail": detail}] if status == "ok" else [],
         "agreement": {},
-        "provenance": {"code": {"commit": "c0ffee", "dirty": dirty}},
+        "provenance": {"code": {"commit": commit, "dirty": dirty}},
     }
 
 
@@ -107,6 +107,8 @@ def test_a_file_named_like_a_free_dataset_is_not_quoted(run, in_empty_folder):
     ("rows", "more", "message"),
     [
         ([row(dirty=True), row(1)], [], "1 of 2 rows come from code that no commit holds"),
+        ([row(commit=""), row(1)], [], "1 of 2 rows come from code that no commit holds, or whose commit is unknown"),
+        ([row(dirty=None), row(1)], [], "1 of 2 rows come from code that no commit holds, or whose commit is unknown"),
         ([row(status="timeout")], [], "no row that was measured"),
         ([row()], ["--as", "../quick"], "name '../quick'"),
         ([row()], ["--as", ".hidden"], "name '.hidden'"),
