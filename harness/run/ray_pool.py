@@ -17,13 +17,12 @@ from typing import Any
 
 from vocabench.harness.ascii_numbers import parse_count
 from vocabench.harness.import_root import IMPORT_ROOT
+from vocabench.harness.installing import pip_install
 from vocabench.harness.run import pool, processes, provenance
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Row
 from vocabench.harness.run.store import Store
 from vocabench.impls.errors import BadInput
-
-INSTALL = "pip install 'vocabench[ray]'"
 
 _PATIENCE = 5.0  # seconds without messages before the cluster is checked
 
@@ -142,7 +141,9 @@ def _ray() -> ModuleType:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise BadInput(f"--executor ray needs Ray, which is not installed: allowed: {INSTALL}") from error
+        raise BadInput(
+            f"--executor ray needs Ray, not installed here: allowed: '{pip_install('ray')}' first"
+        ) from error
     return ray
 
 
