@@ -20,6 +20,7 @@ from vocabench.harness.commands import (
     export,
     info,
     list_names,
+    new,
     publish,
     report,
     run,
@@ -27,6 +28,7 @@ from vocabench.harness.commands import (
 )
 from vocabench.harness.commands.command import nonempty_text
 from vocabench.harness.run.damaged_line import DamagedLine
+from vocabench.impls import plugins
 from vocabench.impls.errors import BadInput, unknown
 
 BAD_USAGE = 2
@@ -46,17 +48,18 @@ exit codes:
   130 stopped by Ctrl-C
 
 environment variables:
-  VOCABENCH_DATA   folder with datasets that are not downloaded
-  VOCABENCH_CACHE  folder for downloads, encoded texts and compiled kernels (default: ~/.cache/vocabench)
-  CXX              C++ compiler for the kernels (default: g++)
-  NO_COLOR         no colours on the terminal
+  VOCABENCH_DATA     folder with datasets that are not downloaded
+  VOCABENCH_CACHE    folder for downloads, encoded texts and compiled kernels (default: ~/.cache/vocabench)
+  VOCABENCH_PLUGINS  paths of plugins, as after --plugin, with ':' between them
+  CXX                C++ compiler for the kernels (default: g++)
+  NO_COLOR           no colours on the terminal
 """
 
 _show_any_warning = warnings.showwarning
 
 COMMANDS = tuple(
     module.COMMAND
-    for module in (run, check, calibrate, table, report, publish, export, compare, data, list_names, info)
+    for module in (run, check, calibrate, table, report, publish, export, compare, data, list_names, new, info)
 )
 
 
@@ -132,7 +135,8 @@ def _run(arguments: Sequence[str]) -> int:
             raise unknown("option", argument.partition("=")[0], parsed.known_options)
     if rest:
         raise BadInput(f"argument {rest[0]!r}: one too many (see 'vocabench --help')")
-    return parsed.command(parsed)
+    with plugins.added(parsed.plugin or ()):
+        return parsed.command(parsed)
 
 
 class _StoreOnce(argparse.Action):
@@ -195,6 +199,12 @@ def _parser() -> argparse.ArgumentParser:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
         subparser.register("type", None, nonempty_text)
         command.add_arguments(subparser)
+        subparser.add_argument(
+            "--plugin",
+            action="append",
+            metavar="PATH",
+            help="folder or file with further methods, datasets or suites; may be repeated",
+        )
         subparser.set_defaults(command=command.run, known_options=subparser.options)
     return parser
 

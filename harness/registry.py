@@ -1,9 +1,11 @@
 """Finds frameworks, methods, tasks, datasets and suites by their files, without importing any of them.
 
+Methods, datasets and suites may also be files of plugins (`impls/plugins.py`), which are read when they are needed.
+
 Every module of a `methods` package is a method. Every module of `tasks` or `datasets` is a task or a dataset; the
 packages below these hold what they share. `adapter.py` binds a framework to the contract.
 
-Each folder is read once per process.
+Each folder of this repository is read once per process.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vocabench.harness.datasets.shared.dataset import Dataset
 from vocabench.harness.installing import pip_install
 from vocabench.harness.tasks.shared.task import Task
+from vocabench.impls import plugins
 from vocabench.impls.adapter import Adapter
 from vocabench.impls.errors import BadInput, unknown
 from vocabench.impls.spec import Definition
@@ -34,8 +37,12 @@ DatasetT = TypeVar("DatasetT", bound=Dataset[Any])
 
 
 @cache
-def _names(folder: str, suffix: str = ".py") -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in (_ROOT / folder).glob(f"*{suffix}") if path.stem != "__init__"))
+def _own_names(folder: str, suffix: str) -> tuple[str, ...]:
+    return tuple(path.stem for path in (_ROOT / folder).glob(f"*{suffix}") if path.stem != "__init__")
+
+
+def _names(folder: str, suffix: str = ".py") -> list[str]:
+    return sorted([*_own_names(folder, suffix), *plugins.names(folder, suffix)])
 
 
 @cache
@@ -43,11 +50,6 @@ def _framework_names() -> tuple[str, ...]:
     names = [path.parent.name.removeprefix("on_") for path in (_ROOT / "impls").glob("on_*/adapter.py")]
     rank = {name: number for number, name in enumerate(_FRAMEWORK_ORDER)}
     return tuple(sorted(names, key=lambda name: (rank.get(name, len(rank)), name)))
-
-
-@cache
-def _method_names(framework: str) -> tuple[str, ...]:
-    return tuple(sorted(_names(f"impls/on_{framework}/methods"), key=lambda name: (name != "full_softmax", name)))
 
 
 def frameworks() -> list[str]:
@@ -86,7 +88,10 @@ def methods(framework: str = "numpy") -> list[str]:
     """Return the methods that `framework` implements. "numpy" defines all methods."""
     if framework not in frameworks():
         raise unknown("framework", framework, frameworks())
-    return list(_method_names(framework))
+    ours = set(plugins.names("impls/on_numpy/methods", ".py"))
+    if ours and (taken := ours.intersection(extra_methods())):
+        raise BadInput(f"plugin method {min(taken)!r}: a task has a method of that name: allowed: another name")
+    return sorted(_names(f"impls/on_{framework}/methods"), key=lambda name: (name != "full_softmax", name))
 
 
 def definition(method: str) -> Definition:
@@ -107,7 +112,25 @@ def same_function(method: str) -> list[str]:
 def _oracle(method: str) -> ModuleType:
     if method not in methods():
         raise unknown("method", method, methods())
-    return importlib.import_module(f"vocabench.impls.on_numpy.methods.{method}")
+    module = _imported(f"vocabench.impls.on_numpy.methods.{method}", "DEFINITION", "LAYER")
+    if module.DEFINITION.name != method:
+        raise BadInput(f"method {method!r}: DEFINITION.name is {module.DEFINITION.name!r}: allowed: the file's name")
+    return module
+
+
+def _imported(name: str, *values: str) -> ModuleType:
+    """Import a module that defines `values`, and report what is wrong with a plugin's in one line."""
+    file = plugins.files().get(f"{name.removeprefix('vocabench.').replace('.', '/')}.py")
+    if file is None:
+        return importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInput(f"plugin file {file}: {reason}: allowed: a module that can be imported") from error
+    if missing := [value for value in values if not hasattr(module, value)]:
+        raise BadInput(f"plugin file {file}: no {' and no '.join(missing)}: allowed: a module with {', '.join(values)}")
+    return module
 
 
 def adapter(framework: str) -> Adapter:
@@ -117,7 +140,7 @@ def adapter(framework: str) -> Adapter:
 
 
 def tasks() -> list[str]:
-    return list(_names("harness/tasks"))
+    return _names("harness/tasks")
 
 
 def task(name: str) -> Task:
@@ -143,7 +166,10 @@ def datasets() -> list[str]:
 def dataset(name: str) -> Dataset[Any]:
     if name not in datasets():
         raise unknown("dataset", name, datasets())
-    return importlib.import_module(f"vocabench.harness.datasets.{name.replace('-', '_')}").DATASET
+    found = _imported(f"vocabench.harness.datasets.{name.replace('-', '_')}", "DATASET").DATASET
+    if not isinstance(found, Dataset) or found.name != name:
+        raise BadInput(f"dataset {name!r}: DATASET is {found!r:.60}: allowed: a dataset of that name")
+    return found
 
 
 def dataset_of_kind(name: str, kind: type[DatasetT]) -> DatasetT:
@@ -160,10 +186,11 @@ def dataset_of_kind(name: str, kind: type[DatasetT]) -> DatasetT:
 
 
 def suites() -> list[str]:
-    return list(_names("harness/suites", ".toml"))
+    return _names("harness/suites", ".toml")
 
 
 def suite_path(name: str) -> Path:
     if name not in suites():
-        raise unknown("suite", name, suites())
-    return _ROOT / "harness" / "suites" / f"{name}.toml"
+        raise unknown("suite", name, [*suites(), "the path of a .toml file"])
+    place = f"harness/suites/{name}.toml"
+    return plugins.files().get(place, _ROOT / place)

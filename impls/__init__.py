@@ -2,3 +2,7 @@
 
 if __name__ != "vocabench.impls":
     raise ImportError("impls is a part of vocabench: import vocabench.impls")
+
+from vocabench.impls import plugins
+
+plugins.install()

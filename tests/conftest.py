@@ -95,7 +95,7 @@ def quick_tracing() -> None:
 @pytest.fixture(autouse=True)
 def fresh_code_fingerprint() -> None:
     """Compute the fingerprint of the code for each test, so that an edit during the run affects only one test."""
-    provenance.code_fingerprint.cache_clear()
+    provenance.fingerprint_with.cache_clear()
 
 
 @pytest.hookimpl(wrapper=True)

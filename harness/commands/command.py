@@ -48,6 +48,12 @@ def add_method_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--method", action="extend", type=_names, metavar="NAME,...", help="only these methods")
 
 
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how much a measurement shows."""
+    parser.add_argument("--quiet", action="store_true", help="show only errors and the path of the rows")
+    parser.add_argument("--json", action="store_true", help="write events as JSON lines instead of tables")
+
+
 def _names(text: str) -> list[str]:
     """Split names at commas."""
     return [nonempty_text(name.strip()) for name in text.split(",")]

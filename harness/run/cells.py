@@ -68,7 +68,8 @@ class Cell:
         """Name of the cell in progress lines and errors."""
         layer = f"{self.task} {self.framework} {self.method}{self.variant}"
         dataset = f" {self.dataset}" if self.dataset else ""
-        return f"{layer}{dataset} V={self.vocab:,} {self.precision} {self.device}"
+        vocab = f" V={self.vocab:,}" if self.vocab else ""
+        return f"{layer}{dataset}{vocab} {self.precision} {self.device}"
 
     @property
     def variant(self) -> str:

@@ -48,7 +48,6 @@ _ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 
 _LONGEST_LINE = 1 << 28  # bytes of an answer: a worker that writes endlessly must not exhaust memory
 _LAST_OUTPUT = 1 << 16  # bytes of a dead worker's output that are searched for its last line
-_START_DEADLINE = 300.0  # seconds for a framework to be imported and described
 
 
 class WorkerDied(Exception):
@@ -217,26 +216,6 @@ def _message(line: bytearray) -> dict[str, Any] | None:
     return None
 
 
-def describe(framework: str) -> dict[str, Any]:
-    """Return devices and versions of a framework, determined in a child process."""
-    with Worker(framework) as worker:
-        (message,) = worker.ask({"describe": True}, deadline=_START_DEADLINE)
-        return message["result"]
-
-
-def check_device(frameworks: Iterable[str], device: str) -> None:
-    """Raise `BadInput` if a framework does not have the device."""
-    if device == "cpu":
-        return
-    for framework in frameworks:
-        try:
-            devices = describe(framework)["devices"]
-        except (WorkerDied, TimeoutError) as error:
-            raise BadInput(f"framework {framework!r} does not start: {error}") from error
-        if device not in devices and f"{device}:0" not in devices:
-            raise BadInput(f"device {device!r}: {framework} has none here: allowed: {', '.join(devices)}")
-
-
 def run(cells: Iterable[Cell], store: Store, *, deadline: float, progress: Progress) -> Iterator[Row]:
     """Measure the cells that `store` does not contain yet, and yield each row once it is on disk.
 
@@ -383,6 +362,11 @@ def _measure(worker: Worker, cell: Cell, deadline: float, code: str | None, earl
     # The child imports modules until it answers, so its code is checked before and after.
     if (here := provenance.fingerprint()) != code:
         yield _of_other_code(cell, here, code, started)
+        return
+    try:
+        registry.check_framework(cell.framework)
+    except BadInput as error:
+        yield failed(cell, "skipped", str(error), started)
         return
     request = {"cell": cell.to_json()} | ({} if earlier is None else {"row": earlier.to_json()})
     try:

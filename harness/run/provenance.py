@@ -15,24 +15,34 @@ from typing import Any
 
 import psutil
 
+from vocabench.impls import plugins
+
 _ROOT = Path(__file__).resolve().parents[2]
 _LIBRARIES = ("numpy", "scipy", "pandas")
 _SOURCES = (".py", ".toml", ".cpp", ".h")
 _CPUINFO, _DETAILS = Path("/proc/cpuinfo"), {"family": "cpu family", "model": "model"}
 
 
-@cache
 def code_fingerprint() -> str:
     """Return the `fingerprint` of this code at the time of the first call, which identifies the code of a run."""
+    return fingerprint_with(os.environ.get(plugins.VARIABLE, ""))
+
+
+@cache
+def fingerprint_with(paths: str) -> str:
+    """Return `code_fingerprint` with the plugins at `paths`, as the environment variable lists them."""
     return fingerprint()
 
 
 def fingerprint(root: Path = _ROOT) -> str:
-    """Return twelve hexadecimal digits that change with any source or suite file of harness and impls."""
+    """Return twelve hexadecimal digits that change with any source or suite file of harness, impls and plugins."""
     digest = hashlib.sha256()
     for path in sorted(_sources(root)):
         with suppress(FileNotFoundError):  # a dangling link, such as an editor's lock, or a file renamed meanwhile
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for place, path in sorted(plugins.files().items()):
+        with suppress(FileNotFoundError):
+            digest.update(place.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 
@@ -52,19 +62,25 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-@cache
 def code() -> Mapping[str, Any]:
-    """Return the commit, whether the tree differs from it, and the fingerprint.
+    """Return the commit, whether the tree differs from it, the fingerprint, and the versions of plugins, if any.
 
-    Outside a checkout the commit is empty and "dirty" is None.
+    Outside a checkout the commit is empty and "dirty" is None. A plugin without a version is code that no commit holds.
     """
+    return _code_with(os.environ.get(plugins.VARIABLE, ""))
+
+
+@cache
+def _code_with(paths: str) -> Mapping[str, Any]:
     top = _git("rev-parse", "--show-toplevel")
     inside = bool(top) and Path(top).resolve() == _ROOT
+    dirty = bool(_git("status", "--porcelain", "--", "harness", "impls", "benchmarks")) if inside else None
+    versions = {plugin.name: plugin.version for plugin in plugins.plugins()}
     return {
         "commit": _git("rev-parse", "HEAD") if inside else "",
-        "dirty": bool(_git("status", "--porcelain", "--", "harness", "impls", "benchmarks")) if inside else None,
+        "dirty": True if "" in versions.values() else dirty,
         "fingerprint": code_fingerprint(),
-    }
+    } | ({"plugins": versions} if versions else {})
 
 
 @cache

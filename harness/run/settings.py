@@ -8,7 +8,7 @@ from typing import Any
 
 from vocabench.harness import registry
 from vocabench.harness.ascii_numbers import parse_integer, parse_number
-from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.errors import BadInput, Unsupported, unknown
 from vocabench.impls.options import (
     Choice,
     Destination,
@@ -25,6 +25,7 @@ from vocabench.impls.options import (
 from vocabench.impls.spec import DTYPES, Definition, check_options
 
 DEVICES = ("cpu", "cuda")
+_FEW = 4  # most names of methods or tasks in a message
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,27 @@ class Selection:
             )
         settings = {name for task in tasks for name in registry.task(task).settings}
         options = {name for method in methods for name in registry.definition(method).options}
-        for kind, names, known in (("setting", self.settings, settings), ("option", self.options, options)):
+        kinds = (
+            (f"setting{_of(tasks)}", self.settings, settings),
+            (f"option{_of(methods)}", self.options, options),
+        )
+        for kind, names, known in kinds:
             for name in names:
                 if name not in known:
                     raise unknown(kind, name, sorted(known))
+
+
+def _of(names: Collection[str]) -> str:
+    """Return whose option a message is about; a few of many names."""
+    shown = ", ".join(sorted(names)[:_FEW])
+    others = f" or {len(names) - _FEW} others" if len(names) > _FEW else ""
+    return f" of {shown}{others}" if names else ""
+
+
+def check_has_device(framework: str, devices: Sequence[str], device: str) -> None:
+    """Raise `Unsupported` if `device` is none of the `devices` of a framework."""
+    if device not in devices and f"{device}:0" not in devices:
+        raise Unsupported(f"device {device!r}: {framework} has none here: allowed: {', '.join(devices)}")
 
 
 def check_vocab(vocab: int) -> int:

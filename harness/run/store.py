@@ -30,7 +30,7 @@ class Store:
 
     A process that is killed while it writes can leave an incomplete row at the end. Opening the file moves that part
     to a new file next to it, `<name>.partial`, so that the cell is measured again and every line is complete. Damaged
-    lines between the rows stay in the file, and their cells are measured again.
+    lines between the rows stay in the file, and their cells are measured again. A new file that stays empty is removed.
 
     Args:
         again: Statuses whose cells count as missing.
@@ -46,6 +46,7 @@ class Store:
     def __init__(self, path: Path, *, again: tuple[str, ...] = ()) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._is_new = not path.exists()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -77,6 +78,8 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
+            if self._is_new and os.fstat(self._file).st_size == 0:
+                self.path.unlink(missing_ok=True)  # before other processes can open it
             os.close(self._file)
             self._file = _CLOSED
 

@@ -6,18 +6,22 @@ import itertools
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vocabench.harness import registry
-from vocabench.harness.run import schema
+from vocabench.harness.run import results_files, schema
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.settings import Selection, check_vocab, method_options, task_settings
 from vocabench.harness.tasks.shared.task import Task
-from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.errors import BadInput, Unsupported, unknown
 from vocabench.impls.spec import DTYPES
 
 Sweep = Mapping[str, Any]  # one [[sweep]] of a suite's file, with the keys of `_SWEEP`
 Progress = Callable[[str], None]
+
+_SUFFIX = ".toml"
+_NAMES = "a name of 'vocabench list suites'"
 
 ORACLE = "numpy"  # also the framework in a cell that needs none, such as a unigram model's
 
@@ -41,9 +45,10 @@ _OPTIONAL = {"deadline_seconds": schema.above_zero}
 
 @dataclass(frozen=True)
 class Suite:
-    """A TOML file below harness/suites.
+    """A TOML file below harness/suites, or of the user.
 
     Attributes:
+        name: Name of the file without its suffix, which the cells have too.
         deadline_seconds: Time limit of a cell.
         sweeps: What to measure, each expanded to the product of its lists.
     """
@@ -55,11 +60,20 @@ class Suite:
 
     @classmethod
     def load(cls, name: str) -> Suite:
-        path = registry.suite_path(name)
+        """Read the suite of that name, or the file at that path, which ends in .toml.
+
+        Raises:
+            BadInput: There is no such suite, or its file is not one.
+        """
+        path = Path(name) if name.endswith(_SUFFIX) else registry.suite_path(name)
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise BadInput(f"suite {path}: {error.strerror}: allowed: a TOML file, or {_NAMES}") from error
         except (ValueError, RecursionError) as error:
             raise BadInput(f"suite {path.name}: {error}: allowed: TOML in UTF-8") from error
+        if not results_files.NAME.fullmatch(path.stem):
+            raise BadInput(f"suite {path}: allowed: a file name of letters, digits, '.', '_' and '-'")
         _check_keys(f"key of {path.name}", content, _SUITE | _OPTIONAL)
         if wrong := schema.record(_SUITE, _OPTIONAL)(content):
             raise BadInput(f"suite {path.name}: {wrong.removeprefix('.')}")
@@ -67,7 +81,7 @@ class Suite:
             _check_keys(f"key of a sweep in {path.name}", sweep, _SWEEP)
             _check_names(path.name, sweep)
         return cls(
-            name=name,
+            name=path.stem,
             description=content["description"],
             deadline_seconds=float(content.get("deadline_seconds", 600)),
             sweeps=tuple(content["sweep"]),
@@ -94,7 +108,10 @@ class Suite:
         if planned:  # else `Plan.cells` reports that nothing is left to run
             methods = {method for part in planned for method in part.layer_methods}
             selection.check_used({part.sweep["task"] for part in planned}, methods)
-        return Plan(self.name, selection, planned)
+        plan = Plan(self.name, selection, planned)
+        if any(part.layer_methods for part in planned):
+            _check_any_installed(plan.frameworks)
+        return plan
 
     def cells(self, selection: Selection, progress: Progress = lambda line: None) -> list[Cell]:
         """Return the cells of `plan(selection)`."""
@@ -132,15 +149,40 @@ class Plan:
     selection: Selection
     sweeps: tuple[PlannedSweep, ...]
 
-    def cells(self, progress: Progress = lambda line: None) -> list[Cell]:
+    @property
+    def frameworks(self) -> list[str]:
+        """The frameworks that measure methods with an output layer, whether or not they are installed."""
+        parts = [part for part in self.sweeps if part.layer_methods]
+        names = {framework for part in parts for framework in self._frameworks(part.sweep)}
+        return [framework for framework in [ORACLE, *registry.frameworks()] if framework in names]
+
+    def cells(
+        self, progress: Progress = lambda line: None, skip: Callable[[str, str, Unsupported], None] | None = None
+    ) -> list[Cell]:
         """Return every cell, framework by framework. This loads the data that the cells name.
+
+        Args:
+            skip: Called for a sweep whose data this machine cannot provide, with its task, its dataset and the reason.
+                The other sweeps are expanded. If None, the reason is raised.
 
         Raises:
             BadInput: An option or setting is not allowed, data is missing, or nothing is left to run.
         """
-        cells = itertools.chain.from_iterable(self._expand(part, progress) for part in self.sweeps)
+        cells: list[Cell] = []
+        missing: list[Unsupported] = []
+        for part in self.sweeps:
+            try:
+                cells += list(self._expand(part, progress))
+            except Unsupported as error:
+                if skip is None:
+                    raise
+                missing.append(error)
+                task = part.sweep["task"]
+                skip(task, self._dataset(part.sweep, registry.task(task)), error)
         unique = list({cell.key: cell for cell in cells}.values())
         if not unique:
+            if missing:
+                raise missing[0]
             if lacking := self.lacking_methods:
                 raise BadInput(
                     f"suite {self.suite!r} has no cell left under these filters: none of its tasks measures "
@@ -189,6 +231,9 @@ class Plan:
                     yield Cell(**shared, framework=ORACLE, method=extra, seed=seed)
             yield from self._layer_cells(sweep, shared, methods, fields.get("options", {}))
 
+    def _frameworks(self, sweep: Sweep) -> Sequence[str]:
+        return self.selection.frameworks or sweep.get("frameworks") or _installed_frameworks()
+
     def _seeds(self, sweep: Sweep) -> Sequence[int]:
         return self.selection.seeds or sweep.get("seeds", [0])
 
@@ -207,7 +252,7 @@ class Plan:
     ) -> Iterator[Cell]:
         """Yield a cell for every framework, method, precision and seed, with the `shared` fields."""
         selection = self.selection
-        frameworks = selection.frameworks or sweep.get("frameworks") or _installed_frameworks()
+        frameworks = self._frameworks(sweep)
         seeds = self._seeds(sweep)
         for framework in frameworks:
             implemented = registry.methods(framework)
@@ -229,6 +274,17 @@ class Plan:
 
 def _installed_frameworks() -> list[str]:
     return [name for name in registry.installed_frameworks() if name != ORACLE]
+
+
+def _check_any_installed(frameworks: Sequence[str]) -> None:
+    """Raise `Unsupported` if none of the frameworks is installed."""
+    if not any(map(registry.is_installed, frameworks)):
+        commands = [
+            f"'{registry.install_line(name)}'" for name in frameworks or registry.frameworks() if name != ORACLE
+        ]
+        raise Unsupported(
+            f"no framework{' of this suite' if frameworks else ''} is installed: allowed: {' or '.join(commands)} first"
+        )
 
 
 def _vocabularies(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[int] | None) -> Sequence[int]:

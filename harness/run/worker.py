@@ -21,6 +21,7 @@ from vocabench.harness.run import provenance
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.processes import join
 from vocabench.harness.run.rows import Row, storable
+from vocabench.harness.run.settings import check_has_device
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.impls.errors import BadInput, Unsupported
 
@@ -45,12 +46,16 @@ def _measure(request: dict[str, Any], answers: TextIO) -> dict[str, Any]:
     """Answer a request for a "cell". With the "row" of its earlier processes, measure its times once more."""
     cell = Cell.from_json(request["cell"])
     start = time.perf_counter()
+    described = "cpu"  # a device that is missing cannot be described
 
     def progress(text: str) -> None:
         _send(answers, {"progress": text})
 
     try:
         task = registry.task(cell.task)
+        if cell.method in registry.methods():
+            check_has_device(cell.framework, registry.adapter(cell.framework).devices(), cell.device)
+        described = cell.device
         if "row" in request:
             row = Row.from_json(request["row"])
             assert task.repeat is not None
@@ -70,7 +75,7 @@ def _measure(request: dict[str, Any], answers: TextIO) -> dict[str, Any]:
         if not isinstance(error, BadInput):
             traceback.print_exc()
     answer["seconds"] = time.perf_counter() - start
-    facts = registry.adapter(cell.framework).describe(cell.device, cell.precision)
+    facts = registry.adapter(cell.framework).describe(described, cell.precision)
     answer["framework"] = {**facts, "freed_memory": memory.allocation()}
     answer["code"] = provenance.fingerprint()  # after every module has been imported
     return answer

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vocabench.harness.datasets.shared import archives, checksums
 from vocabench.harness.datasets.shared.dataset import Progress
-from vocabench.impls.errors import BadInput
+from vocabench.impls.errors import Unsupported
 
 _TIMEOUT_SECONDS = 60.0  # without a byte
 _CHUNK = 1 << 20
@@ -48,7 +48,8 @@ class Download:
             local: Folder that may hold a copy of the download.
 
         Raises:
-            BadInput: The server does not answer, or its answer is incomplete, has another checksum or lacks a member.
+            Unsupported: The server does not answer, or its answer is incomplete, has another checksum or lacks a
+                member.
         """
         copy = local / self.name if local else None
         if copy and copy.is_file():
@@ -94,7 +95,7 @@ class Download:
         if digest.hexdigest() != self.sha256:
             raise self._failed(f"sha256 is {digest.hexdigest()}, not {self.sha256}")
 
-    def _failed(self, reason: object) -> BadInput:
-        return BadInput(
+    def _failed(self, reason: object) -> Unsupported:
+        return Unsupported(
             f"download of {self.url}: {reason}: allowed: a network that reaches it, or the file below VOCABENCH_DATA"
         )

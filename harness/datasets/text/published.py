@@ -12,7 +12,7 @@ from vocabench.harness.datasets.shared.dataset import Progress, TextFiles
 from vocabench.harness.datasets.shared.downloads import Download
 from vocabench.harness.datasets.text import splitting
 from vocabench.impls import cache_folder
-from vocabench.impls.errors import BadInput
+from vocabench.impls.errors import BadInput, Unsupported
 
 
 def user_folder(name: str) -> Path | None:
@@ -81,7 +81,7 @@ class PublishedText:
 
     def _downloaded(self, progress: Progress) -> Path:
         if not self.downloads:
-            raise BadInput(
+            raise Unsupported(
                 f"dataset {self.name!r} is not downloaded: allowed: VOCABENCH_DATA=FOLDER, with "
                 f"{', '.join(f'{self.name}/{name}' for name in self.files.values())} in it"
             )

@@ -14,7 +14,7 @@ import pytest
 
 from vocabench.harness import registry
 from vocabench.harness.import_root import IMPORT_ROOT
-from vocabench.harness.run import pool, provenance, results_files
+from vocabench.harness.run import devices, pool, provenance, results_files
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.settings import Selection
 from vocabench.harness.run.store import Store, read
@@ -194,7 +194,7 @@ def test_an_exception_in_a_task_is_a_row(tmp_path):
 
 def test_a_missing_device_is_refused():
     with pytest.raises(BadInput, match=r"device 'cuda': numpy has none here: allowed: cpu"):
-        pool.check_device(["numpy"], "cuda")
+        devices.check(["numpy"], "cuda", every=True)
 
 
 @pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
