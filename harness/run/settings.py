@@ -163,6 +163,8 @@ def task_settings(task: str, from_sweep: Mapping[str, Any], from_command: Mappin
         name: setting.check(f"setting {name}", values[name]) if name in values else setting.default
         for name, setting in allowed.items()
     }
+    if (check := registry.task(task).check) is not None:
+        check(checked)
     return _as_json(checked)
 
 

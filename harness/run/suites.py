@@ -109,6 +109,7 @@ class Suite:
             methods = {method for part in planned for method in part.layer_methods}
             selection.check_used({part.sweep["task"] for part in planned}, methods)
         plan = Plan(self.name, selection, planned)
+        plan.check()
         if any(part.layer_methods for part in planned):
             _check_any_installed(plan.frameworks)
         return plan
@@ -148,6 +149,16 @@ class Plan:
     suite: str
     selection: Selection
     sweeps: tuple[PlannedSweep, ...]
+
+    def check(self) -> None:
+        """Raise `BadInput` for settings and options that are not allowed, before any data is loaded."""
+        for part in self.sweeps:
+            task = registry.task(part.sweep["task"])
+            task_settings(part.sweep["task"], part.sweep.get("settings", {}), self.selection.settings)
+            self._dataset(part.sweep, task)
+            if task.fixed_by is None:
+                for method in part.layer_methods:
+                    method_options(method, part.sweep.get("options", {}), self.selection.options)
 
     @property
     def frameworks(self) -> list[str]:

@@ -59,7 +59,7 @@ _CLUSTERS_SHOWN, _WORDS_SHOWN = 60, 12
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    check_rounds(cell)
+    check_rounds(cell.settings)
     corpus, data = data_of(cell, load, progress)
     if cell.method in EXTRA_METHODS:
         return Result([_unigram(corpus)], {}, data)
@@ -316,4 +316,4 @@ def _batches(
         yield start == 0, (inputs_BT, targets_BT)
 
 
-TASK = Task(SETTINGS, run, load, extra_methods=EXTRA_METHODS)
+TASK = Task(SETTINGS, run, load, check=check_rounds, extra_methods=EXTRA_METHODS)

@@ -54,7 +54,7 @@ _STEPS_BT = 20  # time steps of a batch of the whole model
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    check_rounds(cell)
+    check_rounds(cell.settings)
     inputs = _inputs(cell)
     wanted = cell.settings["quantities"]
     spec, layer = _spec(cell, cell.method), None
@@ -226,4 +226,4 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], f
 
 
 # Frameworks keep freed memory, which would hide the peak of the next cell.
-TASK = Task(SETTINGS, run, fresh_process=True, repeat=repeat)
+TASK = Task(SETTINGS, run, check=check_rounds, fresh_process=True, repeat=repeat)

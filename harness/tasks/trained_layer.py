@@ -57,7 +57,7 @@ def fixed_by(file: LayerFile) -> dict[str, Any]:
 
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
-    check_rounds(cell)
+    check_rounds(cell.settings)
     file, data = data_of(cell, load, progress)
     inputs = Batch(file.hidden_ND, file.targets_N)
     trained = TrainedLayer(cell, file.spec_of(cell.method, cell.precision), file.params)
@@ -77,4 +77,4 @@ def _perplexity(layer: Layer, inputs: Batch) -> Measurement:
     return Measurement("perplexity", float(np.exp(nll / tokens)), detail={"tokens": tokens})
 
 
-TASK = Task(SETTINGS, run, load, fixed_by)
+TASK = Task(SETTINGS, run, load, fixed_by, check=check_rounds)

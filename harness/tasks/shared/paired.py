@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,9 +42,9 @@ def timing_settings(processes: int, rounds: int, budget: float) -> dict[str, Set
     }
 
 
-def check_rounds(cell: Cell) -> None:
+def check_rounds(settings: Mapping[str, Any]) -> None:
     """Raise `BadInput` if the rounds of a single process are too few for an interval."""
-    rounds, processes = cell.settings["rounds"], cell.settings["processes"]
+    rounds, processes = settings["rounds"], settings["processes"]
     if processes == 1 and rounds < ROUNDS_OF_ONE_PROCESS:
         raise BadInput(f"rounds={rounds} in one process: allowed: at least {ROUNDS_OF_ONE_PROCESS}, or more processes")
 

@@ -23,6 +23,7 @@ class Task:
         run: Measures a cell in the process of its framework.
         load: Loads the data of a cell, for a task that reads a dataset.
         fixed_by: Returns what the data decides about a sweep, such as its methods, if it decides anything.
+        check: Raises `BadInput` for settings that are not allowed together, before any data is loaded.
         extra_methods: Methods without an output layer, which are measured once, for comparison.
         seeded_methods: Those of `extra_methods` that depend on the seed, which are measured once for each seed.
         selected_methods: Those of `extra_methods` that run only if they are selected, because they need a setting.
@@ -35,6 +36,7 @@ class Task:
     run: Callable[[Cell, Progress], Result]
     load: Load[Any] | None = None
     fixed_by: Callable[[Any], dict[str, Any]] | None = None
+    check: Callable[[Mapping[str, Any]], None] | None = None
     extra_methods: tuple[str, ...] = ()
     seeded_methods: tuple[str, ...] = ()
     selected_methods: tuple[str, ...] = ()
