@@ -85,7 +85,7 @@ def test_the_wheel_adds_one_import_name(wheel):
 
 def test_the_wheel_contains_all_modules_and_data(wheel):
     patterns = {
-        "harness": ["**/*.py", "suites/*.toml", "published/*.toml", "report/assets/*"],
+        "harness": ["**/*.py", "suites/*.toml", "published/*.toml", "report/assets/*", "templates/*.txt"],
         "impls": ["**/*.py", "cpp/*.cpp", "cpp/*.h"],
         "vocabench": ["*.py", "py.typed"],
     }
@@ -111,3 +111,14 @@ def test_the_import_is_quick_and_loads_no_framework(unpacked):
 def test_the_folders_have_no_import_name_of_their_own(unpacked, name):
     run = run_in(unpacked, f"import {name}", check=False)
     assert run.stderr.strip().endswith(f"ModuleNotFoundError: No module named '{name}'")
+
+
+def test_the_citation_has_the_version_and_the_licence_of_the_package():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text().splitlines()
+    for line in (f"version: {project['version']}", f"license: {project['license']}", "cff-version: 1.2.0"):
+        assert line in citation
+    assert project["authors"] == [{"name": "Vocabench contributors"}]
+    assert "  - name: Vocabench contributors" in citation

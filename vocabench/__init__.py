@@ -15,6 +15,7 @@ The native layers of a framework are in `vocabench.torch`, `vocabench.tensorflow
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from vocabench.impls.contract import Layer
     from vocabench.impls.spec import LayerSpec
 
-__all__ = ["create", "frameworks", "methods", "read", "spec"]
+__all__ = ["create", "frameworks", "methods", "read", "run", "spec"]
 
 
 def frameworks() -> list[str]:
@@ -121,3 +122,83 @@ def read(path: str | os.PathLike[str]) -> pd.DataFrame:
     from vocabench.harness.run import results_files
 
     return pd.DataFrame(flatten(results_files.rows(results_files.resolve(os.fspath(path)))))
+
+
+def run(
+    suite: str | os.PathLike[str] = "quick",
+    *,
+    framework: str | Sequence[str] | None = None,
+    method: str | Sequence[str] | None = None,
+    vocab: int | Sequence[int] | None = None,
+    task: str | Sequence[str] | None = None,
+    dim: int | None = None,
+    tokens: int | None = None,
+    device: str | None = None,
+    precision: str | Sequence[str] | None = None,
+    dataset: str | os.PathLike[str] | None = None,
+    seed: int | None = None,
+    seeds: int | None = None,
+    option: Mapping[str, object] | None = None,
+    set: Mapping[str, object] | None = None,
+    processes: int | None = None,
+    rounds: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    retry: bool = False,
+    executor: str = "local",
+    address: str | None = None,
+    cores: int | None = None,
+    plugin: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    quiet: bool = False,
+) -> pd.DataFrame:
+    """Measure a suite, as `vocabench run` does, and return its rows as `read` does.
+
+    The arguments are the command's options, with several names as "a,b" or as a list. Every row is in a results file
+    as soon as it is measured, so that the same call continues after an interruption and returns at once when
+    everything is measured. Progress and results are shown on standard error, one line for each cell.
+
+    Args:
+        suite: Name of a suite, or path of a TOML file.
+        framework, method, vocab, task: Only these.
+        option: Options of methods by name, such as `{"bias": True}`.
+        set: Settings of tasks by name, such as `{"epochs": 2}`.
+        seeds: Measure each cell with the seeds 0 to seeds - 1, instead of one `seed`.
+        out: Results file; by default one in `results/local` for the suite and this version of the code.
+        retry: Measure cells that failed or were skipped again.
+        executor: "local", or "ray" for a Ray cluster at `address`, with so many `cores` for each cell.
+        plugin: Folders or files with further methods, datasets or suites.
+        quiet: Show nothing but errors and the path of the rows.
+
+    Returns:
+        A data frame with one row per measured figure. Cells that were not measured have a `status` and a `message`,
+        and no `quantity`. `attrs["file"]` is the path of the results file.
+
+    Raises:
+        ValueError: An argument is invalid, or nothing is left to run.
+    """
+    from vocabench.harness.commands import from_python
+
+    return from_python.run(
+        suite,
+        framework=framework,
+        method=method,
+        vocab=vocab,
+        task=task,
+        dim=dim,
+        tokens=tokens,
+        device=device,
+        precision=precision,
+        dataset=dataset,
+        seed=seed,
+        seeds=seeds,
+        option=option,
+        settings=set,
+        processes=processes,
+        rounds=rounds,
+        out=out,
+        retry=retry,
+        executor=executor,
+        address=address,
+        cores=cores,
+        plugin=plugin,
+        quiet=quiet,
+    )

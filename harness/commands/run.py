@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vocabench.harness.commands.command import Command, add_filters, add_output_arguments, count, integer, pairs
 from vocabench.harness.commands.output import print_table
-from vocabench.harness.run.executor import LOCAL, Executor
+from vocabench.harness.run.executor import KINDS, LOCAL, Executor
 from vocabench.impls.errors import BadInput
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry", action="store_true", help="measure cells that failed or were skipped again")
     parser.add_argument("--dry-run", action="store_true", help="print the cells and an estimate of the time, and end")
     add_output_arguments(parser)
-    parser.add_argument("--executor", choices=["local", "ray"], default="local", help="this machine, or a Ray cluster")
+    parser.add_argument("--executor", choices=KINDS, default="local", help="this machine, or a Ray cluster")
     parser.add_argument(
         "--address", help="HOST:PORT of the cluster (default: the one that runs on this machine, or a new one)"
     )
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         precision=arguments.precision,
         dataset=arguments.dataset,
-        seeds=seeds(arguments.seed, arguments.seeds),
+        seeds=seeds_of(arguments.seed, arguments.seeds),
         options=pairs(arguments.option, "--option"),
         settings=pairs(arguments.set, "--set") | _given(arguments, "processes", "rounds"),
     )
@@ -85,7 +85,7 @@ def _given(arguments: argparse.Namespace, *names: str) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def seeds(seed: int | None, number: int | None) -> Sequence[int] | None:
+def seeds_of(seed: int | None, number: int | None) -> Sequence[int] | None:
     """Return the seeds that --seed and --seeds select; None for those of the suite."""
     if number is None:
         return None if seed is None else [seed]

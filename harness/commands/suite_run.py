@@ -98,7 +98,9 @@ class SuiteRun:
             )
         total = estimates.total(missing, seconds)
         known = [cell for cell in missing if cell.key in seconds]
-        self._reporter.event("end", file=str(self.path), cells=len(cells), to_measure=len(missing), seconds=total)
+        self._reporter.event(
+            "end", file=str(self.path), cells=len(cells), to_measure=len(missing), estimated_seconds=total
+        )
         if not self._reporter.as_json:
             print(
                 f"{len(missing)} of {len(cells)} cells to measure, {_time(missing, known, seconds)}; rows: {self.path}"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vocabench.impls.errors import unknown
+
+KINDS = ("local", "ray")
+
 
 @dataclass(frozen=True)
 class Executor:
@@ -16,6 +20,10 @@ class Executor:
     kind: str = "local"
     address: str | None = None
     cores: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown("executor", self.kind, KINDS)
 
 
 LOCAL = Executor()

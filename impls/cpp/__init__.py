@@ -19,6 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vocabench.impls import cpus
 from vocabench.impls.cpp import library_cache
 from vocabench.impls.forms import CPU, Form
 from vocabench.impls.scratch import scratch
@@ -31,6 +32,7 @@ _SOURCES = (  # linked into the library of each interface
     *("tree_paths", "tree_search", "upper_level", "weight_gradient", "word_steps"),
 )
 _COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-fvisibility=hidden", "-c")
+_CPU_SECONDS = 20  # of compiling all files
 _TIMEOUT_SECONDS = 300  # a file takes half a minute, and several times that on a busy machine
 
 _WIDEST_VECTOR = 16  # most float32 elements of a register
@@ -190,6 +192,13 @@ def library(
 
 
 def _compile(path: str, interface: str, flags: Sequence[str], links: Sequence[str], folder: Path) -> None:
+    # The caller seems to hang otherwise. Standard output belongs to programs.
+    seconds = max(5, 5 * round(_CPU_SECONDS / cpus.usable() / 5))
+    print(
+        f"vocabench: compiling the {CPP} for this processor with {Path(path).name}: about {seconds} s, once",
+        file=sys.stderr,
+        flush=True,
+    )
     with scratch("build") as objects:
         sources = {f"{objects}/{name}.o": _HERE / f"{name}.cpp" for name in (*_SOURCES, interface)}
         with ThreadPoolExecutor() as executor:
