@@ -16,6 +16,7 @@ from vocabench.harness.commands import (
     calibrate,
     check,
     compare,
+    completion,
     data,
     export,
     info,
@@ -59,7 +60,21 @@ _show_any_warning = warnings.showwarning
 
 COMMANDS = tuple(
     module.COMMAND
-    for module in (run, check, calibrate, table, report, publish, export, compare, data, list_names, new, info)
+    for module in (
+        run,
+        check,
+        calibrate,
+        table,
+        report,
+        publish,
+        export,
+        compare,
+        data,
+        list_names,
+        new,
+        info,
+        completion,
+    )
 )
 
 
@@ -205,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="PATH",
             help="folder or file with further methods, datasets or suites; may be repeated",
         )
-        subparser.set_defaults(command=command.run, known_options=subparser.options)
+        subparser.set_defaults(command=command.run, known_options=subparser.options, parsers=subparsers.choices)
     return parser
 
 

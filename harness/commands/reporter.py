@@ -30,7 +30,7 @@ class Reporter:
 
     def always(self, text: str) -> None:
         """Show a line of text as it is: it is neither folded nor read as markup."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Write an event for programs."""
