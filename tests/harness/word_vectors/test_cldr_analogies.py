@@ -81,5 +81,7 @@ def test_vectors_that_are_country_plus_kind_answer_every_question(sections):
 
 def test_without_babel_there_is_one_line_with_the_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "babel" else FIND_SPEC(name))
-    with pytest.raises(BadInput, match=r"^an analogy set from CLDR needs babel, .* 'pip install .*babel' first$"):
+    with pytest.raises(
+        BadInput, match=r"^an analogy set from CLDR needs babel, .* 'pip install .*\[speech\]\"' first$"
+    ):
         cldr_analogies.questions()
