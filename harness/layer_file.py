@@ -32,7 +32,7 @@ from vocabench.harness.npz_files import SUFFIX, read_npz
 from vocabench.impls.cache_folder import sha256_of_file
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput, unknown
-from vocabench.impls.options import Given, Spelled
+from vocabench.impls.options import Given, Nested, Spelled
 from vocabench.impls.spec import Arrays, LayerSpec, check_ids, check_options
 
 _REQUIRED, _OPTIONAL = ("method", "counts", "hidden", "targets"), ("options", "seed", "structure")
@@ -116,6 +116,8 @@ def save(path: str | Path, layer: Layer, hidden: ArrayLike, targets: ArrayLike) 
             members[_OPTION + name] = value.array
         elif isinstance(value, Spelled):
             members[_OPTION + name] = np.array(value.words)
+        elif isinstance(value, Nested):
+            plain[name] = json.loads(value.text)
         elif value != spec.definition.options[name].default:
             plain[name] = value
     members["options"] = json.dumps(plain)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import itertools
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -204,6 +205,46 @@ class Spelled:
         return f"{len(self.words)} words"
 
 
+@dataclass(frozen=True)
+class NestedLists:
+    """Nested lists of words and word ids, or the path of a JSON file of them. The default is None.
+
+    A path is kept as in `Table`.
+    """
+
+    help: str
+    default: None = None
+
+    def check(self, name: str, value: object) -> object:
+        if value is None or isinstance(value, Nested):
+            return value
+        if isinstance(value, str):
+            path, sha256 = _file(name, value, "a JSON file of nested lists")
+            return f"{path}@{sha256}"
+        if not isinstance(value, list | tuple):
+            raise BadInput(f"{name}={str(value)[:40]!r}: allowed: nested lists of words, or the path of a JSON file")
+        try:
+            return Nested(json.dumps(value, default=_whole_number))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadInput(f"{name}: {error}: allowed: nested lists of words and word ids") from None
+
+
+def _whole_number(value: object) -> int:
+    if isinstance(value, np.integer):
+        return int(value)
+    raise TypeError(f"it holds {type(value).__name__}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Nested:
+    """Nested lists that were given as an option, as JSON text."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return f"nested lists of {len(self.text)} characters"
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Given:
     """A copy of an array that was given as an option, so that later changes of the array change no specification."""
@@ -217,7 +258,7 @@ class Given:
         return f"array of shape {self.array.shape}"
 
 
-Option = Choice | Number | Rising | Table | Words | Folder
+Option = Choice | Number | Rising | Table | Words | NestedLists | Folder
 
 
 def read_table(name: str, checked: object) -> NDArray | None:
@@ -256,6 +297,23 @@ def read_npy(file: IO[bytes], size: int) -> NDArray:
         raise ValueError(f"holds {dtype} of shape {shape} in {held:,} bytes: allowed: a .npy file of numbers")
     file.seek(0)
     return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def read_nested(name: str, checked: object) -> object:
+    """Return the lists of a checked `NestedLists` option, or None if it was left out.
+
+    Raises:
+        BadInput: The file is not JSON.
+    """
+    if checked is None:
+        return None
+    if isinstance(checked, Nested):
+        return json.loads(checked.text)
+    path, _ = _file(f"option {name}", str(checked), "a JSON file of nested lists")
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"option {name}: {path} is no JSON file: {error}: allowed: nested lists of words") from None
 
 
 def path_of(checked: str) -> Path:

@@ -169,7 +169,9 @@ def _row_keys(spec: LayerSpec, name: str, both: tuple[LayerSpec, LayerSpec]) -> 
     words_R: NDArray[np.int64] | None = None
     if "children" in structure:
         return _node_keys(structure, spec.vocab, min(part.vocab for part in both))
-    if "cutoffs" in structure:
+    if "node_parent" in structure and name.startswith("node_"):
+        words_R = _subtree_keys(structure, spec.vocab, min(part.vocab for part in both))
+    elif "cutoffs" in structure:
         ends = structure["cutoffs"].tolist()
         if name == "head_weight":
             words_R = np.concatenate([structure["order"][: ends[0]], -1 - np.arange(len(ends) - 1)])
@@ -186,14 +188,29 @@ def _row_keys(spec: LayerSpec, name: str, both: tuple[LayerSpec, LayerSpec]) -> 
     return words_R, np.full(len(words_R), _UNKNOWN)
 
 
+def _subtree_keys(structure: Arrays, vocab: int, kept: int) -> NDArray[np.int64]:
+    """Return keys of inner nodes other than the root, which depend on the words below them, as in `_node_keys`."""
+    parent, sums = structure["node_parent"], np.zeros(len(structure["node_parent"]), np.uint64)
+    np.add.at(sums, structure["word_parent"], _numbers(vocab, kept)[:vocab])
+    for node in range(len(parent) - 1, 0, -1):  # children come after their parents
+        sums[parent[node]] += sums[node]
+    return sums[1:].view(np.int64)
+
+
+def _numbers(vocab: int, kept: int) -> NDArray[np.uint64]:
+    """Return a random number for each of the first `kept` words, and 0 for all others."""
+    number_V = np.random.default_rng(0).integers(0, 2**63, max(vocab, kept), dtype=np.uint64)
+    number_V[kept:] = 0
+    return number_V
+
+
 def _node_keys(structure: Arrays, vocab: int, kept: int) -> tuple[NDArray, NDArray]:
     """Return keys of inner nodes, which depend on the words on their left and right among the first `kept` words.
 
     A set of words is the sum of random numbers, one for each word, so that two sets are never taken for one another.
     """
     children, leaf_word = structure["children"], trees.words_of_leaves(structure, vocab)
-    number_V = np.random.default_rng(0).integers(0, 2**63, max(vocab, kept), dtype=np.uint64)
-    number_V[kept:] = 0
+    number_V = _numbers(vocab, kept)
     leaves = len(leaf_word)
     sums = np.concatenate([number_V[leaf_word], np.zeros(len(children), np.uint64)])
     for nodes in reversed(huffman.levels(children)):

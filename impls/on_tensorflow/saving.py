@@ -14,7 +14,7 @@ import tensorflow as tf
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_tensorflow import tying
 from vocabench.impls.on_tensorflow.ops.tensors import Tensors
-from vocabench.impls.options import Given, Table, Words, read_table, read_words
+from vocabench.impls.options import Given, NestedLists, Table, Words, read_nested, read_table, read_words
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.tying import tied_name
 
@@ -185,4 +185,6 @@ def _plain(spec: LayerSpec, name: str, value: object) -> object:
         return {"dtype": array.dtype.name, "values": array.tolist()}
     if value is not None and isinstance(kind, Words):
         return list(read_words(name, value) or ())
+    if isinstance(kind, NestedLists):
+        return read_nested(name, value)
     return list(value) if isinstance(value, tuple) else value

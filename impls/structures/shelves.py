@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vocabench.impls.structures import clusters
 
 _RATIO = 3  # largest ratio of the group sizes of a shelf
-_SMALL = 32  # groups up to this size share a shelf
+_SMALL = 32  # groups up to this size share a shelf, where the caller gives no other
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,15 @@ class Shelves:
         return before[self.shelf_M] + self.row_M * width[self.shelf_M] + self.slot_M
 
     @classmethod
-    def of(cls, group_M: NDArray[np.int64], weights_M: NDArray[np.integer]) -> Shelves:
-        """Build shelves from the group and the weight of each member. No group up to the highest may be empty."""
+    def of(cls, group_M: NDArray[np.int64], weights_M: NDArray[np.integer], *, small: int = _SMALL) -> Shelves:
+        """Build shelves from the group and the weight of each member. No group up to the highest may be empty.
+
+        Groups of up to `small` members share a shelf, whatever their sizes.
+        """
         size_C = np.bincount(group_M)
         slot_M = clusters.slots(group_M, len(size_C))
         shelf_C, row_C = np.empty_like(size_C), np.empty_like(size_C)
-        by_size = _by_size(size_C)
+        by_size = _by_size(size_C, small)
         for number, groups_G in enumerate(by_size):
             shelf_C[groups_G], row_C[groups_G] = number, np.arange(len(groups_G))
         shelf_M, row_M = shelf_C[group_M], row_C[group_M]
@@ -84,13 +87,13 @@ class Shelves:
         return cls(shelves, group_M, shelf_M, row_M, slot_M, len(size_C))
 
 
-def _by_size(size_C: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def _by_size(size_C: NDArray[np.int64], small: int) -> list[NDArray[np.int64]]:
     """Return the groups of each shelf, from narrow to wide."""
     remaining = np.argsort(-size_C, kind="stable")
     shelves = []
     while len(remaining):
         largest = int(size_C[remaining[0]])
-        count = len(remaining) if largest <= _SMALL else int((size_C[remaining] * _RATIO >= largest).sum())
+        count = len(remaining) if largest <= small else int((size_C[remaining] * _RATIO >= largest).sum())
         shelves.append(np.sort(remaining[:count]))
         remaining = remaining[count:]
     return shelves[::-1]

@@ -54,8 +54,10 @@ class Level:
         """Return the group (M,) of each member."""
         return structure[f"{self.name}_group"]
 
-    def nll(self, params: Tree, structure: Tree, hidden_ND: Array, member_N: Array) -> Array:
-        """Return (N,) -log P(member | its group, h)."""
+    def nll(
+        self, params: Tree, structure: Tree, hidden_ND: Array, member_N: Array, inside_N: Array | bool = True
+    ) -> Array:
+        """Return (N,) -log P(member | its group, h), and 0 for tokens that are not `inside_N`."""
         shelf_N, row_N, slot_N = (structure[f"{self.name}_{key}"][member_N] for key in ("shelf", "row", "slot"))
         total_N = None
         for number, shelf in enumerate(self.shelves):
@@ -64,7 +66,7 @@ class Level:
                 params[f"{self.name}_weight{number}"],
                 params.get(f"{self.name}_bias{number}"),
                 structure[f"{self.name}_member{number}"],
-                jnp.where(shelf_N == number, row_N, len(shelf.groups_G)),
+                jnp.where((shelf_N == number) & inside_N, row_N, len(shelf.groups_G)),
                 slot_N,
                 self.form,
                 shelf.share,
