@@ -27,6 +27,7 @@ class Optimizer:
         initial_accumulator: Adagrad's sum of squares before the first step.
         beta1, beta2: Decay rates of Adam.
         weight_decay: Factor of the parameter that is added to its clipped gradient.
+        decayed: The parameters with weight decay, by what their canonical names start with; empty for all.
         clip_norm: Largest global gradient norm; gradients are scaled by min(1, clip_norm / (norm + 1e-6)). 0 disables
             clipping.
         row_sparse: Whether to update only the rows that a gradient reaches, if a layer or an embedding reaches few of
@@ -43,6 +44,7 @@ class Optimizer:
     weight_decay: float = 1e-6
     clip_norm: float = 0.25
     row_sparse: bool = False
+    decayed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -55,6 +57,17 @@ class Optimizer:
             value = getattr(self, setting)
             if not 0 <= value < 1:
                 raise BadInput(f"optimizer {setting}={value!r}: allowed: from 0, below 1")
+
+        if self.decayed and self.row_sparse:
+            raise BadInput(f"optimizer decayed={self.decayed!r} with row_sparse=True: allowed: decay of all parameters")
+
+    def decays(self, name: str) -> bool:
+        """Return whether weight decay applies to the parameter with this canonical name."""
+        return not self.decayed or name.startswith(self.decayed)
+
+    def decay_of(self, name: str) -> float:
+        """Return the weight decay of the parameter with this canonical name."""
+        return self.weight_decay if self.decays(name) else 0.0
 
     @property
     def idle_without_gradient(self) -> bool:

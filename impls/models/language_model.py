@@ -54,6 +54,7 @@ class LanguageModel(Network[LanguageModelConfig]):
 
     NAME = "the language model"
     ROW_SPARSE = True
+    DECAYS_PARTS = True
 
     def __init__(self, spec: LayerSpec, config: LanguageModelConfig) -> None:
         if spec.dim != config.hidden:

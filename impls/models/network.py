@@ -59,10 +59,13 @@ class Network(Precise, ABC, Generic[AnyConfig]):
 
     NAME: ClassVar[str]  # name in messages
     ROW_SPARSE: ClassVar[bool] = False  # whether a step can update single rows
+    DECAYS_PARTS: ClassVar[bool] = False  # whether weight decay can be that of some parameters
 
     def __init__(self, spec: LayerSpec, config: AnyConfig) -> None:
         if config.optimizer.row_sparse and not self.ROW_SPARSE:
             raise BadInput(f"optimizer row_sparse=True in {self.NAME}: allowed: False")
+        if config.optimizer.decayed and not self.DECAYS_PARTS:
+            raise BadInput(f"optimizer decayed={config.optimizer.decayed} in {self.NAME}: allowed: all parameters, ()")
         self.spec = spec
         self.config = config
         self._draws = np.random.default_rng([config.seed, 7])

@@ -28,7 +28,7 @@ class Updates:
             norm = np.sqrt(sum(float((grads[name] ** 2).sum()) for name in params))
             scale = min(1.0, settings.clip_norm / (norm + 1e-6))
         for name, param in params.items():
-            grad = grads[name] * scale + settings.weight_decay * param
+            grad = grads[name] * scale + settings.decay_of(name) * param
             if settings.name == "adagrad":
                 (squares,) = (slot[name] for slot in self.slots)
                 squares += grad**2

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vocabench.harness import registry
+from vocabench.harness import layers, registry
 from vocabench.harness.measure.agreement import compare
 from vocabench.harness.measure.tolerances import tolerance
+from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls.errors import BadInput
+from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.on_numpy.optimizers import Updates
 from vocabench.impls.optimizers import NAMES, Optimizer
 
@@ -163,3 +165,34 @@ RATED = {"torch": rated_by_torch, "tensorflow": rated_by_tensorflow, "jax": rate
 def test_a_rate_of_the_steps_own_is_refused_with_rows(framework):
     with pytest.raises(BadInput, match="own learning rate with row-sparse updates: allowed: row_sparse=False, or no"):
         RATED[framework](Optimizer(row_sparse=True))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_weight_decay_can_be_that_of_the_lstm_alone(framework, name):
+    """The frameworks do what the definition does, in which other parameters are those of training without decay."""
+    counts_V = zipf_counts(23)
+    spec = layers.spec("full_softmax", counts=counts_V, dim=6, dtype="float64")
+    text_BT = np.random.default_rng(0).integers(0, 23, (3, 16)).astype(np.int32)
+
+    def trained(framework, decay, decayed, steps):
+        optimizer = Optimizer(name=name, learning_rate=0.05, weight_decay=decay, decayed=decayed, epsilon=1e-8)
+        config = LanguageModelConfig(embedding=5, hidden=6, optimizer=optimizer)
+        model = layers.create_network(framework, spec, config)
+        for step in range(steps):
+            window = (text_BT[:, 5 * step : 5 * step + 5], text_BT[:, 5 * step + 1 : 5 * step + 6])
+            model.step(*window, carry=step > 0)
+        return model.parameters()
+
+    ours, oracle = (trained(each, 0.5, ("lstm",), 3) for each in (framework, "numpy"))
+    for key, value in oracle.items():
+        np.testing.assert_allclose(ours[key], value, rtol=0, atol=1e-9, err_msg=key)
+    one, plain = trained(framework, 0.5, ("lstm",), 1), trained(framework, 0.0, (), 1)
+    differs = {key for key, value in plain.items() if not np.allclose(one[key], value, rtol=0, atol=1e-12)}
+    assert differs
+    assert all(key.startswith("lstm_") for key in differs)
+
+
+def test_decay_of_some_parameters_needs_dense_steps():
+    with pytest.raises(BadInput, match="row_sparse=True: allowed: decay of all parameters"):
+        Optimizer(decayed=("lstm",), row_sparse=True)

@@ -78,7 +78,8 @@ def update(
     new_params: Tree = {}
     new_slots: tuple[Tree, ...] = tuple({} for _ in state.slots)
     for name, param in params.items():
-        held, rule = (param, *(slot[name] for slot in state.slots)), partial(_rule, settings, steps, rate, scale)
+        held = param, *(slot[name] for slot in state.slots)
+        rule = partial(_rule, settings, settings.decay_of(name), steps, rate, scale)
         held = sparse_rows.change(rows[name], held, rule, grads[name]) if name in rows else rule(held, grads[name])
         new_params[name] = held[0]
         for slot, value in zip(new_slots, held[1:], strict=True):
@@ -96,8 +97,9 @@ def make_up(settings: Optimizer, params: Tree, state: State, rows: Tree | None =
 
     def missed_step(held: sparse_rows.Arrays) -> sparse_rows.Arrays:
         *values, seen_B = held
-        late_B = seen_B < state.steps
-        new = _rule(settings, _column(seen_B + 1, values[0]), None, None, tuple(values), jnp.zeros_like(values[0]))
+        late_B, step = seen_B < state.steps, _column(seen_B + 1, values[0])
+        rule = partial(_rule, settings, settings.weight_decay, step, None, None)
+        new = rule(tuple(values), jnp.zeros_like(values[0]))
         pairs = zip(values, new, strict=True)
         return *(jnp.where(_column(late_B, old), value, old) for old, value in pairs), seen_B + late_B
 
@@ -125,6 +127,7 @@ def _clipping(settings: Optimizer, grads: Tree) -> Array | None:
 
 def _rule(
     settings: Optimizer,
+    decay: float,
     step: Array,
     rate: Array | float | None,
     scale: Array | None,
@@ -140,7 +143,7 @@ def _rule(
 
     def finished(raw: Array) -> Array:
         grad = raw.astype(kind)
-        return (grad if scale is None else grad * scale.astype(kind)) + settings.weight_decay * param
+        return (grad if scale is None else grad * scale.astype(kind)) + decay * param
 
     # On a CPU XLA computes one result in each pass over memory, and stores common subexpressions. The finished gradient
     # is as large as the parameter, so the barrier makes XLA compute it twice instead of storing it.

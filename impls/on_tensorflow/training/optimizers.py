@@ -146,16 +146,17 @@ class Updates:
         and its slots in place, while `_rule` passes over such arrays ten times. The kernels compute in the precision of
         the variable, so half precision uses `_rule`.
         """
-        settings, variable = self.settings, self.variables[name]
+        settings, variable, decay = self.settings, self.variables[name], self.settings.decay_of(name)
         state = [variable, *(slot[name] for slot in self.slots)]
         in_one_pass = partial(traced, jit_compile=variable.shape.num_elements() >= _LARGE)
         if variable.dtype not in (tf.float32, tf.float64):
             before = [tf.convert_to_tensor(value) for value in state]
-            for old, new in zip(state, in_one_pass(self._rule)(before, grad, scale, self.steps, rate), strict=True):
+            after = in_one_pass(self._rule)(before, grad, scale, decay, self.steps, rate)
+            for old, new in zip(state, after, strict=True):
                 old.assign(new)
             return
-        if settings.clip_norm or settings.weight_decay:
-            grad = in_one_pass(self._finished)(grad, tf.convert_to_tensor(variable), tf.cast(scale, grad.dtype))
+        if settings.clip_norm or decay:
+            grad = in_one_pass(self._finished)(grad, tf.convert_to_tensor(variable), tf.cast(scale, grad.dtype), decay)
         var, *slots = (value.handle for value in state)
         lr = tf.constant(settings.learning_rate, grad.dtype) if rate is None else tf.cast(rate, grad.dtype)
         epsilon = tf.constant(settings.epsilon, grad.dtype)
@@ -178,17 +179,24 @@ class Updates:
         state = [self.variables[name], *(slot[name] for slot in self.slots)]
         before = [tf.gather(variable, rows_U) for variable in state]
         step = tf.reshape(step_U, [-1, *[1] * (len(state[0].shape) - 1)])
-        for variable, new in zip(state, self._rule(before, grad, scale, step), strict=True):
+        after = self._rule(before, grad, scale, self.settings.decay_of(name), step)
+        for variable, new in zip(state, after, strict=True):
             variable.scatter_update(tf.IndexedSlices(new, rows_U))
         if name in self._seen:
             self._seen[name].scatter_update(tf.IndexedSlices(step_U, rows_U))
 
-    def _finished(self, grad: Tensor, param: Tensor, scale: Tensor) -> Tensor:
+    def _finished(self, grad: Tensor, param: Tensor, scale: Tensor, decay: float) -> Tensor:
         """Return the gradient, clipped and with weight decay."""
-        return (grad * scale if self.settings.clip_norm else grad) + self.settings.weight_decay * param
+        return (grad * scale if self.settings.clip_norm else grad) + decay * param
 
     def _rule(
-        self, state: list[Tensor], grad: Tensor, scale: Tensor, step: Tensor, rate: Tensor | None = None
+        self,
+        state: list[Tensor],
+        grad: Tensor,
+        scale: Tensor,
+        decay: float,
+        step: Tensor,
+        rate: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Return a parameter and its slots after a step, whose number may differ from row to row (U, 1).
 
@@ -196,7 +204,7 @@ class Updates:
         Adam's beta2 would be 1.
         """
         settings, (param, *slots) = self.settings, [at_least_float32(value) for value in state]
-        grad = self._finished(at_least_float32(grad), param, tf.cast(scale, param.dtype))
+        grad = self._finished(at_least_float32(grad), param, tf.cast(scale, param.dtype), decay)
         if settings.name == "adagrad":
             slots = [slots[0] + grad * grad]
             change = grad / (tf.sqrt(slots[0]) + settings.epsilon)

@@ -55,7 +55,9 @@ class TorchLanguageModel(Switched, LanguageModel):
 
     def _load(self, params: Arrays) -> None:
         self.network.write(params)
-        self.optimizer = optimizers.build(self.config.optimizer, self.network.trained().values())
+        trained, settings = self.network.trained(), self.config.optimizer
+        undecayed = [parameter for name, parameter in trained.items() if not settings.decays(name)]
+        self.optimizer = optimizers.build(settings, trained.values(), undecayed)
         self.train_state: _lstm.State | None = None
         self.eval_state: _lstm.State | None = None
         self.decode_state: _lstm.State | None = None

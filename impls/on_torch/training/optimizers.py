@@ -13,10 +13,23 @@ from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.optimizers import Optimizer, check_rate
 
 
-def build(settings: Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | RowSparse:
-    """Return Adagrad, Adam or SGD; over rows alone if the settings say so."""
-    parameters = list(parameters)
+def build(
+    settings: Optimizer, parameters: Iterable[nn.Parameter], undecayed: Iterable[nn.Parameter] = ()
+) -> torch.optim.Optimizer | RowSparse:
+    """Return Adagrad, Adam or SGD; over rows alone if the settings say so.
+
+    Args:
+        settings: The settings, whose `decayed` the caller has turned into `undecayed`.
+        parameters: The parameters that are trained.
+        undecayed: Those of them without weight decay.
+    """
+    parameters, without = list(parameters), set(undecayed)
     dense = _dense(settings, parameters)
+    if without:
+        (group,) = dense.param_groups
+        group["params"] = [parameter for parameter in parameters if parameter not in without]
+        others = [parameter for parameter in parameters if parameter in without]
+        dense.add_param_group({**group, "params": others, "weight_decay": 0.0})
     return RowSparse(settings, parameters, dense) if settings.row_sparse else dense
 
 
