@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,20 +24,20 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(language for name in names for language in GROUPS.get(name, (name,))))
 
 
-def probabilities(counts: Mapping[str, int], alpha: float = ALPHA) -> dict[str, float]:
+def probabilities(counts: Mapping[str, float], alpha: float = ALPHA) -> dict[str, float]:
     """Return the probability of drawing each language: the multinomial distribution of the paper,
 
         p_l = n_l^alpha / sum over k of n_k^alpha
 
     Args:
-        counts: Number of utterances n_l of each language, at least 1.
+        counts: Size n_l of each language, such as its number of utterances or its seconds of audio; above 0.
         alpha: The exponent. 1 keeps the shares of the languages, and 0 makes them equal; the paper uses 0.5.
 
     Raises:
         BadInput: There is no language, a language has no utterances, or alpha is negative.
     """
-    if not counts or min(counts.values()) < 1:
-        raise BadInput(f"utterances by language {dict(counts)}: allowed: one language or more, each with 1 or more")
+    if not counts or min(counts.values()) <= 0:
+        raise BadInput(f"sizes by language {dict(counts)}: allowed: one language or more, each of a size above 0")
     if not 0 <= alpha < float("inf"):
         raise BadInput(f"alpha of {alpha}: allowed: from 0")
     weights = {language: float(count) ** alpha for language, count in counts.items()}
@@ -44,31 +45,50 @@ def probabilities(counts: Mapping[str, int], alpha: float = ALPHA) -> dict[str, 
     return {language: weight / total for language, weight in weights.items()}
 
 
-def sample(languages: Sequence[str], size: int, rng: np.random.Generator, alpha: float = ALPHA) -> NDArray[np.int64]:
-    """Draw the indices of `size` utterances, (size,), in random order, whose languages follow `probabilities`.
+def ratios(sizes: Mapping[str, float], keep: float, alpha: float = ALPHA) -> dict[str, float]:
+    """Return the share of its utterances that each language keeps: the down-sampling ratio of the paper,
 
-    Within a language, no utterance is drawn again before all others have been drawn.
+        lambda_l = p_l^(alpha - 1) / sum over k of p_k^alpha x lambda,   p_l = size_l / sum of all sizes
+
+    Without limits, the sizes that are kept add up to lambda times their sum, and are proportional to p_l^alpha. No
+    language keeps more than it has, so that a ratio above 1 becomes 1.
 
     Args:
-        languages: The language of each utterance.
-        size: Number of utterances to draw.
-        rng: The generator. The result does not depend on the framework.
-        alpha: As in `probabilities`.
+        sizes: Size of each language, such as seconds of audio.
+        keep: The share lambda of the whole corpus; 0.082 in section 3.1 of the paper.
+        alpha: The exponent, as in `probabilities`.
 
     Raises:
-        BadInput: As in `probabilities`, or `size` is negative.
+        BadInput: As in `probabilities`, or `keep` is not above 0.
     """
-    if size < 0:
-        raise BadInput(f"sample of {size} utterances: allowed: from 0")
+    if not 0 < keep < float("inf"):
+        raise BadInput(f"keep={keep}: allowed: above 0")
+    total, shares = sum(sizes.values()), probabilities(sizes, alpha)
+    return {language: min(1.0, keep * shares[language] * total / size) for language, size in sizes.items()}
+
+
+def down_sample(
+    ids: Sequence[str], languages: Sequence[str], sizes: Sequence[float], kept: Mapping[str, float]
+) -> NDArray[np.int64]:
+    """Return the indices of the utterances that are kept, ascending, each at most once.
+
+    Utterances are ordered by a hash of their ids, and a language keeps the first of them, up to its share of the sizes.
+    The choice therefore does not depend on a seed or on which other languages are selected: every model of a corpus is
+    trained on the same utterances.
+
+    Args:
+        ids: Id of each utterance.
+        languages: Language of each utterance.
+        sizes: Size of each utterance, such as its seconds.
+        kept: Share that each language keeps, from 0 to 1, as `ratios` returns.
+    """
     places: dict[str, list[int]] = {}
     for place, language in enumerate(languages):
         places.setdefault(language, []).append(place)
-    shares = probabilities({language: len(each) for language, each in places.items()}, alpha)
-    wanted = rng.multinomial(size, list(shares.values()))
-    drawn = [_in_turns(np.array(each), count, rng) for each, count in zip(places.values(), wanted, strict=True)]
-    return rng.permutation(np.concatenate(drawn))
-
-
-def _in_turns(places_P: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    turns = [rng.permutation(places_P) for _ in range(-(-count // len(places_P)))]
-    return np.concatenate([*turns, places_P[:0]])[:count]
+    chosen = []
+    for language, of_language in places.items():
+        of_language.sort(key=lambda place: hashlib.sha256(ids[place].encode()).digest())
+        before = np.cumsum([0.0, *(sizes[place] for place in of_language)])
+        middle = (before[:-1] + before[1:]) / 2  # an utterance is kept if most of it is within the share
+        chosen.append(np.array(of_language)[middle <= kept[language] * before[-1]])
+    return np.sort(np.concatenate([*chosen, np.array([], np.int64)])).astype(np.int64)

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from vocabench.harness import layers, registry
 from vocabench.harness.datasets.shared.dataset import SPLITS
-from vocabench.harness.datasets.speech import speech_corpora
+from vocabench.harness.datasets.speech import speech_corpora, vocabulary
+from vocabench.harness.datasets.speech.layouts import SPLIT_RULES
 from vocabench.harness.datasets.speech.recordings import Utterance
 from vocabench.harness.datasets.speech.speech_corpora import Speech
-from vocabench.harness.datasets.speech.vocabulary import UNITS
+from vocabench.harness.datasets.speech.vocabulary import COUNTS, UNITS
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Row
 from vocabench.harness.run.settings import Names, Setting
@@ -57,7 +58,11 @@ SETTINGS: dict[str, Setting] = {
     "mask_share": Number(1.0, 0.0, 1.0, "largest share of an utterance that one time mask may hide"),
     **learning_curve.SETTINGS,
     "utterances": Number(0, 0, 10**9, "training utterances used; 0 for all"),
-    "alpha": Number(1.0, 0.0, 1.0, "exponent of the language sizes for drawing utterances; 1 for no drawing"),
+    "keep": Number(1.0, 1e-9, 1.0, "share of the training audio that is kept, distributed over languages by alpha"),
+    "hours": Number(0.0, 0.0, 1e9, "the same share as hours of audio; 0 to take keep"),
+    "alpha": Number(1.0, 0.0, 1.0, "exponent of the sizes of languages in down-sampling; 1 keeps their proportions"),
+    "counts": Choice("pooled", COUNTS, "counts of units for the layer: pooled, or shares within each language"),
+    "splits": Choice("official", SPLIT_RULES, "splits of Common Voice: its lists, or parts of its validated.tsv"),
     "split": Choice("test", SPLITS, "the split that is scored; for train, the utterances used"),
     "score_utterances": Number(0, 0, 10**9, "number of scored utterances, spread over the split; 0 for all"),
     "beam": Number(1, 1, 10**4, "width of the search; 1 is greedy"),
@@ -82,6 +87,7 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
         held_out=settings["held_out"],
         with_language=settings["with_language"],
         min_count=settings["min_count"],
+        splits=settings["splits"],
         progress=progress,
     )
     units = len(speech.counts_V)
@@ -89,6 +95,8 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
         raise BadInput(f"vocabulary of {vocab:,} units for speech {name!r}: allowed: {units:,}, the units it has")
     if settings["beam"] > units:
         raise BadInput(f"beam={settings['beam']} over {units:,} units: allowed: as many as there are, or fewer")
+    if settings["hours"] and settings["keep"] != 1:
+        raise BadInput(f"keep={settings['keep']} with hours={settings['hours']}: allowed: one of the two")
     for split in ("train", "valid", settings["split"]):
         if split not in speech.splits:
             raise BadInput(f"speech {name!r}: no split {split!r}: allowed: one, next to {', '.join(speech.splits)}")
@@ -126,12 +134,29 @@ def rescored(row: Row, progress: Progress) -> list[Measurement]:
 
 
 def _training_utterances(cell: Cell, speech: Speech) -> NDArray[np.int64]:
-    """Return the indices of the training utterances. If languages are drawn, an utterance may occur twice."""
-    train, wanted, alpha = speech.splits["train"], cell.settings["utterances"], cell.settings["alpha"]
-    if alpha == 1:
-        return batching.spread(len(train), wanted)
-    rng = np.random.default_rng([cell.seed, 13])
-    return languages.sample([each.language for each in train], wanted or len(train), rng, alpha)
+    """Return the indices of the training utterances, which are the same for every seed."""
+    kept_P = _down_sampled(cell, speech)
+    return kept_P[batching.spread(len(kept_P), cell.settings["utterances"])]
+
+
+def _down_sampled(cell: Cell, speech: Speech) -> NDArray[np.int64]:
+    """Return the training utterances that are left of each language, by the shares of all languages of the corpus."""
+    train, settings = speech.splits["train"], cell.settings
+    keep, hours, alpha = settings["keep"], settings["hours"], settings["alpha"]
+    if keep == alpha == 1 and not hours:
+        return np.arange(len(train))
+    held_out, seconds = set(languages.expand(settings["held_out"])), dict[str, float]()
+    for utterance in speech.everything:
+        if utterance.split == "train" and utterance.language not in held_out:
+            seconds[utterance.language] = seconds.get(utterance.language, 0.0) + utterance.seconds
+    if hours:
+        total = sum(seconds.values()) / 3600
+        if hours > total:
+            raise BadInput(f"hours={hours} of {total:.2f} in the training split: allowed: up to that")
+        keep = hours / total
+    ratios = languages.ratios(seconds, keep, alpha)
+    ids, spoken, lengths = zip(*((each.id, each.language, each.seconds) for each in train), strict=True)
+    return languages.down_sample(ids, spoken, lengths, ratios)
 
 
 def _scored_utterances(cell: Cell, speech: Speech, split: str) -> NDArray[np.int64]:
@@ -173,8 +198,8 @@ class Training(training_loop.Training):
         scored = {split: _scored_utterances(cell, speech, split) for split in ("valid", cell.settings["split"])}
         super().__init__(cell, _training_utterances(cell, speech), scored)
         self.speech, self.features = speech, frames
-        vocabulary = speech.vocabulary
-        options = with_words(check_options(registry.definition(cell.method), cell.options), vocabulary.units)
+        units = speech.vocabulary
+        options = with_words(check_options(registry.definition(cell.method), cell.options), units.units)
         if cell.options.get("interval"):
             raise BadInput(
                 f"option interval={cell.options['interval']} of {cell.method}: allowed in speech: 0, because "
@@ -183,11 +208,11 @@ class Training(training_loop.Training):
         if "interval" in options:
             options["interval"] = 0
         # By split, for all of its utterances.
-        self.texts = {split: [vocabulary.encode(each) for each in speech.splits[split]] for split in ("train", *scored)}
+        self.texts = {split: [units.encode(each) for each in speech.splits[split]] for split in ("train", *scored)}
         said_T = np.concatenate([self.texts["train"][number] for number in self.training_P])
-        options = with_pairs(options, said_T, len(vocabulary.units))
-        spec = spec_of(cell, speech.counts_V, options)
-        config = recognizers.config_of(cell, vocabulary.end)
+        options = with_pairs(options, said_T, len(units.units))
+        spec = spec_of(cell, self._counts(), options)
+        config = recognizers.config_of(cell, units.end)
         self.model: Recognizer = layers.create_network(cell.framework, spec, config, cell.device)
         self.augment = SpecAugment(time_share=cell.settings["mask_share"]) if cell.settings["augment"] else None
         self.frames = {
@@ -195,6 +220,13 @@ class Training(training_loop.Training):
         }
         self.longest = cell.settings["longest"] or max(len(self.texts["train"][number]) for number in self.training_P)
         self._choose_widths()
+
+    def _counts(self) -> NDArray[np.int64]:
+        """Return the counts (V,) of the units from which the layer builds its structure."""
+        if self.settings["counts"] == "pooled":
+            return self.speech.counts_V
+        spoken = [utterance.language for utterance in self.speech.splits["train"]]
+        return vocabulary.per_language(self.texts["train"], spoken, len(self.speech.counts_V))
 
     def _choose_widths(self) -> None:
         """Choose one width of texts for each width of utterances, so that there are no more shapes than widths."""

@@ -53,10 +53,16 @@ class Speech:
         return self.vocabulary.separator.join(self.vocabulary.split(utterance))
 
 
-def find(name: str, progress: Progress = no_progress) -> SpeechFiles:
-    """Return the utterances of a dataset, or those at a path; build or decode them first if they are not here."""
+def find(name: str, progress: Progress = no_progress, splits: str = "official") -> SpeechFiles:
+    """Return the utterances of a dataset, or those at a path; build or decode them first if they are not here.
+
+    Raises:
+        BadInput: Among others, `splits` is not "official" for anything but Common Voice at a path.
+    """
     if name not in registry.datasets() and layouts.is_path(name):
-        return layouts.at_path(name, progress)
+        return layouts.at_path(name, progress, splits)
+    if splits != "official":
+        raise BadInput(f"splits={splits!r} of dataset {name!r}: allowed: 'official', or the path of Common Voice")
     return registry.dataset_of_kind(name, SpeechDataset).find(progress)
 
 
@@ -70,6 +76,7 @@ def load(
     min_count: int = 1,
     vocabulary: Vocabulary | None = None,
     outside: str | None = None,
+    splits: str = "official",
     progress: Progress = no_progress,
 ) -> Speech:
     """Select, validate and map speech.
@@ -85,6 +92,7 @@ def load(
         outside: Treatment of an utterance with a unit outside the vocabulary: "skip", or "unknown" to keep it with
             <unk> for the unit. Rare units of the training split always become <unk>. None skips, unless languages are
             held out: most of their utterances have a unit that does not occur in training.
+        splits: As in `layouts.at_path`.
         progress: Called with a line of text now and then.
 
     Raises:
@@ -98,20 +106,20 @@ def load(
         raise unknown("rule for outside", outside, OUTSIDE)
     if min_count < 1:
         raise BadInput(f"min_count={min_count} for speech {name!r}: allowed: from 1")
-    files = find(name, progress)
+    files = find(name, progress, splits)
     everything = recordings.read(files.folder)
     selected = _select(name, everything, groups.expand(languages), groups.expand(held_out))
     skipped = {reason: list(ids) for reason, ids in recordings.skipped(files.folder).items()}
     vocabulary, usable = _usable(
         name, selected, skipped, vocabulary, outside, kind=units, with_language=with_language, min_count=min_count
     )
-    splits = {split: [utterance for utterance in usable if utterance.split == split] for split in SPLITS}
+    by_split = {split: [utterance for utterance in usable if utterance.split == split] for split in SPLITS}
     return Speech(
         name=files.name,
         sha256=recordings.sha256(files.folder),
         licence=files.licence,
         versions=files.versions,
-        splits={split: utterances for split, utterances in splits.items() if utterances},
+        splits={split: utterances for split, utterances in by_split.items() if utterances},
         vocabulary=vocabulary,
         skipped=skipped,
         everything=everything,

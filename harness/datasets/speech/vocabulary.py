@@ -16,6 +16,9 @@ from vocabench.harness.speech.phones import PhoneRule
 from vocabench.harness.speech.text import UNKNOWN, TextRule
 
 UNITS = ("characters", "phones")
+COUNTS = ("pooled", "per_language")
+
+_SCALE = 2**31  # of counts that are made of shares
 
 _TEXT, _PHONES = TextRule(), PhoneRule()
 
@@ -86,6 +89,25 @@ def build(kind: str, train: Sequence[Utterance], with_language: bool, min_count:
         counts |= Counter(map(_language, train))
     ranked = sorted(counts, key=lambda unit: (-counts[unit], unit))
     return Vocabulary(kind, tuple(ranked), np.array([counts[unit] for unit in ranked], np.int64), with_language)
+
+
+def per_language(texts: Sequence[NDArray[np.int32]], languages: Sequence[str], vocab: int) -> NDArray[np.int64]:
+    """Return counts (V,) in which every language has the same weight, for Huffman's tree.
+
+    As in appendix A of Liu et al. 2022, the counts of a language are divided by their sum, and these term frequencies
+    are added up over the languages. The result is a multiple of that, in whole numbers; a unit that occurs has at
+    least 1.
+
+    Args:
+        texts: Ids of the training texts.
+        languages: Language of each text.
+        vocab: Number of units V.
+    """
+    counts: dict[str, NDArray[np.int64]] = {}
+    for ids_L, language in zip(texts, languages, strict=True):
+        np.add.at(counts.setdefault(language, np.zeros(vocab, np.int64)), ids_L, 1)
+    frequency_V = sum(counts_V / counts_V.sum() for counts_V in counts.values()) / len(counts)
+    return np.ceil(frequency_V * _SCALE).astype(np.int64)
 
 
 def _language(utterance: Utterance) -> str:

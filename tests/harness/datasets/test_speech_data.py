@@ -1,13 +1,14 @@
 """Speech: all layouts give the same utterances, and each problem is a named skip or a one-line error."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.harness.datasets.recordings import bad_sounds, folder_of, manifest, record, sound, tone
-from vocabench.harness.datasets.speech import sound_files, speech_corpora
+from vocabench.harness.datasets.speech import layouts, sound_files, speech_corpora
 from vocabench.impls.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("empty_cache")
@@ -136,6 +137,30 @@ def test_a_folder_of_several_common_voice_languages_is_read(tmp_path):
         common_voice(tmp_path / "cv" / language, rows, ("client_id", "path", "sentence"))
     speech = speech_corpora.load(str(tmp_path / "cv"))
     assert [utterance.language for utterance in speech.splits["train"]] == ["ba", "tt"]
+
+
+def test_the_papers_splits_of_common_voice(tmp_path, monkeypatch):
+    """A tenth of the validated utterances of each language, or fewer, are for testing, and half as many for validation."""
+    monkeypatch.setattr(layouts, "_MOST_TEST", 4)
+    for language, count in (("ba", 30), ("tt", 60)):
+        folder = tmp_path / "cv" / language
+        lines = ["path\tsentence", *(f"{number}.wav\tаб" for number in range(count))]
+        folder.mkdir(parents=True)
+        (folder / "validated.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for number in range(count):
+            sound(folder / "clips" / f"{number}.wav")
+    speech = speech_corpora.load(str(tmp_path / "cv"), splits="validated")
+    sizes = {split: Counter(each.language for each in utterances) for split, utterances in speech.splits.items()}
+    assert sizes == {"train": {"ba": 26, "tt": 54}, "valid": {"ba": 1, "tt": 2}, "test": {"ba": 3, "tt": 4}}
+    ids = [(each.language, each.id) for utterances in speech.splits.values() for each in utterances]
+    assert len(set(ids)) == len(ids) == 90
+    for name, splits, message in (
+        (str(tmp_path / "cv" / "ba" / "clips"), "validated", "no validated.tsv"),
+        (str(tmp_path / "cv"), "papers", "unknown splits 'papers'"),
+        ("spoken-names", "validated", "of dataset 'spoken-names'"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            speech_corpora.load(name, splits=splits)
 
 
 def test_a_malformed_common_voice_table_is_refused(tmp_path):

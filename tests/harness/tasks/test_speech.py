@@ -70,7 +70,7 @@ def folder(tmp_path_factory):
 
 
 def cell_of(framework, method, folder, options=None, precision="float64", **settings):
-    settings = {"languages": "es,tr", "alpha": 1} | SMALL | settings
+    settings = {"languages": "es,tr", "alpha": 1, "keep": 1, "counts": "pooled"} | SMALL | settings
     cells = Suite.load("hsm-asr").cells(
         Selection(
             frameworks=[framework],
@@ -204,11 +204,20 @@ class Recording:
         pass
 
 
-def trained(monkeypatch, folder, framework="torch", **settings):
-    monkeypatch.setattr(speech.layers, "create_network", lambda framework, spec, config, device: Recording(config))
-    cell = cell_of(framework, "full_softmax", folder, **settings)
+def untrained(monkeypatch, folder, framework="torch", method="full_softmax", **settings):
+    def recording(framework, spec, config, device):
+        model = Recording(config)
+        model.spec = spec
+        return model
+
+    monkeypatch.setattr(speech.layers, "create_network", recording)
+    cell = cell_of(framework, method, folder, **settings)
     data = speech.load(cell.dataset, cell.vocab, cell.settings, lambda text: None)
-    training = speech.Training(cell, data, features.of_corpus(data))
+    return speech.Training(cell, data, features.of_corpus(data))
+
+
+def trained(monkeypatch, folder, framework="torch", **settings):
+    training = untrained(monkeypatch, folder, framework, **settings)
     training.run(lambda text: None)
     return training
 
@@ -253,14 +262,38 @@ def test_languages_are_drawn_by_the_power_of_their_sizes(monkeypatch, tmp_path):
     write(tmp_path, "train", ["ab"] * 32 + ["cd"] * 4, languages=["es"] * 32 + ["tr"] * 4)
     write(tmp_path, "valid", ["ab"])
     write(tmp_path, "test", ["ab"])
-    cell = cell_of("torch", "full_softmax", str(tmp_path), alpha=0.0, utterances=40)
+    cell = cell_of("torch", "full_softmax", str(tmp_path), alpha=0.0, keep=0.2)
     data = speech.load(cell.dataset, cell.vocab, cell.settings, lambda text: None)
     languages_P = np.array([utterance.language for utterance in data.splits["train"]])
     spoken_P = languages_P[speech._training_utterances(cell, data)]
-    assert len(spoken_P) == 40
-    assert 10 <= (spoken_P == "tr").sum() <= 30
-    everything = dataclasses.replace(cell, settings={**cell.settings, "alpha": 1.0, "utterances": 0})
+    # A fifth of the audio is that of 7.2 utterances, of which half are in each language.
+    assert (spoken_P == "es").sum() == (spoken_P == "tr").sum() == 4
+    other_seed = dataclasses.replace(cell, seed=cell.seed + 1)
+    assert (languages_P[speech._training_utterances(other_seed, data)] == spoken_P).all()
+    everything = dataclasses.replace(cell, settings={**cell.settings, "alpha": 1.0, "keep": 1.0})
     assert speech._training_utterances(everything, data).tolist() == list(range(36))
+    total = sum(utterance.seconds for utterance in data.splits["train"]) / 3600
+    in_hours = dataclasses.replace(cell, settings={**cell.settings, "keep": 1.0, "hours": 0.2 * total})
+    assert (languages_P[speech._training_utterances(in_hours, data)] == spoken_P).all()
+    with pytest.raises(BadInput, match="in the training split: allowed: up to that"):
+        speech._training_utterances(
+            dataclasses.replace(cell, settings={**cell.settings, "keep": 1.0, "hours": 9.0}), data
+        )
+    with pytest.raises(BadInput, match="allowed: one of the two"):
+        speech.load(cell.dataset, cell.vocab, {**cell.settings, "hours": 0.001}, lambda text: None)
+
+
+def test_a_tree_can_give_every_language_the_same_weight(monkeypatch, tmp_path):
+    """A unit of the small language is nearer to the root than pooled counts have it."""
+    write(tmp_path, "train", ["ab"] * 32 + ["cd"] * 4, languages=["es"] * 32 + ["tr"] * 4)
+    write(tmp_path, "valid", ["ab"])
+    write(tmp_path, "test", ["ab"])
+    lengths = {}
+    for counts in ("pooled", "per_language"):
+        training = untrained(monkeypatch, str(tmp_path), method="huffman", counts=counts)
+        units = training.speech.vocabulary.units
+        lengths[counts] = dict(zip(units, training.model.spec.structure["code_length"].tolist(), strict=True))
+    assert lengths["per_language"]["c"] < lengths["pooled"]["c"]
 
 
 def test_a_bad_file_is_counted_and_never_met_in_training(monkeypatch, tmp_path):

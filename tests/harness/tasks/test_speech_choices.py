@@ -1,12 +1,10 @@
 """Speech: its vocabulary of units, the choice of languages, and the paper's down-sampling."""
 
-import collections
-
 import numpy as np
 import pytest
 
 from tests.harness.datasets.recordings import folder_of, record
-from vocabench.harness.datasets.speech import speech_corpora
+from vocabench.harness.datasets.speech import speech_corpora, vocabulary
 from vocabench.harness.speech import languages
 from vocabench.impls.errors import BadInput
 
@@ -87,20 +85,40 @@ def test_the_papers_formula():
             languages.probabilities(counts, alpha)
 
 
-def test_a_sample_follows_the_formula():
-    spoken_U = ["ru"] * 900 + ["uk"] * 100
-    drawn = languages.sample(spoken_U, 4000, np.random.default_rng(0))
-    counts = collections.Counter(spoken_U[place] for place in drawn)
-    assert counts["uk"] / 4000 == pytest.approx(0.25, abs=0.03)
-    # Nine hundred or a hundred at a time: none is drawn again before all of its language were.
-    for language in ("ru", "uk"):
-        times = collections.Counter(place for place in drawn if spoken_U[place] == language)
-        assert len(times) == spoken_U.count(language)
-        assert max(times.values()) - min(times.values()) <= 1
-    np.testing.assert_array_equal(drawn, languages.sample(spoken_U, 4000, np.random.default_rng(0)))
-    assert len(languages.sample(spoken_U, 0, np.random.default_rng(0))) == 0
-    with pytest.raises(BadInput, match="sample of -1 utterances"):
-        languages.sample(spoken_U, -1, np.random.default_rng(0))
+def test_down_sampling_follows_the_formula():
+    """Section 3.1: what is left adds up to lambda times the corpus, by p^alpha, and no language is drawn beyond its size."""
+    hours = {"ru": 900.0, "uk": 100.0}
+    ratios = languages.ratios(hours, keep=0.1)
+    left = {language: ratio * hours[language] for language, ratio in ratios.items()}
+    assert sum(left.values()) == pytest.approx(100)
+    assert left["ru"] / left["uk"] == pytest.approx(3)  # the square root of 9
+    assert languages.ratios(hours, keep=0.5, alpha=1) == pytest.approx({"ru": 0.5, "uk": 0.5})
+    assert languages.ratios(hours, keep=1.0)["uk"] == 1.0  # 2.5 times its size by the formula
+    with pytest.raises(BadInput, match="keep=0: allowed: above 0"):
+        languages.ratios(hours, keep=0)
+
+
+def test_down_sampling_keeps_utterances_once_and_the_same_ones():
+    rng = np.random.default_rng(0)
+    ids = [f"{number}.wav" for number in range(1000)]
+    spoken, seconds = ["ru"] * 900 + ["uk"] * 100, rng.uniform(1, 10, 1000)
+    kept_P = languages.down_sample(ids, spoken, seconds, {"ru": 0.2, "uk": 0.5})
+    assert len(set(kept_P.tolist())) == len(kept_P)
+    for language, share in (("ru", 0.2), ("uk", 0.5)):
+        of_language = np.array([place for place in range(1000) if spoken[place] == language])
+        left = seconds[np.intersect1d(kept_P, of_language)].sum()
+        assert left == pytest.approx(share * seconds[of_language].sum(), abs=10)
+    # A model of one language is trained on the same utterances of it.
+    alone_P = languages.down_sample(ids[900:], spoken[900:], seconds[900:], {"uk": 0.5})
+    assert (alone_P + 900).tolist() == kept_P[kept_P >= 900].tolist()
+    everything = languages.down_sample(ids, spoken, seconds, {"ru": 1.0, "uk": 1.0})
+    assert everything.tolist() == list(range(1000))
+
+
+def test_counts_can_give_every_language_the_same_weight():
+    texts = [np.array([0, 0, 1], np.int32), np.array([0, 0, 1], np.int32), np.array([1, 2], np.int32)]
+    counts_V = vocabulary.per_language(texts, ["ru", "ru", "uk"], 4)
+    np.testing.assert_allclose(counts_V / counts_V.sum(), [1 / 3, 5 / 12, 1 / 4, 0], atol=1e-6)
 
 
 def test_groups():
