@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vocabench.harness import layers, registry
 from vocabench.harness.datasets.pairs import encoded_pairs
-from vocabench.harness.datasets.pairs.encoded_pairs import EncodedPairs
+from vocabench.harness.datasets.pairs.encoded_pairs import VOCABULARIES, EncodedPairs
 from vocabench.harness.datasets.shared.dataset import SPLITS
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Row
@@ -51,6 +51,7 @@ SETTINGS: dict[str, Setting] = {
     "scoring": Choice("f1", rouge.SCORINGS, "F1 of whole summaries, or recall of 75 bytes"),
     "source_vocab": Number(0, 0, 10**9, "vocabulary of sources; 0 for the words that occur min_count times"),
     "min_count": Number(2, 1, 10**9, "occurrences that a word needs if no vocabulary size is given"),
+    "vocabulary": Choice("separate", VOCABULARIES, "words of sources: their own, or those of the summaries"),
     "max_source": Number(100, 1, 10**6, "largest number of words of a source"),
     "max_summary": Number(50, 1, 10**6, "largest number of words of a training summary"),
     "digits": Choice(False, (False, True), "whether to replace digits by #, as in Rush et al.'s Gigaword"),
@@ -76,6 +77,7 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
         max_source=settings["max_source"],
         max_summary=settings["max_summary"],
         digits=settings["digits"],
+        vocabulary=settings["vocabulary"],
         progress=progress,
     )
     for split in ("valid", settings["split"]):

@@ -17,7 +17,9 @@ from vocabench.harness.datasets.shared.dataset import Progress, no_progress
 from vocabench.harness.datasets.text import word_ids
 from vocabench.harness.datasets.text.tokenization import EOS, UNK
 from vocabench.impls import cache_folder
-from vocabench.impls.errors import BadInput
+from vocabench.impls.errors import BadInput, unknown
+
+VOCABULARIES = ("separate", "summaries")
 
 _VERSION = 1  # of the cache; to be raised when the same pairs would be encoded differently
 
@@ -27,7 +29,7 @@ class Ragged:
     """The texts of a split as ids; those of text p are `ids_T[starts_P[p] : starts_P[p + 1]]`.
 
     Attributes:
-        ids_T: (tokens,) int32, memory-mapped.
+        ids_T: (tokens,) int32, memory-mapped where the vocabulary is the texts' own.
         starts_P: (pairs + 1,) int64.
     """
 
@@ -122,6 +124,7 @@ def load(
     max_source: int = 100,
     max_summary: int = 50,
     digits: bool = False,
+    vocabulary: str = "separate",
     progress: Progress = no_progress,
 ) -> EncodedPairs:
     """Count, encode and map pairs; the encoded pairs are cached.
@@ -137,12 +140,18 @@ def load(
         max_source: Most words of a source; further words are dropped.
         max_summary: Most words of a summary, without <eos>. References for scoring are not truncated.
         digits: See `summary_pairs.load`.
+        vocabulary: "separate" for sources and summaries that each have the words they hold; "summaries" for sources
+            with the words of the summaries, where all others become <unk>, as in section 5.2 of the SOHSM paper.
         progress: Called with a line of text now and then.
 
     Raises:
         BadInput: See `summary_pairs.load`; there is no training split; a vocabulary is below 2 or above the number of
-            distinct words.
+            distinct words; `source_vocab` is given with the words of the summaries.
     """
+    if vocabulary not in VOCABULARIES:
+        raise unknown("vocabulary", vocabulary, VOCABULARIES)
+    if vocabulary == "summaries" and source_vocab is not None:
+        raise BadInput(f"source_vocab={source_vocab} with vocabulary='summaries': allowed: 0, the summaries' words")
     pairs = summary_pairs.load(name, digits=digits, progress=progress)
     if "train" not in pairs.splits:
         raise BadInput(f"pairs {name}: no training split: allowed: a folder or a dataset with one")
@@ -153,8 +162,25 @@ def load(
     def summary(pair: Pair) -> list[str]:
         return [*_words(pair[1][0], max_summary), EOS]
 
-    sources = _side(pairs, ("source", max_source), source, source_vocab, min_count, progress)
-    return EncodedPairs(pairs, sources, _side(pairs, ("summary", max_summary), summary, vocab, min_count, progress))
+    summaries = _side(pairs, ("summary", max_summary), summary, vocab, min_count, progress)
+    if vocabulary == "separate":
+        sources = _side(pairs, ("source", max_source), source, source_vocab, min_count, progress)
+    else:
+        every = _side(pairs, ("source", max_source), source, None, 1, progress)
+        sources = _in_words_of(summaries, every)
+    return EncodedPairs(pairs, sources, summaries)
+
+
+def _in_words_of(other: Side, side: Side) -> Side:
+    """Return the texts of a side in the words of another one; words that it lacks become <unk>.
+
+    The ids are in memory, at four bytes for each word of the texts.
+    """
+    id_of = {word: number for number, word in enumerate(other.words)}
+    new_V = np.array([id_of.get(word, id_of[UNK]) for word in side.words], np.int32)
+    splits = {split: Ragged(new_V[ragged.ids_T], ragged.starts_P) for split, ragged in side.splits.items()}
+    counts_V = np.bincount(new_V, weights=side.counts_V, minlength=len(other.words)).astype(np.int64)
+    return Side(other.words, counts_V, splits)
 
 
 def _words(text: str, most: int) -> list[str]:
