@@ -45,6 +45,8 @@ QUANTITIES: dict[str, Quantity] = {
     "beam_seconds": _seconds("10 likely words by a layer-wise beam search of width 10, for the same batch"),
     "beam_recall": _score("share of the exact 10 most likely words that the layer-wise beam search finds"),
     "sample_seconds": _seconds("one sampled word for each hidden vector of the same batch"),
+    "score_seconds": _seconds("the log-probability of one given word for each hidden vector of the same batch"),
+    "parameters": Quantity("1", LOWER, "number of trained values of the output layer"),
     "compile_seconds": _seconds("first call minus later calls: tracing, compilation, autotuning"),
     "peak_bytes": _bytes("peak of additional memory in the forward and backward pass of the layer"),
     "step_peak_bytes": _bytes("peak of additional memory in one training step of the whole model"),
@@ -64,6 +66,9 @@ QUANTITIES: dict[str, Quantity] = {
     "perplexity": _loss("exp of the mean negative log-likelihood per token, on the held-out split"),
     "cluster_perplexity": _loss("perplexity of the cluster of the target word (SOHSM equation 5)"),
     "in_cluster_perplexity": _loss("perplexity of the target word given its cluster (SOHSM equation 6)"),
+    "unseen_perplexity": _loss(
+        "perplexity on words outside of the model's vocabulary, over a larger one, with vectors from their spelling"
+    ),
     "analogy_accuracy": _score(
         "share of questions a : b = c : ? whose nearest word by cosine is the answer, if all four words are known"
     ),
@@ -100,7 +105,7 @@ QUANTITIES: dict[str, Quantity] = {
     ),
 }
 
-_DECODING = ("topk_seconds", "topk1_seconds", "beam_seconds", "sample_seconds")
+_DECODING = ("topk_seconds", "topk1_seconds", "beam_seconds", "sample_seconds", "score_seconds")
 _SHORT = 0.005  # seconds: shorter decoding differs more between processes
 TRAINING, SHORT_DECODING, LONG_DECODING = "training", "decoding below 5 ms", "decoding from 5 ms"
 
@@ -121,4 +126,4 @@ ROOFLINE = ("roofline_share", "least_flops", "least_bytes", "ceiling_flops_per_s
 
 # Properties of the machine or the method, and shares that repeat a time. Gates do not judge them, and histories do not
 # keep them.
-NOT_JUDGED = frozenset({"noise_floor", "frequency_probe", *ROOFLINE})
+NOT_JUDGED = frozenset({"noise_floor", "frequency_probe", "parameters", *ROOFLINE})

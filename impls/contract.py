@@ -30,7 +30,8 @@ from vocabench.impls.precision import Precise
 from vocabench.impls.spec import Arrays, LayerSpec, LeastWork, check_ids, check_words
 
 _OBJECTIVE = (*Objective._fields, "token_weight")
-WORK = ("layer", "layer_step", "topk", "beam", "sample", "log_probs")
+WORK = ("layer", "layer_step", "score", "topk", "beam", "sample", "log_probs")
+_OF_TARGETS = ("layer", "layer_step", "score")  # the work that needs them
 
 
 @dataclass(frozen=True)
@@ -275,10 +276,10 @@ class Layer(Precise, ABC):
         """Place the inputs on the device and return a function that does `work` and waits until it is done.
 
         Args:
-            work: "layer" (forward and backward), "layer_step" (and the optimizer), "topk", "beam", "sample" or
-                "log_probs".
+            work: "layer" (forward and backward), "layer_step" (and the optimizer), "score" (the log-probabilities of
+                the targets), "topk", "beam", "sample" or "log_probs".
             hidden: (N, D).
-            targets: (N,), required by the first two.
+            targets: (N,), required by the first three.
             k: Number of words for "topk" and "beam". Default: 10, or V if that is smaller.
             width: Width of the search for "beam". Default: k.
             uniforms: (N, U) for "sample". Default: drawn with seed 0.
@@ -290,7 +291,7 @@ class Layer(Precise, ABC):
             raise unknown("work", work, WORK)
         hidden_ND = check_hidden(hidden, self.spec)
         if targets is None:
-            if work in ("layer", "layer_step"):
+            if work in _OF_TARGETS:
                 raise BadInput(f"targets is missing: allowed: ({len(hidden_ND)},) word ids for work={work!r}")
             targets = np.zeros(len(hidden_ND), dtype=np.int64)
         if not isinstance(optimizer, Optimizer | None):

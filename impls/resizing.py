@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocabench.impls.errors import BadInput
+from vocabench.impls.options import read_words
 from vocabench.impls.spec import Arrays, LayerSpec, check_counts
-from vocabench.impls.structures import bands, clusters, huffman, trees
+from vocabench.impls.structures import bands, clusters, huffman, spelling, trees
 
 
 def resized(spec: LayerSpec, counts: ArrayLike, **options: object) -> LayerSpec:
@@ -131,6 +132,8 @@ def carried_over(old: LayerSpec, new: LayerSpec, params: Arrays) -> Arrays:
         params: Canonical parameters of `old`, or other arrays of their names and shapes, as an optimizer has.
     """
     made = new.initial_parameters()
+    if "characters" in new.structure:
+        made = _of_unseen_words(old, made, params)
     for name, initial in made.items():
         if name not in params:
             continue
@@ -141,6 +144,20 @@ def carried_over(old: LayerSpec, new: LayerSpec, params: Arrays) -> Arrays:
                 made[name] = value
         elif value.shape[1:] == initial.shape[1:]:
             made[name] = _rows_by_key(value, old_keys, initial, new_keys)
+    return made
+
+
+def _of_unseen_words(old: LayerSpec, made: Arrays, params: Arrays) -> Arrays:
+    """Return `made` with what a layer that spells words should start from for words that it has never seen.
+
+    They have no correction, so that their vectors come from their spelling alone, and the bias of the rarest words.
+    """
+    made = dict(made)
+    if "correction_weight" in made:
+        made["correction_weight"] = np.zeros_like(made["correction_weight"])
+    if "bias" in made and "bias" in params:
+        rarest = np.asarray(params["bias"])[old.counts == old.counts.min()]
+        made["bias"] = np.full_like(made["bias"], rarest.mean())
     return made
 
 
@@ -171,6 +188,9 @@ def _row_keys(spec: LayerSpec, name: str, both: tuple[LayerSpec, LayerSpec]) -> 
         return _node_keys(structure, spec.vocab, min(part.vocab for part in both))
     if "node_parent" in structure and name.startswith("node_"):
         words_R = _subtree_keys(structure, spec.vocab, min(part.vocab for part in both))
+    elif name == "char_embedding":
+        words = read_words("words", spec.options["words"]) or tuple(map(str, range(spec.vocab)))
+        words_R = np.array([-2, -1, *map(ord, spelling.alphabet(words))])  # the two marks, then code points
     elif "cutoffs" in structure:
         ends = structure["cutoffs"].tolist()
         if name == "head_weight":

@@ -225,7 +225,7 @@ def test_a_run_and_its_tables(in_empty_folder):
         assert start in vocabench("table", "--format", text_format, cwd=in_empty_folder).stdout
     records = json.loads(vocabench("table", "--format", "json", "-m", "huffman", cwd=in_empty_folder).stdout)
     assert {r["method"] for r in records} == {"huffman"}
-    training = {"layer_seconds", "layer_step_seconds", "step_seconds", "peak_bytes", "compile_seconds"}
+    training = {"layer_seconds", "layer_step_seconds", "step_seconds", "peak_bytes", "compile_seconds", "parameters"}
     decoding = {"topk_seconds", "topk1_seconds", "expanded_share", "beam_seconds", "beam_recall", "sample_seconds"}
     assert {r["quantity"] for r in records} == training | decoding | set(ROOFLINE)
     (layer,) = [r for r in records if r["quantity"] == "layer_seconds"]

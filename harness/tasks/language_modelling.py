@@ -17,13 +17,13 @@ from vocabench.harness.measure.workload import Batch
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting
-from vocabench.harness.tasks.shared import learning_curve
+from vocabench.harness.tasks.shared import learning_curve, unseen_words
 from vocabench.harness.tasks.shared.data import data_of
 from vocabench.harness.tasks.shared.learning_curve import LearningCurve
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.paired import check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
-from vocabench.harness.tasks.shared.spec import spec_of
+from vocabench.harness.tasks.shared.spec import parameters, spec_of
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.tasks.shared.text import load, with_pairs, with_words
 from vocabench.harness.tasks.shared.trained import TrainedLayer
@@ -44,10 +44,12 @@ SETTINGS: dict[str, Setting] = {
     "optimizer": Choice("adagrad", NAMES, "the update rule"),
     "learning_rate": Number(0.1, 0.0, 1e6, "step size"),
     "weight_decay": Number(1e-6, 0.0, 1e6, "L2"),
+    "weight_decay_on": Choice("all", ("all", "lstm"), "the parameters with weight decay: all, or those of the LSTM"),
     "clip_norm": Number(0.25, 0.0, 1e6, "largest global gradient norm; 0 disables clipping"),
     **learning_curve.SETTINGS,
     "decode_rows": Number(128, 0, 10**6, "hidden vectors of the trained model decoded as one batch; 0 for no decoding"),
     **timing_settings(processes=3, rounds=4, budget=4.0),
+    "unseen_vocab": Number(0, 0, 10**9, "vocabulary for the perplexity on words outside of the model's; 0 for none"),
     "updates": Number(0, 0, 10**9, "number of training steps after which training ends; 0 for no limit"),
     "time_training": Choice(False, (False, True), "whether to time training of the trained layer alone as well"),
     "layer_folder": Destination("folder for a file with the trained layer, for the task trained_layer"),
@@ -69,10 +71,17 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     options = with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
     options = with_pairs(options, corpus.splits["train"], len(corpus.words))
     options, told = with_vectors(cell, corpus, options, progress)
+    wide: corpora.Corpus | None = None
+    if size := cell.settings["unseen_vocab"]:
+        wide = corpora.load(cell.dataset, vocab=size, progress=progress)
+        unseen_words.check(cell.method, options, len(corpus.words), wide)
     training = Training(cell, corpus, options)
     training.run(progress)
     measurements = training.measurements()
     measurements[0].detail.update(told)
+    if wide is not None:
+        progress("words outside of the vocabulary")
+        measurements.append(training.on_unseen_words(wide))
     checked: dict[str, Any] = {}
     if not (cell.settings["time_training"] or cell.settings["decode_rows"] or folder):
         return Result(measurements, checked, data)  # before a second copy of the weights is made
@@ -213,7 +222,7 @@ class Training:
             if name in scores
         ]
         found.append(Measurement("train_seconds", self.curve.seconds, [self.curve.seconds]))
-        return found
+        return [*found, parameters(self.model.spec)]
 
     def mean_hidden(self) -> NDArray[np.float64]:
         """Return (V, D): for each word, the mean of the hidden vectors that were to predict it in the training text.
@@ -246,6 +255,19 @@ class Training:
         targets_N = np.concatenate([piece.targets_N for piece in pieces])
         chosen = np.random.default_rng([self.cell.seed, 5]).permutation(len(targets_N))[:wanted]
         return Batch(hidden_ND[chosen], targets_N[chosen])
+
+    def on_unseen_words(self, wide: corpora.Corpus) -> Measurement:
+        """Return the perplexity on words of the scored split that only the `wide` vocabulary has.
+
+        The state of the LSTM is that after up to `steps` words, as in `held_out`.
+        """
+        layer = TrainedLayer(self.cell, self.learned_spec(), self.output_parameters()).layer()
+        split = "test" if "test" in wide.splits else "valid"
+        batches = _batches(_rows(wide.splits[split], _EVAL_ROWS, 1), self.settings["steps"], whole=False)
+        windows = (window for _, window in batches)
+        found = unseen_words.perplexity(self.cell, layer, self.corpus, wide, self.model.hidden, windows)
+        found.detail["split"] = split
+        return found
 
     def learned_spec(self) -> LayerSpec:
         """Return the specification of the output layer with its present clusters, if it has clusters."""

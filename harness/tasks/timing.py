@@ -19,8 +19,9 @@ from vocabench.harness.measure.workload import Batch, batch, zipf_counts
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Names, Setting
-from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, Pair, check_rounds, timing_settings
+from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, SCORING, Pair, check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
+from vocabench.harness.tasks.shared.spec import parameters
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.contract import Layer
 from vocabench.impls.models.language_model import LanguageModelConfig
@@ -40,8 +41,8 @@ _WORK = {
 SETTINGS: dict[str, Setting] = {
     "quantities": Names(
         (*_WORK, "step_seconds", *DECODING, "peak_bytes"),
-        (*_WORK, "step_seconds", *DECODING, "peak_bytes"),
-        "what to time",
+        (*_WORK, "step_seconds", *DECODING, SCORING, "peak_bytes"),
+        f"what to time; {SCORING} only if it is asked for",
     ),
     **timing_settings(processes=3, rounds=4, budget=10.0),
     "decode_rows": Number(128, 1, 10**6, "hidden vectors decoded as one batch"),
@@ -97,7 +98,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
             calls = calls_in_flight(cell.device)
             seconds = max(0.0, first_call - calls * measurement.value) if compiling is None else compiling
             measurements.append(Measurement("compile_seconds", seconds, [seconds]))
-    measurements = [*times, *measurements]
+    measurements = [*times, *measurements, parameters(spec)]
     if rates is not None and least is not None:
         timed_layer = next(m for m in measurements if m.quantity == "layer_seconds")
         measurements += roofline.measurements(timed_layer, least, rates.joined(_ceilings(cell, progress)))
@@ -130,13 +131,14 @@ def _times(pair: Pair, inputs: Batch, progress: Callable[[str], None]) -> list[M
             del baseline, other
             gc.collect()
     formulation = pair.layer.formulation()
-    if set(DECODING) & set(wanted):
+    if {*DECODING, SCORING} & set(wanted):
         progress("decoding")
         # The steps timed above changed both, by a number that depends on the machine.
         pair.baseline.load(pair.plain.initial_parameters())
         pair.layer.load(pair.spec.initial_parameters())
-        hidden_ND = np.resize(inputs.hidden_ND, (cell.settings["decode_rows"], cell.dim))
-        found += pair.decoding(hidden_ND, wanted)
+        rows = cell.settings["decode_rows"]
+        hidden_ND, targets_N = np.resize(inputs.hidden_ND, (rows, cell.dim)), np.resize(inputs.targets_N, rows)
+        found += pair.decoding(hidden_ND, wanted, targets_N)
     pair.delete()
     gc.collect()
     if "step_seconds" in wanted:

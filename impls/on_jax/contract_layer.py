@@ -146,6 +146,7 @@ class JaxLayer(Layer):
             return self._prepare_step(hidden, targets, extra, job.optimizer)
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: called(self._grads_of, self._params, self._structure, hidden, targets, **extra),
+            "score": lambda: called(self._target_log_probs_of, self._params, self._structure, hidden, targets),
             "topk": lambda: called(self._search_of, self._params, self._structure, hidden, job.k),
             "beam": lambda: called(self._beam_of, self._params, self._structure, hidden, job.k, job.width),
             "sample": lambda: called(self._sample_of, self._params, self._structure, hidden, uniforms),

@@ -202,6 +202,7 @@ class OracleLayer(Layer):
         hidden_ND = job.hidden_ND.astype(np.float64)
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._plain_loss_and_grads(hidden_ND, job.targets_N, **job.extra),
+            "score": lambda: self._target_log_probs(hidden_ND, job.targets_N),
             "topk": lambda: self._topk(hidden_ND, job.k),
             "beam": lambda: self._beam(hidden_ND, job.k, job.width),
             "sample": lambda: self._sample(hidden_ND, job.uniforms_NU),

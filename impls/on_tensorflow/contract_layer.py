@@ -156,6 +156,7 @@ class TensorFlowLayer(Switched, Layer):
             return self._decoder(self._beam_of, hidden, job.k, job.width)
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets, extra),
+            "score": lambda: self._target_log_probs_of(hidden, targets),
             "sample": lambda: self._sample_of(hidden, uniforms),
             "log_probs": lambda: self._log_probs_of(hidden),
         }

@@ -124,6 +124,7 @@ class TorchLayer(Switched, Layer):
         hidden, targets = self._on_device(job.hidden_ND, job.targets_N)
         uniforms, extra = self._uniforms(job.uniforms_NU), extra_on(self.device, job.extra)
         decode: dict[str, Callable[[], object]] = {
+            "score": lambda: self.native.target_log_probs(hidden, targets),
             "topk": lambda: self.native.topk(hidden, job.k),
             "beam": lambda: self.native.beam(hidden, job.k, job.width),
             "sample": lambda: self.native.sample(hidden, uniforms),

@@ -19,9 +19,14 @@ def spell(words: Sequence[str]) -> tuple[NDArray[np.int32], int]:
     words have higher ids, in the order of their code points. L is the length that the longest word needs.
     """
     stems = [word[:LONGEST] for word in words]
-    alphabet = sorted(set().union(*stems))
-    id_of = {character: number for number, character in enumerate(alphabet, start=END + 1)}
+    letters = alphabet(words)
+    id_of = {character: number for number, character in enumerate(letters, start=END + 1)}
     characters_VL = np.full((len(stems), 2 + max(map(len, stems))), PADDING, dtype=np.int32)
     for row_L, word in zip(characters_VL, stems, strict=True):
         row_L[: len(word) + 2] = [BEGIN, *map(id_of.__getitem__, word), END]
-    return characters_VL, END + len(alphabet)
+    return characters_VL, END + len(letters)
+
+
+def alphabet(words: Sequence[str]) -> list[str]:
+    """Return the characters of the words, in the order of their ids, which start after the two marks."""
+    return sorted(set().union(*(word[:LONGEST] for word in words)))

@@ -77,3 +77,28 @@ def test_words_that_a_layer_spells_are_needed_anew():
     with pytest.raises(BadInput, match="words"):
         resized(spec, zipf_counts(41))
     assert resized(spec, zipf_counts(41), words=[*words, "new"]).vocab == 41
+
+
+@pytest.mark.parametrize("framework", registry.installed_frameworks())
+def test_words_that_were_never_seen_are_scored_by_their_spelling(framework):
+    """Old words keep their vectors whatever characters are new, and words of the same spelling get the same score."""
+    words = [f"w{number}" for number in range(40)]
+    spec = layers.spec("cnn_softmax", counts=zipf_counts(40), dim=DIM, words=words, dtype="float64")
+    params = trained(spec)
+    params["bias"] = np.arange(40.0)
+    further = ["a new word", "Zebra", "w7"]  # with characters before, between and after those of the old words
+    other = resized(spec, [*zipf_counts(40), 0, 0, 0], words=[*words, *further])
+    made = carried_over(spec, other, params)
+    np.testing.assert_array_equal(made["correction_weight"][40:], 0)
+    assert made["bias"][40:].tolist() == [params["bias"][spec.counts == spec.counts.min()].mean()] * 3
+    hidden_ND = np.random.default_rng(0).standard_normal((7, DIM))
+    before, after = (layers.from_spec(framework, each) for each in (spec, other))
+    before.load(params)
+    after.load(made)
+    before_NV, after_NV = before.log_probs(hidden_ND), after.log_probs(hidden_ND)
+    np.testing.assert_allclose(after_NV[:, :40] - after_NV[:, :1], before_NV - before_NV[:, :1], atol=1e-8)
+    alike = carried_over(spec, other, params | {"correction_weight": 0 * params["correction_weight"]})
+    after.load(alike | {"bias": 0 * made["bias"]})
+    after_NV = after.log_probs(hidden_ND)
+    np.testing.assert_allclose(after_NV[:, 42], after_NV[:, 7], atol=1e-9)
+    assert not np.allclose(after_NV[:, 40], after_NV[:, 41])

@@ -126,29 +126,35 @@ class Pair:
             },
         )
 
-    def decoding(self, hidden_ND: NDArray, wanted: Sequence[str]) -> list[Measurement]:
-        """Time finding and drawing words for `hidden_ND`, interleaved with full softmax.
+    def decoding(
+        self, hidden_ND: NDArray, wanted: Sequence[str], targets_N: NDArray[np.int64] | None = None
+    ) -> list[Measurement]:
+        """Time finding, drawing and scoring words for `hidden_ND`, interleaved with full softmax.
 
         Measures the exact top-k of all rows and of single rows with the share of the layer that was scored, a beam of
-        width k with its recall of the exact top-k, and one sampled word per row. The time of a single row is the mean
+        width k with its recall of the exact top-k, one sampled word per row, and the score of one given word per row.
+        The time of a single row is the mean
         over some of the rows, decoded one after the other: bounds help some rows more than others, and a row that is
         decoded repeatedly would find its clusters in a cache, which is not the case when decoding a text.
 
         Args:
             hidden_ND: Hidden vectors. The bounds depend on them: a trained model has peaked distributions, random
                 vectors near-uniform ones.
-            wanted: The quantities to measure, from `DECODING`.
+            wanted: The quantities to measure, from `DECODING` and `SCORING`.
+            targets_N: The given words, if `wanted` has `SCORING`.
         """
         layer, k = self.layer, min(K, self.spec.vocab)
         found: list[Measurement] = []
 
-        def time(quantity: str, work: str, batches: Sequence[NDArray], against: str) -> None:
+        def time(
+            quantity: str, work: str, batches: Sequence[NDArray], against: str, given: NDArray[np.int64] | None = None
+        ) -> None:
             full, own = self.layout.create(
-                lambda: [self.baseline.prepare(against, rows_ND, k=k) for rows_ND in batches],
-                lambda: [layer.prepare(work, rows_ND, k=k) for rows_ND in batches],
+                lambda: [self.baseline.prepare(against, rows_ND, targets=given, k=k) for rows_ND in batches],
+                lambda: [layer.prepare(work, rows_ND, targets=given, k=k) for rows_ND in batches],
             )
             detail = {"rows": len(batches[0]), "batches": len(batches), "weights": self.weights}
-            found.append(self.timed(quantity, full, own, detail | ({} if work == "sample" else {"k": k}))[1])
+            found.append(self.timed(quantity, full, own, detail | ({"k": k} if work in ("topk", "beam") else {}))[1])
             found[-1].detail["formulation"] = layer.formulation()  # complete after the first call
 
         if "topk_seconds" in wanted:
@@ -163,9 +169,12 @@ class Pair:
             found.append(Measurement("beam_recall", float(recall_N.mean()), recall_N.tolist(), detail={"width": k}))
         if "sample_seconds" in wanted:
             time("sample_seconds", "sample", [hidden_ND], "sample")
+        if SCORING in wanted:
+            time(SCORING, "score", [hidden_ND], "score", targets_N)
         return found
 
 
+SCORING = "score_seconds"
 DECODING = ("topk_seconds", "beam_seconds", "sample_seconds")
 
 

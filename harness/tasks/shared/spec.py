@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from numpy.typing import NDArray
@@ -10,7 +11,13 @@ from vocabench.harness import layers
 from vocabench.harness.measure.fastest_form import fastest_form
 from vocabench.harness.measure.workload import batch
 from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Measurement
 from vocabench.impls.spec import LayerSpec
+
+
+def parameters(spec: LayerSpec) -> Measurement:
+    """Return the number of parameters of the layer, for its row."""
+    return Measurement("parameters", sum(math.prod(shape) for shape in spec.parameter_shapes().values()))
 
 
 def spec_of(cell: Cell, counts_V: NDArray, options: Mapping[str, object]) -> LayerSpec:

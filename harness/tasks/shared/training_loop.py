@@ -16,6 +16,7 @@ from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.tasks.shared import batching
 from vocabench.harness.tasks.shared.learning_curve import LearningCurve
+from vocabench.harness.tasks.shared.spec import parameters
 from vocabench.impls.models.recognizer import Recognizer
 from vocabench.impls.models.summarizer import Summarizer
 from vocabench.impls.spec import Arrays
@@ -145,6 +146,7 @@ class Training(ABC):
         found = [
             Measurement("perplexity", value, detail=detail),
             Measurement("train_seconds", self.curve.seconds, [self.curve.seconds]),
+            parameters(self.model.spec),
         ]
         if any(self.peak_bytes.values()):
             largest, peak = max(self.peak_bytes.items(), key=lambda item: item[1])

@@ -140,7 +140,7 @@ def test_a_folder_of_several_common_voice_languages_is_read(tmp_path):
 
 
 def test_the_papers_splits_of_common_voice(tmp_path, monkeypatch):
-    """A tenth of the validated utterances of each language, or fewer, are for testing, and half as many for validation."""
+    """A tenth of a language's validated utterances, or fewer, are for testing, and half as many for validation."""
     monkeypatch.setattr(layouts, "_MOST_TEST", 4)
     for language, count in (("ba", 30), ("tt", 60)):
         folder = tmp_path / "cv" / language

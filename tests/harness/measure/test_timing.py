@@ -195,6 +195,15 @@ def decoding_pairs(monkeypatch, *cells):
     return pairs
 
 
+def test_a_given_word_is_scored_only_if_that_is_asked_for():
+    assert "score_seconds" not in timing.SETTINGS["quantities"].default
+    measured = measurements_of(small_cell("score_seconds"))
+    assert measured.keys() == {"score_seconds", "parameters"}
+    assert measured["score_seconds"].detail["rows"] == 4
+    assert measured["score_seconds"].ratio is not None
+    assert measured["parameters"].value == 59 * 8  # the inner nodes of Huffman's tree
+
+
 def assert_equal(parameters, expected):
     assert parameters.keys() == expected.keys()
     assert all(np.array_equal(parameters[name], value) for name, value in expected.items())

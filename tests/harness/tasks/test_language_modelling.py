@@ -43,7 +43,7 @@ def text(tmp_path):
     return str(tmp_path)
 
 
-def result_of(framework, method, text, precision=None, options=None, **settings):
+def result_of(framework, method, text, precision=None, options=None, vocab=None, **settings):
     cells = Suite.load("pydoc").cells(
         Selection(
             frameworks=[framework],
@@ -52,6 +52,7 @@ def result_of(framework, method, text, precision=None, options=None, **settings)
             dataset=text,
             precision=[precision or ("float64" if framework == "numpy" else "float32")],
             options=options or {},
+            vocab=vocab,
             settings=SMALL | settings,
         )
     )
@@ -211,3 +212,37 @@ def test_structures_made_from_word_vectors_take_them_from_a_model_trained_first(
     assert 2.0 < perplexity.value < 0.6 * unigram
     assert perplexity.detail["bootstrap"]["options"] == first
     assert perplexity.detail["bootstrap"]["curve"][-1]["step"] == 248
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_words_outside_of_the_vocabulary_are_scored_by_their_spelling(framework, text):
+    settings = {"unseen_vocab": "42", "decode_rows": "0", "updates": "60"}
+    result = result_of(framework, "cnn_softmax", text, precision="float64", vocab=[20], **settings)
+    measured = by_quantity(result)
+    unseen = measured["unseen_perplexity"]
+    narrow, wide = corpora.load(text, vocab=20), corpora.load(text, vocab=42)
+    further = {number for number, word in enumerate(wide.words) if word not in narrow.words}
+    assert unseen.detail["words"] == len(further) == 22
+    rows_BT = wide.splits["test"][: len(wide.splits["test"]) // 16 * 16].reshape(16, -1)
+    assert unseen.detail["tokens"] == sum(int(word) in further for word in rows_BT[:, 1:].ravel())
+    # All further words at once have little more than the probability of <unk>.
+    assert unseen.detail["even_perplexity"] / 22 < unseen.value < 1000
+    assert unseen.detail["split"] == "test"
+    assert measured["parameters"].value == sum(
+        np.prod(shape)
+        for shape in layers.spec("cnn_softmax", counts=narrow.counts_V, dim=32, words=narrow.words)
+        .parameter_shapes()
+        .values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("full_softmax", {"unseen_vocab": "42"}, "with full_softmax: allowed: 0, or a layer that spells words"),
+        ("cnn_softmax", {"unseen_vocab": "20"}, "with 20 words: allowed: more than those of the model"),
+    ],
+)
+def test_what_cannot_score_unseen_words_is_refused(method, settings, message, text):
+    with pytest.raises(BadInput, match=message):
+        result_of("numpy", method, text, vocab=[20], **settings)

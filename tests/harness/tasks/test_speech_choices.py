@@ -86,7 +86,7 @@ def test_the_papers_formula():
 
 
 def test_down_sampling_follows_the_formula():
-    """Section 3.1: what is left adds up to lambda times the corpus, by p^alpha, and no language is drawn beyond its size."""
+    """Section 3.1: what is left adds up to lambda times the corpus, by p^alpha, and no language has more than all."""
     hours = {"ru": 900.0, "uk": 100.0}
     ratios = languages.ratios(hours, keep=0.1)
     left = {language: ratio * hours[language] for language, ratio in ratios.items()}

@@ -283,6 +283,25 @@ def test_pairs_become_ids(tmp_path):
         encoded_pairs.load(str(tmp_path), vocab=5, max_summary=3)
 
 
+def test_sources_can_have_the_words_of_the_summaries(tmp_path):
+    write(tmp_path / "train.jsonl", ("y a b c", "x y", "z"), ("a x <eos>", "x b y"), ("x", "y"))
+    write(tmp_path / "valid.jsonl", ("c x", "y z", "y"))
+    data = encoded_pairs.load(str(tmp_path), vocabulary="summaries", max_source=3)
+    assert data.sources.words == data.summaries.words
+    assert sorted(data.sources.words) == ["<eos>", "<unk>", "x", "y"]  # "b" occurs once in a summary
+    texts = {
+        split: [data.sources.words[number] for number in side.ids_T] for split, side in data.sources.splits.items()
+    }
+    assert texts == {"train": ["y", "<unk>", "<unk>", "<unk>", "x", "<unk>", "x"], "valid": ["<unk>", "x"]}
+    counts = dict(zip(data.sources.words, data.sources.counts_V.tolist(), strict=True))
+    assert counts == {"<eos>": 0, "<unk>": 4, "x": 2, "y": 1}
+    assert data.sources.splits["train"].lengths_P.tolist() == [3, 3, 1]
+    with pytest.raises(BadInput, match="source_vocab=5 with vocabulary='summaries'"):
+        encoded_pairs.load(str(tmp_path), vocabulary="summaries", source_vocab=5)
+    with pytest.raises(BadInput, match="unknown vocabulary 'titles'"):
+        encoded_pairs.load(str(tmp_path), vocabulary="titles")
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_widths_pad_with_the_fewest_places(count):
     lengths_P = np.random.default_rng(count).geometric(0.2, 60)
