@@ -19,7 +19,8 @@ QUANTITY = {"characters": "cer", "phones": "per"}
 def score(speech: Speech, utterances: Sequence[Utterance], transcripts: Sequence[str]) -> Measurement:
     """Compute the pooled error rate of all utterances with its 95 % bootstrap interval, one sample per utterance.
 
-    The detail contains the counts, and the rates by language and by group of languages.
+    The detail contains the counts, the rates by language and by group of languages, and for all languages and each
+    group also the plain mean of the rates of its languages, which is what "overall" is in tables 4 and 5 of the paper.
 
     Args:
         speech: The corpus of the utterances.
@@ -49,6 +50,11 @@ def score(speech: Speech, utterances: Sequence[Utterance], transcripts: Sequence
 
     overall = rates(np.ones(len(utterances), np.bool_))
     spoken = sorted(set(language_U.tolist()))
+    by_language = {language: rates(language_U == language) for language in spoken}
+
+    def mean(found: Sequence[str]) -> float:
+        return float(np.mean([by_language[language]["value"] for language in found]))
+
     return Measurement(
         QUANTITY[speech.vocabulary.kind],
         overall["value"],
@@ -58,9 +64,10 @@ def score(speech: Speech, utterances: Sequence[Utterance], transcripts: Sequence
         detail={
             "signature": rule.signature,
             "counts": counts_U4.tolist(),
-            "languages": {language: rates(language_U == language) for language in spoken},
+            "mean_over_languages": mean(spoken),
+            "languages": by_language,
             "groups": {
-                group: {"languages": found, **rates(np.isin(language_U, found))}
+                group: {"languages": found, "mean_over_languages": mean(found), **rates(np.isin(language_U, found))}
                 for group, its in GROUPS.items()
                 if (found := [language for language in its if language in spoken])
             },

@@ -170,7 +170,10 @@ def test_rates_by_language_and_group_pool_their_own_errors(folder):
     assert by_language["es"]["value"] == pytest.approx(6 / lengths["es"])
     assert by_language["tr"]["value"] == pytest.approx(12 / lengths["tr"])
     assert score.value == pytest.approx(18 / sum(lengths.values()))
-    assert score.detail["groups"]["Romance"] == {"languages": ["es"], **by_language["es"]}
+    romance = {"languages": ["es"], "mean_over_languages": by_language["es"]["value"], **by_language["es"]}
+    assert score.detail["groups"]["Romance"] == romance
+    plain_mean = sum(rates["value"] for rates in by_language.values()) / len(by_language)
+    assert score.detail["mean_over_languages"] == pytest.approx(plain_mean)
     assert score.detail["groups"].keys() == {"Romance", "Turkic"}
     assert np.array(score.detail["counts"]).sum(axis=0).tolist() == [0, 6, 12, sum(lengths.values())]
 
