@@ -1,7 +1,8 @@
 """C++ kernels for CPUs, compiled for the present processor if there is a compiler.
 
-Compiling takes 8 to 14 seconds on two CPUs. The result is cached for later processes under a key of everything that
-determines the compiler's output, so that another processor or version does not use it.
+The kernels are compiled once for all frameworks and linked with the interface of each. Objects and libraries are cached
+for later processes under a key of everything that determines the compiler's output, so that another processor or
+version does not use them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -27,13 +28,16 @@ from vocabench.impls.scratch import scratch
 CPP = Form("cpp", "C++ kernels", devices=(CPU,))
 
 _HERE = Path(__file__).parent
-_SOURCES = (  # linked into the library of each interface
-    *("cluster_losses", "cluster_products", "cluster_search", "fused_softmax", "matrix_products"),
-    *("tree_paths", "tree_search", "upper_level", "weight_gradient", "word_steps"),
+_LIBRARY = "kernels.so"
+_KERNELS = (  # linked into the library of each interface; those that take the longest to compile come first
+    *("tree_search", "fused_softmax", "cluster_search", "cluster_losses", "tree_paths", "matrix_products"),
+    *("word_steps", "upper_level", "cluster_products", "weight_gradient"),
 )
-_COMPILE = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-fvisibility=hidden", "-c")
-_CPU_SECONDS = 20  # of compiling all files
-_TIMEOUT_SECONDS = 300  # a file takes half a minute, and several times that on a busy machine
+_COMPILE = ("-std=gnu++17", "-march=native", "-fPIC", "-fvisibility=hidden", "-c")
+_OPTIMIZE = ("-O3",)
+_OPTIMIZE_INTERFACE = ("-O1",)  # interfaces only check arguments, and the headers of XLA compile in half the time
+_CPU_SECONDS = 40  # of compiling all kernels
+_TIMEOUT_SECONDS = 300  # a file takes some seconds, and many times that on a busy machine
 
 _WIDEST_VECTOR = 16  # most float32 elements of a register
 # The matrix unit is worth its preparation if each element is used in so many multiplications, and sums are this deep.
@@ -167,45 +171,75 @@ def library(
     links: tuple[str, ...] = (),
     load: Callable[[str], Any] = ctypes.CDLL,
     against: str = "",
+    threads: str = "helper_threads",
 ) -> Any:
     """Return the kernels with an interface; None without a compiler, or, with a warning, if it fails.
 
     Args:
         interface: Name of a source in this folder, without its suffix.
-        flags: Further flags for compiling.
+        flags: Further flags for compiling the interface.
         links: Further flags for linking.
         load: Function that loads the library from its path and makes the returned value.
-        against: Version of the headers of other software that are compiled in.
+        against: Version of the headers of other software that the interface includes.
+        threads: Name of the source that determines whose threads the kernels use, without its suffix.
     """
     path = compiler()
     if path is None:
         return None
     try:
-        texts = (source.read_text(encoding="utf-8") for source in sorted(_HERE.glob("*.[ch]*")))
-        inputs = path, _run(path, "--version"), *_COMPILE, *flags, *links, against, *_processor(), *texts
-        with library_cache.compiled(interface, inputs, partial(_compile, path, interface, flags, links)) as compiled:
-            return load(compiled)
+        headers = sorted(header.name for header in _HERE.glob("*.h"))
+        texts = _texts(*headers, *(f"{kernel}.cpp" for kernel in _KERNELS))
+        kernels = path, _run(path, "--version"), *_COMPILE, *_OPTIMIZE, *_processor(), *texts
+        own_texts = _texts(f"{interface}.cpp", f"{threads}.cpp")
+        inputs = *kernels, *own_texts, *_OPTIMIZE_INTERFACE, *flags, *links, against
+
+        def compile_to(folder: Path) -> None:
+            own = {interface: (*_OPTIMIZE_INTERFACE, *flags), threads: _OPTIMIZE}
+            with scratch("build") as objects, ThreadPoolExecutor(1) as executor:
+                compiling = executor.submit(_compile, path, own, objects)
+                with library_cache.compiled("objects", kernels, partial(_compile_kernels, path)) as kernel_objects:
+                    compiling.result()
+                    _link(path, (objects, kernel_objects), links, folder)
+
+        with library_cache.compiled(interface, inputs, compile_to) as folder:
+            return load(f"{folder}/{_LIBRARY}")
     except (OSError, subprocess.SubprocessError) as error:
         reason = _text(getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
         warnings.warn(f"no {CPP}, layers take their framework's products: {path}: {reason}", stacklevel=2)
         return None
 
 
-def _compile(path: str, interface: str, flags: Sequence[str], links: Sequence[str], folder: Path) -> None:
-    # The caller seems to hang otherwise. Standard output belongs to programs.
+def _texts(*names: str) -> list[str]:
+    return [(_HERE / name).read_text(encoding="utf-8") for name in names]
+
+
+def _compile_kernels(path: str, folder: Path) -> None:
+    """Compile the kernels to objects in a folder, with a line on standard error: the caller seems to hang otherwise."""
     seconds = max(5, 5 * round(_CPU_SECONDS / cpus.usable() / 5))
     print(
         f"vocabench: compiling the {CPP} for this processor with {Path(path).name}: about {seconds} s, once",
         file=sys.stderr,
         flush=True,
     )
-    with scratch("build") as objects:
-        sources = {f"{objects}/{name}.o": _HERE / f"{name}.cpp" for name in (*_SOURCES, interface)}
-        with ThreadPoolExecutor() as executor:
-            for _ in executor.map(lambda o: _run(path, *_COMPILE, *flags, str(sources[o]), "-o", o), sources):
-                pass
-        # OpenMP's library is not linked: the runtime that a framework has loaded is used, with its threads.
-        _run(path, "-shared", "-pthread", *sources, *links, "-o", f"{folder}/{library_cache.LIBRARY}")
+    _compile(path, dict.fromkeys(_KERNELS, _OPTIMIZE), folder)
+
+
+def _compile(path: str, flags: Mapping[str, Sequence[str]], folder: Path) -> None:
+    """Compile sources of this folder, each with its flags, to objects in another folder."""
+
+    def compile_one(name: str) -> None:
+        _run(path, *_COMPILE, *flags[name], f"{_HERE}/{name}.cpp", "-o", f"{folder}/{name}.o")
+
+    with ThreadPoolExecutor(cpus.usable()) as executor:
+        for _ in executor.map(compile_one, flags):
+            pass
+
+
+def _link(path: str, folders: Iterable[Path], links: Sequence[str], to: Path) -> None:
+    """Link the objects in some folders to a library in another one."""
+    objects = (str(found) for folder in folders for found in sorted(folder.glob("*.o")))
+    # OpenMP's library is not linked: the runtime that a framework has loaded is used, with its threads.
+    _run(path, "-shared", "-pthread", *objects, *links, "-o", f"{to}/{_LIBRARY}")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A cache of compiled libraries for later processes, in a folder that no other user can write to."""
+"""A cache of compiled objects and libraries for later processes, in a folder that no other user can write to."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
 from vocabench.impls.scratch import scratch
 
-LIBRARY = "kernels.so"
 _UNUSED_SECONDS = 30 * 24 * 3600
 
 
 @contextmanager
-def compiled(name: str, inputs: Iterable[str], compile_to: Callable[[Path], None]) -> Iterator[str]:
-    """Yield the path of a library that was compiled from `inputs`, now or by an earlier process.
+def compiled(name: str, inputs: Iterable[str], compile_to: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield a folder with what was compiled from `inputs`, now or by an earlier process.
 
-    If the cache cannot be used, the library exists only until the context exits.
+    If the cache cannot be used, the folder exists only until the context exits.
 
     Args:
-        name: Prefix of the library's folder, for readers of the cache.
+        name: Prefix of the folder, for readers of the cache. Processes wait for each other if they compile something of
+            the same name. A compilation may itself use what is compiled under another name.
         inputs: Everything that determines the compiler's output.
-        compile_to: Compiles the library as `LIBRARY` in a folder.
+        compile_to: Compiles into a folder.
     """
     key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:24]
-    folder = _cached(f"{name}-{key}", compile_to)
+    folder = _cached(name, key, compile_to)
     if folder is None:
         with scratch("kernels") as uncached:
             compile_to(uncached)
-            yield f"{uncached}/{LIBRARY}"
+            yield uncached
         return
     try:
-        yield f"{folder}/{LIBRARY}"
+        yield folder
     except OSError:  # a library that cannot be loaded is compiled again next time
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _cached(name: str, compile_to: Callable[[Path], None]) -> Path | None:
-    """Return the folder of a library in the cache, compiling it first if needed; None if the cache cannot be used."""
+def _cached(name: str, key: str, compile_to: Callable[[Path], None]) -> Path | None:
+    """Return a folder in the cache, compiling its contents first if needed; None if the cache cannot be used."""
     import fcntl  # not available on Windows, where there are no kernels
 
     try:
         cache = _cache()
-        with (cache / ".lock").open("w") as lock:
+        with (cache / f".{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # waits for another process that compiles
-            folder = cache_folder.filled(cache / name, compile_to)
+            folder = cache_folder.filled(cache / f"{name}-{key}", compile_to)
             os.utime(folder)
             _remove_unused(cache)
         return folder
@@ -60,7 +60,7 @@ def _cached(name: str, compile_to: Callable[[Path], None]) -> Path | None:
 
 
 def _cache() -> Path:
-    """Return the folder of all libraries.
+    """Return the folder of everything compiled.
 
     Raises:
         OSError: The folder cannot be created, or other users can write to it. Its contents are executed.

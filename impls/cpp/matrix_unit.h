@@ -250,12 +250,13 @@ static float to_float(uint32_t bits) {
     return value;
 }
 
-template <int M, int N, bool ADD>
-static void multiply(TileRow left, TileRow right, int64_t steps, Prefetch, float *out, int64_t dim) {
+// One function for all sizes, since only tests call it and each copy takes a second to compile.
+__attribute__((noinline)) static void multiply_plainly(int m_tiles, int n_tiles, bool add, TileRow left, TileRow right,
+                                                       int64_t steps, float *out, int64_t dim) {
     constexpr std::pair<int, int> PAIRS[] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
-    for (int64_t m = 0; m < M * TILE_SIDE; ++m)
-        for (int64_t n = 0; n < N * TILE_SIDE; ++n) {
-            float sum = ADD ? out[m * dim + n] : 0;
+    for (int64_t m = 0; m < m_tiles * TILE_SIDE; ++m)
+        for (int64_t n = 0; n < n_tiles * TILE_SIDE; ++n) {
+            float sum = add ? out[m * dim + n] : 0;
             const Tile *a = left.tile + m / TILE_SIDE * left.next_row;
             const Tile *b = right.tile + n / TILE_SIDE * right.next_row;
             for (int64_t step = 0; step < steps; ++step, a += PARTS, b += PARTS)
@@ -271,6 +272,11 @@ static void multiply(TileRow left, TileRow right, int64_t steps, Prefetch, float
                 }
             out[m * dim + n] = sum;
         }
+}
+
+template <int M, int N, bool ADD>
+static void multiply(TileRow left, TileRow right, int64_t steps, Prefetch, float *out, int64_t dim) {
+    multiply_plainly(M, N, ADD, left, right, steps, out, dim);
 }
 #endif
 

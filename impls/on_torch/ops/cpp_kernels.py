@@ -375,4 +375,4 @@ def _operator(name: str, kinds: str, inputs: list[Tensor], results: list[Tensor]
 
 
 def _library() -> ctypes.CDLL | None:
-    return cpp.library("for_ctypes", ("-DTHREADS_OF_OPENMP",))
+    return cpp.library("for_ctypes", threads="openmp_threads")

@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
+import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ if cpp.compiler() is None:
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
 
 
+SOURCES = Path(cpp.__file__).parent
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 
 
@@ -169,7 +172,50 @@ def test_a_failed_compilation_is_a_warning(monkeypatch, failure, message):
     assert cpp.library("for_ctypes", flags) is None  # warns only once
 
 
+@pytest.fixture
+def compiled_sources(monkeypatch, empty_cache):
+    """Return the names of the sources compiled so far, by a compiler that writes empty files."""
+    names = []
+
+    def run(*command):
+        if "-o" in command:
+            Path(command[command.index("-o") + 1]).touch()
+        if "-c" in command:
+            names.extend(Path(source).stem for source in command if source.endswith(".cpp"))
+        return ""
+
+    monkeypatch.setattr(cpp, "_run", run)
+    return names
+
+
+def _library(interface, threads):
+    """Return a library's path, without the memory of this process."""
+    return cpp.library.__wrapped__(interface, load=str, threads=threads)
+
+
+INTERFACES = [("for_ctypes", "openmp_threads"), ("for_jax", "helper_threads"), ("for_tensorflow", "helper_threads")]
+
+
+def test_interfaces_that_are_compiled_at_once_share_the_kernels(compiled_sources):
+    with ThreadPoolExecutor() as executor:
+        libraries = list(executor.map(lambda given: _library(*given), 2 * INTERFACES))
+    assert len(set(libraries)) == 3
+    assert None not in libraries
+    of_interfaces = ["for_ctypes", "for_jax", "for_tensorflow", "helper_threads", "helper_threads", "openmp_threads"]
+    assert sorted(compiled_sources) == sorted([*cpp._KERNELS, *of_interfaces])
+
+
+def test_a_cached_library_needs_no_objects(compiled_sources, empty_cache):
+    library = _library(*INTERFACES[0])
+    (objects,) = empty_cache.glob("kernels/objects-*")
+    shutil.rmtree(objects)
+    compiled_sources.clear()
+    assert _library(*INTERFACES[0]) == library
+    assert compiled_sources == []
+
+
 SHARING = """
+#include <chrono>
 #include <thread>
 #include "threads.h"
 
@@ -196,6 +242,8 @@ int main() {
 
 
 APART = """
+#include <pthread.h>
+#include <sched.h>
 #include <chrono>
 #include <thread>
 #include "threads.h"
@@ -232,6 +280,7 @@ int main() {
 
 
 THROWING = """
+#include <chrono>
 #include <new>
 #include <thread>
 #include "threads.h"
@@ -279,6 +328,8 @@ int main() {
 
 FORKED = """
 #include <sys/wait.h>
+#include <unistd.h>
+#include <chrono>
 #include <thread>
 #include "threads.h"
 
@@ -338,25 +389,26 @@ int main() {
 }
 """
 
-OPENMP = ("-DTHREADS_OF_OPENMP", "-fopenmp")
+HELPERS, OPENMP = ("helper_threads.cpp",), ("openmp_threads.cpp", "-fopenmp")
 
 
 @pytest.mark.parametrize(
-    ("program", "flags"),
+    ("program", "threads"),
     [
-        pytest.param(SHARING, (), id="each_piece_runs_once_for_concurrent_callers"),
-        pytest.param(APART, (), id="a_helper_leaves_the_cpu_of_the_caller"),
-        pytest.param(THROWING, (), id="an_exception_reaches_the_caller_when_all_have_stopped"),
+        pytest.param(SHARING, HELPERS, id="each_piece_runs_once_for_concurrent_callers"),
+        pytest.param(APART, HELPERS, id="a_helper_leaves_the_cpu_of_the_caller"),
+        pytest.param(THROWING, HELPERS, id="an_exception_reaches_the_caller_when_all_have_stopped"),
         pytest.param(THROWING, OPENMP, id="an_exception_in_openmp_threads"),
-        pytest.param(FORKED, (), id="a_forked_child_has_its_own_helpers"),
+        pytest.param(FORKED, HELPERS, id="a_forked_child_has_its_own_helpers"),
         pytest.param(SCRATCH, (), id="a_thread_has_one_scratch_buffer_per_use"),
     ],
 )
-def test_threads(program, flags, tmp_path):
+def test_threads(program, threads, tmp_path):
     if program is APART and len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two CPUs")
     (tmp_path / "program.cpp").write_text(program)
-    _compile(tmp_path, "-O1", "-pthread", *flags)
+    source = [f"{SOURCES}/{name}" for name in threads[:1]]
+    _compile(tmp_path, "-O1", "-pthread", *source, *threads[1:])
     subprocess.run(tmp_path / "program", check=True, timeout=120)
 
 
@@ -371,6 +423,5 @@ def test_a_use_that_is_local_to_a_function_does_not_compile(tmp_path):
 
 
 def _compile(folder, *flags):
-    include = f"-I{Path(cpp.__file__).parent}"
-    command = str(cpp.compiler()), "-std=gnu++17", include, *flags, "program.cpp", "-o", "program"
+    command = str(cpp.compiler()), "-std=gnu++17", f"-I{SOURCES}", *flags, "program.cpp", "-o", "program"
     subprocess.run(command, cwd=folder, check=True, timeout=120, capture_output=True, text=True)

@@ -9,7 +9,6 @@ import pytest
 
 from vocabench.harness import registry
 from vocabench.impls import cpp
-from vocabench.impls.cpp import library_cache
 
 if cpp.compiler() is None:
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
@@ -63,10 +62,12 @@ def test_sanitizers_report_nothing(tmp_path):
     if not all(Path(runtime).is_absolute() for runtime in runtimes):
         pytest.skip("needs a compiler with the libraries of AddressSanitizer and UndefinedBehaviorSanitizer")
     flags = "-O1", "-g", sanitizers, "-fno-sanitize-recover=undefined"
-    cpp._compile(compiler, "for_ctypes", flags, (sanitizers,), tmp_path)
+    sources = "for_ctypes", "helper_threads", *cpp._KERNELS
+    cpp._compile(compiler, dict.fromkeys(sources, flags), tmp_path)
+    cpp._link(compiler, [tmp_path], (sanitizers,), tmp_path)
     lines = _run(
         "sanitized",
-        str(tmp_path / library_cache.LIBRARY),
+        str(tmp_path / cpp._LIBRARY),
         LD_PRELOAD=" ".join(runtimes),
         ASAN_OPTIONS="detect_leaks=0",  # Python itself leaks
         OMP_NUM_THREADS="2",

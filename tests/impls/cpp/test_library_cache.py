@@ -9,6 +9,8 @@ import pytest
 
 from vocabench.impls.cpp import library_cache
 
+LIBRARY = "kernels.so"
+
 
 @pytest.fixture
 def compilations() -> list[Path]:
@@ -22,10 +24,10 @@ def text_of(empty_cache, compilations):
     def text(*inputs: str) -> str:
         def compile_to(folder: Path) -> None:
             compilations.append(folder)
-            (folder / library_cache.LIBRARY).write_text(f"library {len(compilations)}")
+            (folder / LIBRARY).write_text(f"library {len(compilations)}")
 
-        with library_cache.compiled("kernels", inputs, compile_to) as path:
-            return Path(path).read_text()
+        with library_cache.compiled("kernels", inputs, compile_to) as folder:
+            return (folder / LIBRARY).read_text()
 
     return text
 
@@ -45,9 +47,18 @@ def test_concurrent_callers_wait_for_one_compilation(text_of):
         assert set(executor.map(lambda _: text_of("a"), range(32))) == {"library 1"}
 
 
+def test_a_compilation_may_use_another_one(text_of, empty_cache):
+    def compile_to(folder: Path) -> None:
+        (folder / LIBRARY).write_text(f"linked with {text_of('a')}")
+
+    for _ in range(2):
+        with library_cache.compiled("interface", ["b"], compile_to) as folder:
+            assert (folder / LIBRARY).read_text() == "linked with library 1"
+
+
 def test_a_damaged_library_is_compiled_again(text_of, empty_cache):
     assert text_of("a") == "library 1"
-    (library,) = empty_cache.glob(f"kernels/kernels-*/{library_cache.LIBRARY}")
+    (library,) = empty_cache.glob(f"kernels/kernels-*/{LIBRARY}")
     library.write_text("half a li")
     assert text_of("a") == "library 2"
 
@@ -99,7 +110,7 @@ def test_libraries_unused_for_a_month_are_removed(text_of, empty_cache):
     for name in ("a", "b"):
         text_of(name)
     folders = empty_cache.glob("kernels/kernels-*")
-    (old,) = (folder for folder in folders if "library 1" in (folder / library_cache.LIBRARY).read_text())
+    (old,) = (folder for folder in folders if "library 1" in (folder / LIBRARY).read_text())
     long_ago = time.time() - 32 * 24 * 3600
     os.utime(old, (long_ago, long_ago))
     assert text_of("c") == "library 3"

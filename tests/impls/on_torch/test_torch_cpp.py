@@ -22,7 +22,7 @@ from vocabench.impls.on_torch.two_level.words import WordRows
 
 pytestmark = pytest.mark.many_cells
 
-if not cpp_kernels.known(torch.float32):
+if cpp.compiler() is None:
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
 
 
