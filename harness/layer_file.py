@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,9 @@ class LayerFile:
         """Return the specification of the layer as one of `methods`."""
         if method not in self.methods:
             raise BadInput(f"method {method!r} for the layer of {self.name}: allowed: {', '.join(self.methods)}")
-        return dataclasses.replace(self.spec, definition=registry.definition(method), dtype=dtype)
+        definition = registry.definition(method)
+        options = {name: self.spec.options.get(name, option.default) for name, option in definition.options.items()}
+        return dataclasses.replace(self.spec, definition=definition, dtype=dtype, options=MappingProxyType(options))
 
     def layer(self, framework: str, *, device: str = "cpu", dtype: str | None = None) -> Layer:
         """Create the trained layer in a framework. The arguments are those of `layers.create`."""

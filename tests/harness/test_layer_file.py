@@ -86,6 +86,8 @@ def test_numpy_alone_can_write_a_layer_file(tmp_path):
     assert loaded.name == "mine"
     assert {"full_softmax", "fused_softmax", "inplace_softmax", "linear_cross_entropy"} <= set(loaded.methods)
     assert not {"sampled_softmax", "huffman", "adaptive_softmax"} & set(loaded.methods)
+    for method in loaded.methods:  # some have options of their own
+        assert loaded.spec_of(method, "float32").options.keys() == registry.definition(method).options.keys()
 
 
 def test_classes_made_from_text_are_stored_in_the_file(tmp_path):
