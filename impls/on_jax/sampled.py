@@ -15,22 +15,17 @@ from vocabench.impls.on_jax.ops.sparse_rows import distinct
 from vocabench.impls.on_numpy import sampled
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _rows(parameter: Array, ids_R: Array) -> Array:
-    """Return rows of a parameter, which may repeat. The gradient of each row is summed before it is rounded."""
+    """Return rows of a parameter, which may repeat, in at least float32."""
     return parameter[ids_R].astype(wide(parameter.dtype))
 
 
-def _forward(parameter, ids_R):  # type: ignore[no-untyped-def]
-    return _rows(parameter, ids_R), (parameter, ids_R)
-
-
-def _backward(kept, drows):  # type: ignore[no-untyped-def]
-    parameter, ids_R = kept
-    return jnp.zeros(parameter.shape, drows.dtype).at[ids_R].add(drows).astype(parameter.dtype), None
-
-
-_rows.defvjp(_forward, _backward)
+@_rows.defjvp
+def _rows_derivative(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Widen the parameter before its rows are selected: in reverse mode, sums of gradients are rounded only once."""
+    (parameter, ids_R), (dparameter, _) = primals, tangents
+    return _rows(parameter, ids_R), dparameter.astype(wide(parameter.dtype))[ids_R]
 
 
 class SampledLayer(FullSoftmax):
