@@ -126,6 +126,9 @@ class Convertible(ABC):
     ) -> tuple[Self, Tree, Tree]:
         """Return a layer for another vocabulary, with what the parameters have learned, on the same device.
 
+        A model whose embedding is tied passes `tie(params, structure, embedding_VD)`, and trains
+        `word_vectors(params, structure)` of the result from then on.
+
         Args:
             params: Parameters.
             structure: Structure.
@@ -173,6 +176,16 @@ class Convertible(ABC):
         others = {name: jnp.asarray(value) for name, value in params.items()}
         dtype = next((value.dtype for value in others.values()), vectors_VD.dtype)
         return {**others, **self._in_own_layout(arrays, name, vectors_VD.astype(dtype))}
+
+    def word_vectors(self, params: Leaves, structure: Leaves) -> Array:
+        """Return the (V, D) vectors that `tie` replaces, words in order of their ids.
+
+        Raises:
+            BadInput: The method has no vector of width D for each word, or the parameters do not fit.
+        """
+        name = tied_name(self.spec)
+        tree, arrays = self._checked(params, structure)
+        return self.to_canonical(arrays, tree)[name]
 
     def _in_own_layout(self, structure: Tree, name: str, by_word_VD: Array) -> Tree:
         """Return what one canonical parameter is in the layer's own layout."""

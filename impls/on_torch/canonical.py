@@ -26,6 +26,7 @@ class Convertible(Structured):
     """
 
     row_sparse = False
+    _tied: tuple[nn.Embedding, ...] = ()  # the embedding, in a tuple, so that it is no submodule
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
         return dict(tensors)
@@ -54,6 +55,8 @@ class Convertible(Structured):
     def resize(self, counts: ArrayLike, **options: object) -> Self:
         """Return a layer for another vocabulary, on the same device, with what the parameters have learned.
 
+        An embedding that is tied to this layer gets the new vocabulary and is tied to the new layer instead.
+
         Args:
             counts: (V',) how often each word of the new vocabulary occurs. Word ids stay: a smaller vocabulary drops
                 the last words, and a larger one appends words.
@@ -70,6 +73,11 @@ class Convertible(Structured):
         carried = carried_over(before, spec, arrays)
         made.load_canonical({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in carried.items()})
         made.row_sparse = self.row_sparse
+        for embedding in self._tied:
+            if tying.is_tied(embedding, self):
+                words_VD = made.to_canonical(dict(made.named_parameters()))[tied_name(spec)]
+                tying.give_weight(embedding, words_VD.detach().clone())
+                made.tie(embedding)
         return made
 
     @torch.no_grad()
@@ -89,6 +97,7 @@ class Convertible(Structured):
         name = tied_name(self.spec)
         tying.check_embedding(embedding, self.spec, next(self.parameters()))
         self._tie(embedding, name)
+        self._tied = (embedding,)
 
     def _tie(self, embedding: nn.Embedding, name: str) -> None:
         """Share the canonical parameter `name` with a checked embedding."""

@@ -45,6 +45,26 @@ class LookupInLayer(nn.Embedding):
         return torch.where((input == self.padding_idx)[..., None], vectors.detach(), vectors)
 
 
+def is_tied(embedding: nn.Embedding, layer: WordVectors) -> bool:
+    """Return whether an embedding and a layer share their vectors."""
+    if isinstance(embedding, LookupInLayer):
+        return embedding._layer[0] is layer
+    return any(embedding.weight is parameter for parameter in layer.parameters())
+
+
+def give_weight(embedding: nn.Embedding, vectors_VD: Tensor) -> None:
+    """Give a tied embedding a weight of its own, for any number of words."""
+    trains = embedding.weight.requires_grad
+    if isinstance(embedding, LookupInLayer):
+        embedding.__class__ = nn.Embedding
+        del embedding._layer
+        trains = True
+    embedding.weight = nn.Parameter(vectors_VD, requires_grad=trains)
+    embedding.num_embeddings = len(vectors_VD)
+    if embedding.padding_idx is not None and embedding.padding_idx >= len(vectors_VD):
+        embedding.padding_idx = None
+
+
 def check_embedding(embedding: object, spec: LayerSpec, like: Tensor) -> None:
     """Refuse anything but an embedding of the layer's words, in the dtype and on the device of its parameter `like`."""
     if not isinstance(embedding, nn.Embedding) or isinstance(embedding, LookupInLayer):

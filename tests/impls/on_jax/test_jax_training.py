@@ -188,6 +188,18 @@ def test_a_resized_layer_keeps_what_its_words_have_learned(method, vocab):
     assert made.reorganizes == layer.reorganizes
 
 
+@pytest.mark.parametrize("method", ["sohsm", "class_hsm", "full_softmax"])
+def test_the_words_of_a_resized_tied_layer_are_those_of_the_embedding(method):
+    layer = layer_of(method)
+    params, structure = initial(layer)[:2]
+    embedding_VD = np.random.default_rng(3).standard_normal((VOCAB, layer.spec.dim)).astype(np.float32)
+    tied = layer.tie(params, structure, embedding_VD)
+    made, *resized = layer.resize(tied, structure, np.arange(VOCAB + 9, 0, -1))
+    words_VD = made.word_vectors(*resized)
+    assert words_VD.shape == (VOCAB + 9, layer.spec.dim)
+    np.testing.assert_array_equal(words_VD[:VOCAB], embedding_VD)
+
+
 _DEVICES = """
 from functools import partial
 

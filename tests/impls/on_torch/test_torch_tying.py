@@ -5,6 +5,7 @@ import io
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -51,7 +52,7 @@ def gradients_of(layer) -> dict[str, torch.Tensor]:
 
 
 def assert_tied(model):
-    ids = torch.arange(VOCAB)
+    ids = torch.arange(model.output.spec.vocab)
     assert torch.equal(model.embedding(ids), words_of(model.output))
     assert torch.equal(model.embedding.weight, words_of(model.output))
 
@@ -103,6 +104,41 @@ def test_lookups_follow_words_that_move_to_other_clusters():
         assert (before_V != after_V).any()
         assert torch.equal(model.embedding.weight, before)
         assert_tied(model)
+
+
+@of_all_tieable
+@pytest.mark.parametrize("vocab", [VOCAB - 7, VOCAB + 9])
+def test_resizing_moves_the_tie_to_the_new_layer(method, vocab):
+    for layer in in_all_forms(method):
+        model: Any = Model(layer)
+        model = copy.deepcopy(model)
+        old, before, kept = model.output, model.embedding.weight.detach().clone(), min(vocab, VOCAB)
+        model.output = old.resize(np.arange(vocab, 0, -1))
+        assert_tied(model)
+        assert model.embedding.num_embeddings == vocab
+        assert torch.equal(model.embedding.weight[:kept], before[:kept])
+        assert torch.equal(words_of(old), before)
+        words, (_, targets) = torch.arange(24) % vocab, batch(24)
+        model(words, targets % vocab, **extra_of(model.output)).backward()
+        torch.optim.Adam(model.parameters(), lr=0.1).step()
+        assert not torch.equal(model.embedding.weight[:kept], before[:kept])
+        assert_tied(model)
+
+
+def test_resizing_leaves_an_embedding_that_is_no_longer_tied():
+    model = Model(layer_of("full_softmax"))
+    model.embedding.weight = nn.Parameter(model.embedding.weight.detach().clone())
+    resized: Any = model.output.resize(np.arange(VOCAB + 9, 0, -1))
+    assert model.embedding.num_embeddings == VOCAB
+    assert resized.weight is not model.embedding.weight
+
+
+def test_a_word_of_padding_that_resizing_drops_is_no_padding_any_more():
+    for method in ("full_softmax", "sohsm"):
+        model: Any = Model(layer_of(method), padding_idx=VOCAB - 1)
+        model.output = model.output.resize(np.arange(VOCAB - 7, 0, -1))
+        assert model.embedding.padding_idx is None
+        assert model.embedding(torch.arange(VOCAB - 7)).requires_grad
 
 
 @of_all_tieable
