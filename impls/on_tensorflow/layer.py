@@ -281,6 +281,8 @@ class OutputLayer(Hooks):
     def resize(self, counts: ArrayLike, **options: object) -> Self:
         """Return a layer for another vocabulary, on the same device, with what the weights have learned.
 
+        An embedding that is tied to this layer gets the new vocabulary and is tied to the new layer instead.
+
         Args:
             counts: (V',) how often each word of the new vocabulary occurs. Word ids stay: a smaller vocabulary drops
                 the last words, and a larger one appends words.
@@ -297,6 +299,7 @@ class OutputLayer(Hooks):
             made = type(self)(spec, trainable=self.trainable)
             carried = carried_over(before, spec, arrays)
             made.load_canonical({name: tf.constant(value) for name, value in carried.items()})
+            self._move_tie(made)
         return made
 
     # Shared by the public calls.

@@ -86,6 +86,16 @@ class Saveable(keras.layers.Layer):
         self._from_config = False
         object.__setattr__(self, "_embedding", embedding)  # not a part of this layer
 
+    def _move_tie(self, to: Self) -> None:
+        """Tie this layer's embedding, if there is one, to a layer with another vocabulary."""
+        embedding = self._embedding
+        if embedding is None:
+            return
+        object.__setattr__(self, "_embedding", None)  # this layer keeps its variable
+        words_VD = to.to_canonical(to.named_weights())[tied_name(to.spec)]
+        tying.give_vectors(embedding, tf.convert_to_tensor(words_VD))
+        to.tie(embedding)
+
     def initialize(self) -> Self:
         """Assign the initial parameters of the specification, and return the layer."""
         self.load_canonical({name: tf.constant(value) for name, value in self.spec.initial_parameters().items()})

@@ -28,6 +28,15 @@ def variable_of(embedding: object, spec: LayerSpec) -> keras.Variable:
     return variable
 
 
+def give_vectors(embedding: keras.layers.Embedding, vectors_VD: Tensor) -> None:
+    """Replace the variable of an embedding by one for any number of words."""
+    embedding._tracker.unlock()  # as Keras does where a built layer gets another variable
+    del embedding._embeddings
+    embedding.input_dim, embedding.built = int(vectors_VD.shape[0]), False
+    embedding.build()
+    embedding.embeddings.assign(vectors_VD)
+
+
 def by_slot(words_VD: Tensor, word_CS: Tensor | None) -> Tensor:
     """Return the vector of the word in each slot, and some vector in empty slots; all vectors if there are no slots."""
     return words_VD if word_CS is None else look_up(words_VD, tf.maximum(word_CS, 0))

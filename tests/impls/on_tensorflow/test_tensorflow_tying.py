@@ -107,6 +107,27 @@ def test_the_words_of_a_tied_layer_stay_tied_when_it_reorganizes():
 
 
 @pytest.mark.parametrize("method", ["full_softmax", "class_hsm", "sohsm"])
+@pytest.mark.parametrize("vocab", [VOCAB - 7, VOCAB + 9])
+def test_resizing_moves_the_tie_to_the_new_layer(method, vocab):
+    layer, embedding = layer_of(method), embedding_of()
+    layer.tie(embedding)
+    before, kept = embedding.embeddings.numpy(), min(vocab, VOCAB)
+    resized = layer.resize(np.arange(vocab, 0, -1))
+    assert resized.tied_words is embedding.embeddings
+    assert embedding.embeddings.shape == (embedding.input_dim, DIM) == (vocab, DIM)
+    assert len(embedding.variables) == 1
+    assert np.array_equal(embedding.embeddings[:kept], before[:kept])
+    assert np.array_equal(words_of(layer), before)
+    words, targets = (ids % vocab for ids in batch())
+    variables = [embedding.embeddings]
+    with tf.GradientTape() as tape:
+        loss = resized(embedding(words), targets)
+    keras.optimizers.SGD(0.1).apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+    assert not np.array_equal(embedding.embeddings[:kept], before[:kept])
+    assert np.array_equal(words_of(resized), embedding.embeddings)
+
+
+@pytest.mark.parametrize("method", ["full_softmax", "class_hsm", "sohsm"])
 def test_a_saved_or_copied_model_stays_tied_and_its_layer_is_loaded_without_the_tie(method, tmp_path):
     layer, embedding = layer_of(method), embedding_of()
     layer.tie(embedding)
