@@ -25,6 +25,12 @@ if cpp.compiler() is None:
 TILES = next(iter(cluster_softmax.FORMS))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    """Compile and register the kernels, which some tests call without a layer."""
+    assert cpp_kernels.known("float32")
+
+
 def inputs_of_loss(clusters=4, slots=6, dim=10, tokens=15, bias=True) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     size_C = np.array([6, 1, 3, 2])

@@ -50,7 +50,7 @@ def test_sampled_losses_have_second_derivatives_in_both_modes(method):
     params, structure = layer.init()
     rng = np.random.default_rng(0)
     hidden, targets = jnp.asarray(rng.normal(size=(4, DIM)), jnp.float32), jnp.array([0, 9, 9, 27])
-    extra = {name: jnp.asarray(value) for name, value in layer.spec.draw_extra(rng).items()}
+    extra: dict[str, Any] = {name: jnp.asarray(value) for name, value in layer.spec.draw_extra(rng).items()}
     point = params, hidden
     direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), point)
 
