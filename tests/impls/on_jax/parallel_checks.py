@@ -9,8 +9,9 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,9 @@ VOCAB, DIM, TOKENS = 61, 16, 24  # 61 words divide over no number of devices
 COUNTS = np.round(2000 / np.arange(1, VOCAB + 1)).astype(int)
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "full_softmax": [{}, {"bias": False}],
-    "inplace_softmax": [{}, {"bias": False}],
-    "fused_softmax": [{}, {"bias": False}],
-    "sohsm": [
-        {"interval": 0},
-        {"interval": 0, "projection": "none", "bias": True},
-        {"interval": 0, "projection": "cluster_residual", "bias": True},
-    ],
+    "inplace_softmax": [{}],
+    "fused_softmax": [{}],
+    "sohsm": [{"interval": 0, "bias": True}, {"interval": 0, "projection": "none"}],
 }
 SOFTMAXES = ("full_softmax", "inplace_softmax", "fused_softmax")
 CLOSE = {"float32": {"atol": 2e-5, "rtol": 1e-4}, "bfloat16": {"atol": 2e-2, "rtol": 2e-2}}
@@ -63,12 +60,12 @@ def batch(dtype: str = "float32") -> tuple[jax.Array, np.ndarray]:
     return jnp.asarray(rng.standard_normal((TOKENS, DIM)), dtype), targets
 
 
-def pairs(parts: int, dtype: str = "float32") -> list[tuple[OutputLayer, OutputLayer]]:
-    """Return each layer that can be split, whole and split, with all options."""
+def pairs(parts: int, methods: Sequence[str] = (), options: int = 1) -> list[tuple[OutputLayer, OutputLayer]]:
+    """Return each layer that can be split, whole and split, with the first of its options. Each is compiled anew."""
     made = []
-    for method in native.methods():
-        for options in OPTIONS[method]:
-            spec = layers.spec(method, counts=COUNTS, dim=DIM, dtype=dtype, seed=3, **options)
+    for method in methods or native.methods():
+        for chosen in OPTIONS[method][:options]:
+            spec = layers.spec(method, counts=COUNTS, dim=DIM, seed=3, **chosen)
             made.append((adapter.native(spec), native.parallel(spec, mesh(parts))))
     return made
 
@@ -100,8 +97,8 @@ def assert_alike(whole: dict[str, np.ndarray], split: dict[str, np.ndarray], dty
 @check
 def losses_and_gradients_are_those_of_the_definition() -> None:
     hidden, targets = batch()
-    for parts in (2, 4):
-        for _, split in pairs(parts):
+    for parts, options in ((2, 1), (4, 2)):
+        for _, split in pairs(parts, options=options):
             spec = split.spec
             oracle = vocabench.create("numpy", spec.method, counts=spec.counts, dim=DIM, seed=3, **dict(spec.options))
             loss, dhidden, grads = oracle.loss_and_grads(np.asarray(hidden), targets)
@@ -114,11 +111,9 @@ def objectives_are_those_of_the_whole_layer() -> None:
     hidden, targets = batch()
     targets[5:8] = -100
     weight = jnp.asarray(np.random.default_rng(1).random(TOKENS), jnp.float32)
-    for whole, split in pairs(4):
+    for whole, split in pairs(4, ("full_softmax", "sohsm")):
         for options in (
-            {"reduction": "none"},
-            {"reduction": "sum", "label_smoothing": 0.1},
-            {"token_weight": weight},
+            {"reduction": "none", "label_smoothing": 0.1, "token_weight": weight},
             *(
                 ({"z_loss": 0.01, "label_smoothing": 0.1}, {"softcap": 2.0, "z_loss": 0.01, "label_smoothing": 0.1})
                 if split.spec.method in SOFTMAXES
@@ -138,7 +133,8 @@ def every_precision_and_form_agrees() -> None:
         for method in native.methods():
             spec = layers.spec(method, counts=COUNTS, dim=DIM, dtype=dtype, seed=3, **OPTIONS[method][0])
             expected = losses_and_gradients(adapter.native(spec), hidden, targets)
-            for form in ("", *(form.id for form in adapter.forms(spec, "cpu"))):
+            forms = [form.id for form in adapter.forms(spec, "cpu")] if dtype == "float32" else [""]
+            for form in forms or [""]:
                 split = native.parallel(replace(spec, form=form), mesh(4))
                 found = losses_and_gradients(split, hidden, targets)
                 assert_alike(expected, found, dtype, f"{split!r} {form}")
@@ -147,19 +143,19 @@ def every_precision_and_form_agrees() -> None:
 @check
 def decoding_is_that_of_the_whole_layer() -> None:
     hidden, targets = batch()
-    for whole, split in pairs(4):
+    for whole, split in pairs(4, ("full_softmax", "sohsm")):
         made, what = (whole.init(), split.init()), repr(split)
         drawn = np.random.default_rng(2).random((TOKENS, whole.spec.draws)).astype(np.float32)
 
         def both(call: Callable[..., Any], whole: Any = whole, split: Any = split, made: Any = made) -> Any:
-            results = call(whole, *made[0], hidden), call(split, *made[1], hidden)
-            return jax.tree.map(np.asarray, results)
+            compiled = [jax.jit(partial(call, layer)) for layer in (whole, split)]
+            return [jax.tree.map(np.asarray, f(*given, hidden)) for f, given in zip(compiled, made, strict=True)]
 
-        for k in (1, 5, 40, VOCAB):
+        for k in (5, VOCAB):
             (values, ids), (own_values, own_ids) = both(lambda layer, *given, k=k: layer.topk(*given, k))
             np.testing.assert_array_equal(ids, own_ids, what)
             np.testing.assert_allclose(own_values, values, **CLOSE["float32"])
-        for options in ({}, {"temperature": 0.5}, {"top_k": 7, "temperature": 2.0}, {"top_p": 0.6}):
+        for options in ({}, {"top_k": 7, "temperature": 2.0}, {"top_p": 0.6}):
             expected, found = both(lambda layer, *given, o=options, drawn=drawn: layer.sample(*given, drawn, **o))
             np.testing.assert_array_equal(expected, found, f"{what} {options}")
         calls = [
@@ -182,7 +178,7 @@ def decoding_is_that_of_the_whole_layer() -> None:
 def no_logits_cross_the_wire() -> None:
     """In the compiled training step, what devices exchange has the size of the tokens or of the hidden vectors."""
     hidden, targets = batch()
-    for _, split in pairs(4):
+    for _, split in pairs(4, ("full_softmax", "fused_softmax", "sohsm")):
         params, structure = split.init()
         step = jax.jit(jax.value_and_grad(lambda p, h, s=split, st=structure: s.loss(p, st, h, targets), (0, 1)))
         text = step.lower(params, hidden).compile().as_text()
@@ -204,7 +200,7 @@ def each_device_holds_its_part_only() -> None:
 def tokens_are_split_over_another_axis() -> None:
     devices = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "vocab"))
     hidden, targets = batch()
-    for method in native.methods():
+    for method in ("full_softmax", "sohsm"):
         spec = layers.spec(method, counts=COUNTS, dim=DIM, seed=3, **OPTIONS[method][0])
         expected = losses_and_gradients(adapter.native(spec), hidden, targets)
         split = native.parallel(spec, devices, "vocab")
@@ -215,14 +211,14 @@ def tokens_are_split_over_another_axis() -> None:
 @check
 def checkpoints_move_between_whole_and_split_layers() -> None:
     hidden, targets = batch()
-    for whole, split in pairs(4):
+    for whole, split in pairs(4, ("full_softmax", "sohsm")):
         params, structure = split.init()
         canonical = split.to_canonical(structure, params)
         expected = whole.init()
         for name, value in whole.to_canonical(expected[1], expected[0]).items():
             np.testing.assert_array_equal(np.asarray(canonical[name]), np.asarray(value))
         again = split.from_canonical(structure, {name: np.asarray(value) for name, value in canonical.items()})
-        loss = split.loss(again, structure, hidden, targets)
+        loss = jax.jit(split.loss)(again, structure, hidden, targets)
         np.testing.assert_allclose(loss, whole.loss(*expected, hidden, targets), rtol=1e-5)
         same = native.parallel(split.spec, split.split.mesh)
         assert same == split
@@ -261,7 +257,7 @@ def main(file: Path) -> None:
             function()
         except BaseException:
             failures[name] = traceback.format_exc()
-    file.write_text(json.dumps(failures))
+        file.write_text(json.dumps(failures))
 
 
 if __name__ == "__main__":
