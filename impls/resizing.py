@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from vocabench.impls.errors import BadInput
 from vocabench.impls.options import read_words
 from vocabench.impls.spec import Arrays, LayerSpec, check_counts
-from vocabench.impls.structures import bands, clusters, huffman, spelling, trees
+from vocabench.impls.structures import bands, clusters, huffman, multiway, spelling, trees
 
 
 def resized(spec: LayerSpec, counts: ArrayLike, **options: object) -> LayerSpec:
@@ -212,8 +212,10 @@ def _subtree_keys(structure: Arrays, vocab: int, kept: int) -> NDArray[np.int64]
     """Return keys of inner nodes other than the root, which depend on the words below them, as in `_node_keys`."""
     parent, sums = structure["node_parent"], np.zeros(len(structure["node_parent"]), np.uint64)
     np.add.at(sums, structure["word_parent"], _numbers(vocab, kept)[:vocab])
-    for node in range(len(parent) - 1, 0, -1):  # children come after their parents
-        sums[parent[node]] += sums[node]
+    depth = multiway.node_depths(parent)
+    for level in range(int(depth.max()), 0, -1):
+        here = np.flatnonzero(depth == level)
+        np.add.at(sums, parent[here], sums[here])
     return sums[1:].view(np.int64)
 
 
