@@ -1,10 +1,12 @@
 """Softmax over trees of any arity: against methods that it contains, and on trees of many shapes in every framework."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
+from tests import ROOT
 from vocabench.harness import layer_file, layers, registry
 from vocabench.harness.measure import agreement
 from vocabench.harness.measure.workload import batch, zipf_counts
@@ -156,3 +158,15 @@ def test_another_vocabulary_keeps_words_and_nodes_with_the_same_words():
     made = carried_over(spec, other, params)
     np.testing.assert_array_equal(made["leaf_weight"][:40], params["leaf_weight"])
     np.testing.assert_array_equal(made["node_weight"], params["node_weight"][[2, 0, 1]])
+
+
+def test_the_example_of_the_page_prints_what_it_says(capsys):
+    """The good tree of the example ends lower than the bad one, as printed there."""
+    page = (ROOT / "docs" / "methods" / "multiway_tree.md").read_text()
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.split("## In your own model")[0], re.DOTALL):
+        exec(block, names)
+    printed = capsys.readouterr().out.strip()
+    assert f"\n    {printed}\n" in page
+    _, good, bad = (float(number) for number in re.findall(r"[0-9.]+", printed))
+    assert good < bad
