@@ -71,7 +71,7 @@ def run(
     paths = [plugin] if isinstance(plugin, str | os.PathLike) else plugin
     # A notebook shows lines of text; a bar would need a widget.
     reporter = Reporter(quiet=quiet, console=Console(file=sys.stderr, force_jupyter=False))
-    with plugins.added(map(os.fspath, paths)):
+    with plugins.added([os.fspath(path) for path in paths]):
         suite_run = SuiteRun(
             os.fspath(suite),
             selection,

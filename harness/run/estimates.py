@@ -87,8 +87,9 @@ def _seconds(row: Mapping[str, Any], machine: tuple[object, ...]) -> float | Non
     if row.get("status") != "ok" or not isinstance(origin, dict) or not isinstance(origin.get("machine"), dict):
         return None
     seconds = origin.get("seconds")
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0
-    return float(seconds) if is_number and _identity(origin["machine"]) == machine else None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+        return None
+    return float(seconds) if _identity(origin["machine"]) == machine else None
 
 
 def _identity(machine: Mapping[str, Any]) -> tuple[object, ...]:

@@ -20,7 +20,9 @@ DETAIL = {
 }
 
 
-def row(seed=0, *, status="ok", dirty=False, commit="c0ffee", dataset="pydoc-small", detail=DETAIL, **cell):
+def row(
+    seed=0, *, status="ok", dirty: bool | None = False, commit="c0ffee", dataset="pydoc-small", detail=DETAIL, **cell
+):
     cell = {"task": "language_modelling", "method": "sohsm", "seed": seed, "dataset": dataset} | cell
     cell = Cell("quick", framework="torch", vocab=100, dim=8, tokens=64, **cell)
     return {
