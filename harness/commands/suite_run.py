@@ -145,11 +145,12 @@ class SuiteRun:
         return self._plan.cells(skip=self._skip)
 
     def _skip(self, task: str, dataset: str, reason: Unsupported) -> None:
+        cell = Cell(self._suite.name, task, ORACLE, "", vocab=0, dim=0, tokens=0, dataset=dataset)
+        if any(row.key == cell.key for row in self.skipped):
+            return  # another sweep over the same data
+        self.skipped.append(pool.failed(cell, "skipped", str(reason)))
         self._reporter.note(f"skipped: {task} {dataset}: {reason}")
         self._reporter.event("skipped", task=task, dataset=dataset, message=str(reason))
-        cell = Cell(self._suite.name, task, ORACLE, "", vocab=0, dim=0, tokens=0, dataset=dataset)
-        if all(row.key != cell.key for row in self.skipped):
-            self.skipped.append(pool.failed(cell, "skipped", str(reason)))
 
 
 def _time(missing: Sequence[Cell], known: Sequence[Cell], seconds: dict[str, float]) -> str:
