@@ -8,7 +8,8 @@ from pathlib import Path
 
 from vocabench.harness.atomic_write import write_atomically
 from vocabench.harness.commands.command import Command
-from vocabench.impls.errors import BadInput
+
+_MOST_NAMES = 4  # of runs in the title
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,18 +26,19 @@ COMMAND = Command("report", "one HTML page of stored rows, which opens offline",
 
 
 def report(runs: Sequence[str] | None, *, out: str, title: str | None) -> int:
-    """Write one page for one or more runs. A cell that is in several runs is shown as in the last of them."""
+    """Write one page for one or more runs.
+
+    A cell that is in several runs of a machine is shown as in the last of them.
+    """
+    from vocabench.harness.report.machines import latest_by_machine
+    from vocabench.harness.report.page import build
     from vocabench.harness.run import results_files
-    from vocabench.harness.run.store import latest
 
     paths = [Path(run) for run in runs] if runs else [results_files.latest()]
-    rows = latest(row for path in paths for row in results_files.rows_of_command(path))
-    if not rows:
-        raise BadInput(f"{', '.join(map(str, paths))}: no row: allowed: a run that measured something")
-    from vocabench.harness.report.page import build
-
+    rows = latest_by_machine(row for path in paths for row in results_files.rows_of_command(path))
     files = ", ".join(path.name for path in paths)
-    default_title = f"Vocabench: {', '.join(path.stem for path in paths)}"
+    names = ", ".join(path.stem for path in paths)
+    default_title = f"Vocabench: {names if len(paths) <= _MOST_NAMES else f'{len(paths)} runs'}"
     page = build(rows, title=default_title if title is None else title, files=files)
     write_atomically(Path(out), page)
     print(f"{out}: {len(rows):,} rows, {len(page.encode()) / 2**20:.1f} MiB")

@@ -1,7 +1,8 @@
-"""A self-contained HTML page of stored rows: figures, tables, learned clusters, examples and provenance.
+"""A self-contained HTML page of stored rows: one table that answers which layer, charts, and everything else folded.
 
-The page loads nothing: styles and script are inline, and drawings are SVG. All strings from rows are escaped, and the
-content security policy allows no script but its own.
+The page loads nothing: styles and scripts are inline, and a script draws charts and long tables from values that the
+page holds once, when they are opened. All strings from rows are escaped, and the content security policy allows no
+script but its own.
 """
 
 from __future__ import annotations
@@ -9,38 +10,51 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from vocabench.harness.installing import pip_install
 from vocabench.harness.measure.agreement import DISAGREE
-from vocabench.harness.report import figures, table
+from vocabench.harness.report import figures, looks, machines, provenance, table
+from vocabench.harness.report.conditions import conditions
 from vocabench.harness.report.figures import Figure, name_of
-from vocabench.harness.report.figures.quality import QUALITY
 from vocabench.harness.report.over_seeds import combined, with_estimates
+from vocabench.harness.report.overview import Overview, overview
 from vocabench.harness.report.rows import Record, flatten
-from vocabench.harness.report.svg import thousands
 from vocabench.harness.run.rows import Row
 from vocabench.impls.errors import BadInput
 
 _ASSETS = Path(__file__).parent / "assets"
+_SCRIPTS = ("chart.js", "table.js", "page.js")
 _EXAMPLES = 12  # of a row; the row itself contains all
 _CLUSTERS = 20
-_MOST_DRAWN = 2000  # rows whose drawings a page can hold
 _MOST_TEXTS = 200  # rows whose clusters or examples are shown
-_FIGURE = re.compile(r"[+-]?\d|A/A")  # start of a numeric cell, which is aligned to the right
+_AT_ONCE = {"speed": 3, "quality": 3}  # figures of a section that are not folded, for each machine
+_SPEED = (
+    "Speeds are relative to full softmax of the same framework, in alternating rounds, with 95 % intervals; the "
+    "vertical mark of each bar is 1. No speed is shown for a layer that disagrees with its float64 definition. "
+)
+_BEST = "The best figure of a framework is highlighted. Models are scored on held-out text."
+_DOUBTFUL = " * A doubtful time: something else ran, or full softmax was slower or faster than next to other layers."
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts."""
+    """A table of texts.
+
+    Attributes:
+        machine: Number of the machine that it is about, or None.
+    """
 
     caption: str
     columns: Sequence[str]
     lines: Sequence[Sequence[str]]
+    machine: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,18 +63,70 @@ class Texts:
 
     title: str
     items: Sequence[Sequence[tuple[str, str]]]
+    machine: int
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page."""
+    """A section of the page.
+
+    Attributes:
+        figures: Figures with the number of their machine.
+        shared: Names and texts that all rows share.
+    """
 
     id: str
     title: str
-    text: str = ""
-    figures: Sequence[Figure] = ()
+    figures: Sequence[tuple[int, Figure]] = ()
     tables: Sequence[Table] = ()
     texts: Sequence[Texts] = field(default_factory=tuple)
+    shared: Sequence[tuple[str, str]] = ()
+
+    @property
+    def at_once(self) -> Sequence[tuple[int, Figure]]:
+        """The figures that are not folded."""
+        most = _AT_ONCE.get(self.id, 0)
+        return [
+            placed
+            for _, group in itertools.groupby(self.figures, key=lambda placed: placed[0])
+            for placed in itertools.islice(group, most)
+        ]
+
+    @property
+    def caption(self) -> str:
+        """The explanation that all figures share, if they do."""
+        captions = {figure.caption for _, figure in self.figures}
+        return captions.pop() if len(captions) == 1 else ""
+
+    @property
+    def folded(self) -> Sequence[tuple[int, Figure]]:
+        shown = {id(figure) for _, figure in self.at_once}
+        return [placed for placed in self.figures if id(placed[1]) not in shown]
+
+    @property
+    def contents(self) -> str:
+        """What is folded, such as "3 charts"."""
+        counts = ((len(self.folded), "chart"), (len(self.tables), "table"), (len(self.texts), "list"))
+        return ", ".join(f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The rows of one machine.
+
+    Attributes:
+        name: Short name, for its button.
+        description: All that is known of it.
+        records: Records of the rows.
+        combined: The same, combined over seeds.
+    """
+
+    name: str
+    description: str
+    rows: Sequence[Row]
+    records: Sequence[Record]
+    combined: Sequence[Record]
+    overview: Overview
 
 
 def build(rows: Sequence[Row], *, title: str, files: str) -> str:
@@ -72,52 +138,89 @@ def build(rows: Sequence[Row], *, title: str, files: str) -> str:
         files: Names of the files that the rows were read from, for the footer.
 
     Raises:
-        BadInput: Jinja2 or matplotlib is not installed.
+        BadInput: Jinja2 is not installed.
     """
     try:
         import jinja2
     except ImportError as error:
         raise BadInput(f"the report needs Jinja2: install it with '{pip_install('jinja2')}'") from error
-    records = with_estimates(flatten(rows))
-    script = (_ASSETS / "page.js").read_text(encoding="utf-8")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.tests["figure"] = _FIGURE.match
+    measured = by_machine(rows)
+    of_page = sections(rows, measured)
+    placed = [figure for section in of_page for _, figure in (*section.at_once, *section.folded)]
+    tables = [content for section in of_page for content in section.tables]
+    script = "".join((_ASSETS / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(id=id, breakable=_breakable)
+    forms = {(r["method"], r["options"]) for machine in measured for r in machine.records}
     return environment.from_string((_ASSETS / "page.html").read_text(encoding="utf-8")).render(
         title=title,
-        summary=_summary(rows, records),
-        sections=sections(rows, records),
+        summary=_summary(rows, measured),
+        machines=measured,
+        note="".join(
+            (
+                _SPEED if any(machine.overview.setting for machine in measured) else "",
+                _BEST,
+                _DOUBTFUL if any(machine.overview.is_doubtful for machine in measured) else "",
+            )
+        ),
+        frameworks=list(dict.fromkeys(line.framework for machine in measured for line in machine.overview.lines)),
+        methods=list(dict.fromkeys(line.method for machine in measured for line in machine.overview.lines)),
+        sections=of_page,
+        numbers={id(content): number for number, content in enumerate([*placed, *tables])},
         files=files,
-        style=(_ASSETS / "page.css").read_text(encoding="utf-8"),
+        style=_palette() + (_ASSETS / "page.css").read_text(encoding="utf-8"),
+        looks=looks.of_forms(forms),
+        marks=looks.MARKS,
+        data=_json(
+            {
+                "looks": looks.of_forms(forms),
+                "figures": [figure.to_json() for figure in placed],
+                "tables": [_packed(content.columns, content.lines) for content in [*placed, *tables]],
+            }
+        ),
         script=script,
         script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def sections(rows: Sequence[Row], records: Sequence[Record]) -> list[Section]:
-    """Return the sections for which the rows have content."""
-    drawn: dict[str, list[Figure]] = {}
-    is_large = len(rows) > _MOST_DRAWN
-    for figure in [] if is_large else figures.all_of(rows, records):
-        drawn.setdefault(figure.section, []).append(figure)
+def by_machine(rows: Sequence[Row]) -> list[Machine]:
+    """Return the rows by the machine that they were measured on, with their records."""
+    found = []
+    for name, own_rows in machines.by_machine(rows).items():
+        records = with_estimates(flatten(own_rows))
+        over_seeds = combined(records)
+        first = overview(over_seeds, conditions(own_rows, records))
+        found.append(Machine(name, machines.description(own_rows), own_rows, records, over_seeds, first))
+    return found
+
+
+def sections(rows: Sequence[Row], measured: Sequence[Machine]) -> list[Section]:
+    """Return the sections after the overview for which the rows have content."""
+    drawn: dict[str, list[tuple[int, Figure]]] = {}
+    for number, machine in enumerate(measured):
+        for figure in figures.all_of(machine.rows, machine.records):
+            drawn.setdefault(figure.section, []).append((number, figure))
+    origins = provenance.origins(rows)
     candidates = [
-        Section(
-            "overview",
-            "Overview",
-            _HOW_TO_READ + (_NOT_DRAWN if is_large else ""),
-            tables=[_overview(combined(records))],
-        ),
         Section("speed", "Speed", figures=drawn.get("speed", ())),
-        Section("roofline", "Roofline", figures=drawn.get("roofline", ())),
-        Section("decoding", "Decoding by length", figures=drawn.get("decoding", ())),
         Section("quality", "Quality and speed", figures=drawn.get("quality", ())),
         Section("memory", "Memory", figures=drawn.get("memory", ())),
         Section("training", "Training", figures=drawn.get("training", ())),
-        Section("tables", "Tables", tables=_comparison(combined(records))),
+        Section("roofline", "Roofline", figures=drawn.get("roofline", ())),
+        Section("decoding", "Decoding by length", figures=drawn.get("decoding", ())),
         Section("agreement", "Agreement", figures=drawn.get("agreement", ())),
-        Section("clusters", "Learned clusters", texts=list(_clusters(rows))),
-        Section("examples", "Examples", texts=list(_examples(rows))),
-        Section("rows", "All figures", tables=[_all_figures(records)]),
-        Section("provenance", "Provenance", tables=[_provenance(rows)]),
+        Section("tables", "Tables", tables=_comparison(measured)),
+        Section("clusters", "Learned clusters", texts=list(_clusters(measured))),
+        Section("examples", "Examples", texts=list(_examples(measured))),
+        Section("rows", "All figures", tables=_all_figures(measured)),
+        Section(
+            "provenance",
+            "Provenance",
+            shared=origins.shared,
+            tables=[Table("What differs between the cells", origins.columns, origins.lines)],
+        ),
     ]
     return [
         section
@@ -126,20 +229,9 @@ def sections(rows: Sequence[Row], records: Sequence[Record]) -> list[Section]:
     ]
 
 
-_HOW_TO_READ = (
-    "Speeds are for the forward and backward pass of the layer at the largest vocabulary measured, relative to full "
-    "softmax of the same framework, in interleaved rounds. No speed is shown for a layer that disagrees with its "
-    "float64 definition."
-)
-
-
-_NOT_DRAWN = (
-    f" A report of more than {_MOST_DRAWN:,} rows has no drawings, and clusters and examples of its first "
-    f"{_MOST_TEXTS} rows that have them only."
-)
-
-
-def _summary(rows: Sequence[Row], records: Sequence[Record]) -> str:
+def _summary(rows: Sequence[Row], measured: Sequence[Machine]) -> str:
+    if not rows:
+        return "No cell has been measured."
     methods = {row.cell.method for row in rows}
     frameworks = {row.cell.framework for row in rows}
     failed = sum(row.status not in ("ok", DISAGREE, "skipped") for row in rows)
@@ -150,115 +242,104 @@ def _summary(rows: Sequence[Row], records: Sequence[Record]) -> str:
     if failed or wrong:
         verdict = f"{wrong} disagree, {failed} did not finish."
     return (
-        f"{len(rows):,} cells of {len(methods)} methods in {len(frameworks)} frameworks, {len(records):,} figures"
-        f"{when}. {verdict}"
+        f"{_count(len(rows), 'cell')} of {_count(len(methods), 'method')} in {_count(len(frameworks), 'framework')}, "
+        f"{_count(sum(len(machine.records) for machine in measured), 'figure')}{when}. {verdict}"
     )
 
 
-def _overview(records: Sequence[Record]) -> Table:
-    """Return agreement, speed-up at the largest size and quality by method and framework."""
-    frameworks = [name for name in dict.fromkeys(r["framework"] for r in records) if name != "numpy"] or ["numpy"]
-    names = list(dict.fromkeys(name_of(r) for r in records))
-    by_cell: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        by_cell.setdefault((name_of(record), record["framework"]), []).append(record)
-    lines = []
-    for name in names:
-        cells = [by_cell.get((name, framework), []) for framework in frameworks]
-        if any(cells):
-            lines.append([name, *map(_overview_cell, cells)])
-    return Table("Method by framework", ["method", *frameworks], lines)
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _overview_cell(records: Sequence[Record]) -> str:
-    if not records:
-        return "not run"
-    verdicts = {r["agreement"] for r in records if r["quantity"]}
-    parts = ["disagrees" if DISAGREE in verdicts else "agrees" if "agree" in verdicts else "unchecked"]
-    timed = [r for r in records if r["quantity"] == "layer_seconds" and r["ratio_to_full_softmax"] is not None]
-    if timed and DISAGREE not in verdicts:
-        largest = max(timed, key=lambda r: r["vocab"])
-        parts.append(f"{largest['ratio_to_full_softmax']:.3g}x at {thousands(largest['vocab'])}")
-    for task, quantity in QUALITY.items():
-        scored = [r for r in records if r["task"] == task and r["quantity"] == quantity and r["value"] is not None]
-        if scored:
-            parts.append(f"{quantity} {scored[-1]['value']:.4g} ({scored[-1]['dataset']})")
-    failures = {r["status"] for r in records if not r["quantity"]}
-    return ", ".join([*parts, *sorted(failures)])
+def _breakable(text: str) -> str:
+    """Return a name as HTML that may be broken between its words."""
+    return re.sub(r"([_,])", r"\1<wbr>", escape(text))
 
 
-def _comparison(records: Sequence[Record]) -> list[Table]:
+def _palette() -> str:
+    """Return the colours of the methods as CSS variables, for a light and a dark page."""
+    light, dark = (
+        "".join(f"--c{number}: {colour}; " for number, colour in enumerate(colours))
+        for colours in ((*looks.COLOURS, looks.GREY), (*looks.DARK_COLOURS, looks.DARK_GREY))
+    )
+    return f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
+
+
+def _json(value: Any) -> str:
+    """Return JSON that can stand in a <script> element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _packed(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return a table by columns; of a column whose texts repeat, each text once and its place in each line."""
+    packed: list[Any] = []
+    for column in range(len(columns)):
+        texts = [line[column] for line in lines]
+        places = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        repeats = len(places) <= len(texts) // 2
+        packed.append({"texts": list(places), "at": [places[text] for text in texts]} if repeats else texts)
+    return {"columns": list(columns), "values": packed}
+
+
+def _where(measured: Sequence[Machine], number: int) -> str:
+    return f" ({measured[number].name})" if len(measured) > 1 else ""
+
+
+def _comparison(measured: Sequence[Machine]) -> list[Table]:
     return [
-        Table(title, list(map(str, frame.columns)), [list(map(str, line)) for line in frame.itertuples(index=False)])
-        for title, frame in table.tables(records)
+        Table(
+            title + _where(measured, number),
+            list(map(str, frame.columns)),
+            [list(map(str, line)) for line in frame.itertuples(index=False)],
+            number,
+        )
+        for number, machine in enumerate(measured)
+        for title, frame in table.tables(machine.combined)
     ]
 
 
-def _details(rows: Iterable[Row], name: str) -> Iterable[tuple[str, Any]]:
-    """Yield the details of this name in the measurements of the rows, each with a title, up to a number of them."""
+def _details(measured: Sequence[Machine], name: str) -> Iterable[tuple[str, Any, int]]:
+    """Yield the details of this name in the measurements, each with a title and its machine, up to a number of them."""
     found = (
-        (f"{row.cell.method} in {row.cell.framework} on {row.cell.dataset}", detail)
-        for row in rows
+        (f"{row.cell.method} in {row.cell.framework} on {row.cell.dataset}{_where(measured, number)}", detail, number)
+        for number, machine in enumerate(measured)
+        for row in machine.rows
         for measurement in row.measurements
         if (detail := measurement.detail.get(name))
     )
     return itertools.islice(found, _MOST_TEXTS)
 
 
-def _clusters(rows: Iterable[Row]) -> Iterable[Texts]:
-    for title, clusters in _details(rows, "clusters"):
+def _clusters(measured: Sequence[Machine]) -> Iterable[Texts]:
+    for title, clusters, machine in _details(measured, "clusters"):
         numbered = enumerate(clusters[:_CLUSTERS], start=1)
-        items = [[(str(number), " ".join(map(str, words)))] for number, words in numbered]
-        yield Texts(title, items)
+        yield Texts(title, [[(str(number), " ".join(map(str, words)))] for number, words in numbered], machine)
 
 
-def _examples(rows: Iterable[Row]) -> Iterable[Texts]:
+def _examples(measured: Sequence[Machine]) -> Iterable[Texts]:
     """Yield the outputs that tasks store, such as {"text": TEXT, "summaries": [TEXT, ...], "ours": TEXT}."""
-    for title, examples in _details(rows, "examples"):
+    for title, examples, machine in _details(measured, "examples"):
         items = [[(str(name), _text(value)) for name, value in example.items()] for example in examples[:_EXAMPLES]]
-        yield Texts(title, items)
+        yield Texts(title, items, machine)
 
 
 def _text(value: Any) -> str:
     return " / ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _all_figures(records: Sequence[Record]) -> Table:
+def _all_figures(measured: Sequence[Machine]) -> list[Table]:
+    """Return a table for each machine with a line for each record."""
     columns = (
         "method", "framework", "task", "dataset", "vocab", "precision", "seed", "quantity", "value", "unit", "agreement"
     )  # fmt: skip
-    lines = [
-        [name_of(r), r["framework"], r["task"], r["dataset"] or "", f"{r['vocab']:,}", r["precision"],
-         str(r["seed"]), r["quantity"] or "", "" if r["value"] is None else f"{r['value']:.6g}", r["unit"] or "",
-         r["agreement"] if r["quantity"] else f"{r['status']}: {r['message']}"]
-        for r in records
-    ]  # fmt: skip
-    return Table("All figures of all rows", columns, lines)
-
-
-def _provenance(rows: Iterable[Row]) -> Table:
-    columns = ("cell", "framework", "status", "code", "versions", "machine", "settings", "text", "started", "seconds")
-    lines = []
-    for row in rows:
-        cell, origin = row.cell, row.provenance
-        code, machine, data = origin.code, origin.machine, origin.data
-        dirty = " (changed)" if code.get("dirty") else ""
-        lines.append(
-            [
-                f"{cell.task} {cell.method}, {cell.vocab:,} words, {cell.precision}, seed {cell.seed}",
-                cell.framework,
-                row.status,
-                f"{str(code.get('commit', ''))[:12]}{dirty}" or str(code.get("fingerprint", "")),
-                _pairs({**origin.framework, **origin.versions}),
-                f"{machine.get('cpu', '')}, {machine.get('cores', '')} cores",
-                _pairs({**cell.options, **cell.settings}),
-                f"{data.get('dataset', '')} {str(data.get('sha256', ''))[:12]}".strip(),
-                origin.started,
-                "" if origin.seconds is None else f"{origin.seconds:.1f}",
-            ]
-        )
-    return Table("Provenance of each row", columns, lines)
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    tables = []
+    for number, machine in enumerate(measured):
+        lines = [
+            [name_of(r), r["framework"], r["task"], r["dataset"] or "", f"{r['vocab']:,}", r["precision"],
+             str(r["seed"]), r["quantity"] or "", "" if r["value"] is None else f"{r['value']:.6g}", r["unit"] or "",
+             r["agreement"] if r["quantity"] else f"{r['status']}: {r['message']}"]
+            for r in machine.records
+        ]  # fmt: skip
+        tables.append(Table("All figures of all rows" + _where(measured, number), columns, lines, number))
+    return tables

@@ -24,3 +24,11 @@ def size(value: float) -> str:
 def ratio(value: float) -> str:
     """Return a ratio with at least three significant digits from 1 on."""
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
+
+
+def thousands(value: float, _position: int | None = None) -> str:
+    """Return a number with a suffix: 10000 as 10k, 1000000 as 1M."""
+    for scale, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:g}{unit}"
+    return f"{value:g}"

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from vocabench.harness.quantities import HIGHER, QUANTITIES
-from vocabench.harness.report import svg
-from vocabench.harness.report.figures._figure import Figure, Looks, name_of, unless_test
-from vocabench.harness.report.rows import Record, groups, quantity_of, value_of
-from vocabench.harness.report.svg import Axes
+from vocabench.harness.report.figures._figure import Axis, Figure, Form, Mark, form_of, unless_test
+from vocabench.harness.report.rows import Record, quantity_of, value_of
 from vocabench.harness.tasks.shared.paired import BASELINE
 
-# The quantity that compares the models of a task.
-QUALITY = {
-    "language_modelling": "perplexity",
-    "summarization": "rouge1_f1",
-    "speech": "cer",
-    "word_vectors": "perplexity",
-    "documents": "triplet_accuracy",
+# The quantities that compare the models of a task.
+QUALITIES: dict[str, tuple[str, ...]] = {
+    "language_modelling": ("perplexity",),
+    "summarization": ("rouge1_f1", "rougeL_f1"),
+    "speech": ("cer", "per"),
+    "word_vectors": ("perplexity", "analogy_accuracy", "similarity_correlation"),
+    "documents": ("triplet_accuracy",),
 }
+TITLES = {
+    "perplexity": "perplexity",
+    "rouge1_f1": "ROUGE-1",
+    "rougeL_f1": "ROUGE-L",
+    "cer": "CER",
+    "per": "PER",
+    "analogy_accuracy": "analogies",
+    "similarity_correlation": "similarity",
+    "triplet_accuracy": "triplets",
+}
+_DRAWN = (
+    ("language_modelling", "perplexity"),
+    ("summarization", "rouge1_f1"),
+    ("speech", "cer"),
+    ("speech", "per"),
+    ("word_vectors", "perplexity"),
+    ("documents", "triplet_accuracy"),
+)
+IN_PERCENT = ("rouge1_f1", "rougeL_f1", "cer", "per", "analogy_accuracy", "triplet_accuracy")
+
+
+def is_held_out(record: Record) -> bool:
+    """Return whether a model was scored on text that it was not trained on."""
+    return not record["split"].startswith("train")
 
 
 @dataclass(frozen=True)
@@ -27,105 +50,101 @@ class Point:
     """A trained model.
 
     Attributes:
-        name: Method with its options, which determines the colour.
-        apart: What distinguishes it from other models with the same name.
+        form: Method, options and framework, and what distinguishes the model from others of the same form.
         speed: Training time of full softmax in the same framework divided by that of the model.
         quality: Value of the quantity that compares the models.
     """
 
-    name: str
-    apart: str
-    framework: str
+    form: Form
     speed: float
     quality: float
 
-    @property
-    def full_name(self) -> str:
-        return f"{self.name} ({self.apart})" if self.apart else self.name
 
+def trade_offs(records: Sequence[Record], conditions: Mapping[str, str]) -> list[Figure]:
+    """Return quality against training speed in each framework, with the Pareto front.
 
-def trade_offs(records: Sequence[Record], looks: Looks) -> list[Figure]:
-    """Draw quality against training speed, with the Pareto front."""
-    drawn = []
-    for task, quantity in QUALITY.items():
-        of_task = [r for r in records if r["task"] == task and r["value"] is not None]
-        for number, ((dataset, vocab, split), group) in enumerate(groups(of_task, "dataset", "vocab", "split").items()):
+    Args:
+        conditions: Conditions of trainings by trial, as `conditions.conditions` returns them. Models of different
+            conditions are in different figures.
+    """
+    figures = []
+    for task, quantity in _DRAWN:
+        scored = [r for r in records if r["task"] == task and r["value"] is not None and is_held_out(r)]
+        groups: dict[tuple[str, ...], list[Record]] = {}
+        for r in scored:
+            where = r["dataset"], r["objective"], r["split"], f"{r['vocab']:,} {r['units'] or 'words'}", r["framework"]
+            groups.setdefault((*where, conditions.get(r["trial"], "")), []).append(r)
+        for (dataset, objective, split, words, framework, condition), group in groups.items():
             points = _points(group, quantity)
             if len(points) < 2:
                 continue
-            front = pareto(points, QUANTITIES[quantity].better == HIGHER)
-
-            def draw(
-                axes: Axes,
-                points: Sequence[Point] = points,
-                front: Sequence[Point] = front,
-                quantity: str = quantity,
-            ) -> None:
-                _draw(axes, points, front, quantity, looks)
-
-            title = f"Quality against speed: {task.replace('_', ' ')} on {dataset}{unless_test(split)}, {vocab:,} words"
-            best = ", ".join(f"{p.full_name} in {p.framework}" for p in sorted(front, key=lambda p: p.speed))
-            drawn.append(
+            better = QUANTITIES[quantity].better
+            front = sorted(pareto(points, better == HIGHER), key=lambda p: p.speed)
+            what = " ".join(filter(None, (task.replace("_", " "), objective and f"by {objective}")))
+            where = ", ".join(filter(None, (words, framework, condition)))
+            figures.append(
                 Figure(
                     "quality",
-                    title,
-                    "The grey steps connect the models that no other model beats in both. Times are those of whole "
+                    f"Quality against speed: {what} on {dataset}{unless_test(split)}, {where}",
+                    "The dashed steps connect the models that no other model beats in both. Times are those of whole "
                     "training runs, one after the other, and noisier than the paired timings of layers.",
-                    svg.drawn(
-                        draw,
-                        name=f"quality-{task}{number}",
-                        title=title,
-                        description=f"Not beaten in both: {best}",
+                    "points",
+                    Axis("training speed (full softmax = 1)", "ratio", includes=1.0),
+                    Axis(
+                        f"{TITLES[quantity]} ({better} is better)",
+                        "percent" if quantity in IN_PERCENT else "number",
+                        is_logarithmic=quantity == "perplexity",
                     ),
+                    [Mark(p.form, p.speed, p.quality) for p in points],
                     ("method", "framework", quantity, "training speed", "on the front"),
                     [
-                        (p.full_name, p.framework, f"{p.quality:.4g}", f"{p.speed:.2f}", "yes" if p in front else "")
+                        (
+                            p.form.full_name,
+                            p.form.framework,
+                            f"{p.quality:.4g}",
+                            f"{p.speed:.2f}",
+                            "yes" if p in front else "",
+                        )
                         for p in points
                     ],
+                    "Not beaten in both: " + ", ".join(f"{p.form.full_name} in {p.form.framework}" for p in front),
+                    path=_steps(front),
                 )
             )
-    return drawn
+    return figures
 
 
-def _draw(axes: Axes, points: Sequence[Point], front: Sequence[Point], quantity: str, looks: Looks) -> None:
-    frameworks = list(dict.fromkeys(p.framework for p in points))
-    markers = {name: svg.MARKERS[i % len(svg.MARKERS)] for i, name in enumerate(frameworks)}
-    for name in dict.fromkeys(p.name for p in points):
-        colour = looks[name]["color"]
-        axes.plot([], [], linestyle="none", marker="o", color=colour, label=svg.short(name))
-        for p in points:
-            if p.name == name:
-                marker = markers[p.framework]
-                axes.plot(p.speed, p.quality, marker=marker, color=colour, markersize=6, linestyle="none")
-    for framework, marker in markers.items():
-        axes.plot([], [], linestyle="none", marker=marker, color="#888", label=framework)
-    steps = sorted(front, key=lambda p: p.speed)
-    axes.step([p.speed for p in steps], [p.quality for p in steps], where="pre", color="#888", linewidth=1)
-    axes.set_xlabel("training speed (full softmax of the same framework = 1)")
-    axes.set_ylabel(f"{quantity} ({QUANTITIES[quantity].better} is better)")
-    svg.logarithmic(axes.xaxis)
-    if quantity == "perplexity":
-        svg.logarithmic(axes.yaxis)
-    axes.grid()
-    svg.legend(axes)
+def _steps(front: Sequence[Point]) -> list[tuple[float, float]]:
+    """Return the corners of the steps through the points of a front, by increasing speed."""
+    corners: list[tuple[float, float]] = []
+    for point in front:
+        if corners:
+            corners.append((corners[-1][0], point.quality))
+        corners.append((point.speed, point.quality))
+    return corners
 
 
 def _points(group: Sequence[Record], quantity: str) -> list[Point]:
-    models: dict[tuple[str, str, str], dict[str, float]] = {}
+    models: dict[Form, dict[str, float]] = {}
     for record in group:
-        key = (name_of(record), record["apart"], record["framework"])
-        models.setdefault(key, {})[quantity_of(record)] = value_of(record)
+        form = form_of(record)._replace(apart=record["apart"])
+        models.setdefault(form, {})[quantity_of(record)] = value_of(record)
     baseline: dict[tuple[str, str], float] = {}
-    for (name, apart, framework), values in models.items():
-        if name == BASELINE and "train_seconds" in values:
-            baseline[apart, framework] = values["train_seconds"]
-            baseline.setdefault(("", framework), values["train_seconds"])  # for models without a baseline of their own
-    return [
-        Point(name, apart, framework, seconds / values["train_seconds"], values[quantity])
-        for (name, apart, framework), values in models.items()
-        if (seconds := baseline.get((apart, framework), baseline.get(("", framework))))
-        and values.get("train_seconds")
+    for form, values in models.items():
+        if form.name == BASELINE and "train_seconds" in values:
+            baseline[form.apart, form.framework] = values["train_seconds"]
+            # for models without a baseline of their own
+            baseline.setdefault(("", form.framework), values["train_seconds"])
+    points = [
+        Point(form, seconds / values["train_seconds"], values[quantity])
+        for form, values in models.items()
+        if (seconds := baseline.get((form.apart, form.framework), baseline.get(("", form.framework))))
+        and (values.get("train_seconds") or 0) > 0
         and quantity in values
+    ]
+    names = Counter(point.form.name for point in points)
+    return [
+        replace(point, form=point.form._replace(apart="")) if names[point.form.name] == 1 else point for point in points
     ]
 
 

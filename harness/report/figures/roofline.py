@@ -8,18 +8,16 @@ from typing import Any
 
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.quantities import ROOFLINE
-from vocabench.harness.report import svg
 from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
-from vocabench.harness.report.figures._figure import Figure, Looks, name_of
-from vocabench.harness.report.rows import Record, value_of
-from vocabench.harness.report.svg import Axes
+from vocabench.harness.report.figures._figure import Axis, Figure, Form, Mark, form_of
+from vocabench.harness.report.rows import Record, quantity_of, value_of
 from vocabench.harness.report.units import share
 
-_NEEDED = ("layer_seconds", *ROOFLINE)  # must be positive for a mark
+_NEEDED = ("layer_seconds", *ROOFLINE)  # must be positive for a position
 
 
 @dataclass(frozen=True)
-class _Mark:
+class _Position:
     """Position of a layer under the roofline.
 
     Attributes:
@@ -30,7 +28,7 @@ class _Mark:
         share: Least time by the ceilings divided by `seconds`.
     """
 
-    name: str
+    form: Form
     words: int
     flops: float
     bytes: float
@@ -51,28 +49,25 @@ class _Mark:
         return self.bytes / self.seconds
 
 
-def achieved(records: Sequence[Record], looks: Looks) -> list[Figure]:
-    """Draw achieved FLOP/s against FLOPs per byte, below the measured ceilings.
+def achieved(records: Sequence[Record]) -> list[Figure]:
+    """Return achieved FLOP/s against FLOPs per byte, below the measured ceilings.
 
     Layers that disagree with their definition are left out.
     """
-    drawn = []
-    agreed = [r for r in records if r["agreement"] != DISAGREE]
-    values = {(_identity(r), r["quantity"]): r["value"] for r in agreed}
-    complete = [r for r in agreed if all((values.get((_identity(r), quantity)) or 0) > 0 for quantity in _NEEDED)]
-    for number, (key, lines) in enumerate(by_vocabulary(complete, "roofline_share")):
-        marks = {name: [_mark(r, values) for r in line] for name, line in lines.items()}
-        all_marks = [mark for line in marks.values() for mark in line]
-        flops_per_second, bytes_per_second = (max(mark.ceilings[i] for mark in all_marks) for i in (0, 1))
-
-        def draw(
-            axes: Axes,
-            marks: dict[str, list[_Mark]] = marks,
-            ceilings: tuple[float, float] = (flops_per_second, bytes_per_second),
-        ) -> None:
-            _draw(axes, marks, ceilings, looks)
-
-        drawn.append(
+    figures = []
+    values: dict[tuple[Any, ...], dict[str, float]] = {}
+    agreed = [r for r in records if r["quantity"] in _NEEDED and r["agreement"] != DISAGREE]
+    for r in agreed:
+        if (r["value"] or 0) > 0:
+            values.setdefault(_identity(r), {})[quantity_of(r)] = value_of(r)
+    complete = [
+        r for r in agreed if r["quantity"] == "roofline_share" and len(values.get(_identity(r), ())) == len(_NEEDED)
+    ]
+    for key, lines in by_vocabulary(complete, "roofline_share"):
+        by_name = {name: [_position(r, values[_identity(r)]) for r in line] for name, line in lines.items()}
+        positions = [position for line in by_name.values() for position in line]
+        flops_per_second, bytes_per_second = (max(p.ceilings[i] for p in positions) for i in (0, 1))
+        figures.append(
             Figure(
                 "roofline",
                 f"Roofline: {setting(key)}",
@@ -80,52 +75,46 @@ def achieved(records: Sequence[Record], looks: Looks) -> list[Figure]:
                 f"product and {bytes_per_second / 1e9:.3g} GB/s from memory, the best rates of any cell. A mark is the "
                 "least work of a method at one size of the vocabulary, divided by the time of forward and backward "
                 "pass.",
-                svg.drawn(
-                    draw,
-                    name=f"roofline{number}",
-                    title=f"Roofline, {setting(key)}",
-                    description="; ".join(
-                        f"{name}: {share(line[-1].share)} of the roofline at {line[-1].words:,} words"
-                        for name, line in marks.items()
-                    ),
-                ),
+                "points",
+                Axis("least FLOPs per byte"),
+                Axis("GFLOP/s"),
+                [Mark(p.form, p.intensity, p.flops_per_second / 1e9) for p in positions],
                 (
                     *("method", "words", "FLOPs per byte", "GFLOP/s", "of peak GFLOP/s", "GB/s", "of peak GB/s"),
                     "of roofline",
                 ),
-                [_line(mark) for mark in all_marks],
+                [_line(p) for p in positions],
+                "; ".join(
+                    f"{name}: {share(line[-1].share)} of the roofline at {line[-1].words:,} words"
+                    for name, line in by_name.items()
+                ),
+                path=_roof(positions, flops_per_second, bytes_per_second),
+                joined=True,
             )
         )
-    return drawn
+    return figures
 
 
-def _draw(axes: Axes, marks: dict[str, list[_Mark]], ceilings: tuple[float, float], looks: Looks) -> None:
-    flops_per_second, bytes_per_second = ceilings
+def _roof(
+    positions: Sequence[_Position], flops_per_second: float, bytes_per_second: float
+) -> list[tuple[float, float]]:
+    """Return the line below which all positions lie: bandwidth up to the ridge, then arithmetic."""
     ridge = flops_per_second / bytes_per_second
-    intensities = [ridge, *(mark.intensity for line in marks.values() for mark in line)]
-    xs = (min(intensities) / 2, ridge, max(intensities) * 2)
-    roof = [min(bytes_per_second * intensity, flops_per_second) / 1e9 for intensity in xs]
-    axes.plot(xs, roof, color="#888", linewidth=1.4)
-    for name, line in marks.items():
-        points = [(mark.intensity, mark.flops_per_second / 1e9) for mark in line]
-        axes.plot(*zip(*points, strict=True), linewidth=0.7, markersize=5, label=svg.short(name), **looks[name])
-    axes.set(xlabel="least FLOPs per byte", ylabel="GFLOP/s")
-    svg.logarithmic(axes.xaxis)
-    svg.logarithmic(axes.yaxis)
-    axes.grid()
-    svg.legend(axes)
+    intensities = [ridge, *(position.intensity for position in positions)]
+    ends = (min(intensities) / 2, ridge, max(intensities) * 2)
+    return [(x, min(bytes_per_second * x, flops_per_second) / 1e9) for x in ends]
 
 
-def _line(mark: _Mark) -> tuple[str, ...]:
+def _line(position: _Position) -> tuple[str, ...]:
     return (
-        mark.name,
-        f"{mark.words:,}",
-        f"{mark.intensity:.3g}",
-        f"{mark.flops_per_second / 1e9:.3g}",
-        share(mark.flops_per_second / mark.ceilings[0]),
-        f"{mark.bytes_per_second / 1e9:.3g}",
-        share(mark.bytes_per_second / mark.ceilings[1]),
-        share(mark.share),
+        position.form.name,
+        f"{position.words:,}",
+        f"{position.intensity:.3g}",
+        f"{position.flops_per_second / 1e9:.3g}",
+        share(position.flops_per_second / position.ceilings[0]),
+        f"{position.bytes_per_second / 1e9:.3g}",
+        share(position.bytes_per_second / position.ceilings[1]),
+        share(position.share),
     )
 
 
@@ -134,18 +123,13 @@ def _identity(record: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(record[key] for key in keys)
 
 
-def _mark(record: Record, values: Mapping[tuple[tuple[Any, ...], str | None], float | None]) -> _Mark:
-    def value(quantity: str) -> float:
-        measured = values[_identity(record), quantity]
-        assert measured is not None
-        return measured
-
-    return _Mark(
-        name_of(record),
+def _position(record: Record, values: Mapping[str, float]) -> _Position:
+    return _Position(
+        form_of(record),
         record["vocab"],
-        value("least_flops"),
-        value("least_bytes"),
-        value("layer_seconds"),
-        (value("ceiling_flops_per_second"), value("ceiling_bytes_per_second")),
+        values["least_flops"],
+        values["least_bytes"],
+        values["layer_seconds"],
+        (values["ceiling_flops_per_second"], values["ceiling_bytes_per_second"]),
         value_of(record),
     )

@@ -2,59 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from vocabench.harness.measure.agreement import DISAGREE
-from vocabench.harness.report import svg
 from vocabench.harness.report.figures._by_vocabulary import by_vocabulary, setting
-from vocabench.harness.report.figures._figure import Figure, Looks
-from vocabench.harness.report.rows import Record, error_bars, value_of
-from vocabench.harness.report.svg import Axes
+from vocabench.harness.report.figures._figure import Axis, Figure, Mark, form_of, sizes_axis
+from vocabench.harness.report.rows import Record, value_of
 from vocabench.harness.report.units import seconds, size
 from vocabench.harness.tasks.shared.paired import BASELINE
 
 
-def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
-    """Draw the speed-up of forward and backward pass over full softmax by size of the vocabulary.
+def speed(records: Sequence[Record]) -> list[Figure]:
+    """Return the speed-up of forward and backward pass over full softmax by size of the vocabulary.
 
     Layers that disagree with their definition are left out.
     """
     agreed = [r for r in records if r["agreement"] != DISAGREE and r["ratio_to_full_softmax"] is not None]
-    drawn = []
-    for number, (key, lines) in enumerate(by_vocabulary(agreed, "layer_seconds")):
-        lines = {name: points for name, points in lines.items() if points[0]["method"] != BASELINE}
-        if not lines:
+    figures = []
+    for key, by_name in by_vocabulary(agreed, "layer_seconds"):
+        lines = {name: points for name, points in by_name.items() if points[0]["method"] != BASELINE}
+        points = [r for line in lines.values() for r in line]
+        if not points:
             continue
-
-        def draw(axes: Axes, lines: dict[str, list[Record]] = lines) -> None:
-            for name, points in lines.items():
-                ratio, bars = error_bars(points)
-                sizes = [r["vocab"] for r in points]
-                axes.errorbar(
-                    sizes,
-                    ratio,
-                    yerr=bars,
-                    capsize=2,
-                    linewidth=1.4,
-                    markersize=5,
-                    label=svg.short(name),
-                    **looks[name],
-                )
-            axes.axhline(1.0, color="#888", linewidth=1)
-            axes.set_ylabel("times faster than full softmax")
-            svg.logarithmic(axes.yaxis)
-            _size_axis(axes, (r for points in lines.values() for r in points))
-            svg.legend(axes)
-
-        drawn.append(
-            Figure(
+        figures.append(
+            _by_size(
                 "speed",
                 f"Speed-up over full softmax: {setting(key)}",
-                "Forward and backward pass of the layer, interleaved with full softmax of the same framework. Bars are "
-                "95 % intervals, the line at 1 is full softmax.",
-                svg.drawn(
-                    draw, name=f"speed{number}", title=f"Speed-up, {setting(key)}", description=_description(lines)
-                ),
+                "Forward and backward pass of the layer, in alternation with full softmax of the same framework. Bars "
+                "are 95 % intervals.",
+                Axis("times as fast as full softmax", "ratio", includes=1.0),
+                [
+                    Mark(form_of(r), r["vocab"], r["ratio_to_full_softmax"] or 0, r["ratio_low"], r["ratio_high"])
+                    for r in points
+                ],
                 ("method", "words", "speed-up", "95 % interval", "time"),
                 [
                     (
@@ -64,60 +44,68 @@ def speed(records: Sequence[Record], looks: Looks) -> list[Figure]:
                         f"{r['ratio_low']:.2f} to {r['ratio_high']:.2f}",
                         seconds(value_of(r)),
                     )
-                    for name, points in lines.items()
-                    for r in points
+                    for name, line in lines.items()
+                    for r in line
                 ],
-            )
-        )
-    return drawn
-
-
-def _description(lines: dict[str, list[Record]]) -> str:
-    last = {name: points[-1] for name, points in lines.items()}
-    return "; ".join(
-        f"{name}: {r['ratio_to_full_softmax']:.1f} times at {r['vocab']:,} words" for name, r in last.items()
-    )
-
-
-def memory(records: Sequence[Record], looks: Looks) -> list[Figure]:
-    """Draw the peak additional memory of forward and backward pass by size of the vocabulary."""
-    drawn = []
-    for number, (key, lines) in enumerate(by_vocabulary(records, "peak_bytes")):
-
-        def draw(axes: Axes, lines: dict[str, list[Record]] = lines) -> None:
-            for name, records_of_name in lines.items():
-                points = [(r["vocab"], value_of(r) / 2**20) for r in records_of_name]
-                axes.plot(*zip(*points, strict=True), linewidth=1.4, markersize=5, label=svg.short(name), **looks[name])
-            axes.set_ylabel("peak additional memory (MiB)")
-            svg.logarithmic(axes.yaxis)
-            _size_axis(axes, (r for points in lines.values() for r in points))
-            svg.legend(axes)
-
-        largest = {name: points[-1] for name, points in lines.items()}
-        drawn.append(
-            Figure(
-                "memory",
-                f"Peak memory: {setting(key)}",
-                "Peak memory of the forward and backward pass of the layer, beyond what was allocated before.",
-                svg.drawn(
-                    draw,
-                    name=f"memory{number}",
-                    title=f"Peak memory, {setting(key)}",
-                    description="; ".join(
-                        f"{name}: {size(value_of(r))} at {r['vocab']:,} words" for name, r in largest.items()
-                    ),
+                "; ".join(
+                    f"{name}: {line[-1]['ratio_to_full_softmax']:.1f} times at {line[-1]['vocab']:,} words"
+                    for name, line in lines.items()
                 ),
-                ("method", "words", "peak memory"),
-                [(name, f"{r['vocab']:,}", size(value_of(r))) for name, points in lines.items() for r in points],
+                rule=1.0,
             )
         )
-    return drawn
+    return figures
 
 
-def _size_axis(axes: Axes, records: Iterable[Record]) -> None:
-    sizes = sorted({record["vocab"] for record in records})
-    axes.set_xscale("log")
-    axes.set_xticks(sizes, [svg.thousands(vocab) for vocab in sizes])
-    axes.set_xticks([], minor=True)
-    axes.set_xlabel("vocabulary (words)")
-    axes.grid(axis="y")
+def memory(records: Sequence[Record]) -> list[Figure]:
+    """Return the peak additional memory of forward and backward pass by size of the vocabulary."""
+    return [
+        _by_size(
+            "memory",
+            f"Peak memory: {setting(key)}",
+            "Peak memory of the forward and backward pass of the layer, beyond what was allocated before.",
+            Axis("peak additional memory", "bytes"),
+            [Mark(form_of(r), r["vocab"], value_of(r)) for line in lines.values() for r in line],
+            ("method", "words", "peak memory"),
+            [(name, f"{r['vocab']:,}", size(value_of(r))) for name, line in lines.items() for r in line],
+            "; ".join(
+                f"{name}: {size(value_of(line[-1]))} at {line[-1]['vocab']:,} words" for name, line in lines.items()
+            ),
+        )
+        for key, lines in by_vocabulary(
+            [r for r in records if r["quantity"] == "peak_bytes" and (r["value"] or 0) > 0], "peak_bytes"
+        )
+    ]
+
+
+def _by_size(
+    section: str,
+    title: str,
+    caption: str,
+    axis: Axis,
+    marks: Sequence[Mark],
+    columns: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    description: str,
+    rule: float | None = None,
+) -> Figure:
+    """Return lines by size of the vocabulary, or, where only one was measured, a list of the methods."""
+    sizes = sorted({int(mark.x) for mark in marks})
+    if len(sizes) > 1:
+        return Figure(
+            section, title, caption, "lines", sizes_axis(sizes), axis, marks, columns, lines, description, rule
+        )
+    ordered = sorted(zip(marks, lines, strict=True), key=lambda pair: pair[0].y, reverse=rule is not None)
+    return Figure(
+        section,
+        f"{title}, {sizes[0]:,} words",
+        caption,
+        "dots",
+        axis,
+        Axis("method"),
+        [Mark(mark.form, mark.y, 0.0, mark.low, mark.high) for mark, _ in ordered],
+        columns,
+        [line for _, line in ordered],
+        description,
+        rule,
+    )

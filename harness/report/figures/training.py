@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vocabench.harness.report import svg
-from vocabench.harness.report.figures._figure import Figure, Looks, name_of_cell, unless_test
+from vocabench.harness.report.figures._figure import Axis, Figure, Form, Mark, form_of_cell, unless_test
 from vocabench.harness.report.rows import set_apart
-from vocabench.harness.report.svg import Axes
 from vocabench.harness.run.rows import Row
 
 
@@ -16,12 +14,10 @@ class _Line(NamedTuple):
     """Training curve of a row.
 
     Attributes:
-        name: Method with its options, which determines the style.
         curve: Held-out perplexity by step or epoch.
         changes: Re-organizations of the clusters, with the perplexity before and after.
     """
 
-    name: str
     curve: list[dict[str, float]]
     changes: list[dict[str, float]]
 
@@ -37,54 +33,37 @@ class _Line(NamedTuple):
         return sorted(points, key=lambda point: point[0])  # stable: "before" stays first
 
 
-def curves(rows: Sequence[Row], looks: Looks) -> list[Figure]:
-    """Draw held-out perplexity during training, with a jump where clusters re-organize (figure 1 of SOHSM)."""
-    groups: dict[tuple[str, str, str, str], dict[str, _Line]] = {}
-    for row, apart in zip(rows, set_apart(rows), strict=True):
+def curves(rows: Sequence[Row]) -> list[Figure]:
+    """Return held-out perplexity during training, with a jump where clusters re-organize (figure 1 of SOHSM)."""
+    groups: dict[tuple[str, str, int, str, str], dict[Form, _Line]] = {}
+    curved = [row for row in rows if any(m.detail.get("curve") for m in row.measurements)]
+    for row, apart in zip(curved, set_apart(curved), strict=True):
         cell = row.cell
         for measurement in row.measurements:
             detail = measurement.detail
-            curve = [point for point in detail.get("curve", ()) if point.get("perplexity") is not None]
-            if measurement.quantity == "perplexity" and (len(curve) > 1 or detail.get("reorganizations")):
-                name = name_of_cell(cell)
-                group = groups.setdefault((cell.task, cell.dataset, detail.get("split", ""), cell.framework), {})
-                label = f"{name} ({apart})" if apart else name
-                group[label] = _Line(name, curve, detail.get("reorganizations", []))
-    drawn = []
-    for number, ((task, dataset, split, framework), lines) in enumerate(groups.items()):
-
-        def draw(axes: Axes, lines: dict[str, _Line] = lines) -> None:
-            for label, line in lines.items():
-                style = {"linewidth": 1.3, "markersize": 4, **looks[line.name]}
-                axes.plot(*zip(*line.points, strict=True), label=svg.short(label), **style)
-            unit = "steps" if any("step" in point for line in lines.values() for point in line.curve) else "epochs"
-            axes.set(xlabel=f"training {unit}", ylabel="held-out perplexity")
-            svg.logarithmic(axes.yaxis)
-            axes.grid(axis="y")
-            svg.legend(axes)
-
-        title = f"Training: {task.replace('_', ' ')} on {dataset}{unless_test(split)}, {framework}"
+            curve = [point for point in detail.get("curve", ()) if (point.get("perplexity") or 0) > 0]
+            if measurement.quantity == "perplexity" and (len(curve) > 1 or (curve and detail.get("reorganizations"))):
+                key = cell.task, cell.dataset, cell.vocab, detail.get("split", ""), cell.framework
+                line = _Line(curve, detail.get("reorganizations", []))
+                groups.setdefault(key, {})[form_of_cell(cell, apart)] = line
+    figures = []
+    for (task, dataset, vocab, split, framework), lines in groups.items():
         reorganized = any(line.changes for line in lines.values())
-        drawn.append(
+        unit = "steps" if any("step" in point for line in lines.values() for point in line.curve) else "epochs"
+        points = [(form, step, value) for form, line in lines.items() for step, value in line.points]
+        figures.append(
             Figure(
                 "training",
-                title,
+                f"Training: {task.replace('_', ' ')} on {dataset}{unless_test(split)}, {vocab:,} words, {framework}",
                 "Perplexity of held-out text during training."
                 + (" Where clusters re-organize, it is that of a sample just before and after." if reorganized else ""),
-                svg.drawn(
-                    draw,
-                    name=f"curve{number}",
-                    title=title,
-                    description="; ".join(
-                        f"{label}: ends at {line.points[-1][1]:.1f}" for label, line in lines.items()
-                    ),
-                ),
+                "lines",
+                Axis(f"training {unit}", "count", is_logarithmic=False),
+                Axis("held-out perplexity"),
+                [Mark(form, step, value) for form, step, value in points],
                 ("method", "step", "perplexity"),
-                [
-                    (label, f"{step:,.0f}", f"{value:.2f}")
-                    for label, line in lines.items()
-                    for step, value in line.points
-                ],
+                [(form.full_name, f"{step:,.0f}", f"{value:.2f}") for form, step, value in points],
+                "; ".join(f"{form.full_name}: ends at {line.points[-1][1]:.1f}" for form, line in lines.items()),
             )
         )
-    return drawn
+    return figures

@@ -1,5 +1,6 @@
 """Tables and plots of measured rows."""
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -116,27 +117,37 @@ def test_a_plot_names_the_conditions_of_its_lines(tmp_path):
     )
     path = tmp_path / "plot.svg"
     plot.speed(flatten([row, unknown]), path)
-    (title,) = re.findall("<!-- (Forward.*) -->", path.read_text())
-    assert title.endswith(", N=1,280, D=256, float32, cpu")
+    drawn = re.findall("<!-- (.*) -->", path.read_text())
+    assert "N=1,280, D=256, float32, cpu" in drawn
+    assert "sohsm" not in drawn
     plot.speed(flatten([row, small]), path)
     drawn = re.findall("<!-- (.*) -->", path.read_text())
-    assert "Forward and backward of the output layer" in drawn
     assert {"N=1,280, D=256, float32, cpu", "N=7, D=256, float32, cpu"} <= set(drawn)
     assert {"500", "10k"} <= set(drawn)
 
 
-def test_a_plot_names_each_method_and_framework_once_and_fits(tmp_path):
+def test_a_plot_labels_each_line_once_at_its_end_and_fits(tmp_path):
     path = tmp_path / "plot.svg"
-    plot.speed(flatten(read(RESULTS / "cpu-epyc.jsonl")), path)
-    drawn = re.findall("<!-- (.*) -->", path.read_text())
-    for name in ("torch", "tensorflow", "jax", "sohsm", "huffman", "N=512, D=256, float32, cpu"):
-        assert drawn.count(name) == 1, name
-    assert {"100k", "250k", "1M"} <= set(drawn)
-    assert "128k" not in drawn  # no room next to 100k
-    width = float(re.findall(r'width="([\d.]+)pt"', path.read_text())[0])
-    starts = [float(x) for x in re.findall(r"<!-- .* -->\s*<g [^>]*translate\((-?[\d.]+) ", path.read_text())]
-    assert len(starts) > 20
-    assert 0 <= min(starts) <= max(starts) < width
+    rows = read(RESULTS / "cpu-epyc.jsonl")
+    plot.speed(flatten(rows), path)
+    text = path.read_text()
+    drawn = re.findall("<!-- (.*) -->", text)
+    timed = {
+        (row.cell.framework, row.cell.dim, row.cell.method, row.cell.variant)
+        for row in rows
+        if row.cell.task == "timing" and any(m.quantity == "layer_seconds" for m in row.measurements)
+    }
+    for method in ("huffman", "fused_softmax"):
+        assert drawn.count(method) == sum(name == method for _, _, name, _ in timed)
+    assert {"100k", "1x", "50x"} <= set(drawn)
+    width = float(re.findall(r'width="([\d.]+)pt"', text)[0])
+    moved = r"<!-- .* -->\s*<g [^>]*translate\((-?[\d.]+) ([\d.]+)\)"
+    places = [(float(x), float(y)) for x, y in re.findall(moved, text)]
+    assert len(places) > 20
+    assert 0 <= min(x for x, _ in places) <= max(x for x, _ in places) < width
+    for x in {x for x, _ in places}:
+        column = sorted(y for other, y in places if other == x)
+        assert all(below - above > 8 for above, below in itertools.pairwise(column)), x
 
 
 @pytest.mark.parametrize("name", ["plot", "plot.foo", "plot.jpg"])
