@@ -45,16 +45,16 @@ def conditions(rows: Sequence[Row], records: Sequence[Record]) -> dict[str, str]
         own = [next(remaining) for _ in row.measurements or [None]]
         cell = row.cell
         fields = {**cell.settings, "dim": cell.dim, "tokens": cell.tokens, "precision": cell.precision}
-        data = cell.task, cell.dataset, str(cell.vocab), *(own[0][name] for name in ("objective", "split", "units"))
-        trials.setdefault(data, {})[own[0]["trial"]] = fields
+        first = own[0]
+        data = cell.task, cell.dataset, str(cell.vocab), first["objective"], first["split"], first["units"]
+        trials.setdefault(data, {})[first["trial"]] = fields
         if cell.framework == "numpy":
-            outside.add(own[0]["trial"])
+            outside.add(first["trial"])
     found = {}
     for by_trial in trials.values():
         compared = {trial: fields for trial, fields in by_trial.items() if trial not in outside} or by_trial
         shared = set.intersection(*map(set, compared.values())) - _UNRELATED
-        first = next(iter(compared.values()))
-        values = {name: {json.dumps(fields[name]) for fields in compared.values()} for name in first if name in shared}
+        values = {name: {json.dumps(fields[name]) for fields in compared.values()} for name in sorted(shared)}
         differ = [name for name, different in values.items() if len(different) > 1]
         for trial, fields in compared.items():
             found[trial] = ", ".join(f"{name} {fields[name]}" for name in differ)

@@ -16,7 +16,7 @@
     const boxes = [...svg.querySelectorAll(".label, .tick")].map((text) => text.getBoundingClientRect());
     return boxes.some((a, n) => boxes.some((b, m) => m > n && a.left + 1 < b.right && b.left + 1 < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom));
   };
-  found.narrowest = Math.min(...query("#overview tbody th, #overview td").map((cell) => cell.getBoundingClientRect().width));
+  found.narrowest = Math.min(...query("#overview tbody th, #overview td").map((cell) => cell.getBoundingClientRect().width).filter((width) => width > 0));
 
   first.tHead.rows[0].cells[2].querySelector("button").click();
   found.speeds = [...first.tBodies[0].rows].map((row) => Number(row.cells[2].dataset.order || Infinity));
@@ -52,7 +52,7 @@
   jax.checked = false;
   jax.dispatchEvent(new Event("input", { bubbles: true }));
   enter(query("[name=method]")[0], "huff");
-  found.methods = [...new Set(texts(first, 0).map((text) => text.trim()))];
+  found.methods = [...new Set([...first.tBodies[0].rows].filter((row) => !row.hidden).map((row) => row.dataset.name))];
   found.frameworks = [...new Set(texts(first, 1))];
   found.inTable = [...new Set([...table.tBodies[0].rows].map((row) => `${row.cells[0].textContent} ${row.cells[1].textContent}`))];
   found.inCharts = [...new Set(query("figure:not([hidden]) .plot .label title").map((title) => title.textContent))];

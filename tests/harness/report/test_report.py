@@ -408,14 +408,14 @@ def test_the_command_writes_a_page_and_refuses_bad_input(tmp_path, capsys):
     assert "No cell has been measured." in out.read_text(encoding="utf-8")
 
 
-def test_twenty_thousand_rows_take_seconds(rows):
+def test_thousands_of_rows_take_seconds(rows):
     """Charts and long tables are values that the script draws when they are opened, so that none is drawn here."""
     few = [row for row in rows if row.measurements]
-    many = [replace(with_cell(few[n % len(few)], seed=n // len(few)), key=str(n)) for n in range(20_000)]
+    many = [replace(with_cell(few[n % len(few)], seed=n // len(few)), key=str(n)) for n in range(5_000)]
     start = time.process_time()
     html = page.build(many, title="t", files="f")
-    assert time.process_time() - start < 60  # 10 s on a quiet machine
-    assert len(html) < 2_000 * len(many)
+    assert time.process_time() - start < 60  # 5 s on a quiet machine
+    assert len(html) < 1_000 * len(many)
 
 
 def test_clusters_of_a_large_report_are_limited(rows, monkeypatch):
