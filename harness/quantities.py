@@ -64,6 +64,7 @@ QUANTITIES: dict[str, Quantity] = {
     # In rows from before the interval of each A/A comparison was the noise.
     "noise_floor": Quantity("ratio", LOWER, "half the width of the 95 % interval of an A/A comparison, relative"),
     "perplexity": _loss("exp of the mean negative log-likelihood per token, on the held-out split"),
+    "known_perplexity": _loss("perplexity over the target words of the vocabulary, without those that are <unk>"),
     "cluster_perplexity": _loss("perplexity of the cluster of the target word (SOHSM equation 5)"),
     "in_cluster_perplexity": _loss("perplexity of the target word given its cluster (SOHSM equation 6)"),
     "unseen_perplexity": _loss(

@@ -27,6 +27,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu (default), cuda or cuda:1")
     parser.add_argument("--precision", action="append", help="float32, tf32, float64 or bfloat16; may be repeated")
     parser.add_argument("--dataset", help="name of a dataset, or path of a text file or folder (default: the suite's)")
+    parser.add_argument("--text-rule", help="tokenization of the text: english, lines or whitespace (default: its own)")
     parser.add_argument("--seed", type=integer, help="random seed (default: the suite's)")
     parser.add_argument("--seeds", type=count, metavar="N", help="measure each cell with the seeds 0 to N-1")
     parser.add_argument(
@@ -65,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
         dataset=arguments.dataset,
         seeds=seeds_of(arguments.seed, arguments.seeds),
         options=pairs(arguments.option, "--option"),
-        settings=pairs(arguments.set, "--set") | _given(arguments, "processes", "rounds"),
+        settings=pairs(arguments.set, "--set") | _given(arguments, "processes", "rounds", "text_rule"),
     )
     return run(
         arguments.suite,

@@ -16,7 +16,7 @@ DATASET = TextDataset(
     origin=PublishedText(
         name="text8",
         files={"train": "text8"},
-        rule="stream",
+        rule="whitespace",
         licence="GFDL (Wikipedia, 2006)",
         downloads=(
             Download(_URL, "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232", {"text8": "text8"}),

@@ -286,6 +286,7 @@ def _speed(record: Record) -> str:
 _LANGUAGE_MODELLING = (
     _Column("perplexity", "perplexity", _perplexity),
     _Column("against full softmax", "perplexity", _perplexity_difference, ranked=False),
+    _Column("of known words", "known_perplexity", _perplexity, ranked=False),
     _Column("cluster", "cluster_perplexity", _perplexity),
     _Column("in cluster", "in_cluster_perplexity", _perplexity),
     _Column("training", "train_seconds", _duration),

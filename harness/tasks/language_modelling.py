@@ -17,15 +17,13 @@ from vocabench.harness.measure.workload import Batch
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting
-from vocabench.harness.tasks.shared import learning_curve, unseen_words
-from vocabench.harness.tasks.shared.data import data_of
+from vocabench.harness.tasks.shared import learning_curve, text, unknown_words, unseen_words
 from vocabench.harness.tasks.shared.learning_curve import LearningCurve
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.paired import check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import parameters, spec_of
 from vocabench.harness.tasks.shared.task import Task
-from vocabench.harness.tasks.shared.text import load, with_pairs, with_words
 from vocabench.harness.tasks.shared.trained import TrainedLayer
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput
@@ -53,6 +51,7 @@ SETTINGS: dict[str, Setting] = {
     "updates": Number(0, 0, 10**9, "number of training steps after which training ends; 0 for no limit"),
     "time_training": Choice(False, (False, True), "whether to time training of the trained layer alone as well"),
     "layer_folder": Destination("folder for a file with the trained layer, for the task trained_layer"),
+    **text.SETTINGS,
     "figure1_tokens": Number(4000, 0, 10**9, "validation tokens scored just before and after each re-organization"),
 }
 
@@ -62,18 +61,18 @@ _CLUSTERS_SHOWN, _WORDS_SHOWN = 60, 12
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     check_rounds(cell.settings)
-    corpus, data = data_of(cell, load, progress)
+    corpus, data = text.data_of(cell, progress)
     if cell.method in EXTRA_METHODS:
-        return Result([_unigram(corpus)], {}, data)
+        return Result(_unigram(corpus), {}, data)
     if folder := cell.settings["layer_folder"]:
         layer_file.check_folder(Path(folder))  # now instead of after the training
 
-    options = with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
-    options = with_pairs(options, corpus.splits["train"], len(corpus.words))
+    options = text.with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
+    options = text.with_pairs(options, corpus.splits["train"], len(corpus.words))
     options, told = with_vectors(cell, corpus, options, progress)
     wide: corpora.Corpus | None = None
     if size := cell.settings["unseen_vocab"]:
-        wide = corpora.load(cell.dataset, vocab=size, progress=progress)
+        wide = corpora.load(cell.dataset, vocab=size, rule=cell.settings["text_rule"], progress=progress)
         unseen_words.check(cell.method, options, len(corpus.words), wide)
     training = Training(cell, corpus, options)
     training.run(progress)
@@ -108,7 +107,7 @@ def with_vectors(
     if before is None:
         return options, {}
     first = Training(cell, corpus, before)
-    first.run(lambda text: progress(f"for word vectors: {text}"))
+    first.run(lambda line: progress(f"for word vectors: {line}"))
     changed = {name: value for name, value in before.items() if value != options[name]}
     return {**options, "vectors": first.mean_hidden()}, first.told(changed)
 
@@ -210,6 +209,7 @@ class Training:
         scores = self._scores(self.corpus.splits[split]) if split == "test" else dict(self.curve.scored)
         detail: dict[str, Any] = {
             "split": split,
+            **unknown_words.shares(self.corpus, split),
             **self.curve.detail(),
             "formulation": layers.form_label(self.cell.framework, self.model.spec, self.cell.device),
         }
@@ -221,8 +221,16 @@ class Training:
             for name in ("cluster_perplexity", "in_cluster_perplexity")
             if name in scores
         ]
+        found += unknown_words.known_perplexity(self.corpus, split, self._nll_of(split))
         found.append(Measurement("train_seconds", self.curve.seconds, [self.curve.seconds]))
         return [*found, parameters(self.model.spec)]
+
+    def _nll_of(self, split: str) -> Iterator[tuple[NDArray, NDArray]]:
+        """Yield the targets of a split with the negative log-likelihood of each, as `_scores` reads it."""
+        rows_BT = _rows(self.corpus.splits[split], _EVAL_ROWS, 1)
+        for first, (inputs_BT, targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
+            parts = self.model.nll_parts(inputs_BT, targets_BT, carry=not first)
+            yield targets_BT.ravel(), np.sum(parts, axis=0, dtype=np.float64)
 
     def mean_hidden(self) -> NDArray[np.float64]:
         """Return (V, D): for each word, the mean of the hidden vectors that were to predict it in the training text.
@@ -303,14 +311,16 @@ class Training:
         ]
 
 
-def _unigram(corpus: corpora.Corpus) -> Measurement:
+def _unigram(corpus: corpora.Corpus) -> list[Measurement]:
     """Return the perplexity of the word counts of the training split, with add-one smoothing."""
     split = "test" if "test" in corpus.splits else "valid"
     probability_V = (corpus.counts_V + 1.0) / (corpus.counts_V.sum() + len(corpus.counts_V))
     ids_T = np.asarray(corpus.splits[split][1:])
     seen_V = np.bincount(ids_T, minlength=len(probability_V))
     value = float(np.exp(-(seen_V * np.log(probability_V)).sum() / len(ids_T)))
-    return Measurement("perplexity", value, detail={"split": split})
+    perplexity = Measurement("perplexity", value, detail={"split": split, **unknown_words.shares(corpus, split)})
+    scored = [(ids_T, -np.log(probability_V[ids_T]))]
+    return [perplexity, *unknown_words.known_perplexity(corpus, split, scored)]
 
 
 def _rows(ids_T: NDArray, batch: int, steps: int) -> NDArray:
@@ -338,4 +348,4 @@ def _batches(
         yield start == 0, (inputs_BT, targets_BT)
 
 
-TASK = Task(SETTINGS, run, load, check=check_rounds, extra_methods=EXTRA_METHODS)
+TASK = Task(SETTINGS, run, text.load, check=check_rounds, extra_methods=EXTRA_METHODS)

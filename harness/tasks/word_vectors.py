@@ -9,10 +9,9 @@ clusters.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +20,8 @@ from vocabench.harness.datasets.text import corpora
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting
-from vocabench.harness.tasks.shared import bags
-from vocabench.harness.tasks.shared.data import Progress, data_of
+from vocabench.harness.tasks.shared import bags, text
+from vocabench.harness.tasks.shared.data import Progress
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.word_vectors import glove, peers, scores, sppmi, vector_files
@@ -42,7 +41,7 @@ SETTINGS: dict[str, Setting] = {
     "learning_rate": Number(0.1, 0.0, 1e6, "step size; 0.025 to 0.2 for examples"),
     "final_learning_rate": Number(1e-4, 0.0, 1e6, "step size at the end, to which it falls linearly for examples"),
     "threads": Number(1, 1, 1024, "threads for examples; with more than one, results differ from run to run"),
-    "min_count": Number(0, 0, 10**9, "fewest occurrences of a word in the vocabulary; 0 for the rule of the dataset"),
+    **text.SETTINGS,
     "subsample": Number(0.0, 0.0, 1.0, "share of the text from which on a word is sub-sampled; 0 keeps all"),
     "scored": Number(20_000, 1, 10**9, "number of scored held-out positions"),
     "combine": Choice("input", COMBINATIONS, "the vectors that are scored and written, from input and output vectors"),
@@ -78,14 +77,8 @@ class Learned:
     output_VD: NDArray | None = None
 
 
-def load_words(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> corpora.Corpus:
-    """Load the corpus, with a vocabulary of a given size, or of the words with at least `min_count` occurrences."""
-    min_count = settings["min_count"] or None
-    return corpora.load(name, vocab=None if min_count else vocab, min_count=min_count, progress=progress)
-
-
 def run(cell: Cell, progress: Progress) -> Result:
-    corpus, data = data_of(cell, load_words, progress)
+    corpus, data = text.data_of(cell, progress)
     path = _output_path(cell)
     learned = _LEARN.get(cell.method, _by_model)(cell, corpus, progress)
     measurements = learned.measurements
@@ -214,7 +207,7 @@ def _output_path(cell: Cell) -> Path | None:
 TASK = Task(
     SETTINGS,
     run,
-    load_words,
+    text.load,
     extra_methods=tuple(_LEARN),
     seeded_methods=tuple(name for name in _LEARN if name != "given"),
     selected_methods=("given",),

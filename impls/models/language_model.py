@@ -69,11 +69,20 @@ class LanguageModel(Network[LanguageModelConfig]):
         starts from the final state of the last step, without a gradient through it. Otherwise it starts from zeros.
         """
 
-    @abstractmethod
     def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
         """Return sums over the tokens in nats: "nll", and for a two-level layer also "cluster_nll" (equation 5).
 
-        `carry` refers to the last call of `evaluate`. The carried state of training stays the same.
+        `carry` is that of `nll_parts`.
+        """
+        sums = [float(part_N.sum(dtype=np.float64)) for part_N in self.nll_parts(inputs_BT, targets_BT, carry=carry)]
+        return {"nll": sum(sums)} | ({"cluster_nll": sums[0]} if len(sums) > 1 else {})
+
+    @abstractmethod
+    def nll_parts(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> tuple[NDArray, ...]:
+        """Return the negative log-likelihood of each target in nats, (B*T,), batch-major.
+
+        A two-level layer returns it in two parts: that of the cluster, and that of the word in its cluster. `carry`
+        refers to the last call of `nll_parts`. The carried state of training stays the same.
         """
 
     @abstractmethod

@@ -26,6 +26,8 @@ class TextFiles:
         rule: Tokenization, a key of `tokenization.RULES`.
         licence: Licence of the text.
         min_count: Words that occur less often in the training split become <unk>, unless a vocabulary size is given.
+            0 stands for 2 if another split has words that the training split lacks and no split has <unk> itself, so
+            that <unk> is trained, and otherwise for 1.
         versions: Versions of what the text was built from, where these can change.
     """
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from vocabench.impls.errors import BadInput
 
 _BOM = b"\xef\xbb\xbf"
+_LINE_END = re.compile("\r\n|[\n\v\f\r\x85\u2028\u2029]")  # those of Unicode's newline guidelines
+_OTHER_LINE_END = re.compile("[\v\f\r\x85\u2028\u2029]")
+_LINE_END_BYTES = re.compile(b"|".join(end.encode() for end in ("\r\n", *"\n\v\f\r\x85\u2028\u2029")))
+
+
+def with_line_feeds(text: str) -> str:
+    """Replace every line end of running text by a line feed: CR, CR LF, NEL, VT, FF, and the separators of Unicode."""
+    return _LINE_END.sub("\n", text) if _OTHER_LINE_END.search(text) else text
+
+
+def end_of_line(data: bytes) -> int:
+    """Return the number of bytes of running text up to the first line end and with it; 0 if there is none."""
+    end = _LINE_END_BYTES.search(data)
+    return end.end() if end else 0
 
 
 def numbered(path: Path, stripped: str | None = None) -> Iterator[tuple[int, str]]:

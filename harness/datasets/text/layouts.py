@@ -32,7 +32,7 @@ def at_path(name: str) -> TextFiles:
         for split in ("train", "valid"):
             if split not in files:
                 raise BadInput(f"folder {name}: no {split}.txt: allowed: train.txt, valid.txt and optionally test.txt")
-        return TextFiles(path.resolve().name, files, "english", _LICENCE)
+        return TextFiles(path.resolve().name, files, "english", _LICENCE, min_count=0)
     if not path.is_file():
         raise BadInput(
             f"text {name}: no such file or folder: allowed: a text file, or a folder with one for each split"
@@ -48,4 +48,4 @@ def at_path(name: str) -> TextFiles:
                 f"text file {name}: too short to hold out a {split} split: allowed: {_FEWEST_LINES} lines or more of "
                 "about the same length, or a folder with train.txt and valid.txt"
             )
-    return TextFiles(path.stem, files, "english", _LICENCE)
+    return TextFiles(path.stem, files, "english", _LICENCE, min_count=0)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from vocabench.harness.datasets.shared import utf8_lines
 from vocabench.harness.datasets.text.tokenization import check_utf8
 from vocabench.impls import cache_folder
 from vocabench.impls.cache_folder import sha256_of_file
@@ -45,6 +46,6 @@ def split(path: Path, ends: Mapping[str, int]) -> dict[str, Path]:
 def _rest_of_line(source: BinaryIO) -> bytes:
     start = source.tell()
     ahead = source.read(_CHUNK)
-    length = ahead.find(b"\n") + 1 or ahead.find(b" ") + 1
+    length = utf8_lines.end_of_line(ahead) or ahead.find(b" ") + 1
     source.seek(start + length)
     return ahead[:length]

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from vocabench.harness.datasets.shared import utf8_lines
 from vocabench.impls.errors import BadInput
 
 EOS, UNK, NUMBER = "<eos>", "<unk>", "<num>"
+SYMBOLS = UNK, EOS  # words of text that is tokenized already, which no other text contains
 
 _CHUNK_CHARACTERS = 1 << 21  # tens of megabytes as words
 
@@ -45,7 +47,8 @@ class Rule:
 
     Attributes:
         split: Function from a text to its words.
-        ends_lines: Lines that end with <eos>: "none", "all", or "filled" for those that contain a word.
+        ends_lines: Lines that end with <eos>: "none", "all", or "filled" for those that contain a word. A line that
+            ends with <eos> already gets no second one.
     """
 
     split: Callable[[str], list[str]]
@@ -53,9 +56,9 @@ class Rule:
 
 
 RULES = {
-    "stream": Rule(str.split, "none"),  # one long line, as in text8
-    "lines": Rule(str.split, "all"),  # already tokenized
     "english": Rule(words_of, "filled"),
+    "lines": Rule(str.split, "all"),  # already tokenized, as WikiText and PTB
+    "whitespace": Rule(str.split, "none"),  # already tokenized, and lines have no meaning, as in text8
 }
 
 
@@ -66,27 +69,43 @@ def tokens(path: Path, rule: str) -> Iterator[list[str]]:
         BadInput: The file cannot be read, is not UTF-8 (the message names the byte), or has no white space.
     """
     split, ends_lines = RULES[rule].split, RULES[rule].ends_lines
-    is_open = False  # whether the last line was yielded in part, without its end
+    last = ""  # word of the line that the next piece continues
+    is_open = False  # whether that line needs an <eos> at the end of the file
     for piece in _pieces(path):
         if ends_lines == "none":
             yield split(piece)
-        elif ends_lines == "all":
-            yield split(piece.replace("\n", f" {EOS} "))
-            is_open = not piece.endswith("\n")
-        else:
-            batch: list[str] = []
-            *whole, rest = piece.split("\n")
-            for line in whole:
-                words = split(line)
-                batch += words
-                if words or is_open:
-                    batch.append(EOS)
-                is_open = False
-            words = split(rest)
-            is_open = is_open or bool(words)
-            yield batch + words
+            continue
+        batch: list[str] = []
+        *whole, rest = utf8_lines.with_line_feeds(piece).split("\n")
+        for line in whole:
+            words = split(line)
+            batch += words
+            last = words[-1] if words else last
+            if last != EOS and (last or ends_lines == "all"):
+                batch.append(EOS)
+            last, is_open = "", False
+        words = split(rest)
+        last = words[-1] if words else last
+        is_open = last != EOS and (is_open or bool(words if ends_lines == "filled" else rest))
+        yield batch + words
     if is_open:
         yield [EOS]
+
+
+def first_symbol(path: Path) -> tuple[int, str] | None:
+    """Return the number of the first line, from 1, that has a word of `SYMBOLS`, with that word.
+
+    Raises:
+        BadInput: As for `tokens`.
+    """
+    before = 1
+    for piece in _pieces(path):
+        if any(symbol in piece for symbol in SYMBOLS):
+            for number, line in enumerate(utf8_lines.with_line_feeds(piece).split("\n"), start=before):
+                if symbol := next((word for word in line.split() if word in SYMBOLS), None):
+                    return number, symbol
+        before += utf8_lines.with_line_feeds(piece).count("\n")
+    return None
 
 
 def _pieces(path: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
@@ -26,7 +27,7 @@ def encode(
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Write words.txt, counts.npy and the ids of each split into a folder.
+    """Write words.txt, counts.npy, unseen.json and the ids of each split into a folder.
 
     Words first get ids in order of appearance, so that the text is read only once. The words of the training split are
     then ranked, and the ids on disk renumbered.
@@ -36,7 +37,7 @@ def encode(
         splits: Words by split, in batches; at least "train".
         vocab: Size of the vocabulary, with <unk>, and with <eos> if the text has it; None keeps the words that occur
             at least `min_count` times in the training split.
-        min_count: See `vocab`.
+        min_count: See `vocab`; 0 for the rule of `TextFiles.min_count`.
         folder: Folder to write to.
         progress: Called with a line of text now and then.
 
@@ -58,12 +59,18 @@ def encode(
     counts_W = np.zeros(len(words), dtype=np.int64)
     for ids_T in _blocks(paths["train"], "r"):
         counts_W += np.bincount(ids_T, minlength=len(words))
+    if not min_count:
+        min_count = _least_that_trains_unknown(words, counts_W)
     kept, new_id_W = _vocabulary(name, words, counts_W, vocab, min_count)
     counts_V = np.zeros(len(kept), dtype=np.int64)
     np.add.at(counts_V, new_id_W, counts_W)
-    for path in paths.values():
+    is_unseen_W = (counts_W == 0) & ~np.isin(words, (UNK, EOS))
+    unseen = dict.fromkeys(paths, 0)
+    for split, path in paths.items():
         for ids_T in _blocks(path, "r+"):
+            unseen[split] += int(is_unseen_W[ids_T].sum())
             ids_T[:] = new_id_W[ids_T]
+    (folder / "unseen.json").write_text(json.dumps(unseen), encoding="utf-8")
     np.save(folder / "counts.npy", counts_V)
     (folder / "words.txt").write_text("\n".join(kept), encoding="utf-8")
 
@@ -83,6 +90,11 @@ def read_counts(folder: Path) -> NDArray[np.int64]:
     return np.load(folder / "counts.npy", allow_pickle=False)
 
 
+def read_unseen(folder: Path) -> dict[str, int]:
+    """Return the number of words of each split that do not occur in the training split, <unk> and <eos> aside."""
+    return json.loads((folder / "unseen.json").read_text(encoding="utf-8"))
+
+
 def _ids_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.int32"
 
@@ -91,6 +103,11 @@ def _blocks(path: Path, mode: str) -> Iterator[NDArray[np.int32]]:
     ids_T = np.memmap(path, dtype=_IDS, mode=mode)  # type: ignore[call-overload]
     for start in range(0, len(ids_T), _BLOCK):
         yield ids_T[start : start + _BLOCK]
+
+
+def _least_that_trains_unknown(words: list[str], counts_W: NDArray[np.int64]) -> int:
+    """Return 2 if words outside of the training split would be the only <unk> of the text, and 1 otherwise."""
+    return 2 if UNK not in words and (counts_W == 0).any() else 1
 
 
 def _vocabulary(

@@ -9,13 +9,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness.datasets.text import corpora
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.settings import Setting
+from vocabench.harness.tasks.shared import data
 from vocabench.harness.tasks.shared.data import Progress
+from vocabench.impls.options import Choice, Number
 from vocabench.impls.structures import bigrams
+
+SETTINGS: dict[str, Setting] = {
+    "text_rule": Choice(corpora.OWN_RULE, corpora.RULES, "tokenization; that of the dataset by default"),
+    "min_count": Number(0, 0, 10**9, "fewest occurrences of a word in the vocabulary; 0 for the rule of the dataset"),
+}
 
 
 def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> corpora.Corpus:
-    """Load the corpus. No setting changes its vocabulary."""
-    return corpora.load(name, vocab=vocab, progress=progress)
+    """Load the corpus with `SETTINGS`, whose `min_count` takes precedence over a number of words."""
+    min_count = settings["min_count"] or None
+    return corpora.load(
+        name,
+        vocab=None if min_count else vocab,
+        min_count=min_count,
+        rule=settings["text_rule"],
+        progress=progress,
+    )
+
+
+def data_of(cell: Cell, progress: Progress) -> tuple[corpora.Corpus, dict[str, Any]]:
+    """Load the corpus of the cell, with its provenance for the row, to which the tokenization rule belongs."""
+    corpus, provenance = data.data_of(cell, load, progress)
+    return corpus, {**provenance, "text_rule": corpus.rule}
 
 
 def with_words(options: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:

@@ -113,19 +113,17 @@ class JaxLanguageModel(LanguageModel):
 
     def _evaluate_of(
         self, params: Tree, structure: Tree, state: State, inputs_BT: Array, targets_N: Array
-    ) -> tuple[dict[str, Array], State]:
+    ) -> tuple[tuple[Array, ...], State]:
         hidden_ND, state = self._hidden_of(params, inputs_BT, state)
-        parts = self.output.nll_parts(output_of(params), structure, hidden_ND, targets_N)
-        sums = {"nll": sum(parts[1:], parts[0]).sum()}
-        return sums if len(parts) == 1 else sums | {"cluster_nll": parts[0].sum()}, state
+        return self.output.nll_parts(output_of(params), structure, hidden_ND, targets_N), state
 
-    def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
+    def nll_parts(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> tuple[NDArray, ...]:
         with precision(self.spec.dtype), jax.default_device(self.device):
             self._catch_up()
             state = self.eval_state if carry and self.eval_state is not None else self._zero_state(len(inputs_BT))
             ids = (inputs_BT.astype(np.int32), targets_BT.ravel().astype(np.int32))
-            sums, self.eval_state = self._evaluate(self.params, self.structure, state, *ids)
-            return {name: float(value) for name, value in sums.items()}
+            parts, self.eval_state = self._evaluate(self.params, self.structure, state, *ids)
+            return tuple(map(to_numpy, parts))
 
     def hidden(self, inputs_BT: NDArray) -> NDArray:
         with precision(self.spec.dtype), jax.default_device(self.device):

@@ -47,15 +47,15 @@ class NumpyLanguageModel(InFloat64[LanguageModelConfig], LanguageModel):
         self.updates.apply(self.params, grads)
         return loss
 
-    def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
+    def nll_parts(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> tuple[NDArray, ...]:
         hidden_NH, self.eval_state, _ = self._forward(inputs_BT, self.eval_state if carry else None)
         targets_N = targets_BT.ravel().astype(np.int64)
-        sums = {"nll": -float(self.layer._target_log_probs(hidden_NH, targets_N).sum())}
-        if isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
-            cluster_N = self.layer.cluster_V[targets_N]
-            log_cluster_NC = self.layer.cluster_log_probs(hidden_NH)
-            sums["cluster_nll"] = -float(log_cluster_NC[np.arange(len(targets_N)), cluster_N].sum())
-        return sums
+        nll_N = -self.layer._target_log_probs(hidden_NH, targets_N)
+        if not isinstance(self.layer, sohsm.SelfOrganizedHierarchicalSoftmax):
+            return (nll_N,)
+        cluster_N = self.layer.cluster_V[targets_N]
+        cluster_nll_N = -self.layer.cluster_log_probs(hidden_NH)[np.arange(len(targets_N)), cluster_N]
+        return cluster_nll_N, nll_N - cluster_nll_N
 
     def hidden(self, inputs_BT: NDArray) -> NDArray:
         return self._forward(inputs_BT, None)[0]

@@ -93,19 +93,17 @@ class TensorFlowLanguageModel(Switched, LanguageModel):
             loss, self.train_state = self._step(*ids, extra, state)
             return loss
 
-    def _evaluate_of(self, inputs_BT: Tensor, targets_N: Tensor, state: State) -> tuple[Tensors, State]:
+    def _evaluate_of(self, inputs_BT: Tensor, targets_N: Tensor, state: State) -> tuple[tuple[Tensor, ...], State]:
         hidden_ND, state = self._hidden_of(inputs_BT, state)
-        parts = self.output.nll_parts(hidden_ND, targets_N)
-        sums = {"nll": tf.reduce_sum(sum(parts[1:], parts[0]))}
-        return sums | ({"cluster_nll": tf.reduce_sum(parts[0])} if len(parts) > 1 else {}), state
+        return self.output.nll_parts(hidden_ND, targets_N), state
 
-    def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
+    def nll_parts(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> tuple[NDArray, ...]:
         with tf.device(self.device):
             self.optimizer.catch_up()
             state = self.eval_state if carry and self.eval_state is not None else self._zero_state(len(inputs_BT))
             ids = (tf.constant(inputs_BT, tf.int32), tf.constant(targets_BT.ravel(), tf.int32))
-            sums, self.eval_state = self._evaluate(*ids, state)
-            return {name: float(value) for name, value in sums.items()}
+            parts, self.eval_state = self._evaluate(*ids, state)
+            return tuple(map(to_numpy, parts))
 
     def hidden(self, inputs_BT: NDArray) -> NDArray:
         with tf.device(self.device):

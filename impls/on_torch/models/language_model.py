@@ -78,12 +78,11 @@ class TorchLanguageModel(Switched, LanguageModel):
         return loss.detach()
 
     @torch.no_grad()
-    def evaluate(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> dict[str, float]:
+    def nll_parts(self, inputs_BT: NDArray, targets_BT: NDArray, *, carry: bool) -> tuple[NDArray, ...]:
         self._catch_up()
         hidden_ND, self.eval_state = self.network(self._ids(inputs_BT), self.eval_state if carry else None)
         targets_N = self._ids(targets_BT).flatten()
-        parts = [float(part_N.double().sum()) for part_N in self.network.output.nll_parts(hidden_ND, targets_N)]
-        return {"nll": sum(parts)} | ({"cluster_nll": parts[0]} if len(parts) > 1 else {})
+        return tuple(to_numpy(part_N) for part_N in self.network.output.nll_parts(hidden_ND, targets_N))
 
     @torch.no_grad()
     def hidden(self, inputs_BT: NDArray) -> NDArray:
