@@ -8,7 +8,9 @@ Similarities to the script ROUGE-1.5.5 and differences from it:
 - Each sample has a score, and the score of a system is their mean (`-t 0`). The script rounds each score to five
   digits; this module does not.
 - Words are runs of a-z and 0-9 in lower case, separated by everything else. "#" for a digit and letters outside ASCII
-  are therefore not part of a word, as in the script.
+  are therefore not part of a word, as in the script. References of which most letters are outside ASCII are refused
+  unless `tokens` is "unicode", whose words are runs of letters with their marks and digits of any script, in lower case
+  and Unicode NFC. Each character of a script that is written without spaces, such as Chinese, is a word of its own.
 - Stemming uses NLTK's Porter stemmer, for words of more than three letters. The script's `-m` looks up WordNet's
   exceptions first, so stemmed scores can differ slightly.
 - `limit` is the script's `-b`: the text is cut at that many bytes of UTF-8, including line ends. A word that is cut
@@ -20,6 +22,8 @@ Similarities to the script ROUGE-1.5.5 and differences from it:
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -38,6 +42,13 @@ MEASURES = ("rouge1", "rouge2", "rougeL")
 QUANTITIES = ("precision", "recall", "f1")
 LCS = ("whole", "lines")
 REFERENCES = ("average", "best", "jackknife")
+TOKENS = ("ascii", "unicode")
+
+# Han, the kana, Thai, Lao, Myanmar and Khmer.
+_UNSPACED = re.compile(
+    "[\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
+)
 
 Found = TypeVar("Found")
 
@@ -47,7 +58,8 @@ class Rouge:
     """The rules by which summaries are scored.
 
     Attributes:
-        stemming: Whether words are stemmed.
+        stemming: Whether words are stemmed, by the rules of English.
+        tokens: The words: "ascii", those of the script, or "unicode", those of any script.
         lcs: The sequences for ROUGE-L: the "whole" summary as one sequence, or its "lines", one sentence each, with the
             clipped union of their matches (Lin 2004, section 3.2; the script; rougeLsum). For texts of one line both
             are equal.
@@ -60,6 +72,7 @@ class Rouge:
     """
 
     stemming: bool = False
+    tokens: str = "ascii"
     lcs: str = "lines"
     references: str = "average"
     limit: int = 0
@@ -70,6 +83,10 @@ class Rouge:
             raise unknown("lcs", self.lcs, LCS)
         if self.references not in REFERENCES:
             raise unknown("rule for references", self.references, REFERENCES)
+        if self.tokens not in TOKENS:
+            raise unknown("rule for tokens", self.tokens, TOKENS)
+        if self.stemming and self.tokens != "ascii":
+            raise BadInput(f"stemming with tokens={self.tokens}: allowed: with tokens=ascii")
         if self.limit < 0:
             raise BadInput(f"limit of {self.limit} bytes: allowed: from 1, or 0 for none")
         if self.cuts_references and not self.limit:
@@ -83,7 +100,7 @@ class Rouge:
             "rouge-score": metadata.version("rouge-score"),
             "nltk": metadata.version("nltk") if self.stemming else None,
             "stemming": "porter" if self.stemming else "no",
-            "tokens": "lower-case-a-z-0-9",
+            "tokens": {"ascii": "lower-case-a-z-0-9", "unicode": "lower-case-words-of-any-script"}[self.tokens],
             "lcs": self.lcs,
             "references": self.references,
             "limit": cut,
@@ -102,8 +119,8 @@ class Rouge:
             (S, 3, 3) in [0, 1]: sample, one of `MEASURES`, one of `QUANTITIES`.
 
         Raises:
-            BadInput: There are no samples, the numbers of candidates and of lists of references differ, or a sample has
-                no reference.
+            BadInput: There are no samples, the numbers of candidates and of lists of references differ, a sample has
+                no reference, or `tokens` has no words for the script of the references.
         """
         if not candidates or len(candidates) != len(references):
             raise BadInput(
@@ -113,6 +130,8 @@ class Rouge:
             # A bare string would be scored letter by letter.
             if isinstance(each, str) or not each:
                 raise BadInput(f"sample {number:,}: references {each!r}: allowed: a list of one text or more")
+        if self.tokens == "ascii":
+            _check_script(references)
         matcher = _Matcher(self)
         return np.stack(
             [
@@ -162,12 +181,35 @@ def cut(text: str, limit: int) -> str:
     return text.encode()[:limit].decode(errors="ignore") if limit else text
 
 
+def _check_script(references: Sequence[Sequence[str]]) -> None:
+    """Raise `BadInput` if most letters of the references are outside ASCII."""
+    letters = [sign for texts in references for text in texts for sign in text if sign.isalpha()]
+    dropped = [sign for sign in letters if not sign.isascii()]
+    if 2 * len(dropped) > len(letters):
+        raise BadInput(
+            f"references with letters such as {dropped[0]!r} ({len(dropped) / len(letters):.0%} of all letters), which "
+            "the tokenizer of ROUGE drops: allowed: words of a-z, or the setting rouge_tokens=unicode"
+        )
+
+
+class _WordsOfAnyScript(tokenizers.Tokenizer):
+    """Runs of letters with their marks and of digits, in lower case and NFC; see `Rouge.tokens`."""
+
+    def tokenize(self, text: str) -> list[str]:
+        text = unicodedata.normalize("NFC", text.lower())
+        # The joiners between the letters of some Indic scripts are neither letters nor marks.
+        text = text.replace("\u200c", "").replace("\u200d", "")
+        kept = "".join(sign if unicodedata.category(sign)[0] in "LMN" else " " for sign in text)
+        return _UNSPACED.sub(r" \g<0> ", kept).split()
+
+
 class _Matcher:
     """Counts of matches by the rouge-score library."""
 
     def __init__(self, rouge: Rouge) -> None:
         self.rouge = rouge
-        self.tokenizer = tokenizers.DefaultTokenizer(rouge.stemming)
+        english = rouge.tokens == "ascii"
+        self.tokenizer = tokenizers.DefaultTokenizer(rouge.stemming) if english else _WordsOfAnyScript()
         self.lcs = {"whole": "rougeL", "lines": "rougeLsum"}[rouge.lcs]
         self.scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", self.lcs], tokenizer=self.tokenizer)
 

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import layers, registry
-from vocabench.harness.datasets.pairs import encoded_pairs
+from vocabench.harness.datasets.pairs import encoded_pairs, summary_pairs
 from vocabench.harness.datasets.pairs.encoded_pairs import VOCABULARIES, EncodedPairs
 from vocabench.harness.datasets.shared.dataset import SPLITS
+from vocabench.harness.datasets.text.tokenization import UNK
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Row
 from vocabench.harness.run.settings import Setting
@@ -48,7 +49,7 @@ SETTINGS: dict[str, Setting] = {
     "beam": Number(5, 1, 10**4, "width of the search"),
     "length": Number(30, 1, 10**4, "largest number of words of a summary"),
     "fixed_length": Choice(False, (False, True), "whether summaries have exactly this length, as for DUC-2004"),
-    "scoring": Choice("f1", rouge.SCORINGS, "F1 of whole summaries, or recall of 75 bytes"),
+    **rouge.SETTINGS,
     "source_vocab": Number(0, 0, 10**9, "vocabulary of sources; 0 for the words that occur min_count times"),
     "min_count": Number(2, 1, 10**9, "occurrences that a word needs if no vocabulary size is given"),
     "vocabulary": Choice("separate", VOCABULARIES, "words of sources: their own, or those of the summaries"),
@@ -143,8 +144,13 @@ def _lead(cell: Cell, data: EncodedPairs) -> list[str]:
 def _scores(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[Measurement]:
     name = cell.settings["split"]
     split = data.pairs.splits[name]
-    references = [split[int(number)][1] for number in _scored_pairs(cell, data, name)]
-    found = rouge.scores(summaries, references, cell.settings["scoring"])
+    if cell.settings["scoring"] == "rush2015":  # with the numbers that `digits` has replaced
+        split = summary_pairs.load(cell.dataset).splits[name]
+    pairs = [split[int(number)] for number in _scored_pairs(cell, data, name)]
+    references = [of_pair for _, of_pair in pairs]
+    if cell.settings["scoring"] == "rush2015":
+        summaries = [rouge.with_numbers(summary, source) for summary, (source, _) in zip(summaries, pairs, strict=True)]
+    found = rouge.scores(summaries, references, cell.settings)
     for measurement in found:
         measurement.detail["split"] = name
     return found
@@ -187,6 +193,12 @@ class Training(training_loop.Training):
             for side in (data.sources, data.summaries)
         )
 
+    @property
+    def without(self) -> list[int]:
+        """The words that a summary cannot have."""
+        words = [self.data.end] if self.settings["fixed_length"] else []
+        return [*words, self.data.summaries.words.index(UNK)] if self.settings["scoring"] == "rush2015" else words
+
     def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         lengths_P = self.data.sources.splits[split].lengths_P[numbers_P]
         widths_P = batching.width_of(lengths_P, self.source_widths)
@@ -210,7 +222,7 @@ class Training(training_loop.Training):
             settings["length"],
             width=settings["beam"],
             end=end,
-            without=end if settings["fixed_length"] else -1,
+            without=self.without,
         )
         # After the end, the sequence is filled with it.
         return [" ".join(words[number] for number in best_L if number != end) for best_L in words_BWL[:, 0].tolist()]

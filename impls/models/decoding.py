@@ -5,6 +5,7 @@ The search runs in NumPy and is the same for all frameworks. The state of the mo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -53,7 +54,7 @@ def greedy(model: NextWords, prompts_BT: NDArray, length: int, *, end: int = -1)
 
 
 def beam_search(
-    model: NextWords, prompts_BT: NDArray, length: int, *, width: int, end: int = -1, without: int = -1
+    model: NextWords, prompts_BT: NDArray, length: int, *, width: int, end: int = -1, without: Sequence[int] = ()
 ) -> tuple[NDArray, NDArray]:
     """Decode the `width` best sequences that a beam search of this width reaches.
 
@@ -67,8 +68,7 @@ def beam_search(
         length: Number of words to decode, from 1.
         width: Number of sequences to keep, from 1 to V.
         end: Word that ends a sequence and fills the positions after its end; -1 for none.
-        without: Word that is never taken; -1 for none. The end, for example, makes all sequences exactly `length`
-            words long.
+        without: Words that are never taken. The end, for example, makes all sequences exactly `length` words long.
 
     Returns:
         Log-probabilities (B, width), best first, and words (B, width, length).
@@ -83,7 +83,7 @@ def beam_search(
         if value < 1:
             raise BadInput(f"{name}={value}: allowed: a whole number from 1")
     batch = len(prompts_BT)
-    candidates = width + (without >= 0)
+    candidates = width + len(without)
     score_BW, word_BW = _allowed(*model.prime(prompts_BT, candidates), without, width)
     words_BWL = word_BW[:, :, None].astype(np.int64)
     row_BW = np.repeat(np.arange(batch)[:, None], width, axis=1)  # kept state of each sequence
@@ -111,8 +111,10 @@ def beam_search(
     return score_BW, words_BWL
 
 
-def _allowed(values: NDArray, ids: NDArray, without: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the values and ids (R, width) of each row's first `width` words that differ from `without`."""
-    place_RW = np.argsort(np.asarray(ids) == without, axis=1, kind="stable")[:, :width]
+def _allowed(
+    values: NDArray, ids: NDArray, without: Sequence[int], width: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the values and ids (R, width) of each row's first `width` words that are not in `without`."""
+    place_RW = np.argsort(np.isin(ids, without), axis=1, kind="stable")[:, :width]
     value_RW = np.take_along_axis(np.asarray(values, dtype=np.float64), place_RW, axis=1)
     return value_RW, np.take_along_axis(np.asarray(ids, dtype=np.int64), place_RW, axis=1)

@@ -236,3 +236,35 @@ def test_a_difference_of_two_samples_is_half_likely():
     # Differences 0 and 1: both resamples that have one of them twice, half of all, lie 0.5 off.
     (difference,) = bootstrap.differences(np.array([[0.0], [1.0]]), np.zeros((2, 1)), resamples=4000)
     assert difference.p_value == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "кошка села на коврик",
+        "बिल्ली चटाई पर बैठी",
+        "猫 坐 在 垫子 上",
+        "猫坐在垫子上",
+        "η γάτα κάθισε",
+        "قطة على حصيرة",
+        "แมวนั่ง",
+    ],
+)
+def test_scripts_without_words_are_refused_and_have_words_of_their_own(text):
+    with pytest.raises(BadInput, match="rouge_tokens=unicode"):
+        GIGAWORD.per_sample([text], [[text]])
+    unicode = dataclasses.replace(GIGAWORD, tokens="unicode")
+    assert unicode.per_sample([text], [[text]])[0, 0].tolist() == [1.0, 1.0, 1.0]
+    assert unicode.per_sample(["other words"], [[text]])[0, 0].tolist() == [0.0, 0.0, 0.0]
+    assert "tokens:lower-case-words-of-any-script" in unicode.signature
+
+
+def test_words_of_any_script_are_canonical_and_lower_case():
+    unicode = dataclasses.replace(GIGAWORD, tokens="unicode")
+    assert unicode.per_sample(["E\u0301te\u0301, 3!"], [["\u00e9t\u00e9 3"]])[0, :, 2].tolist() == [1.0, 1.0, 1.0]
+    assert unicode.per_sample(["हिन्दी"], [["हिन्दु"]])[0, 0, 2] == 0.0
+    assert unicode.per_sample(["猫坐"], [["猫在"]])[0, 0, 2] == 0.5
+
+
+def test_accents_alone_do_not_refuse_a_text():
+    assert GIGAWORD.per_sample(["the café"], [["the café opens"]])[0, 0, 2] > 0

@@ -80,7 +80,7 @@ def test_a_word_that_is_never_taken():
     """Without the end, every sequence is as long as asked for, and the best that there are without it."""
     model = model_of("numpy", "full_softmax", vocab=5)
     end = int(greedy(model, PROMPTS_BT[:1], 1)[1][0, 0])
-    scores_BW, words_BWL = beam_search(model, PROMPTS_BT, 2, width=4, end=end, without=end)
+    scores_BW, words_BWL = beam_search(model, PROMPTS_BT, 2, width=4, end=end, without=(end,))
     assert (words_BWL != end).all()
     others = [word for word in range(5) if word != end]
     for row, prompt_T in enumerate(PROMPTS_BT):
