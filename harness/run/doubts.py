@@ -1,4 +1,4 @@
-"""Reasons to doubt times: a busy machine, or a full softmax that is slower or faster than in the other cells."""
+"""Reasons to doubt a row: a busy machine, a full softmax that is slower or faster elsewhere, data that was trained on."""
 
 from __future__ import annotations
 
@@ -55,6 +55,14 @@ def warnings(rows: Sequence[Row]) -> Iterable[str]:
             f"full softmax took {min(off):.2f} to {max(off):.2f} times as long next to some layers as next to others "
             f"({len(off)} of {timed} times): ratios of different layers may not be comparable"
         )
+    shared = {
+        (row.cell.dataset, measurement.detail["split"]): measurement.detail["shared_with_training"]
+        for row in rows
+        for measurement in row.measurements
+        if measurement.detail.get("shared_with_training")
+    }
+    for (dataset, split), share in shared.items():
+        yield f"{share:.1%} of the {split} split of {dataset} is in the training split too: scores flatter the models"
 
 
 def _busy_cores(measurement: Measurement) -> float | None:

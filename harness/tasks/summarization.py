@@ -153,6 +153,8 @@ def _scores(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[Measur
     found = rouge.scores(summaries, references, cell.settings)
     for measurement in found:
         measurement.detail["split"] = name
+        if name in data.pairs.shared_with_training:
+            measurement.detail["shared_with_training"] = data.pairs.shared_with_training[name]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ def read_analogies(path: Path) -> list[Section]:
         if line.startswith(":"):
             section = line[1:].strip()
             continue
-        words = line.lower().split()
+        words = _lower(line).split()
         if len(words) != 4:
             raise BadInput(f"{path.name}, line {number}: {len(words)} words: allowed: four, or ': name of a section'")
         a, b, c, d = words
@@ -72,8 +73,13 @@ def read_similarity(path: Path) -> list[ScoredPair]:
             raise BadInput(
                 f"{path.name}, line {number}: {' '.join(parts)!r}: allowed: two words and a number"
             ) from None
-        pairs.append(ScoredPair(parts[0].lower(), parts[1].lower(), score))
+        pairs.append(ScoredPair(_lower(parts[0]), _lower(parts[1]), score))
     return pairs
+
+
+def _lower(text: str) -> str:
+    """Return text in lower case and Unicode NFC, as the words of a vocabulary are."""
+    return unicodedata.normalize("NFC", text.lower())
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from vocabench.impls.errors import BadInput, unknown
 
 VOCABULARIES = ("separate", "summaries")
 
-_VERSION = 1  # of the cache; to be raised when the same pairs would be encoded differently
+_VERSION = 2  # of the cache; to be raised when the same pairs would be encoded differently
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,9 @@ def _in_words_of(other: Side, side: Side) -> Side:
 
 
 def _words(text: str, most: int) -> list[str]:
-    """Return the first words; an <eos> in the text itself becomes <unk>."""
-    return [UNK if word == EOS else word for word in text.split()[:most]]
+    """Return the first words in Unicode NFC; an <eos> in the text itself becomes <unk>."""
+    words = unicodedata.normalize("NFC", text).split()
+    return [UNK if word == EOS else word for word in words[:most]]
 
 
 def _side(

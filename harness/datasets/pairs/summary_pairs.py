@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
 
@@ -17,12 +17,14 @@ from vocabench.harness import registry
 from vocabench.harness.datasets.pairs import layouts
 from vocabench.harness.datasets.shared import checksums
 from vocabench.harness.datasets.shared.dataset import SPLITS, PairDataset, PairFiles, Progress, no_progress
+from vocabench.harness.datasets.shared.duplicates import shares_in_training
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput
 
 Pair = tuple[str, list[str]]  # a source, and one or more references
 
-_VERSION = 2  # of the cache; to be raised when the same files would give other pairs
+_SHARED = "shared.json"
+_VERSION = 3  # of the cache; to be raised when the same files would give other pairs
 _DIGIT = re.compile("[0-9]")
 _HELD_OUT = 0.025  # of a single file, for validation; as much again for testing
 
@@ -36,6 +38,8 @@ class Pairs:
         sha256: Checksum of the pairs of all splits, independent of the layout of the files.
         licence: Licence of the text.
         versions: Versions of what the text was built from, where these can change.
+        shared_with_training: Share of the pairs of each other split whose source and first reference are also a pair of
+            the training split; empty if there is no training split.
         splits: Pairs by split, those of "train", "valid" and "test" that exist; read from disk on demand.
     """
 
@@ -44,6 +48,7 @@ class Pairs:
     licence: str
     versions: Mapping[str, str]
     splits: Mapping[str, Sequence[Pair]]
+    shared_with_training: Mapping[str, float] = field(default_factory=dict)
 
 
 class _Lines(Sequence[Pair]):
@@ -111,6 +116,7 @@ def load(name: str, *, digits: bool = False, progress: Progress = no_progress) -
         splits={
             split: _Lines(path, np.load(folder / f"{split}.npy", allow_pickle=False)) for split, path in files.items()
         },
+        shared_with_training=json.loads((folder / _SHARED).read_text(encoding="utf-8")),
     )
 
 
@@ -129,6 +135,18 @@ def _write_all(text: PairFiles, digits: bool, folder: Path, progress: Progress) 
         np.save(folder / f"{split}.npy", starts_P)
     if text.holds_out:
         _hold_out(folder, text.name)
+    written = {split: _first_pairs(folder / f"{split}.jsonl") for split in SPLITS}
+    written = {split: pairs for split, pairs in written.items() if (folder / f"{split}.jsonl").is_file()}
+    shares = shares_in_training(written) if "train" in written else {}
+    (folder / _SHARED).write_text(json.dumps(shares), encoding="utf-8")
+
+
+def _first_pairs(path: Path) -> Iterator[str]:
+    """Yield the source and the first reference of each line, as one text."""
+    with path.open("rb") as file:
+        for line in file:
+            record = json.loads(line)
+            yield f"{record['text']}\n{record['summaries'][0]}"
 
 
 def _write(pairs: Iterator[Pair], digits: bool, path: Path) -> NDArray[np.int64]:

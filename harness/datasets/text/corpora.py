@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vocabench.harness import registry
 from vocabench.harness.datasets.shared import checksums
 from vocabench.harness.datasets.shared.dataset import Progress, TextDataset, TextFiles, no_progress
+from vocabench.harness.datasets.shared.duplicates import shares_in_training
 from vocabench.harness.datasets.text import layouts, tokenization, word_ids
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput, unknown
@@ -21,6 +22,7 @@ from vocabench.impls.errors import BadInput, unknown
 OWN_RULE = "dataset"  # the tokenization rule of the dataset itself
 RULES = (OWN_RULE, *tokenization.RULES)
 
+_SHARED = "shared.json"
 _VERSION = 4  # of the cache; to be raised when the same text would be encoded differently
 
 
@@ -39,6 +41,8 @@ class Corpus:
         splits: (tokens,) int32 ids by split, memory-mapped: "train", "valid", and "test" if there is one.
         rule: Tokenization, a key of `tokenization.RULES`.
         unseen: Number of words by split that do not occur in the training split, and are therefore <unk>.
+        shared_with_training: Share of the lines of each other split that are also lines of the training split, blank
+            ones aside; empty for text without lines.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Corpus:
     splits: Mapping[str, NDArray[np.int32]]
     rule: str = "whitespace"
     unseen: Mapping[str, int] = field(default_factory=dict)
+    shared_with_training: Mapping[str, float] = field(default_factory=dict)
 
 
 def find(name: str, progress: Progress = no_progress) -> TextFiles:
@@ -105,6 +110,9 @@ def load(
         if is_assumed:
             _check_untokenized(text)
         word_ids.encode(text.name, _tokens(text), vocab, fewest, folder, progress)
+        has_lines = tokenization.RULES[text.rule].ends_lines != "none"
+        lines = {split: tokenization.filled_lines(path) for split, path in text.files.items()}
+        (folder / _SHARED).write_text(json.dumps(shares_in_training(lines) if has_lines else {}), encoding="utf-8")
 
     folder = cache_folder.filled(cache_folder.path() / "corpora" / key, fill)
     return Corpus(
@@ -117,6 +125,7 @@ def load(
         splits={split: word_ids.read_ids(folder, split) for split in text.files},
         rule=text.rule,
         unseen=word_ids.read_unseen(folder),
+        shared_with_training=json.loads((folder / _SHARED).read_text(encoding="utf-8")),
     )
 
 

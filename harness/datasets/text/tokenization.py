@@ -92,6 +92,20 @@ def tokens(path: Path, rule: str) -> Iterator[list[str]]:
         yield [EOS]
 
 
+def filled_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file that are not blank, without white space at the ends.
+
+    Raises:
+        BadInput: As for `tokens`.
+    """
+    rest = ""
+    for piece in _pieces(path):
+        *whole, rest = (rest + utf8_lines.with_line_feeds(piece)).split("\n")
+        yield from filter(None, map(str.strip, whole))
+    if rest := rest.strip():
+        yield rest
+
+
 def first_symbol(path: Path) -> tuple[int, str] | None:
     """Return the number of the first line, from 1, that has a word of `SYMBOLS`, with that word.
 

@@ -14,9 +14,14 @@ from vocabench.harness.run.rows import Measurement
 
 
 def shares(corpus: Corpus, split: str) -> dict[str, Any]:
-    """Return the shares of words of a split that are <unk>, and that do not occur in the training split."""
+    """Return the shares of words of a split that are <unk>, and that do not occur in the training split.
+
+    For text with lines, this includes the share of lines that were trained on.
+    """
     ids_T = corpus.splits[split]
+    shared = corpus.shared_with_training
     return {
+        **({"shared_with_training": shared[split]} if split in shared else {}),
         "unknown_targets": float((ids_T[1:] == corpus.words.index(UNK)).mean()),
         "unseen_targets": corpus.unseen.get(split, 0) / len(ids_T),
     }

@@ -1,12 +1,16 @@
 """Users' own text: tokenized formats taken as they are, line ends, and <unk> that is trained."""
 
+import json
 import math
 from collections import Counter
 
 import pytest
 
+from vocabench.harness.datasets.pairs import summary_pairs
 from vocabench.harness.datasets.text import corpora, tokenization
+from vocabench.harness.run import doubts
 from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.rows import Row
 from vocabench.harness.run.settings import task_settings
 from vocabench.harness.tasks import language_modelling
 from vocabench.impls.errors import BadInput
@@ -41,8 +45,8 @@ def words_of(corpus, split):
     return [corpus.words[number] for number in corpus.splits[split]]
 
 
-def unigram(name, corpus, **settings):
-    cell = Cell(
+def cell_of(name, corpus, **settings):
+    return Cell(
         suite="x",
         task="language_modelling",
         framework="numpy",
@@ -54,7 +58,10 @@ def unigram(name, corpus, **settings):
         dataset_sha256=corpus.sha256,
         settings=task_settings("language_modelling", settings, {}),
     )
-    return language_modelling.run(cell, lambda line: None)
+
+
+def unigram(name, corpus, **settings):
+    return language_modelling.run(cell_of(name, corpus, **settings), lambda line: None)
 
 
 @pytest.mark.parametrize("texts", [WIKITEXT, PTB], ids=["WikiText", "PTB"])
@@ -143,3 +150,28 @@ def test_the_row_has_the_share_of_unseen_targets(tmp_path):
     (perplexity, *_) = unigram(name, corpus, text_rule="lines").measurements
     assert perplexity.detail["unseen_targets"] == 2 / 5
     assert perplexity.detail["unknown_targets"] == 3 / 4  # c, d and e of c, d, e and <eos>
+
+
+def test_lines_that_were_trained_on_are_counted(tmp_path):
+    name = folder_of(tmp_path, {"train": "a b\n\nc d\ne\n", "valid": " c d\r\n\nx\n", "test": "y\n"})
+    assert corpora.load(name).shared_with_training == {"valid": 0.5, "test": 0.0}
+    assert corpora.load(name, rule="whitespace").shared_with_training == {}
+    (perplexity, *_) = unigram(name, corpora.load(name, rule="lines"), text_rule="lines").measurements
+    assert perplexity.detail["shared_with_training"] == 0.0
+
+
+def test_pairs_that_were_trained_on_are_counted(tmp_path):
+    pairs = {"train": [("a", "x"), ("b", "y")], "valid": [("a", "x"), ("a", "y")], "test": [("b", "y")]}
+    for split, of_split in pairs.items():
+        lines = [json.dumps({"text": text, "summary": summary}) for text, summary in of_split]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    assert summary_pairs.load(str(tmp_path)).shared_with_training == {"valid": 0.5, "test": 1.0}
+
+
+def test_the_terminal_tells_of_data_that_was_trained_on(tmp_path):
+    name = folder_of(tmp_path, {"train": "a b\nc d\n", "valid": "c d\nx\n"})
+    corpus = corpora.load(name)
+    row = Row("key", cell_of(name, corpus), "ok", measurements=unigram(name, corpus).measurements)
+    assert list(doubts.warnings([row])) == [
+        f"50.0% of the valid split of {name} is in the training split too: scores flatter the models"
+    ]

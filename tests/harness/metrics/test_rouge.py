@@ -152,7 +152,14 @@ def test_the_signature_tells_every_setting():
         "mean:of-samples"
     )
     assert "limit:75-bytes-of-both" in DUC_2004.signature
-    changes = {"stemming": True, "lcs": "whole", "references": "jackknife", "limit": 10, "cuts_references": False}
+    changes = {
+        "stemming": True,
+        "tokens": "unicode",
+        "lcs": "whole",
+        "references": "jackknife",
+        "limit": 10,
+        "cuts_references": False,
+    }
     assert set(changes) == {field.name for field in dataclasses.fields(Rouge)}
     signatures = {dataclasses.replace(DUC_2004, **{name: value}).signature for name, value in changes.items()}
     assert len(signatures | {DUC_2004.signature}) == len(changes) + 1
@@ -162,6 +169,8 @@ def test_the_signature_tells_every_setting():
     ("settings", "message"),
     [
         ({"lcs": "line"}, "unknown lcs 'line': did you mean 'lines'"),
+        ({"tokens": "unicod"}, "unknown rule for tokens 'unicod': did you mean 'unicode'"),
+        ({"tokens": "unicode", "stemming": True}, "stemming with tokens=unicode"),
         ({"references": "jacknife"}, "did you mean 'jackknife'"),
         ({"limit": -1}, "limit of -1 bytes"),
         ({"cuts_references": True}, "limit of 0 bytes"),

@@ -182,8 +182,9 @@ def test_summaries_of_a_fixed_length_are_scored_by_recall(folder):
 
 
 def test_an_unknown_word_is_no_word():
-    with_unknown = rouge.scores(["a <unk> b"], [["unk a b"]], "f1")[0].value
-    assert with_unknown == rouge.scores(["a b"], [["unk a b"]], "f1")[0].value == pytest.approx(0.8)
+    settings = {name: setting.default for name, setting in rouge.SETTINGS.items()}
+    with_unknown = rouge.scores(["a <unk> b"], [["unk a b"]], settings)[0].value
+    assert with_unknown == rouge.scores(["a b"], [["unk a b"]], settings)[0].value == pytest.approx(0.8)
 
 
 def test_frameworks_end_at_the_same_perplexity(folder):
