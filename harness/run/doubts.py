@@ -1,4 +1,4 @@
-"""Reasons to doubt a row: a busy machine, a full softmax that is slower or faster elsewhere, data that was trained on."""
+"""Reasons to doubt rows: a busy machine, a full softmax slower or faster than elsewhere, data that was trained on."""
 
 from __future__ import annotations
 
