@@ -116,7 +116,8 @@ def load(name: str, *, digits: bool = False, progress: Progress = no_progress) -
         splits={
             split: _Lines(path, np.load(folder / f"{split}.npy", allow_pickle=False)) for split, path in files.items()
         },
-        shared_with_training=json.loads((folder / _SHARED).read_text(encoding="utf-8")),
+        # Pairs that differ in their digits only are different pairs.
+        shared_with_training=load(name, progress=progress).shared_with_training if digits else _shared(folder),
     )
 
 
@@ -135,10 +136,14 @@ def _write_all(text: PairFiles, digits: bool, folder: Path, progress: Progress) 
         np.save(folder / f"{split}.npy", starts_P)
     if text.holds_out:
         _hold_out(folder, text.name)
-    written = {split: _first_pairs(folder / f"{split}.jsonl") for split in SPLITS}
-    written = {split: pairs for split, pairs in written.items() if (folder / f"{split}.jsonl").is_file()}
+    files = {split: folder / f"{split}.jsonl" for split in SPLITS}
+    written = {split: _first_pairs(path) for split, path in files.items() if path.is_file()}
     shares = shares_in_training(written) if "train" in written else {}
     (folder / _SHARED).write_text(json.dumps(shares), encoding="utf-8")
+
+
+def _shared(folder: Path) -> dict[str, float]:
+    return json.loads((folder / _SHARED).read_text(encoding="utf-8"))
 
 
 def _first_pairs(path: Path) -> Iterator[str]:

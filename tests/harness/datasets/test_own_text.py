@@ -161,11 +161,17 @@ def test_lines_that_were_trained_on_are_counted(tmp_path):
 
 
 def test_pairs_that_were_trained_on_are_counted(tmp_path):
-    pairs = {"train": [("a", "x"), ("b", "y")], "valid": [("a", "x"), ("a", "y")], "test": [("b", "y")]}
+    pairs = {
+        "train": [("a 1", "x"), ("b", "y")],
+        "valid": [("a 1", "x"), ("a 1", "y"), ("a 2", "x"), ("b 1", "y")],
+        "test": [("b", "y")],
+    }
     for split, of_split in pairs.items():
         lines = [json.dumps({"text": text, "summary": summary}) for text, summary in of_split]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
-    assert summary_pairs.load(str(tmp_path)).shared_with_training == {"valid": 0.5, "test": 1.0}
+    for digits in (False, True):
+        found = summary_pairs.load(str(tmp_path), digits=digits)
+        assert found.shared_with_training == {"valid": 0.25, "test": 1.0}
 
 
 def test_the_terminal_tells_of_data_that_was_trained_on(tmp_path):
