@@ -14,30 +14,25 @@ different result.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vocabench.harness import layers, registry
+from vocabench.harness import layer_arrays, layers, registry
 from vocabench.harness.atomic_write import atomic_writer
 from vocabench.harness.npz_files import SUFFIX, read_npz
 from vocabench.impls.cache_folder import sha256_of_file
 from vocabench.impls.contract import Layer
-from vocabench.impls.errors import BadInput, unknown
-from vocabench.impls.options import Given, Nested, Spelled
-from vocabench.impls.spec import Arrays, LayerSpec, check_ids, check_options
+from vocabench.impls.errors import BadInput
+from vocabench.impls.spec import Arrays, LayerSpec, check_ids
 
-_REQUIRED, _OPTIONAL = ("method", "counts", "hidden", "targets"), ("options", "seed", "structure")
-_PARAMETER, _OPTION = "parameter.", "option."
+_FURTHER = ("hidden", "targets")
 
 
 @dataclass(frozen=True)
@@ -102,29 +97,10 @@ def save(path: str | Path, layer: Layer, hidden: ArrayLike, targets: ArrayLike) 
     Raises:
         BadInput: Hidden vectors or targets do not fit the layer, or the file cannot be written.
     """
-    path, spec, structure = Path(path), layer.spec, layer.structure()
-    dtype = np.float64 if spec.dtype == "float64" else np.float32
+    path, spec = Path(path), layer.spec
     _check_batch(spec, hidden, targets)
-    members: dict[str, ArrayLike] = {
-        "method": spec.method,
-        "seed": spec.seed,
-        "structure": _digest(structure),
-        "counts": spec.counts,
-        "hidden": np.asarray(hidden, dtype),
-        "targets": np.asarray(targets),
-    }
-    plain: dict[str, object] = {}
-    for name, value in check_options(spec.definition, spec.definition.held(spec.options, structure)).items():
-        if isinstance(value, Given):
-            members[_OPTION + name] = value.array
-        elif isinstance(value, Spelled):
-            members[_OPTION + name] = np.array(value.words)
-        elif isinstance(value, Nested):
-            plain[name] = json.loads(value.text)
-        elif value != spec.definition.options[name].default:
-            plain[name] = value
-    members["options"] = json.dumps(plain)
-    members |= {_PARAMETER + name: np.asarray(value, dtype) for name, value in layer.parameters().items()}
+    members = layer_arrays.arrays_of(spec, layer.structure(), layer.parameters())
+    members |= {"hidden": np.asarray(hidden, layer_arrays.stored_dtype(spec)), "targets": np.asarray(targets)}
     with _writable(path.parent), atomic_writer(path) as file:
         np.savez(file, **members)  # type: ignore[arg-type]
     return sha256_of_file(path)
@@ -170,12 +146,7 @@ def load(path: str | Path) -> LayerFile:
 
 def _members(path: Path) -> Arrays:
     arrays = read_npz(path)
-    missing = [name for name in _REQUIRED if name not in arrays]
-    if missing:
-        raise BadInput(f"no {', '.join(missing)}: allowed: {', '.join(_REQUIRED)}, {_PARAMETER}NAME, and more")
-    for name in arrays:
-        if name not in (*_REQUIRED, *_OPTIONAL) and not name.startswith((_PARAMETER, _OPTION)):
-            raise unknown("array", name, (*_REQUIRED, *_OPTIONAL, f"{_PARAMETER}NAME", f"{_OPTION}NAME"))
+    layer_arrays.check_names(arrays, _FURTHER)
     return arrays
 
 
@@ -183,59 +154,7 @@ def _layer(members: Arrays) -> tuple[LayerSpec, Arrays]:
     hidden_ND = members["hidden"]
     if hidden_ND.ndim != 2 or not hidden_ND.size:
         raise BadInput(f"hidden has shape {hidden_ND.shape}: allowed: (N, D), from one vector on")
-    spec = LayerSpec.build(
-        registry.definition(_text("method", members["method"])),
-        counts=members["counts"],
-        dim=hidden_ND.shape[1],
-        seed=_integer("seed", members["seed"]) if "seed" in members else 0,
-        options=_options(members),
-    )
-    if "structure" in members and _text("structure", members["structure"]) != _digest(spec.structure):
-        allowed = "clusters or a tree that are given" if spec.options else "the same counts"
-        raise BadInput(
-            f"the structure of {spec.method} that its options make is not the one it was trained with: "
-            f"allowed: {allowed}"
-        )
-    return spec, spec.check_parameters(_with_prefix(_PARAMETER, members))
-
-
-def _digest(structure: Arrays) -> str:
-    """Return a digest of the values, which does not depend on the integer type that holds them."""
-    digest = hashlib.sha256()
-    for name, value in sorted(structure.items()):
-        array = np.ascontiguousarray(value, np.int64 if value.dtype.kind in "iu" else value.dtype)
-        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
-def _options(members: Arrays) -> dict[str, Any]:
-    try:
-        plain = json.loads(_text("options", members["options"])) if "options" in members else {}
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"options: {error}: allowed: a JSON object") from None
-    if not isinstance(plain, dict):
-        raise BadInput(f"options={str(plain)[:40]!r}: allowed: a JSON object")
-    arrays = _with_prefix(_OPTION, members)
-    return plain | {name: value.tolist() if value.dtype.kind == "U" else value for name, value in arrays.items()}
-
-
-def _with_prefix(prefix: str, members: Arrays) -> Arrays:
-    return {name.removeprefix(prefix): value for name, value in members.items() if name.startswith(prefix)}
-
-
-def _text(name: str, value: NDArray) -> str:
-    if value.shape != () or value.dtype.kind != "U":
-        raise BadInput(f"{name} is {value.dtype} of shape {value.shape}: allowed: one text")
-    return str(value)
-
-
-def _integer(name: str, value: NDArray) -> int:
-    if value.shape != () or value.dtype.kind not in "iu":
-        raise BadInput(f"{name} is {value.dtype} of shape {value.shape}: allowed: one whole number")
-    return int(value)
+    return layer_arrays.layer_of(members, hidden_ND.shape[1])
 
 
 def _check_batch(spec: LayerSpec, hidden: ArrayLike, targets: ArrayLike) -> tuple[NDArray, NDArray[np.int64]]:
