@@ -25,6 +25,7 @@ from vocabench.harness.commands import (
     publish,
     report,
     run,
+    score,
     table,
 )
 from vocabench.harness.commands.command import nonempty_text
@@ -43,6 +44,7 @@ examples:
   vocabench run cpu -t timing -v 44000     one task and one size of another suite
   vocabench table                          the newest run as Markdown
   vocabench check -f jax                   do the layers agree with their definitions?
+  vocabench score wer out.trn ref.trn      the word error rate of any recognizer
 
 exit codes:
   0 done; 1 something disagrees, failed or is worse; 2 bad usage or input; 3 'compare' has nothing to compare;
@@ -69,6 +71,7 @@ COMMANDS = tuple(
         publish,
         export,
         compare,
+        score,
         data,
         list_names,
         new,

@@ -1,8 +1,7 @@
 """Bootstrap over samples: percentile intervals of means and of pooled rates, and the paired test between two systems.
 
 A quantity is the mean of its values over samples or, if the samples have sizes, the sum of the values divided by the
-sum
-of the sizes.
+sum of the sizes.
 """
 
 from __future__ import annotations
@@ -66,7 +65,31 @@ def differences(
     observed difference is from zero: the centred bootstrap distribution serves as that of systems that do not differ
     (Riezler and Maxwell 2005). The observed sample counts as one more resample, so that no p value is zero.
     """
-    found_Q, drawn_BQ = _resampled(first_SQ - second_SQ, resamples, seed, sizes_S)
+    return _tested(*_resampled(first_SQ - second_SQ, resamples, seed, sizes_S))
+
+
+def rate_difference(
+    first: tuple[NDArray[np.float64], NDArray[np.float64]],
+    second: tuple[NDArray[np.float64], NDArray[np.float64]],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Difference:
+    """Return first - second for pooled rates whose samples need not have the same sizes; see `differences`.
+
+    Args:
+        first, second: Values and sizes of the samples, (S,) each.
+        resamples: Number of resamples. Those in which a system has only samples of size 0 are left out.
+        seed: Seed of the resamples.
+    """
+    columns_S4 = np.stack([*first, *second], axis=1)
+    sums_B4 = np.concatenate([weights_BS @ columns_S4 for weights_BS in _weights(len(columns_S4), resamples, seed)])
+    sums_B4 = sums_B4[(sums_B4[:, 1] > 0) & (sums_B4[:, 3] > 0)]
+    found, *drawn = (sums[..., 0] / sums[..., 1] - sums[..., 2] / sums[..., 3] for sums in (columns_S4.sum(0), sums_B4))
+    return _tested(np.array([found]), drawn[0][:, None])[0]
+
+
+def _tested(found_Q: NDArray[np.float64], drawn_BQ: NDArray[np.float64]) -> list[Difference]:
+    """Return the differences with the p values of `differences`."""
     # The tolerance covers sums in another order: equal samples must not count as closer.
     as_far_Q = (np.abs(drawn_BQ - found_Q) >= np.abs(found_Q) - 1e-12).sum(axis=0)
     p_Q = (1 + as_far_Q) / (1 + len(drawn_BQ))

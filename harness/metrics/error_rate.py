@@ -1,10 +1,10 @@
-"""Character and phone error rates: substitutions, deletions and insertions over the length of the reference.
+"""Character, word and phone error rates: substitutions, deletions and insertions over the length of the reference.
 
     rate = (sum over utterances of S_u + D_u + I_u) / (sum over utterances of N_u)
 
 Errors are pooled over utterances, so a long utterance counts more than a short one. A rate can exceed 1. The alignments
-of least edit distance are those of the jiwer library. A `CharacterErrorRate` or a `PhoneErrorRate` fixes everything
-that must be equal before two figures can be compared, and its `signature` states it.
+of least edit distance are those of the jiwer library. A `CharacterErrorRate`, a `WordErrorRate` or a `PhoneErrorRate`
+fixes everything that must be equal before two figures can be compared, and its `signature` states it.
 
 An empty hypothesis consists of deletions only. If a reference is empty, every symbol of the hypothesis is an insertion,
 which adds to the errors but not to the length.
@@ -75,6 +75,28 @@ class CharacterErrorRate:
 
 
 @dataclass(frozen=True)
+class WordErrorRate:
+    """
+    Attributes:
+        rule: The text rule for references and hypotheses, whose words are counted.
+    """
+
+    rule: TextRule = field(default_factory=TextRule)
+
+    @property
+    def signature(self) -> str:
+        """Everything that a score depends on, in one line."""
+        return f"wer|jiwer:{metadata.version('jiwer')}|{self.rule.signature}|rate:pooled"
+
+    def per_utterance(self, references: Sequence[str], hypotheses: Sequence[str]) -> NDArray[np.int64]:
+        """Count the errors of each utterance; see `CharacterErrorRate.per_utterance`."""
+        _check(references, hypotheses)
+        return _counts(
+            [self.rule(each).split() for each in references], [self.rule(each).split() for each in hypotheses]
+        )
+
+
+@dataclass(frozen=True)
 class PhoneErrorRate:
     """
     Attributes:
@@ -115,19 +137,31 @@ def aggregate(counts_U4: NDArray[np.int64], resamples: int = RESAMPLES, seed: in
 
 
 def compare(
-    first_U4: NDArray[np.int64], second_U4: NDArray[np.int64], resamples: int = RESAMPLES, seed: int = 0
+    first_U4: NDArray[np.int64],
+    second_U4: NDArray[np.int64],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    *,
+    lengths_may_differ: bool = False,
 ) -> Difference:
     """Return the difference between the rates of two systems on the same utterances (Bisani and Ney 2004).
+
+    Args:
+        first_U4, second_U4: Counts of the two systems.
+        resamples: Number of resamples.
+        seed: Seed of the resamples.
+        lengths_may_differ: Whether a reference may have another length for each system, because it has alternatives.
 
     Raises:
         BadInput: The references differ, or all of them are empty.
     """
-    if len(first_U4) != len(second_U4) or (first_U4[:, 3] != second_U4[:, 3]).any():
+    same = len(first_U4) == len(second_U4) and (lengths_may_differ or (first_U4[:, 3] == second_U4[:, 3]).all())
+    if not same:
         sizes = [f"{len(each_U4):,} utterances of {each_U4[:, 3].sum():,} symbols" for each_U4 in (first_U4, second_U4)]
         raise BadInput(f"systems with {' and '.join(sizes)}: allowed: the same references")
     first_U, length_U = _pooled(first_U4)
-    second_U, _ = _pooled(second_U4)
-    return bootstrap.differences(first_U[:, None], second_U[:, None], resamples, seed, sizes_S=length_U)[0]
+    second_U, other_U = _pooled(second_U4)
+    return bootstrap.rate_difference((first_U, length_U), (second_U, other_U), resamples, seed)
 
 
 def _pooled(counts_U4: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,0 +1,1 @@
+"""Scores for the outputs of systems that were trained elsewhere, read from files."""
