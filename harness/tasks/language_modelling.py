@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness import layer_file, layers, registry
+from vocabench.harness import layer_file, layers, network_folder, registry
 from vocabench.harness.datasets.text import corpora
 from vocabench.harness.measure.workload import Batch
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting
-from vocabench.harness.tasks.shared import learning_curve, text, unknown_words, unseen_words
+from vocabench.harness.tasks.shared import learning_curve, text, text_scores, unknown_words, unseen_words
+from vocabench.harness.tasks.shared.destinations import new_path
 from vocabench.harness.tasks.shared.learning_curve import LearningCurve
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.paired import check_rounds, timing_settings
@@ -26,7 +27,6 @@ from vocabench.harness.tasks.shared.spec import parameters, spec_of
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.tasks.shared.trained import TrainedLayer
 from vocabench.impls.contract import Layer
-from vocabench.impls.errors import BadInput
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
 from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, Destination, Number
@@ -51,11 +51,11 @@ SETTINGS: dict[str, Setting] = {
     "updates": Number(0, 0, 10**9, "number of training steps after which training ends; 0 for no limit"),
     "time_training": Choice(False, (False, True), "whether to time training of the trained layer alone as well"),
     "layer_folder": Destination("folder for a file with the trained layer, for the task trained_layer"),
+    "save": Destination("new folder for the trained network, whose name may contain {method}, {framework} and {seed}"),
     **text.SETTINGS,
     "figure1_tokens": Number(4000, 0, 10**9, "validation tokens scored just before and after each re-organization"),
 }
 
-_EVAL_ROWS = 16
 _CLUSTERS_SHOWN, _WORDS_SHOWN = 60, 12
 
 
@@ -66,6 +66,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         return Result(_unigram(corpus), {}, data)
     if folder := cell.settings["layer_folder"]:
         layer_file.check_folder(Path(folder))  # now instead of after the training
+    save_to = new_path(cell, "save", "network-{method}-{framework}-{seed}")
 
     options = text.with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
     options = text.with_pairs(options, corpus.splits["train"], len(corpus.words))
@@ -82,17 +83,19 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         progress("words outside of the vocabulary")
         measurements.append(training.on_unseen_words(wide))
     checked: dict[str, Any] = {}
-    if not (cell.settings["time_training"] or cell.settings["decode_rows"] or folder):
-        return Result(measurements, checked, data)  # before a second copy of the weights is made
-    trained = TrainedLayer(cell, training.learned_spec(), training.output_parameters())
-    if cell.settings["time_training"]:
-        found, checked = trained.training(training.first_batch(), progress)
-        measurements.append(found)
-    if cell.settings["decode_rows"]:
-        progress("decoding")
-        measurements += trained.decoding(training.held_out(cell.settings["decode_rows"]).hidden_ND)
-    if folder:
-        measurements[0].detail["layer_file"] = training.save(trained.layer(), progress)
+    if cell.settings["time_training"] or cell.settings["decode_rows"] or folder:  # needs a second copy of the weights
+        trained = TrainedLayer(cell, training.learned_spec(), training.output_parameters())
+        if cell.settings["time_training"]:
+            found, checked = trained.training(training.first_batch(), progress)
+            measurements.append(found)
+        if cell.settings["decode_rows"]:
+            progress("decoding")
+            measurements += trained.decoding(training.held_out(cell.settings["decode_rows"]).hidden_ND)
+        if folder:
+            measurements[0].detail["layer_file"] = training.save(trained.layer(), progress)
+    if save_to is not None:  # last, so that a cell that fails can be measured again
+        progress(f"network to {save_to}")
+        measurements[0].detail["network"] = training.save_network(save_to, data, measurements[0])
     return Result(measurements, checked, data)
 
 
@@ -137,9 +140,11 @@ class Training:
 
     def run(self, progress: Callable[[str], None]) -> None:
         settings, curve = self.settings, self.curve
-        rows_BT = _rows(self.corpus.splits["train"], settings["batch"], settings["steps"])
+        rows_BT = text_scores.rows(self.corpus.splits["train"], settings["batch"], settings["steps"])
         batches = (
-            batch for _ in range(settings["epochs"]) for batch in _batches(rows_BT, settings["steps"], whole=True)
+            batch
+            for _ in range(settings["epochs"])
+            for batch in text_scores.batches(rows_BT, settings["steps"], whole=True)
         )
         curve.start((rows_BT.shape[1] - 1) // settings["steps"], settings["updates"])
         for step, (first, (inputs_BT, targets_BT)) in enumerate(islice(batches, curve.total), 1):
@@ -151,7 +156,7 @@ class Training:
                 self._reorganize(step)
             if curve.is_due(step):
                 self.model.synchronize()
-                curve.evaluate(step, lambda: self._scores(self.corpus.splits["valid"]))
+                curve.evaluate(step, lambda: self._scores_of(self.corpus.splits["valid"]))
                 progress(curve.evaluation_line(step))
                 if curve.has_ended:
                     break
@@ -180,24 +185,12 @@ class Training:
     def _figure1_scores(self, when: str) -> dict[str, float]:
         """Return the scores of a sample of the validation text; none if it is too short for the evaluation."""
         sample_T = self.corpus.splits["valid"][: self.settings["figure1_tokens"]]
-        if len(sample_T) <= _EVAL_ROWS:
+        if len(sample_T) <= text_scores.EVAL_ROWS:
             return {}
-        return {f"{name}_{when}": value for name, value in self._scores(sample_T).items()}
+        return {f"{name}_{when}": value for name, value in self._scores_of(sample_T).items()}
 
-    def _scores(self, ids_T: NDArray) -> dict[str, float]:
-        """Return the perplexity, and for a two-level layer also its two factors (equations 5 and 6)."""
-        sums: dict[str, float] = {}
-        tokens = 0
-        rows_BT = _rows(ids_T, _EVAL_ROWS, 1)
-        for first, (inputs_BT, targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
-            for name, value in self.model.evaluate(inputs_BT, targets_BT, carry=not first).items():
-                sums[name] = sums.get(name, 0.0) + value
-            tokens += targets_BT.size
-        scores = {"perplexity": float(np.exp(sums["nll"] / tokens))}
-        if "cluster_nll" in sums:
-            scores["cluster_perplexity"] = float(np.exp(sums["cluster_nll"] / tokens))
-            scores["in_cluster_perplexity"] = float(np.exp((sums["nll"] - sums["cluster_nll"]) / tokens))
-        return scores
+    def _scores_of(self, ids_T: NDArray) -> dict[str, float]:
+        return text_scores.scores(self.model, ids_T, self.settings["steps"])
 
     def told(self, changed: Mapping[str, object]) -> dict[str, Any]:
         """Return the entries about this model for the row of a later model with `changed` options."""
@@ -206,7 +199,7 @@ class Training:
 
     def measurements(self) -> list[Measurement]:
         split = "test" if "test" in self.corpus.splits else "valid"
-        scores = self._scores(self.corpus.splits[split]) if split == "test" else dict(self.curve.scored)
+        scores = self._scores_of(self.corpus.splits[split]) if split == "test" else dict(self.curve.scored)
         detail: dict[str, Any] = {
             "split": split,
             **unknown_words.shares(self.corpus, split),
@@ -221,16 +214,10 @@ class Training:
             for name in ("cluster_perplexity", "in_cluster_perplexity")
             if name in scores
         ]
-        found += unknown_words.known_perplexity(self.corpus, split, self._nll_of(split))
+        targets_BT, log_prob_BT = text_scores.log_probs(self.model, self.corpus.splits[split], self.settings["steps"])
+        found += unknown_words.known_perplexity(self.corpus, split, [(targets_BT.ravel(), -log_prob_BT.ravel())])
         found.append(Measurement("train_seconds", self.curve.seconds, [self.curve.seconds]))
         return [*found, parameters(self.model.spec)]
-
-    def _nll_of(self, split: str) -> Iterator[tuple[NDArray, NDArray]]:
-        """Yield the targets of a split with the negative log-likelihood of each, as `_scores` reads it."""
-        rows_BT = _rows(self.corpus.splits[split], _EVAL_ROWS, 1)
-        for first, (inputs_BT, targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
-            parts = self.model.nll_parts(inputs_BT, targets_BT, carry=not first)
-            yield targets_BT.ravel(), np.sum(parts, axis=0, dtype=np.float64)
 
     def mean_hidden(self) -> NDArray[np.float64]:
         """Return (V, D): for each word, the mean of the hidden vectors that were to predict it in the training text.
@@ -239,23 +226,23 @@ class Training:
         """
         vocab = len(self.corpus.counts_V)
         sum_VD, seen_V = np.zeros((vocab, self.cell.dim)), np.zeros((vocab, 1))
-        rows_BT = _rows(self.corpus.splits["train"], self.settings["batch"], self.settings["steps"])
-        for _first, (inputs_BT, targets_BT) in _batches(rows_BT, self.settings["steps"], whole=True):
+        rows_BT = text_scores.rows(self.corpus.splits["train"], self.settings["batch"], self.settings["steps"])
+        for _first, (inputs_BT, targets_BT) in text_scores.batches(rows_BT, self.settings["steps"], whole=True):
             np.add.at(sum_VD, targets_BT.ravel(), self.model.hidden(inputs_BT))
             np.add.at(seen_V, targets_BT.ravel(), 1.0)
         return sum_VD / np.maximum(seen_V, 1.0)
 
     def first_batch(self) -> Batch:
         """Return the trained model's hidden vectors for the first batch of the training text, and their targets."""
-        rows_BT = _rows(self.corpus.splits["train"], self.settings["batch"], self.settings["steps"])
-        _first, (inputs_BT, targets_BT) = next(_batches(rows_BT, self.settings["steps"], whole=True))
+        rows_BT = text_scores.rows(self.corpus.splits["train"], self.settings["batch"], self.settings["steps"])
+        _first, (inputs_BT, targets_BT) = next(text_scores.batches(rows_BT, self.settings["steps"], whole=True))
         return Batch(self.model.hidden(inputs_BT).astype(np.float64), targets_BT.ravel().astype(np.int64))
 
     def held_out(self, wanted: int) -> Batch:
         """Return hidden vectors from many contexts of the validation text in random order, and the next words."""
         pieces: list[Batch] = []
-        rows_BT = _rows(self.corpus.splits["valid"], _EVAL_ROWS, 1)
-        for _first, (inputs_BT, targets_BT) in _batches(rows_BT, self.settings["steps"], whole=False):
+        rows_BT = text_scores.rows(self.corpus.splits["valid"], text_scores.EVAL_ROWS, 1)
+        for _first, (inputs_BT, targets_BT) in text_scores.batches(rows_BT, self.settings["steps"], whole=False):
             pieces.append(Batch(self.model.hidden(inputs_BT), targets_BT.ravel().astype(np.int64)))
             if sum(len(piece.targets_N) for piece in pieces) >= 8 * wanted:
                 break
@@ -271,7 +258,8 @@ class Training:
         """
         layer = TrainedLayer(self.cell, self.learned_spec(), self.output_parameters()).layer()
         split = "test" if "test" in wide.splits else "valid"
-        batches = _batches(_rows(wide.splits[split], _EVAL_ROWS, 1), self.settings["steps"], whole=False)
+        rows_BT = text_scores.rows(wide.splits[split], text_scores.EVAL_ROWS, 1)
+        batches = text_scores.batches(rows_BT, self.settings["steps"], whole=False)
         windows = (window for _, window in batches)
         found = unseen_words.perplexity(self.cell, layer, self.corpus, wide, self.model.hidden, windows)
         found.detail["split"] = split
@@ -287,6 +275,17 @@ class Training:
         prefix = "output."
         every = self.model.parameters()
         return {name.removeprefix(prefix): value for name, value in every.items() if name.startswith(prefix)}
+
+    def save_network(self, folder: Path, data: Mapping[str, Any], perplexity: Measurement) -> dict[str, str]:
+        """Write the trained network with its perplexity, for `vocabench eval`.
+
+        Returns:
+            The name of the folder and the sha256 of its contents, for the row.
+        """
+        scores = {"split": perplexity.detail["split"], "perplexity": perplexity.value}
+        words = self.corpus.words
+        sha256 = network_folder.save(folder, self.model, self.learned_spec(), words, self.cell, data, scores)
+        return {"name": folder.name, "sha256": sha256}
 
     def save(self, layer: Layer, progress: Callable[[str], None]) -> dict[str, Any]:
         """Write the trained layer, with as many hidden vectors of held-out text as a batch has tokens.
@@ -321,31 +320,6 @@ def _unigram(corpus: corpora.Corpus) -> list[Measurement]:
     perplexity = Measurement("perplexity", value, detail={"split": split, **unknown_words.shares(corpus, split)})
     scored = [(ids_T, -np.log(probability_V[ids_T]))]
     return [perplexity, *unknown_words.known_perplexity(corpus, split, scored)]
-
-
-def _rows(ids_T: NDArray, batch: int, steps: int) -> NDArray:
-    """Cut the text into `batch` equal rows that are read in parallel, (B, T)."""
-    if len(ids_T) < batch * (steps + 1):
-        raise BadInput(
-            f"a split of {len(ids_T):,} tokens is too short for {batch} rows of {steps} steps: allowed: from "
-            f"{batch * (steps + 1):,} tokens, or a smaller batch"
-        )
-    width = len(ids_T) // batch
-    return ids_T[: batch * width].reshape(batch, width)
-
-
-def _batches(
-    rows_BT: NDArray, steps: int, *, whole: bool
-) -> Iterator[tuple[bool, tuple[NDArray[np.int32], NDArray[np.int32]]]]:
-    """Yield (is this the first?, (inputs, targets)) along the rows; `whole` leaves out a shorter piece at the end."""
-    last = rows_BT.shape[1] - 1
-    for start in range(0, last, steps):
-        stop = min(start + steps, last)
-        if whole and stop - start < steps:
-            return
-        inputs_BT = np.ascontiguousarray(rows_BT[:, start:stop], dtype=np.int32)
-        targets_BT = np.ascontiguousarray(rows_BT[:, start + 1 : stop + 1], dtype=np.int32)
-        yield start == 0, (inputs_BT, targets_BT)
 
 
 TASK = Task(SETTINGS, run, text.load, check=check_rounds, extra_methods=EXTRA_METHODS)

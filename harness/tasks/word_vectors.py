@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting
 from vocabench.harness.tasks.shared import bags, text
 from vocabench.harness.tasks.shared.data import Progress
+from vocabench.harness.tasks.shared.destinations import new_path
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.word_vectors import glove, peers, scores, sppmi, vector_files
@@ -79,7 +79,7 @@ class Learned:
 
 def run(cell: Cell, progress: Progress) -> Result:
     corpus, data = text.data_of(cell, progress)
-    path = _output_path(cell)
+    path = new_path(cell, "vectors", "vectors-{method}-{framework}.bin")
     learned = _LEARN.get(cell.method, _by_model)(cell, corpus, progress)
     measurements = learned.measurements
     if learned.input_VD is None:
@@ -182,26 +182,6 @@ def _combined(cell: Cell, learned: Learned) -> NDArray:
     if learned.output_VD is None:
         raise BadInput(f"combine={combine} with {cell.method}: allowed: input, as it has no vector for each context")
     return combined(learned.input_VD, learned.output_VD, combine)
-
-
-def _output_path(cell: Cell) -> Path | None:
-    """Return the path to write vectors to, if there is one, before anything is trained.
-
-    Raises:
-        BadInput: The file exists already, or its folder does not.
-    """
-    if not cell.settings["vectors"]:
-        return None
-    name = cell.settings["vectors"]
-    for field in ("method", "framework", "seed"):
-        name = name.replace(f"{{{field}}}", str(getattr(cell, field)))
-    path = Path(name)
-    if path.exists() or not path.parent.is_dir():
-        raise BadInput(
-            f"vectors={path}: it exists, or its folder does not: allowed: a new file for each cell, such as "
-            "vectors-{method}-{framework}.bin"
-        )
-    return path
 
 
 TASK = Task(
