@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,18 @@ import pytest
 import yaml
 
 from tests import ROOT
-from vocabench.harness import cli, layer_file, layers, registry
+from vocabench.harness import cli, layer_file, layers, network_folder, registry
 from vocabench.harness.datasets import spoken_names
 from vocabench.harness.datasets.speech.synthesis import SpokenNames
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.report.rows import flatten, ratio_of
 from vocabench.harness.run import store
+from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.settings import parse
 from vocabench.harness.run.suites import Suite
 from vocabench.impls.calls import has_z_loss
 from vocabench.impls.errors import BadInput
+from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.spec import Definition
 from vocabench.impls.tying import can_tie
 
@@ -39,7 +42,8 @@ HEADINGS = {"torch": "PyTorch:", "tensorflow": "TensorFlow:", "jax": "JAX:"}
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 # Pages whose code has a test of its own: it runs in every framework, is written to files, or is followed by checks.
 # The scripts of in-your-model.md and parallel.md run in tests of these names.
-TESTED_SEPARATELY = ("contract.md", "adding-a-method.md", "trained-layer.md", "in-your-model.md", "parallel.md")
+_MODEL_PAGES = ("in-your-model.md", "parallel.md")
+TESTED_SEPARATELY = ("contract.md", "adding-a-method.md", "trained-layer.md", "scoring.md", *_MODEL_PAGES)
 PAGES_WITH_CODE = [
     path
     for path in TEXTS
@@ -188,6 +192,22 @@ def test_a_layer_goes_to_a_file_and_back(tmp_path, monkeypatch):
     assert np.shape(names["ids"]) == (20, 10)
 
 
+@pytest.mark.skipif("jax" not in FRAMEWORKS, reason="the page's example is in JAX")
+def test_a_saved_network_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = layers.spec("huffman", counts=zipf_counts(30), dim=5)
+    saved = layers.create_network("numpy", spec, LanguageModelConfig(embedding=4, hidden=5))
+    cell = Cell("quick", "language_modelling", "torch", "huffman", vocab=30, dim=5, tokens=20, settings={"steps": 5})
+    data, scores = {"dataset": "text", "sha256": ""}, {"split": "test", "perplexity": 30.0}
+    words = [f"w{number}" for number in range(30)]
+    network_folder.save(Path("net-huffman-torch"), saved, spec, words, cell, data, scores)
+    names: dict[str, Any] = {}
+    for block in BLOCK.findall((DOCS / "scoring.md").read_text()):
+        exec(block, names)
+    for name, value in saved.parameters().items():
+        assert names["network"].parameters()[name] == pytest.approx(value, abs=1e-7)
+
+
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="the page's example is in PyTorch")
 def test_the_method_added_on_the_page_agrees(tmp_path):
     page = (DOCS / "adding-a-method.md").read_text()
@@ -273,7 +293,7 @@ def test_commands_are_found():
 def test_commands_parse(path, line, monkeypatch):
     """Suites, methods, tasks, options, settings and datasets in commands exist. Nothing is run."""
     arguments = shlex.split(re.sub(r"\bN\b", "1", line), comments=True)[1:]
-    if len(arguments) == 1 and arguments[0] in ("compare", "publish", "export", "data", "list"):
+    if len(arguments) == 1 and arguments[0] in ("compare", "publish", "export", "data", "list", "score", "eval"):
         return  # a command's name in a sentence
     parsed = cli._parser().parse_args(arguments)
     for kind, names in (

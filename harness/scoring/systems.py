@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -132,7 +134,7 @@ def perplexities(request: Request, field: str, base: str) -> Result:
     nats = [perplexity.nats_per_token(each, *settings) for each in scores]
     difference = perplexity.compare(*scores, *settings) if len(scores) > 1 else None
     if difference:
-        difference = type(difference)(_scaled(difference.interval, 1 / np.log(2)), difference.p_value)
+        difference = dataclasses.replace(difference, interval=_scaled(difference.interval, 1 / math.log(2)))
     counts = [{"sentences": len(each.tokens_S), "tokens": int(each.tokens_S.sum())} for each in scores]
     return _result(
         request,
@@ -142,7 +144,7 @@ def perplexities(request: Request, field: str, base: str) -> Result:
         counts,
         [
             Score("perplexity", *(Interval(*map(float, np.exp([e.value, e.low, e.high]))) for e in nats)),
-            Score("bits_per_token", *(_scaled(each, 1 / np.log(2)) for each in nats), difference=difference),
+            Score("bits_per_token", *(_scaled(each, 1 / math.log(2)) for each in nats), difference=difference),
         ],
     )
 
