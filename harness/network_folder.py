@@ -204,7 +204,7 @@ def _about(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{_ABOUT}: {error}: allowed: JSON as -s save=FOLDER writes it") from None
     if wrong := _check_about(about):
-        raise BadInput(f"{_ABOUT}: {wrong.removeprefix('.')}")
+        raise BadInput(f"{_ABOUT}: {wrong.lstrip('.=: ')}")
     if about["network"] != LanguageModelConfig.network:
         raise BadInput(f"network {about['network']!r}: allowed: {LanguageModelConfig.network}")
     return about

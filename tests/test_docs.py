@@ -195,9 +195,10 @@ def test_a_layer_goes_to_a_file_and_back(tmp_path, monkeypatch):
 @pytest.mark.skipif("jax" not in FRAMEWORKS, reason="the page's example is in JAX")
 def test_a_saved_network_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    spec = layers.spec("huffman", counts=zipf_counts(30), dim=5)
+    spec = layers.spec("huffman", counts=zipf_counts(30), dim=5, dtype="float64")
     saved = layers.create_network("numpy", spec, LanguageModelConfig(embedding=4, hidden=5))
-    cell = Cell("quick", "language_modelling", "torch", "huffman", vocab=30, dim=5, tokens=20, settings={"steps": 5})
+    settings = {"steps": 5}
+    cell = Cell("quick", "language_modelling", "numpy", "huffman", 30, 5, 20, precision="float64", settings=settings)
     data, scores = {"dataset": "text", "sha256": ""}, {"split": "test", "perplexity": 30.0}
     words = [f"w{number}" for number in range(30)]
     network_folder.save(Path("net-huffman-torch"), saved, spec, words, cell, data, scores)

@@ -32,7 +32,8 @@ def cell(framework, method, **changes):
 
 def network(framework, method):
     """Return a network whose parameters differ from its initial ones."""
-    spec = layers.spec(method, counts=COUNTS, dim=D, seed=3, **LAYERS.get(method, {}))
+    dtype = "float64" if framework == "numpy" else "float32"
+    spec = layers.spec(method, counts=COUNTS, dim=D, seed=3, dtype=dtype, **LAYERS.get(method, {}))
     model = layers.create_network(framework, spec, LanguageModelConfig(embedding=6, hidden=D))
     model.load({name: v + 0.1 * RNG.standard_normal(v.shape) for name, v in model.parameters().items()})
     return model
@@ -125,7 +126,7 @@ def change_arrays(folder, **changes):
         (lambda folder: (folder / "words.txt").unlink(), "no words.txt in it: allowed: the complete folder"),
         (lambda folder: (folder / "words.txt").write_text("a\nb"), "words.txt is damaged or of another network"),
         (lambda folder: (folder / "arrays.npz").write_bytes(b"PK"), "arrays.npz is damaged or of another network"),
-        (lambda folder: change_arrays(folder, **{"body.embedding": None}), "missing.* embedding|embedding.* missing"),
+        (lambda folder: change_arrays(folder, **{"body.embedding": None}), "missing .*embedding"),
         (lambda folder: change_arrays(folder, **{"parameter.bias": None}), "bias"),
         (lambda folder: change_arrays(folder, more=np.zeros(2)), "unknown array 'more'"),
         (lambda folder: change_arrays(folder, counts=None), "no counts: allowed: method, counts"),
