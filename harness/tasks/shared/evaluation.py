@@ -82,7 +82,9 @@ def text_of(saved: SavedNetwork, dataset: str | None, split: str | None, progres
         raise BadInput(f"split {split!r} of dataset {name!r}: allowed: {', '.join(splits)}")
     ids_T = splits[split]
     if ids_T is None:
-        ids_T = _encoded(saved.words, files.files[split], files.rule)
+        # A user's text does not say how it is tokenized, so it is read as the training text was.
+        rule = files.rule if dataset in registry.datasets() else saved.data.get("text_rule", files.rule)
+        ids_T = _encoded(saved.words, files.files[split], rule)
     unknown = saved.words.index(UNK) if UNK in saved.words else -1
     return HeldOutText(name, split, ids_T, float((ids_T == unknown).mean()))
 
