@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from vocabench.harness.measure import seeds
 from vocabench.harness.measure.seeds import Estimate
@@ -13,16 +13,22 @@ from vocabench.harness.tasks.shared.paired import BASELINE
 # Tasks whose rows are trainings. A seed is then another training, and not another sample of the same figure.
 _TASKS = ("language_modelling", "summarization", "speech", "word_vectors", "documents")
 
+_Model = tuple[str, str, str, str]  # trial, method, options and quantity
+
 
 def with_estimates(records: Iterable[Record]) -> list[Record]:
     """Return the records of one or more runs, each with the estimates over all seeds of its model."""
     records = list(records)
-    by_model: dict[tuple[str, str, str, str], dict[int, float]] = {}
+    by_model: dict[_Model, dict[int, float]] = {}
     for record in records:
         if _is_finite(record):
             assert record["value"] is not None
             by_model.setdefault(_model(record), {})[record["seed"]] = record["value"]
-    return [_with_estimate(record, by_model) for record in records]
+    estimates: dict[_Model, SeedFields] = {}
+    for record in records:
+        if (model := _model(record)) in by_model and model not in estimates:
+            estimates[model] = _estimate(record, by_model)
+    return [{**record, **estimates.get(_model(record), {})} for record in records]
 
 
 def combined(records: Sequence[Record]) -> list[Record]:
@@ -42,7 +48,7 @@ def _combined(trainings: Sequence[Record]) -> Record:
     return {**first, **means, "apart": first["apart_but_seed"], **_ratio_over_seeds(trainings)}
 
 
-def _model(record: Record) -> tuple[str, str, str, str]:
+def _model(record: Record) -> _Model:
     return record["trial"], record["method"], record["options"], str(record["quantity"])
 
 
@@ -54,21 +60,20 @@ def _is_finite(record: Record) -> bool:
     return value > 0 or not is_on_log_scale(record["quantity"])
 
 
-def _with_estimate(record: Record, by_model: dict[tuple[str, str, str, str], dict[int, float]]) -> Record:
-    values = by_model.get(_model(record))
-    if values is None or record["quantity"] is None:
-        return record
-    is_log = is_on_log_scale(record["quantity"])
+def _estimate(record: Record, by_model: Mapping[_Model, Mapping[int, float]]) -> SeedFields:
+    """Return the estimates of the model and quantity of a record."""
+    values = by_model[_model(record)]
+    is_log = is_on_log_scale(str(record["quantity"]))
     mean = (seeds.geometric_mean if is_log else seeds.mean)(list(values.values()))
     fields: SeedFields = {"seeds": mean.seeds}
     if mean.seeds > 1:
         fields |= {"mean": mean.value, "mean_low": mean.low, "mean_high": mean.high}
-    baseline = by_model.get((record["trial"], BASELINE, "", record["quantity"]))
+    baseline = by_model.get((record["trial"], BASELINE, "", str(record["quantity"])))
     if baseline is not None and record["method"] != BASELINE and record["unit"] != "s":
         difference = (seeds.relative_difference if is_log else seeds.difference)(values, baseline)
         if difference is not None:
             fields |= _difference(difference, str(record["better"]))
-    return {**record, **fields}
+    return fields
 
 
 def _difference(found: Estimate, better: str) -> SeedFields:

@@ -6,12 +6,14 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+import numpy as np
+
 from vocabench.harness import registry
-from vocabench.harness.compare.matching import ERROR_RATES, sample_scores
+from vocabench.harness.compare.matching import ERROR_RATES, Scores, sample_scores
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.metrics.bootstrap import Difference, differences
 from vocabench.harness.run.doubts import Doubt, doubts
@@ -143,6 +145,11 @@ def is_doubtful(record: Record) -> bool:
     return record["busy_cores"] is not None or record["baseline_factor"] is not None
 
 
+def is_held_out(record: Record) -> bool:
+    """Return whether a score is of data that the model was not trained on."""
+    return record["split"] != "train"
+
+
 def ratio_of(record: Record) -> tuple[float, float, float] | None:
     """Return the ratio to full softmax with the ends of its interval, if the record has one."""
     ratio, low, high = record["ratio_to_full_softmax"], record["ratio_low"], record["ratio_high"]
@@ -186,45 +193,65 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
             verdicts[_identity(row)] = verdict
     # The agreement cell without options also covers the variants: it checks all choices that change the arithmetic.
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
-    baselines = {trial(row): row for row in rows if row.cell.method == BASELINE}
+    baselines = {trial(row): row for row in rows if row.cell.method == BASELINE and _has_pairs(row)}
     records = []
-    labels = zip(set_apart(rows), set_apart(rows, ignored=("seed",)), strict=True)
-    for row, apart, reasons in zip(rows, labels, doubts(rows), strict=True):
+    for row, apart, reasons in zip(rows, _set_apart(rows), doubts(rows), strict=True):
         identity = _identity(row)
         verdict = row.verdict or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
-        baseline = baselines.get(trial(row)) if baselines else None
+        baseline = baselines.get(trial(row)) if baselines and _has_pairs(row) else None
         trial_but_seed = hashlib.sha256(trial(row, "seed").encode()).hexdigest()[:16]
+        found = _differences(row, baseline)
         for measurement in row.measurements or [None]:
-            difference = _difference(measurement, baseline)
+            difference = found.get(measurement.quantity) if measurement is not None else None
             doubt = reasons.get(measurement.quantity, Doubt()) if measurement is not None else Doubt()
             records.append(_record(row, measurement, difference, verdict, trial_but_seed, apart, doubt))
     return records
 
 
-def set_apart(rows: Sequence[Row], ignored: Collection[str] = ()) -> list[str]:
+@dataclass(frozen=True)
+class _Apart:
+    """What distinguishes a row from others, with and without its seed."""
+
+    label: str = ""
+    label_but_seed: str = ""
+
+
+def set_apart(rows: Sequence[Row]) -> list[str]:
     """Return for each row what distinguishes it from other rows on the same line of the same table, such as "seed 1".
 
     Empty for a row that is alone on its line, and for a row without measurements.
-
-    Args:
-        ignored: Fields that do not count.
     """
+    return [apart.label for apart in _set_apart(rows)]
+
+
+def _set_apart(rows: Sequence[Row]) -> list[_Apart]:
     fields = [{**row.cell.settings, **vars(row.cell)} for row in rows]
-    lines: dict[str, list[int]] = {}
+    lines: dict[tuple[Hashable, ...], list[int]] = {}
     for number, (row, cell) in enumerate(zip(rows, fields, strict=True)):
         if row.measurements:
             names = ("task", "framework", "method", "options", *_SHOWN.get(cell["task"], _SHOWN_OF_MODELS))
-            lines.setdefault(json.dumps([cell.get(name) for name in names], sort_keys=True), []).append(number)
-    labels = [""] * len(rows)
+            lines.setdefault(tuple(_comparable(cell.get(name)) for name in names), []).append(number)
+    labels = [_Apart()] * len(rows)
     for line in lines.values():
         if len(line) == 1:
             continue
         names = dict.fromkeys(name for number in line for name in fields[number] if name != "settings")
-        names = [name for name in names if name not in ignored]
-        differ = [name for name in names if len({json.dumps(fields[number].get(name)) for number in line}) > 1]
+        differ = [name for name in names if len({_comparable(fields[number].get(name)) for number in line}) > 1]
         for number in line:
-            labels[number] = ", ".join(f"{name} {_brief(fields[number].get(name))}" for name in differ)
+            parts = {name: f"{name} {_brief(fields[number].get(name))}" for name in differ}
+            label = ", ".join(parts.values())
+            parts.pop("seed", None)
+            labels[number] = _Apart(label, ", ".join(parts.values()))
     return labels
+
+
+def _comparable(value: Any) -> Hashable:
+    """Return what two values share if and only if they are the same JSON; 1, 1.0 and true are not."""
+    if isinstance(value, str) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return type(value), value
+    return list, json.dumps(value, sort_keys=True)
 
 
 def _brief(value: Any) -> str:
@@ -247,21 +274,33 @@ def trial(row: Row, *ignored: str) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def _difference(measurement: Measurement | None, baseline: Row | None) -> Difference | None:
-    """Return the difference of a score to that of full softmax on the same samples, by the paired bootstrap."""
-    if measurement is None or baseline is None:
-        return None
-    quantity = measurement.quantity
-    if not quantity.startswith("rouge") and quantity not in ERROR_RATES:
-        return None
-    baseline_measurements = [m for m in baseline.measurements if m.quantity == quantity]
-    if not baseline_measurements:
-        return None
-    scores, baseline_scores = sample_scores(measurement), sample_scores(baseline_measurements[0])
-    if not scores.pair_with(baseline_scores):
-        return None
-    (difference,) = differences(scores.values_S[:, None], baseline_scores.values_S[:, None], sizes_S=scores.sizes_S)
-    return difference
+def _is_paired(quantity: str) -> bool:
+    """Whether a quantity is compared with that of full softmax sample by sample."""
+    return quantity.startswith("rouge") or quantity in ERROR_RATES
+
+
+def _has_pairs(row: Row) -> bool:
+    return any(_is_paired(measurement.quantity) for measurement in row.measurements)
+
+
+def _differences(row: Row, baseline: Row | None) -> dict[str, Difference]:
+    """Return the differences of scores to those of full softmax on the same samples, by the paired bootstrap."""
+    if baseline is None:
+        return {}
+    baseline_scores = {m.quantity: sample_scores(m) for m in baseline.measurements if _is_paired(m.quantity)}
+    pairs: dict[bytes, dict[str, tuple[Scores, Scores]]] = {}  # by their sizes: the same resamples serve all of them
+    for measurement in row.measurements:
+        quantity = measurement.quantity
+        if quantity in baseline_scores:
+            scores = sample_scores(measurement)
+            if scores.pair_with(baseline_scores[quantity]):
+                pairs.setdefault(scores.sizes_S.tobytes(), {})[quantity] = scores, baseline_scores[quantity]
+    found: dict[str, Difference] = {}
+    for scored in pairs.values():
+        first_SQ, second_SQ = (np.stack([pair[side].values_S for pair in scored.values()], 1) for side in (0, 1))
+        sizes_S = next(iter(scored.values()))[0].sizes_S
+        found |= dict(zip(scored, differences(first_SQ, second_SQ, sizes_S=sizes_S), strict=True))
+    return found
 
 
 def _record(
@@ -270,7 +309,7 @@ def _record(
     difference: Difference | None,
     verdict: str,
     trial_but_seed: str,
-    apart: tuple[str, str],
+    apart: _Apart,
     doubt: Doubt,
 ) -> Record:
     cell, ratio = row.cell, _ratio(measurement)
@@ -328,8 +367,8 @@ def _record(
         "seed_difference_high": None,
         "verdict": "",
         "trial": trial_but_seed,
-        "apart": apart[0],
-        "apart_but_seed": apart[1],
+        "apart": apart.label,
+        "apart_but_seed": apart.label_but_seed,
     }
 
 

@@ -85,10 +85,10 @@ def _baseline_factors(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
                 same.setdefault(key, []).append((number, statistics.median(finite)))
     factors: dict[tuple[int, str], float] = {}
     for key, members in same.items():
-        for number, seconds in members:
+        median = statistics.median(seconds for _, seconds in members)
+        for place, (number, seconds) in enumerate(members):
             # Of two cells, either may be off. The median of more is that of cells that are not.
-            usual = [other for member, other in members if member != number or len(members) != 2]
-            factor = seconds / statistics.median(usual)
+            factor = seconds / (members[1 - place][1] if len(members) == 2 else median)
             if abs(math.log(factor)) > math.log1p(_OFF):
                 factors[number, str(key[1])] = factor
     return factors

@@ -23,10 +23,10 @@ from vocabench.harness.run.schema import (
     list_of,
     map_of,
     number,
-    numbers,
     one_of,
     optional,
     plain,
+    plain_numbers,
     record,
     text,
     tuple_of,
@@ -152,8 +152,12 @@ class Row:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, fields: Any) -> Row:
+    def from_json(cls, fields: Any, *, is_plain: bool = False) -> Row:
         """Check and convert an object of a results file.
+
+        Args:
+            fields: The object.
+            is_plain: Whether `schema.plain` is known to accept it.
 
         Raises:
             OtherSchema: The schema version is not `SCHEMA`.
@@ -164,7 +168,7 @@ class Row:
             raise OtherSchema(f"schema version {version!r}: allowed: {SCHEMA}")
         if missing := [name for name in _REQUIRED if name not in fields]:
             raise BadInput(f"not a row: {', '.join(missing)} missing: allowed: lines written by 'vocabench run'")
-        if wrong := plain(fields) or _WITH_CELL(fields):
+        if wrong := ("" if is_plain else plain(fields)) or _WITH_CELL(fields):
             raise BadInput(f"not a row: {wrong.removeprefix('.')}")
         cell = Cell.from_json(fields["cell"])
         if wrong := _ROW(fields):
@@ -224,6 +228,8 @@ _RecordT = TypeVar("_RecordT")
 def _decode(kind: type[_RecordT], fields: Mapping[str, Any], **converted: Any) -> _RecordT:
     """Make a record of `fields`, some of which are replaced by their `converted` values."""
     names = _names(kind)
+    if fields.keys() <= names:
+        return kind(**{**fields, **converted})
     known = {name: value for name, value in fields.items() if name in names}
     extra = {name: value for name, value in fields.items() if name not in names}
     return kind(**known | converted, extra=extra)  # type: ignore[call-arg]
@@ -302,7 +308,7 @@ _RATIO = record(
     {},
     {
         **dict.fromkeys(("value", "low", "high"), optional(above_zero)),
-        **dict.fromkeys(("samples", "baseline_samples"), numbers),
+        **dict.fromkeys(("samples", "baseline_samples"), plain_numbers),
     },
 )
 _MEASUREMENT = record(
@@ -310,7 +316,7 @@ _MEASUREMENT = record(
     {
         **dict.fromkeys(("value", "low", "high"), optional(number)),
         **dict.fromkeys(("unit", "better"), text),
-        "samples": numbers,
+        "samples": plain_numbers,
         "ratio": optional(_RATIO),
         "detail": _DETAIL,
     },

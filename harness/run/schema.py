@@ -8,15 +8,17 @@ A schema takes a value and returns what is wrong with it, starting with the path
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 Schema = Callable[[Any], str]
 
 _MAX_DEPTH = 24  # levels of lists and objects: far more than a row has, far fewer than Python's recursion limit
+_DECODED_DEPTH = 8  # of these, in the decoder that checks most rows
 LARGEST = 1e150  # floats below it count as finite: sums and squares of a few of them must be finite too
-_FLOAT, _TEXT = {float}, {str}
+_FLOAT, _TEXT, _FLOAT_OR_NONE = {float}, {str}, {float, type(None)}
 _LARGEST_INTEGER = 2**63  # the limit of a NumPy array
 
 
@@ -26,14 +28,16 @@ def text(value: Any) -> str:
 
 def number(value: Any) -> str:
     """Accept a finite number."""
+    if type(value) is float and -LARGEST < value < LARGEST:  # by far the most frequent case
+        return ""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_finite = is_number and abs(value) < (LARGEST if isinstance(value, float) else _LARGEST_INTEGER)
     return "" if is_finite else _wrong(value, "a finite number")
 
 
-def numbers(value: Any) -> str:
-    """Accept a list of finite numbers, or null where one is missing."""
-    return "" if type(value) is list and _are_finite_floats(value) else _NUMBERS(value)
+def plain_numbers(value: Any) -> str:
+    """Accept a list of finite numbers, or null where one is missing, in a value that `plain` has accepted."""
+    return "" if type(value) is list and set(map(type, value)) <= _FLOAT_OR_NONE else _NUMBERS(value)
 
 
 def above_zero(value: Any) -> str:
@@ -124,14 +128,16 @@ def map_of(schema: Schema) -> Schema:
 def record(required: Mapping[str, Schema], optional_fields: Mapping[str, Schema] | None = None) -> Schema:
     """Accept an object with all the `required` names, any of the `optional_fields`, and unknown names."""
     schemas = {**required, **(optional_fields or {})}
+    names = frozenset(required)
 
     def check(value: Any) -> str:
         if not isinstance(value, dict):
             return _wrong(value, "an object")
-        if missing := [name for name in required if name not in value]:
-            return f": no {missing[0]}: allowed: an object with {', '.join(required)}"
-        for name, schema in schemas.items():
-            if name in value and (error := schema(value[name])):
+        if not names <= value.keys():
+            missing = next(name for name in required if name not in value)
+            return f": no {missing}: allowed: an object with {', '.join(required)}"
+        for name in schemas if len(schemas) < len(value) else value:  # both may be long
+            if name in schemas and name in value and (error := schemas[name](value[name])):
                 return f".{name}{error}"
         return ""
 
@@ -154,6 +160,19 @@ def plain(value: Any, max_depth: int = _MAX_DEPTH) -> str:
     return text(value) if isinstance(value, str) else number(value)
 
 
+def plain_decoder() -> msgspec.json.Decoder[Any]:
+    """Return a decoder that refuses JSON that `plain` refuses, and JSON of more than a few levels.
+
+    The types of a level hold those of the level below twice, so that there cannot be many.
+    """
+    whole = Annotated[int, msgspec.Meta(ge=1 - _LARGEST_INTEGER, le=_LARGEST_INTEGER - 1)]
+    real = Annotated[float, msgspec.Meta(gt=-LARGEST, lt=LARGEST)]
+    scalar = kept = None | bool | str | whole | real
+    for _ in range(_DECODED_DEPTH):
+        kept = scalar | dict[str, kept] | list[kept]
+    return msgspec.json.Decoder(kept)
+
+
 def _is_surely_plain(value: Any) -> bool:
     """Whether `plain` accepts the value, without recursion. False for a few values that it accepts."""
     level = [value]
@@ -162,7 +181,7 @@ def _is_surely_plain(value: Any) -> bool:
         for container in level:
             items = container
             if type(container) is dict:
-                if not all(map(str.isascii, container)):
+                if not "".join(container).isascii():
                     return False
                 items = container.values()
             kinds = set(map(type, items))
@@ -170,7 +189,7 @@ def _is_surely_plain(value: Any) -> bool:
                 if not _are_finite_floats(items):
                     return False
             elif kinds == _TEXT:
-                if not all(map(_is_encodable, items)):
+                if not _is_encodable("".join(items)):
                     return False
             else:
                 for item in items:
@@ -195,10 +214,11 @@ def _is_surely_plain(value: Any) -> bool:
 
 
 def _are_finite_floats(values: Collection[Any]) -> bool:
-    """Whether `number` accepts all values and all are floats. Most of a row is such lists, so this must be fast."""
-    if set(map(type, values)) != _FLOAT:
-        return False
-    return min(values) > -LARGEST and max(values) < LARGEST and math.isfinite(sum(values))  # NaN is not ordered
+    """Whether all values are floats that `number` accepts. Most of a row is such lists, so this must be fast.
+
+    The sum of the absolute values is at least as large as each of them, and NaN if one of them is.
+    """
+    return set(map(type, values)) == _FLOAT and sum(map(abs, values)) < LARGEST
 
 
 def _is_encodable(value: str) -> bool:

@@ -136,3 +136,32 @@ def test_what_the_fast_check_accepts_is_plain(value):
     if schema._is_surely_plain(value):
         assert schema.plain(value, 23) == ""
     assert schema.plain(value) == schema.plain(value, 23)
+
+
+@given(_JSON)
+@settings(deadline=None, max_examples=300)
+def test_what_the_decoder_accepts_is_plain_and_the_same_value(value):
+    text = json.dumps(value)  # NaN and lone surrogates included
+    try:
+        decoded = schema.plain_decoder().decode(text.encode())
+    except ValueError:
+        return
+    assert schema.plain(decoded) == ""
+    assert json.dumps(decoded) == json.dumps(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    "text", [str(2**63), str(-(2**63)), str(10**30), "1e150", "-1e150", "NaN", '"\\ud800"', "1e400"]
+)
+def test_the_decoder_refuses_what_is_not_plain(text):
+    with pytest.raises(ValueError):  # noqa: PT011  # the reason is given by `plain`
+        schema.plain_decoder().decode(text.encode())
+    assert schema.plain_decoder().decode(b"[9223372036854775807, -0.0, 1e149]") == [2**63 - 1, 0.0, 1e149]
+
+
+def test_published_rows_are_not_too_deep_for_the_decoder():
+    """Rows of more levels are read as well, by the slower parser."""
+    decoder = schema.plain_decoder()
+    for path in RESULTS:
+        for line in path.read_bytes().splitlines():
+            decoder.decode(line)
