@@ -103,6 +103,7 @@ def against_published(runs: Sequence[str] | None, text_format: str, selected: Fi
     from vocabench.harness.published import ledger
     from vocabench.harness.report import against
     from vocabench.harness.report.formats import FORMATS
+    from vocabench.harness.report.ours import ours
     from vocabench.harness.run import results_files
 
     if text_format not in FORMATS:
@@ -111,7 +112,7 @@ def against_published(runs: Sequence[str] | None, text_format: str, selected: Fi
     measured = [
         figure
         for path in map(results_files.resolve, runs or [None])
-        for figure in against.ours(results_files.rows(path), selected)
+        for figure in ours(results_files.rows(path), selected)
     ]
     lines = against.lines(ledger.figures(), measured, selected)
     if not lines:

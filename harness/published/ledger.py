@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,14 @@ class Table:
     """A table of a paper.
 
     Attributes:
-        name: Number in the paper; several numbers if it is not recorded which of these tables contains a figure.
+        name: Number in the paper; several numbers if it is not known which of these tables contains a figure.
         task: Our name of the task.
         dataset: Text or recordings of the paper, by our name if we have the same.
         setup: Description of the experiment in the paper.
         cell, settings: Fields and settings of a cell that correspond to the experiment.
+        splits: Splits that scores may be of; by default the test split.
+        languages: Languages of the test set by group, for experiments in several languages.
+        one_model: Whether one model was trained and tested on the languages of all groups, instead of one for each.
     """
 
     paper: Paper
@@ -59,6 +62,9 @@ class Table:
     setup: str
     cell: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    splits: Sequence[str] = ("test",)
+    languages: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    one_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class Figure:
         value: Value in `unit`: times in seconds, memory in bytes, error rates and ROUGE in percent.
         method: Our name of the method; None if we do not have it.
         options: Options of the method; a list of values if the paper does not say which one it used.
-        group: Languages that the figure is a mean over, or whatever else distinguishes rows with the same label.
+        group: Name in `table.languages` of the languages that the figure is a mean over.
         language: Language of the figure, if it is for a single one.
         ratio: Figure of full softmax in the same table divided by this one, if there is one.
     """
@@ -89,6 +95,15 @@ class Figure:
     @property
     def unit(self) -> str:
         return _UNITS[self.quantity]
+
+    @property
+    def tested_on(self) -> frozenset[str]:
+        """Languages of the test set of the model; empty for an experiment in a single language."""
+        groups = self.table.languages
+        found = [
+            own for name, own in groups.items() if self.table.one_model or name == self.group or self.language in own
+        ]
+        return frozenset(language for own in found for language in own)
 
 
 def figures() -> list[Figure]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,19 +12,17 @@ from typing import Any
 import pandas as pd
 
 from vocabench.harness import registry
-from vocabench.harness.measure import seeds
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.published.ledger import BASELINE, Figure
-from vocabench.harness.quantities import is_on_log_scale
 from vocabench.harness.report.formats import FORMATS, section
-from vocabench.harness.report.rows import Filter, flatten
+from vocabench.harness.report.ours import WITHOUT_SPLIT, Ours
+from vocabench.harness.report.rows import Filter
 from vocabench.harness.report.units import seconds, size
 from vocabench.harness.run.cells import Cell, variant
-from vocabench.harness.run.rows import Row
 from vocabench.impls.errors import unknown
 
 NOT_RUN = "not run"
-_ALL = "overall"  # a paper's group of all its languages
+POOLED, PLAIN_MEAN = "pooled errors", "mean over languages"  # ways to average over the languages of a group
 
 _COST_UNITS = ("s", "B")  # quantities that depend on the machine; only ratios of these can be compared
 
@@ -39,7 +38,9 @@ class Line:
         low, high: 95 % interval of `value` over seeds, if there are several.
         difference: Ours minus theirs: of the ratios for a cost, else of the values.
         relative: The same as a share of theirs.
-        reason: Reasons for a difference, or why there is no measurement.
+        average: How ours is averaged over the languages of a group; the papers print the mean over languages.
+        data, size, epochs: What of these differs between the paper's experiment and ours.
+        reason: Other reasons for a difference, or why there is no measurement.
     """
 
     paper: str
@@ -71,116 +72,44 @@ class Line:
     difference: float | None = None
     relative: float | None = None
     agreement: str | None = None
+    average: str = ""
+    data: str = ""
+    size: str = ""
+    epochs: str = ""
     reason: str = ""
     setup: str = ""
 
 
-KEYS = tuple(field.name for field in dataclasses.fields(Line))
+KEYS = tuple(item.name for item in dataclasses.fields(Line))
 
 
-@dataclass(frozen=True)
-class Ours:
-    """One quantity of one row, or of several rows that differ by their seed alone.
+def _comparable(figure: Figure, own: Ours) -> Iterator[Ours]:
+    """Yield our figures that a published one can stand next to: of its split and of its languages.
 
-    Attributes:
-        value: The mean over seeds; None if the row has no measurements; `status` gives the reason.
-        ratio: Figure of full softmax divided by `value`.
-        parts: Values by language and by group of languages, if the row has them.
-        seeds: Number of seeds.
-        interval: 95 % interval of `value` over seeds, if there are several.
+    A figure of a group stands next to two of ours: the mean over its languages, and their errors pooled.
     """
-
-    cell: Cell
-    quantity: str | None
-    unit: str | None
-    value: float | None
-    ratio: float | None
-    agreement: str
-    status: str
-    message: str
-    parts: Mapping[str, float]
-    seeds: int = 1
-    interval: tuple[float, float] | None = None
-
-
-def ours(rows: Sequence[Row], selected: Filter) -> list[Ours]:
-    """Return the selected measurements of the rows of one run."""
-    measured = [(row.cell, measurement) for row in rows for measurement in row.measurements or [None]]
-    records = flatten(rows)
-    figures = [
-        Ours(
-            cell,
-            record["quantity"],
-            record["unit"],
-            record["value"],
-            record["ratio_to_full_softmax"],
-            record["agreement"],
-            record["status"],
-            record["message"],
-            _parts(measurement.detail) if measurement is not None else {},
-        )
-        for (cell, measurement), record in zip(measured, records, strict=True)
-    ]
-    # Ratios come first, because full softmax itself may not be selected.
-    chosen = [own for own, record in zip(_with_ratios(figures), records, strict=True) if selected.keeps(record)]
-    models: dict[str, list[Ours]] = {}
-    for own in chosen:
-        fields = {key: value for key, value in own.cell.to_json().items() if key not in ("suite", "seed")}
-        models.setdefault(json.dumps([own.quantity, fields], sort_keys=True), []).append(own)
-    return [mean for trainings in models.values() for mean in _over_seeds(trainings)]
-
-
-def _over_seeds(trainings: Sequence[Ours]) -> Sequence[Ours]:
-    """Return one figure for trainings that differ by their seed alone, with means; others as they are."""
-    quantity = trainings[0].quantity
-    measured = {own.cell.seed: own for own in trainings if own.value is not None}
-    if quantity is None or len(measured) < 2:
-        return trainings
-    members = list(measured.values())
-    values = [own.value for own in members if own.value is not None]
-    is_log = is_on_log_scale(quantity) and min(values) > 0
-    mean = (seeds.geometric_mean if is_log else seeds.mean)(values)
-    ratios = [own.ratio for own in members if own.ratio]
-    names = set.intersection(*(set(own.parts) for own in members))
-    return [
-        dataclasses.replace(
-            members[0],
-            value=mean.value,
-            ratio=seeds.geometric_mean(ratios).value if ratios else None,
-            parts={name: seeds.mean([own.parts[name] for own in members]).value for name in sorted(names)},
-            seeds=mean.seeds,
-            interval=(mean.low, mean.high),
-        )
-    ]
-
-
-def _parts(detail: Mapping[str, Any]) -> dict[str, float]:
-    kinds = (detail.get(kind) for kind in ("languages", "groups"))
-    parts = {name: part["value"] for kind in kinds if isinstance(kind, dict) for name, part in kind.items()}
-    return {name: value for name, value in parts.items() if value is not None}
-
-
-def _part(figure: Figure, own: Ours) -> Ours | None:
-    """Return our figure restricted to the language or group of a published one; None if we have no such part."""
-    name = figure.language or (figure.group if own.parts and figure.group != _ALL else "")
-    if not name:
-        return own
-    return dataclasses.replace(own, value=own.parts[name], interval=None) if name in own.parts else None
-
-
-def _with_ratios(figures: Sequence[Ours]) -> Iterator[Ours]:
-    """Add ratios to figures that were not timed in pairs, from full softmax in the same run."""
-    baselines = {(_without_method(own.cell), own.quantity): own for own in figures if own.cell.method == BASELINE}
-    for own in figures:
-        baseline = baselines.get((_without_method(own.cell), own.quantity))
-        if own.ratio is None and baseline and baseline.value and own.value:
-            own = dataclasses.replace(own, ratio=baseline.value / own.value)
+    if own.quantity != figure.quantity or own.value is None:
+        return
+    if own.quantity not in WITHOUT_SPLIT and own.split not in figure.table.splits:
+        return
+    if own.tested_on != figure.tested_on:
+        return
+    if figure.language:
+        if own.tested_on == {figure.language}:
+            yield own
+        elif figure.language in own.parts:
+            yield dataclasses.replace(own, value=own.parts[figure.language], ratio=None, interval=None)
+    elif figure.group:
+        members = frozenset(figure.table.languages[figure.group])
+        if members <= own.parts.keys():
+            mean = math.fsum(own.parts[name] for name in members) / len(members)
+            yield dataclasses.replace(own, value=mean, ratio=None, interval=None, average=PLAIN_MEAN)
+        if members == own.tested_on:
+            yield dataclasses.replace(own, average=POOLED)
+        elif members in own.pooled:
+            yield dataclasses.replace(own, value=own.pooled[members], ratio=None, interval=None, average=POOLED)
+    else:
         yield own
-
-
-def _without_method(cell: Cell) -> str:
-    fields = {key: value for key, value in cell.to_json().items() if key not in ("suite", "method", "options")}
-    return json.dumps(fields, sort_keys=True)
 
 
 def lines(figures: Iterable[Figure], measured: Sequence[Ours], selected: Filter) -> list[Line]:
@@ -198,8 +127,7 @@ def lines(figures: Iterable[Figure], measured: Sequence[Ours], selected: Filter)
         if selected.tasks is not None and figure.table.task not in selected.tasks:
             continue
         same = [own for own in measured if _same_work(figure, own)]
-        parts = (_part(figure, own) for own in same if own.quantity == figure.quantity and own.value is not None)
-        matches = [part for part in parts if part is not None]
+        matches = [part for own in same for part in _comparable(figure, own)]
         if matches:
             result += [_line(figure, own) for own in matches]
         else:
@@ -231,8 +159,14 @@ def _absence(figure: Figure, same: Sequence[Ours]) -> str:
         return "no such method here"
     if figure.method not in registry.methods():
         return f"{figure.method} is not in this version"
-    failed = [f"{own.cell.framework}: {own.status}" for own in same if own.quantity is None]
-    return ", ".join(failed)
+    reasons = [f"{own.cell.framework}: {own.status}" for own in same if own.quantity is None]
+    measured = [own for own in same if own.quantity == figure.quantity and own.value is not None]
+    splits = [own for own in measured if own.split in figure.table.splits or own.quantity in WITHOUT_SPLIT]
+    if measured and not splits:
+        reasons.append(f"only of the split {', '.join(sorted({own.split or 'unknown' for own in measured}))}")
+    elif measured:
+        reasons.append("only of other languages")
+    return ", ".join(reasons)
 
 
 def _line(figure: Figure, own: Ours | None) -> Line:
@@ -274,8 +208,14 @@ def _line(figure: Figure, own: Ours | None) -> Line:
         seeds=own.seeds,
         ratio=own.ratio,
         agreement=own.agreement,
+        average=own.average,
+        data=_data(figure, own),
+        size=", ".join(_differences(table.cell, own.cell.to_json(), list(table.cell))),
+        epochs=", ".join(_differences(table.settings, own.cell.settings, ["epochs"])),
         reason="; ".join(_reasons(figure, own)),
     )
+    if own.average == POOLED:
+        return line  # the papers print means over languages
     if not _is_cost(figure):
         return dataclasses.replace(line, difference=value - figure.value, relative=value / figure.value - 1)
     if figure.ratio and own.ratio and figure.method != BASELINE:
@@ -287,25 +227,27 @@ def _is_cost(figure: Figure) -> bool:
     return figure.unit in _COST_UNITS or figure.quantity == "rtf"
 
 
-def _reasons(figure: Figure, own: Ours) -> Iterator[str]:
-    """Yield the differences between the paper's experiment and ours, as far as both are recorded."""
+def _data(figure: Figure, own: Ours) -> str:
+    """Return our data if the paper's are other data."""
     cell, table = own.cell, figure.table
-    fields = cell.to_json()
+    if not table.dataset or cell.dataset == table.dataset:
+        return ""
+    return f"{cell.dataset or 'synthetic'}, {cell.vocab:,} words"
+
+
+def _reasons(figure: Figure, own: Ours) -> Iterator[str]:
+    """Yield the other differences between the paper's experiment and ours, as far as both are recorded."""
+    cell, table = own.cell, figure.table
     if own.agreement == DISAGREE:
         yield "does not agree with the definition"
-    if table.dataset and cell.dataset != table.dataset:
-        yield f"other data: {cell.dataset or 'synthetic'}, {cell.vocab:,} words"
-    else:
-        yield from _differences(table.cell, fields, ("vocab",))
-    yield from _differences(table.cell, fields, [name for name in table.cell if name != "vocab"])
-    yield from _differences(table.settings, cell.settings, list(table.settings))
+    yield from _differences(table.settings, cell.settings, [name for name in table.settings if name != "epochs"])
     if not table.settings and not table.cell and cell.task == "timing":
         yield f"V={cell.vocab:,} N={cell.tokens:,} D={cell.dim} on a {cell.device}"
     options = {name: value for name, value in cell.options.items() if name not in figure.options}
     if options:
         yield f"options {variant(options)[1:-1]}"
-    if figure.group and figure.group not in own.parts:
-        yield f"the paper's figure is for {figure.group}"
+    if own.average == POOLED:
+        yield "the paper prints the mean over languages"
     if _is_cost(figure):
         yield "another machine: the baseline" if figure.method == BASELINE else "another machine: ratios compared"
     elif figure.ratio and own.ratio and figure.method != BASELINE:
@@ -347,16 +289,21 @@ def render(compared: Sequence[Line], text_format: str) -> str:
 def _table(part: Sequence[Line]) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "row": [" ".join(filter(None, [line.label, line.language or line.group, line.options])) for line in part],
+            "row": [_name(line) for line in part],
             "quantity": [line.quantity for line in part],
             "paper": [_shown(line, line.paper_value, line.paper_ratio, "g") for line in part],
             "framework": [line.framework or "" for line in part],
             "ours": [_ours(line) for line in part],
             "seeds": ["" if line.seeds is None else str(line.seeds) for line in part],
             "difference": [_difference(line) for line in part],
-            "reason": [line.reason for line in part],
+            **{name: [getattr(line, name) for line in part] for name in ("data", "size", "epochs")},
+            "other differences": [line.reason for line in part],
         }
     )
+
+
+def _name(line: Line) -> str:
+    return " ".join(filter(None, [line.label, line.language or line.group, line.average, line.options]))
 
 
 def _ours(line: Line) -> str:

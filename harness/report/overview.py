@@ -10,8 +10,8 @@ from typing import NamedTuple
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.quantities import HIGHER, QUANTITIES
 from vocabench.harness.report.figures import name_of
-from vocabench.harness.report.figures.quality import IN_PERCENT, QUALITIES, TITLES, is_held_out
-from vocabench.harness.report.rows import Record, is_doubtful, ratio_of, value_of
+from vocabench.harness.report.figures.quality import IN_PERCENT, QUALITIES, TITLES
+from vocabench.harness.report.rows import Record, is_doubtful, is_held_out, ratio_of, value_of
 from vocabench.harness.report.units import ratio, seconds, size
 from vocabench.harness.tasks.shared.paired import BASELINE
 

@@ -147,7 +147,7 @@ def is_doubtful(record: Record) -> bool:
 
 def is_held_out(record: Record) -> bool:
     """Return whether a score is of data that the model was not trained on."""
-    return record["split"] != "train"
+    return not record["split"].startswith("train")
 
 
 def ratio_of(record: Record) -> tuple[float, float, float] | None:

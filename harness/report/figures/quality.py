@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from vocabench.harness.quantities import HIGHER, QUANTITIES
 from vocabench.harness.report.figures._figure import Axis, Figure, Form, Mark, form_of, unless_test
-from vocabench.harness.report.rows import Record, quantity_of, value_of
+from vocabench.harness.report.rows import Record, is_held_out, quantity_of, value_of
 from vocabench.harness.tasks.shared.paired import BASELINE
 
 # The quantities that compare the models of a task.
@@ -38,11 +38,6 @@ _DRAWN = (
     ("documents", "triplet_accuracy"),
 )
 IN_PERCENT = ("rouge1_f1", "rougeL_f1", "cer", "per", "analogy_accuracy", "triplet_accuracy")
-
-
-def is_held_out(record: Record) -> bool:
-    """Return whether a model was scored on text that it was not trained on."""
-    return not record["split"].startswith("train")
 
 
 @dataclass(frozen=True)
