@@ -10,7 +10,7 @@ CPP_SOURCES := $(wildcard impls/cpp/*.h impls/cpp/*.cpp)
 ONE_THREAD := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1
 TRITON_TESTS := $(addprefix tests/impls/on_torch/,test_kernels.py test_tree_kernels.py test_kernel_sizes.py)
 
-.PHONY: bench report check test test-triton lint format docs asv clean
+.PHONY: bench report check test test-triton lint format docs docs-tables asv clean
 
 bench: $(INSTALLED)
 	$(BIN)/vocabench run quick
@@ -41,6 +41,10 @@ format: $(INSTALLED)
 
 docs: $(DOCS_INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Write the tables and figures of the documentation that are made from rows, and the page of the command line.
+docs-tables: $(INSTALLED)
+	$(BIN)/python -m docs._figures
 
 asv: $(INSTALLED)
 	$(BIN)/asv machine --yes
