@@ -88,6 +88,7 @@ def _allowed(option: Any) -> str:
         "Rising": "rising whole numbers, `A,B,...`",
         "Table": "a `.npy` file",
         "Words": "a text file with one word a line",
+        "NestedLists": "a `.json` file of nested lists of words or ids",
         "File": "a file",
         "Folder": "a folder",
         "Destination": "a path to write to",
