@@ -19,7 +19,7 @@
   found.narrowest = Math.min(...query("#overview tbody th, #overview td").map((cell) => cell.getBoundingClientRect().width).filter((width) => width > 0));
 
   first.tHead.rows[0].cells[2].querySelector("button").click();
-  found.speeds = [...first.tBodies[0].rows].map((row) => Number(row.cells[2].dataset.order || Infinity));
+  found.speeds = [...first.tBodies[0].rows].map((row) => Number(row.cells[2].dataset.order || Number.MAX_VALUE));
 
   for (const details of query("details")) details.open = true;
   update();
