@@ -29,6 +29,8 @@ def test_a_script_learns(stack, package, launcher, tmp_path):
     command = [sys.executable, *launcher, "train.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    loss, ids = re.search(r"^([\d.]+) \[(.*)\]$", done.stdout, re.MULTILINE).groups()
+    printed = re.search(r"^([\d.]+) \[(.*)\]$", done.stdout, re.MULTILINE)
+    assert printed is not None, done.stdout
+    loss, ids = printed.groups()
     assert float(loss) < 6.9, "log 1000, the loss of a uniform distribution"
     assert len(set(ids.split(", "))) == 10

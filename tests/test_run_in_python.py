@@ -27,7 +27,9 @@ def test_a_run_returns_the_figures_that_read_gives(in_empty_folder, capsys):
     assert rows.equals(vocabench.read("rows.jsonl"))
     assert list(rows["method"]) == ["full_softmax", "huffman"]
     assert rows.attrs["file"] == "rows.jsonl"
-    assert "<table" in rows._repr_html_()
+    html = rows._repr_html_()
+    assert html is not None
+    assert "<table" in html
     output = capsys.readouterr()
     assert output.out == ""
     assert "huffman numpy float64: agrees" in output.err

@@ -1,12 +1,12 @@
-"""Write the tables, figures and reference pages that are made from rows and from the parser.
+"""Write the tables, pictures and reference pages that are made from rows and from the parser.
 
 python -m docs._figures            write them
-python -m docs._figures --check    exit with 1 if one is not current
+python -m docs._figures --check    exit with 1 if a page is not current
 """
 
 import sys
 
-from docs._figures import pages
+from docs._figures import pages, pictures
 
 
 def main(arguments: list[str]) -> int:
@@ -18,6 +18,8 @@ def main(arguments: list[str]) -> int:
         if not arguments:
             path.write_text(text)
         print(f"{path.relative_to(pages.TOP)}: {'not current' if arguments else 'written'}")
+    if not arguments:
+        pictures.write(pages.TOP / "docs", pages.TOP / "results")
     return int(bool(changed and arguments))
 
 

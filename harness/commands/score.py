@@ -56,6 +56,9 @@ def _add_files(parser: argparse.ArgumentParser, formats: str, references: str | 
 def _add_rouge(parser: argparse.ArgumentParser) -> None:
     _add_files(parser, "text or jsonl", "+")
     parser.add_argument("--stemming", action="store_true", help="reduce words to their stems by Porter's algorithm")
+    parser.add_argument(
+        "--tokens", default="ascii", help="words of a-z and 0-9 as the script has them: ascii (default); or unicode"
+    )
     parser.add_argument("--lcs", default="lines", help="sequences of ROUGE-L: lines (default) or whole")
     parser.add_argument("--combine", default="average", help="several references: average (default), best or jackknife")
     parser.add_argument("--limit", type=count, default=0, metavar="BYTES", help="bytes of an output that count (all)")
@@ -99,7 +102,14 @@ def _rouge(arguments: argparse.Namespace) -> Result:
     from vocabench.harness.metrics.rouge import Rouge
     from vocabench.harness.scoring import systems
 
-    rule = Rouge(arguments.stemming, arguments.lcs, arguments.combine, arguments.limit, arguments.cut_references)
+    rule = Rouge(
+        stemming=arguments.stemming,
+        tokens=arguments.tokens,
+        lcs=arguments.lcs,
+        references=arguments.combine,
+        limit=arguments.limit,
+        cuts_references=arguments.cut_references,
+    )
     return systems.rouge_scores(_request(arguments, ("summary", "summaries", "text")), rule)
 
 

@@ -24,7 +24,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", default="markdown", help="markdown (default), latex, csv, json or html")
     parser.add_argument("--out", help="file to write to, in addition to the screen")
-    parser.add_argument("--plot", metavar="FILE", help="svg, png or pdf file for a plot of speed against vocabulary")
+    parser.add_argument("--plot", metavar="FILE", help="svg, png or pdf file for a picture of the rows")
+    parser.add_argument(
+        "--figure",
+        metavar="NAME",
+        default="speed",
+        help="figures of the report in that picture: speed (default), quality, memory, training, roofline, decoding or "
+        "agreement",
+    )
     parser.add_argument("--clusters", type=count, default=0, metavar="N", help="also print N learned word clusters")
     parser.add_argument("--examples", type=count, default=0, metavar="N", help="also print N examples of each system")
     add_filters(parser)
@@ -48,6 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
         examples=arguments.examples,
         out=arguments.out,
         plot=arguments.plot,
+        figure=arguments.figure,
     )
 
 
@@ -63,9 +71,10 @@ def table(
     examples: int,
     out: str | None,
     plot: str | None,
+    figure: str,
 ) -> int:
     """Print the tables of one run, with learned clusters, examples and a plot where they are asked for."""
-    from vocabench.harness.report import excerpts
+    from vocabench.harness.report import excerpts, figures
     from vocabench.harness.report.formats import FORMATS
     from vocabench.harness.report.over_seeds import with_estimates
     from vocabench.harness.report.rows import flatten
@@ -74,6 +83,8 @@ def table(
 
     if text_format not in FORMATS:
         raise unknown("format", text_format, FORMATS)
+    if figure not in figures.SECTIONS:
+        raise unknown("figure", figure, figures.SECTIONS)
     if (clusters or examples) and text_format != "markdown":
         raise BadInput(f"--format {text_format} has no clusters or examples: allowed: --format markdown")
     _check(selected)
@@ -91,9 +102,10 @@ def table(
     if examples:
         text += "\n" + excerpts.examples(shown, examples)
     if plot is not None:
-        from vocabench.harness.report.plot import speed
+        from vocabench.harness.report.plot import draw
 
-        speed(records, Path(plot))
+        kept = [row for row in rows if selected.keeps(row.cell.to_json())]
+        draw([found for found in figures.all_of(kept, records) if found.section == figure], Path(plot))
     emit(text, out)
     return 0
 

@@ -70,7 +70,9 @@ def error_rates(request: Request, rate: ErrorRate) -> Result:
     ]
     settings = (request.resamples, request.seed)
     intervals = [error_rate.aggregate(counts_U4, *settings) for counts_U4 in counts]
-    difference = error_rate.compare(*counts, *settings, lengths_may_differ=True) if len(counts) > 1 else None
+    difference = (
+        error_rate.compare(counts[0], counts[1], *settings, lengths_may_differ=True) if len(counts) > 1 else None
+    )
     symbols = {"wer": "words", "cer": "characters", "per": "phones"}[rate.metric]
     return _result(
         request,
@@ -103,7 +105,7 @@ def rouge_scores(request: Request, rule: Rouge) -> Result:
         values.append(rule.per_sample(summaries, references))
     settings = (request.resamples, request.seed)
     means = [rouge.aggregate(values_SMQ, *settings) for values_SMQ in values]
-    differences = rouge.compare(*values, *settings) if len(values) > 1 else None
+    differences = rouge.compare(values[0], values[1], *settings) if len(values) > 1 else None
     scores = [
         Score(
             f"{measure}_{quantity}",
@@ -132,7 +134,7 @@ def perplexities(request: Request, field: str, base: str) -> Result:
     scores = [perplexity.SentenceScores.of(sentences) for sentences in read]
     settings = (request.resamples, request.seed)
     nats = [perplexity.nats_per_token(each, *settings) for each in scores]
-    difference = perplexity.compare(*scores, *settings) if len(scores) > 1 else None
+    difference = perplexity.compare(scores[0], scores[1], *settings) if len(scores) > 1 else None
     if difference:
         difference = dataclasses.replace(difference, interval=_scaled(difference.interval, 1 / math.log(2)))
     counts = [{"sentences": len(each.tokens_S), "tokens": int(each.tokens_S.sum())} for each in scores]
@@ -143,7 +145,12 @@ def perplexities(request: Request, field: str, base: str) -> Result:
         "sentence",
         counts,
         [
-            Score("perplexity", *(Interval(*map(float, np.exp([e.value, e.low, e.high]))) for e in nats)),
+            Score(
+                "perplexity",
+                *(Interval(*map(float, np.exp([e.value, e.low, e.high]))) for e in nats),
+                difference=None,
+                percent=False,
+            ),
             Score("bits_per_token", *(_scaled(each, 1 / math.log(2)) for each in nats), difference=difference),
         ],
     )

@@ -34,7 +34,9 @@ def give_vectors(embedding: keras.layers.Embedding, vectors_VD: Tensor) -> None:
     del embedding._embeddings
     embedding.input_dim, embedding.built = int(vectors_VD.shape[0]), False
     embedding.build()
-    embedding.embeddings.assign(vectors_VD)
+    variable = embedding.embeddings
+    assert variable is not None
+    variable.assign(vectors_VD)
 
 
 def by_slot(words_VD: Tensor, word_CS: Tensor | None) -> Tensor:

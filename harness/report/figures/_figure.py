@@ -100,32 +100,29 @@ class Figure:
         """The forms that occur, in order of appearance."""
         return list(dict.fromkeys(mark.form for mark in self.marks))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the figure without its title, caption and table, as the script expects it."""
+    @property
+    def labels(self) -> dict[Form, str]:
+        """A short label of each form, which tells it from the others."""
         forms = self.forms
         labels = looks.labels((form.method, form.options) for form in forms)
-        frameworks = {form.framework for form in forms}
-        place = {form: number for number, form in enumerate(forms)}
+        several = len({form.framework for form in forms}) > 1
+        return {
+            form: ", ".join(
+                filter(None, (labels[form.method, form.options], form.framework if several else "", form.apart))
+            )
+            for form in forms
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figure without its title, caption and table, as the script expects it."""
+        labels = self.labels
+        place = {form: number for number, form in enumerate(labels)}
         return {
             "kind": self.kind,
             "x": self.x._asdict(),
             "y": self.y._asdict(),
             "forms": [
-                {
-                    "name": form.name,
-                    "label": ", ".join(
-                        filter(
-                            None,
-                            (
-                                labels[form.method, form.options],
-                                form.framework if len(frameworks) > 1 else "",
-                                form.apart,
-                            ),
-                        )
-                    ),
-                    "framework": form.framework,
-                }
-                for form in forms
+                {"name": form.name, "label": label, "framework": form.framework} for form, label in labels.items()
             ],
             "marks": [[place[mark.form], *map(_brief, mark[1:])] for mark in self.marks],
             "rule": self.rule,

@@ -52,7 +52,7 @@ class TokenScores:
         A sentence ends with <eos>, or with its row. The perplexity of all of them is `perplexity`.
         """
         for ids_T, log_probs_T in zip(self.ids_BT, self.log_probs_BT, strict=True):
-            tokens = [words[number] for number in ids_T]
+            tokens = [words[int(number)] for number in ids_T]
             ends = [place for place, token in enumerate(tokens, 1) if token == EOS or place == len(tokens)]
             for start, stop in zip([0, *ends], ends, strict=False):
                 yield tokens[start:stop], log_probs_T[start:stop].tolist()
@@ -77,7 +77,8 @@ def text_of(saved: SavedNetwork, dataset: str | None, split: str | None, progres
         files = corpora.find(dataset, progress)
         name, splits = files.name, dict.fromkeys(files.files)
     if split is None:
-        split = saved.scores["split"] if saved.scores["split"] in splits else "valid"
+        scored: str = saved.scores["split"]
+        split = scored if scored in splits else "valid"
     if split not in splits:
         raise BadInput(f"split {split!r} of dataset {name!r}: allowed: {', '.join(splits)}")
     ids_T = splits[split]

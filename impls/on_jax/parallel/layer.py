@@ -55,7 +55,9 @@ class ParallelLayer(OutputLayer):
         with precision(spec.dtype):
             structure = self.structure()
             canonical = spec.initial_parameters()
-            params = {name: np.asarray(value, JAX_DTYPES[spec.dtype]) for name, value in canonical.items()}
+            params: dict[str, Any] = {
+                name: np.asarray(value, JAX_DTYPES[spec.dtype]) for name, value in canonical.items()
+            }
             return self.from_canonical(structure, params), structure
 
     def formulation(self) -> str:

@@ -97,7 +97,7 @@ class ParallelSoftmax(ParallelLayer):
         softcap = objective.softcap
 
         def compute(words: Tree, hidden_ND: Array, targets_N: Array) -> Array:
-            def of_block(hidden_BD: Array, own_B: Array) -> tuple[Array, ...]:
+            def of_block(hidden_BD: Array, own_B: Array) -> Array:
                 logits_BR, real_R = self._capped(words, hidden_BD, softcap)
                 target_B = jnp.where(own_B >= 0, pick(logits_BR, jnp.maximum(own_B, 0)), 0)
                 sum_B = jnp.where(real_R, logits_BR, 0).sum(axis=1)
@@ -105,9 +105,11 @@ class ParallelSoftmax(ParallelLayer):
 
             sums_N3 = objectives.in_blocks(of_block, self._rows, hidden_ND, self._own(targets_N))
             log_sum_N, target_N = self.split.joined(sums_N3[:, 0], sums_N3[:, 1])
-            total_N = lax.psum(sums_N3[:, 2], self.split.axis) if objective.label_smoothing else None
-            mean = lambda: total_N / self.spec.vocab  # noqa: E731
-            return objectives.losses_of_sums(log_sum_N, target_N, mean, objective)
+
+            def mean_logits() -> Array:
+                return lax.psum(sums_N3[:, 2], self.split.axis) / self.spec.vocab
+
+            return objectives.losses_of_sums(log_sum_N, target_N, mean_logits, objective)
 
         return self._over(compute, params, hidden_ND, targets_N)
 

@@ -145,8 +145,8 @@ class ParallelClusters(ParallelLayer):
         def compute(params: Tree, word_CS: Array, hidden_ND: Array) -> tuple[Array, Array]:
             joint_NF = self._own_log_probs(params, word_CS, hidden_ND)
             ids_NF = jnp.broadcast_to(word_CS.reshape(-1), joint_NF.shape)
-            best = best_by_id(joint_NF, ids_NF, min(k, joint_NF.shape[1]))
-            return best_by_id(*(self.split.gathered(part_NJ) for part_NJ in best), k)
+            values_NJ, ids_NJ = best_by_id(joint_NF, ids_NF, min(k, joint_NF.shape[1]))
+            return best_by_id(self.split.gathered(values_NJ), self.split.gathered(ids_NJ), k)
 
         found = self._over(compute, params, structure, hidden_ND, out=(EVERYWHERE, EVERYWHERE))
         return *found, jnp.ones(hidden_ND.shape[0], jnp.float32)

@@ -26,6 +26,7 @@ def files(in_empty_folder):
     def write(name, rows):
         path = in_empty_folder / name
         path.parent.mkdir(exist_ok=True)
+        path.touch()
         with Store(path) as store:
             for stored in rows:
                 store.append(stored)
@@ -80,7 +81,7 @@ def test_many_rows_ask_the_disk_for_names_once(in_empty_folder, monkeypatch, cap
     folders = []
     real = Path.glob
     monkeypatch.setattr(Path, "glob", lambda path, pattern: folders.append(str(path)) or real(path, pattern))
-    registry._names.cache_clear()
+    registry._own_names.cache_clear()
     for command in (["compare", "many.jsonl", "many.jsonl"], ["table", "--run", "many.jsonl"]):
         assert cli.main(command) == 0
     assert len(folders) == len(set(folders)) < 10

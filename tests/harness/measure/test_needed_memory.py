@@ -1,5 +1,7 @@
 """The memory that a timing cell needs at least."""
 
+from functools import partial
+
 import psutil
 import pytest
 
@@ -13,7 +15,8 @@ MIB = 2**20
 
 
 def specs(method="fused_softmax", vocab=1000, dim=256, dtype="float32"):
-    return [layers.spec(name, vocab=vocab, dim=dim, dtype=dtype, bias=False) for name in (method, "full_softmax")]
+    spec = partial(layers.spec, vocab=vocab, dim=dim, dtype=dtype, bias=False)
+    return spec(method), spec("full_softmax")
 
 
 def with_limit(folder, text):

@@ -63,8 +63,11 @@ def speech_row(errors, *, quantity="cer", split="test", **cell):
 def beside(*rows, quantity="cer"):
     """Return our values by table, language or group, and average, where a row stands beside a figure of Huffman's."""
     lines = compared(*rows, quantity=quantity, paper="HSM-ASR", method="huffman")
-    shown = [line for line in lines if line.value is not None]
-    return {(line.table, line.language or line.group, line.average): round(line.value, 6) for line in shown}
+    return {
+        (line.table, line.language or line.group, line.average): round(line.value, 6)
+        for line in lines
+        if line.value is not None
+    }
 
 
 def compared(*rows, quantity, paper="SOHSM", method: str | None = "sohsm"):

@@ -9,7 +9,7 @@ import pytest
 
 from tests import ROOT
 from vocabench.harness import cli
-from vocabench.harness.report import formats, plot, table, units
+from vocabench.harness.report import figures, formats, plot, table, units
 from vocabench.harness.report.rows import flatten, ratio_of, value_of
 from vocabench.harness.run.store import read
 from vocabench.impls.errors import BadInput
@@ -108,6 +108,15 @@ def test_rows_of_an_unknown_task_are_shown():
         assert re.search(rf"\| +{measurement.quantity} \| +{value} \|", text)
 
 
+def speeds(rows):
+    return [figure for figure in figures.all_of(rows, flatten(rows)) if figure.section == "speed"]
+
+
+def texts_of(path):
+    """Return the texts of a drawing, each in one line."""
+    return [" ".join(text.split()) for text in re.findall("<!-- (.*?)-->", path.read_text(), flags=re.DOTALL)]
+
+
 def test_a_plot_names_the_conditions_of_its_lines(tmp_path):
     cells = ((r, r.cell) for r in ROWS)
     row = next(r for r, c in cells if (c.task, c.method, c.vocab) == ("timing", "huffman", 10_000))
@@ -116,20 +125,21 @@ def test_a_plot_names_the_conditions_of_its_lines(tmp_path):
         with_changes(row, "c", method="sohsm"), measurements=[replace(m, ratio=None) for m in row.measurements]
     )
     path = tmp_path / "plot.svg"
-    plot.speed(flatten([row, unknown]), path)
-    drawn = re.findall("<!-- (.*) -->", path.read_text())
-    assert "N=1,280, D=256, float32, cpu" in drawn
+    plot.draw(speeds([row, unknown]), path)
+    drawn = texts_of(path)
+    assert any("N=1,280, D=256, float32, cpu" in text for text in drawn)
+    assert "huffman" in drawn
     assert "sohsm" not in drawn
-    plot.speed(flatten([row, small]), path)
-    drawn = re.findall("<!-- (.*) -->", path.read_text())
-    assert {"N=1,280, D=256, float32, cpu", "N=7, D=256, float32, cpu"} <= set(drawn)
-    assert {"500", "10k"} <= set(drawn)
+    plot.draw(speeds([row, small]), path)
+    drawn = texts_of(path)
+    for condition in ("N=1,280, D=256, float32, cpu, 10,000 words", "N=7, D=256, float32, cpu, 500 words"):
+        assert sum(condition in text for text in drawn) == 1
 
 
 def test_a_plot_labels_each_line_once_at_its_end_and_fits(tmp_path):
     path = tmp_path / "plot.svg"
     rows = read(RESULTS / "cpu-epyc.jsonl")
-    plot.speed(flatten(rows), path)
+    plot.draw(speeds(rows), path)
     text = path.read_text()
     drawn = re.findall("<!-- (.*) -->", text)
     timed = {
@@ -153,7 +163,7 @@ def test_a_plot_labels_each_line_once_at_its_end_and_fits(tmp_path):
 @pytest.mark.parametrize("name", ["plot", "plot.foo", "plot.jpg"])
 def test_a_plot_with_another_extension_is_refused(tmp_path, name):
     with pytest.raises(BadInput, match=r"allowed: a name that ends in .svg, .png, .pdf"):
-        plot.speed(flatten(ROWS), tmp_path / name)
+        plot.draw(speeds(ROWS), tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 

@@ -102,16 +102,16 @@ def test_down_sampling_keeps_utterances_once_and_the_same_ones():
     rng = np.random.default_rng(0)
     ids = [f"{number}.wav" for number in range(1000)]
     spoken, seconds = ["ru"] * 900 + ["uk"] * 100, rng.uniform(1, 10, 1000)
-    kept_P = languages.down_sample(ids, spoken, seconds, {"ru": 0.2, "uk": 0.5})
+    kept_P = languages.down_sample(ids, spoken, seconds.tolist(), {"ru": 0.2, "uk": 0.5})
     assert len(set(kept_P.tolist())) == len(kept_P)
     for language, share in (("ru", 0.2), ("uk", 0.5)):
         of_language = np.array([place for place in range(1000) if spoken[place] == language])
         left = seconds[np.intersect1d(kept_P, of_language)].sum()
         assert left == pytest.approx(share * seconds[of_language].sum(), abs=10)
     # A model of one language is trained on the same utterances of it.
-    alone_P = languages.down_sample(ids[900:], spoken[900:], seconds[900:], {"uk": 0.5})
+    alone_P = languages.down_sample(ids[900:], spoken[900:], seconds[900:].tolist(), {"uk": 0.5})
     assert (alone_P + 900).tolist() == kept_P[kept_P >= 900].tolist()
-    everything = languages.down_sample(ids, spoken, seconds, {"ru": 1.0, "uk": 1.0})
+    everything = languages.down_sample(ids, spoken, seconds.tolist(), {"ru": 1.0, "uk": 1.0})
     assert everything.tolist() == list(range(1000))
 
 

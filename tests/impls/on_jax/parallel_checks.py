@@ -39,7 +39,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "sohsm": [{"interval": 0, "bias": True}, {"interval": 0, "projection": "none"}],
 }
 SOFTMAXES = ("full_softmax", "inplace_softmax", "fused_softmax")
-CLOSE = {"float32": {"atol": 2e-5, "rtol": 1e-4}, "bfloat16": {"atol": 2e-2, "rtol": 2e-2}}
+CLOSE: dict[str, dict[str, Any]] = {
+    "float32": {"atol": 2e-5, "rtol": 1e-4},
+    "bfloat16": {"atol": 2e-2, "rtol": 2e-2},
+}
 
 checks: dict[str, Callable[[], None]] = {}
 
@@ -100,7 +103,8 @@ def losses_and_gradients_are_those_of_the_definition() -> None:
     for parts, options in ((2, 1), (4, 2)):
         for _, split in pairs(parts, options=options):
             spec = split.spec
-            oracle = vocabench.create("numpy", spec.method, counts=spec.counts, dim=DIM, seed=3, **dict(spec.options))
+            chosen: dict[str, Any] = dict(spec.options)
+            oracle = vocabench.create("numpy", spec.method, counts=spec.counts, dim=DIM, seed=3, **chosen)
             loss, dhidden, grads = oracle.loss_and_grads(np.asarray(hidden), targets)
             expected = as_numpy({"loss": loss, "hidden": dhidden, **grads})
             assert_alike(expected, losses_and_gradients(split, hidden, targets), "float32", repr(split))
@@ -182,6 +186,7 @@ def no_logits_cross_the_wire() -> None:
         params, structure = split.init()
         step = jax.jit(jax.value_and_grad(lambda p, h, s=split, st=structure: s.loss(p, st, h, targets), (0, 1)))
         text = step.lower(params, hidden).compile().as_text()
+        assert text is not None
         exchanges = [line for line in text.splitlines() if " all-reduce(" in line or " all-gather(" in line]
         assert exchanges, repr(split)
         assert not any("all-gather" in line or f",{VOCAB}" in line or ",64]" in line for line in exchanges), exchanges
@@ -217,7 +222,8 @@ def checkpoints_move_between_whole_and_split_layers() -> None:
         expected = whole.init()
         for name, value in whole.to_canonical(expected[1], expected[0]).items():
             np.testing.assert_array_equal(np.asarray(canonical[name]), np.asarray(value))
-        again = split.from_canonical(structure, {name: np.asarray(value) for name, value in canonical.items()})
+        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in canonical.items()}
+        again = split.from_canonical(structure, arrays)
         loss = jax.jit(split.loss)(again, structure, hidden, targets)
         np.testing.assert_allclose(loss, whole.loss(*expected, hidden, targets), rtol=1e-5)
         same = native.parallel(split.spec, split.split.mesh)
@@ -231,9 +237,10 @@ def bad_input_is_refused_in_one_line() -> None:
     hidden, targets = batch()
     make = vocabench.jax.layer
     counts: dict[str, Any] = {"counts": COUNTS, "dim": DIM}
+    named: dict[str, Any] = {"mesh": "vocab", **counts}
     grid = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "vocab"))
     refused(lambda: make("nce", mesh=mesh(4), **counts), "nce with a mesh: allowed: full_softmax")
-    refused(lambda: make("full_softmax", mesh="vocab", **counts), "mesh is a str: allowed: a jax.sharding.Mesh")
+    refused(lambda: make("full_softmax", **named), "mesh is a str: allowed: a jax.sharding.Mesh")
     refused(lambda: make("full_softmax", axis_name="vocab", **counts), "mesh is a NoneType")
     explicit = jax.make_mesh((4,), ("vocab",), axis_types=(jax.sharding.AxisType.Explicit,))
     refused(lambda: make("full_softmax", mesh=explicit, **counts), "mesh has Explicit axes: allowed: Auto ones")

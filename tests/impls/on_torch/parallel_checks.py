@@ -45,7 +45,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 }
 SOFTMAXES = ("full_softmax", "inplace_softmax", "fused_softmax")
 # What rounds differently with several ranks: sums over words and over ranks.
-CLOSE = {
+CLOSE: dict[torch.dtype, dict[str, Any]] = {
     torch.float64: {"atol": 1e-10, "rtol": 1e-8},
     torch.float32: {"atol": 2e-5, "rtol": 1e-4},
     torch.bfloat16: {"atol": 2e-2, "rtol": 2e-2},
@@ -101,7 +101,8 @@ def losses_and_gradients_are_those_of_the_definition(group: Any) -> None:
     hidden, targets = batch()
     for _, split in pairs(group):
         spec = split.spec
-        oracle = vocabench.create("numpy", spec.method, counts=spec.counts, dim=DIM, seed=3, **dict(spec.options))
+        chosen: dict[str, Any] = dict(spec.options)
+        oracle = vocabench.create("numpy", spec.method, counts=spec.counts, dim=DIM, seed=3, **chosen)
         loss, dhidden, grads = oracle.loss_and_grads(hidden.numpy(), targets.numpy())
         expected = {"loss": torch.tensor(loss, dtype=torch.float64), "hidden": torch.from_numpy(dhidden)}
         expected |= {name: torch.from_numpy(grad) for name, grad in grads.items()}
@@ -155,7 +156,8 @@ def decoding_is_that_of_the_whole_layer(group: Any) -> None:
             assert torch.equal(ids, own_ids), what
             torch.testing.assert_close(own_values, values, **CLOSE[torch.float64])
         drawn = torch.rand(TOKENS, whole.spec.draws, generator=uniforms, dtype=torch.float64)
-        for options in ({}, {"temperature": 0.5}, {"top_k": 7, "temperature": 2.0}, {"top_p": 0.6}):
+        choices: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"top_k": 7, "temperature": 2.0}, {"top_p": 0.6}]
+        for options in choices:
             sampled = split.sample(hidden, drawn, **options)
             assert torch.equal(sampled, whole.sample(hidden, drawn, **options)), (what, options)
         for call in (
@@ -195,7 +197,7 @@ def log_probabilities_and_entropies_are_differentiable(group: Any) -> None:
             leaf = hidden.clone().requires_grad_()
             log_probs = layer.log_probs(leaf)
             (log_probs[:, ::3].sum() + layer.entropy(leaf).sum()).backward()
-            grads = {name: parameter.grad for name, parameter in layer.named_parameters()}
+            grads: dict[str, Any] = {name: parameter.grad for name, parameter in layer.named_parameters()}
             found.append({"hidden": leaf.grad, **layer.to_canonical(grads)})
         assert_alike(*found, torch.float64, repr(split))  # type: ignore[arg-type, call-arg]
 
@@ -253,14 +255,16 @@ def bad_input_is_refused_in_one_line(group: Any) -> None:
     hidden, targets = batch()
     make = vocabench.torch.layer
     counts: dict[str, Any] = {"counts": COUNTS, "dim": DIM}
+    named: dict[str, Any] = {"group": "tensor", **counts}
     refused(lambda: make("nce", group=group, **counts), "nce with a group: allowed: full_softmax")
-    refused(lambda: make("full_softmax", group="tensor", **counts), "group is a str: allowed: a ProcessGroup")
+    refused(lambda: make("full_softmax", **named), "group is a str: allowed: a ProcessGroup")
     rank = distributed.get_rank(group)
     refused(lambda: make("full_softmax", group=group, seed=rank, **counts), "the layer of rank 1 is not that of rank 0")
     few = {"counts": [1] * (distributed.get_world_size(group) - 1), "dim": 2}
     if len(few["counts"]) > 1:
         refused(lambda: make("full_softmax", group=group, **few), "words over 4 ranks: allowed: at least one word")
     layer = make("full_softmax", group=group, dtype="float64", **counts)
+    assert isinstance(layer, ParallelLayer)
     refused(lambda: layer(hidden, targets + VOCAB), "allowed: word ids from 0 to 60")
     refused(lambda: layer.resize(COUNTS), "resize of full_softmax over")
     refused(lambda: layer.load_whole_state_dict({"weight": torch.zeros(3)}), "state of the whole layer")
