@@ -146,10 +146,7 @@ def perplexities(request: Request, field: str, base: str) -> Result:
         counts,
         [
             Score(
-                "perplexity",
-                *(Interval(*map(float, np.exp([e.value, e.low, e.high]))) for e in nats),
-                difference=None,
-                percent=False,
+                "perplexity", *(Interval(*map(float, np.exp([e.value, e.low, e.high]))) for e in nats), difference=None
             ),
             Score("bits_per_token", *(_scaled(each, 1 / math.log(2)) for each in nats), difference=difference),
         ],
