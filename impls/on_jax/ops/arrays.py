@@ -123,3 +123,19 @@ def draw(probabilities_NV: Array, uniforms_N: Array) -> Array:
 def pick(scores_NV: Array, index_N: Array) -> Array:
     """Return (N,) one entry of each row."""
     return jnp.take_along_axis(scores_NV, index_N[:, None], axis=1)[:, 0]
+
+
+def counts_up_to(sorted_N: Array, values_M: Array) -> Array:
+    """Return (M,) how many entries of a sorted array are not above each value, as int32.
+
+    `jnp.searchsorted` cannot be traced in `jax.shard_map` over one of several axes of a mesh (JAX 0.11).
+    """
+    low_M = jnp.zeros_like(values_M, jnp.int32)
+    high_M = jnp.full_like(values_M, len(sorted_N), jnp.int32)
+    for _ in range(len(sorted_N).bit_length()):
+        middle_M = (low_M + high_M) // 2
+        # Where both ends meet, `middle_M` may be past the last entry, and the result stays as it is.
+        is_counted_M = (sorted_N[jnp.minimum(middle_M, len(sorted_N) - 1)] <= values_M) & (low_M < high_M)
+        low_M = jnp.where(is_counted_M, middle_M + 1, low_M)
+        high_M = jnp.where(is_counted_M, high_M, middle_M)
+    return low_M

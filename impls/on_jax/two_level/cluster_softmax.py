@@ -24,7 +24,7 @@ from jax import lax
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, reversed_once, varying_as, wide
+from vocabench.impls.on_jax.ops.arrays import Array, counts_up_to, reversed_once, varying_as, wide
 from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
 
@@ -75,7 +75,7 @@ class _Sorted(NamedTuple):
     def of(cls, cluster_N: Array, clusters: int) -> _Sorted:
         """Sort tokens by their clusters."""
         order_N = jnp.argsort(cluster_N)
-        end_C = jnp.searchsorted(cluster_N[order_N], jnp.arange(clusters), side="right").astype(jnp.int32)
+        end_C = counts_up_to(cluster_N[order_N], jnp.arange(clusters, dtype=cluster_N.dtype))
         return cls(order_N, jnp.concatenate([jnp.zeros(1, jnp.int32), end_C[:-1]]), end_C)
 
     def tokens(self, start_M: Array, cluster_M: Array, places: int) -> Array:
@@ -111,7 +111,7 @@ class _Sorted(NamedTuple):
         bound = -(-tokens // size) + clusters + together
         last_C = jnp.cumsum(tiles_C)
         tile_M = jnp.arange(bound, dtype=jnp.int32)
-        cluster_M = jnp.searchsorted(last_C, tile_M, side="right").astype(jnp.int32)
+        cluster_M = counts_up_to(last_C, tile_M)
         known_M = jnp.minimum(cluster_M, len(self.end_C) - 1)
         start_M = begin_C[known_M] + (tile_M - (last_C - tiles_C)[known_M]) * size
         token_MT = self.tokens(start_M, known_M, size)

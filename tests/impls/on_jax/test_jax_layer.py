@@ -140,7 +140,7 @@ def test_sohsm_without_an_interval_does_not_reorganize():
     assert not native(spec_of("sohsm", interval=0)).reorganizes
 
 
-TIED = ["class_hsm", "full_softmax", "fused_softmax", "inplace_softmax", "nce", "sohsm"]
+TIED = ["chunked_softmax", "class_hsm", "full_softmax", "fused_softmax", "inplace_softmax", "nce", "sohsm"]
 
 
 @pytest.mark.parametrize("method", TIED)
