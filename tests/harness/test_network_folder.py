@@ -113,7 +113,7 @@ def change_arrays(folder, **changes):
     [
         (lambda folder: (folder / "network.json").unlink(), "no network.json in it: allowed: a folder that -s save="),
         (lambda folder: (folder / "network.json").write_text("{"), "network.json: .*allowed: JSON as"),
-        (lambda folder: (folder / "network.json").write_text("[]"), r"network.json: \[\]: allowed: an object"),
+        (lambda folder: (folder / "network.json").write_text("[]"), r"network.json: \(a list of 0\): allowed: an object"),
         (lambda folder: change_about(folder, format="other"), "format='other': allowed: vocabench network"),
         (lambda folder: change_about(folder, version=2), "version=2: allowed: a whole number from 1 to 1"),
         (lambda folder: change_about(folder, network="summarizer"), "network 'summarizer': allowed: language_model"),

@@ -87,7 +87,7 @@ def test_code_in_a_row_stays_text(text, capsys):
         message=text,
         measurements=[Measurement("perplexity", 2.0, detail={"clusters": [[text]]})],
         agreement={"verdict": "agree", "disagreements": [text]},
-        provenance=Provenance(code={"commit": text}, started=text),
+        provenance=Provenance(code={"commit": text, "dirty": False}, started=text),
     )
     with Store(Path("rows.jsonl")) as store:
         store.append(row)

@@ -321,6 +321,7 @@ def test_a_row_tells_its_own_precision_s_settings(monkeypatch):
     asked = []
     adapter = registry.adapter("numpy")
     monkeypatch.setattr(adapter, "describe", lambda *given: asked.append(given) or {})
+    monkeypatch.setattr(adapter, "devices", lambda: ["cpu", "cuda"])
     cell = Cell("check", "agreement", "numpy", "full_softmax", 0, 0, 0, device="cuda", precision="tf32")
     worker._measure({"cell": cell.to_json()}, SimpleNamespace(write=len, flush=lambda: None))  # type: ignore[arg-type]
     assert asked == [("cuda", "tf32")]

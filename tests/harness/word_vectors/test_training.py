@@ -114,7 +114,7 @@ def test_a_layer_without_single_examples_is_refused_before_training(corpus):
 
 
 def test_vectors_are_written_and_scored_again(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(word_vectors, "data_of", lambda cell, load, progress: (corpus, {}))
+    monkeypatch.setattr(word_vectors.text, "data_of", lambda cell, progress: (corpus, {}))
     name = str(tmp_path / "{method}-{framework}-{seed}.bin")
     first = cell("numpy", "huffman", vectors=name, objective="cbow")
     measured = word_vectors.run(first, lambda text: None).measurements
@@ -130,7 +130,7 @@ def test_vectors_are_written_and_scored_again(corpus, tmp_path, monkeypatch):
 
 
 def test_what_has_no_context_vectors_cannot_combine_them(corpus, monkeypatch):
-    monkeypatch.setattr(word_vectors, "data_of", lambda cell, load, progress: (corpus, {}))
+    monkeypatch.setattr(word_vectors.text, "data_of", lambda cell, progress: (corpus, {}))
     with pytest.raises(BadInput, match="combine=sum with huffman: allowed: input"):
         word_vectors.run(cell("numpy", "huffman", objective="cbow", combine="sum"), lambda text: None)
 
