@@ -322,13 +322,17 @@ def _check_run(parsed, monkeypatch):
     )
     parsed.command(parsed)
     [(name, selection)] = seen
-    if name.removesuffix(".toml").isupper():
+    if name.isupper() or name.endswith(".toml"):  # any, or the reader's own
         return
     suite = Suite.load(name)
     if not set(selection.methods or ()) & set(TOYS):
-        suite.plan(selection)
-    for method in registry.methods():
-        options = registry.definition(method).options
+        try:
+            suite.plan(selection)
+        except BadInput as error:  # the files of an example do not exist
+            if not re.search(r"no such file|needs --dataset", str(error)):
+                raise
+    for method in selection.methods or registry.methods():
+        options = {} if method in (*TOYS, *registry.extra_methods()) else registry.definition(method).options
         for option in options.keys() & selection.options:
             _check_value(option, options[option], selection.options[option])
     for task in selection.tasks or registry.tasks():

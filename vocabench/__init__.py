@@ -136,6 +136,7 @@ def run(
     device: str | None = None,
     precision: str | Sequence[str] | None = None,
     dataset: str | os.PathLike[str] | None = None,
+    text_rule: str | None = None,
     seed: int | None = None,
     seeds: int | None = None,
     option: Mapping[str, object] | None = None,
@@ -160,6 +161,7 @@ def run(
         suite: Name of a suite, or path of a TOML file.
         framework, method, vocab, task: Only these.
         option: Options of methods by name, such as `{"bias": True}`.
+        text_rule: Tokenization of the text: "english", "lines" or "whitespace"; by default that of the dataset.
         set: Settings of tasks by name, such as `{"epochs": 2}`.
         seeds: Measure each cell with the seeds 0 to seeds - 1, instead of one `seed`.
         out: Results file; by default one in `results/local` for the suite and this version of the code.
@@ -188,6 +190,7 @@ def run(
         device=device,
         precision=precision,
         dataset=dataset,
+        text_rule=text_rule,
         seed=seed,
         seeds=seeds,
         option=option,

@@ -31,17 +31,10 @@ class Picture:
     titled: Callable[[str], bool] = lambda title: True
 
 
-# The forms of SOHSM in the README: residual projections and none, from clusters of bigrams.
-_BIGRAM = [
-    {"projection": projection, "bias": True, "start": "bigram", "interval": 0} for projection in ("residual", "none")
-]
 _SIZES = (10_000, 44_000, 100_000, 128_000, 250_000)
 
 PICTURES: Mapping[str, Picture] = {
     "speed.svg": Picture("cpu-epyc", "speed", lambda cell: cell.task == "timing" and cell.vocab in _SIZES),
-    "quality.svg": Picture(
-        "pydoc-torch", "quality", lambda cell: cell.method != "sohsm" or dict(cell.options) in _BIGRAM
-    ),
     "word-vectors.svg": Picture("word-vectors-seeds", "quality", titled=lambda title: title.startswith("Analogies")),
     "pmi.svg": Picture("pmi-by-width", "quality", titled=lambda title: title.startswith("Products")),
 }

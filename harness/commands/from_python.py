@@ -35,6 +35,7 @@ def run(
     device: str | None,
     precision: object,
     dataset: AnyPath | None,
+    text_rule: str | None,
     seed: int | None,
     seeds: int | None,
     option: Mapping[str, object] | None,
@@ -53,7 +54,7 @@ def run(
     for name, value in (("dim", dim), ("tokens", tokens), ("seed", seed), ("seeds", seeds)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise BadInput(f"{name}={value!r}: allowed: a whole number")
-    further = {"processes": processes, "rounds": rounds}
+    further = {"processes": processes, "rounds": rounds, "text_rule": text_rule}
     selection = Selection(
         frameworks=_names("framework", framework),
         methods=_names("method", method),
