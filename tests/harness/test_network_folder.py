@@ -53,11 +53,10 @@ def nll(model):
 
 @pytest.mark.many_cells
 @pytest.mark.parametrize("target", FRAMEWORKS)
-@pytest.mark.parametrize("source", FRAMEWORKS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "source"), [(m, f) for m in METHODS for f in FRAMEWORKS if m in registry.methods(f)]
+)
 def test_a_network_of_one_framework_gives_the_same_probabilities_in_all(method, source, target, tmp_path):
-    if method not in registry.methods(source):
-        pytest.skip(f"{source} has no {method}")
     before = network(source, method)
     save(tmp_path / "network", before, source)
     saved = network_folder.load(tmp_path / "network")
@@ -113,7 +112,7 @@ def change_arrays(folder, **changes):
     [
         (lambda folder: (folder / "network.json").unlink(), "no network.json in it: allowed: a folder that -s save="),
         (lambda folder: (folder / "network.json").write_text("{"), "network.json: .*allowed: JSON as"),
-        (lambda folder: (folder / "network.json").write_text("[]"), r"network.json: \(a list of 0\): allowed: an object"),
+        (lambda folder: (folder / "network.json").write_text("[]"), r"network.json: \(a list of 0\): allowed: an"),
         (lambda folder: change_about(folder, format="other"), "format='other': allowed: vocabench network"),
         (lambda folder: change_about(folder, version=2), "version=2: allowed: a whole number from 1 to 1"),
         (lambda folder: change_about(folder, network="summarizer"), "network 'summarizer': allowed: language_model"),
