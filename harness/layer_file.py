@@ -13,13 +13,11 @@ different result.
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,9 +68,7 @@ class LayerFile:
         """Return the specification of the layer as one of `methods`."""
         if method not in self.methods:
             raise BadInput(f"method {method!r} for the layer of {self.name}: allowed: {', '.join(self.methods)}")
-        definition = registry.definition(method)
-        options = {name: self.spec.options.get(name, option.default) for name, option in definition.options.items()}
-        return dataclasses.replace(self.spec, definition=definition, dtype=dtype, options=MappingProxyType(options))
+        return self.spec.computed_by(registry.definition(method), dtype)
 
     def layer(self, framework: str, *, device: str = "cpu", dtype: str | None = None) -> Layer:
         """Create the trained layer in a framework. The arguments are those of `layers.create`."""

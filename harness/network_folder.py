@@ -91,7 +91,7 @@ class SavedNetwork:
             allowed = ", ".join(self.frameworks)
             raise BadInput(f"method {self.spec.method!r} is not in {framework}: allowed: {allowed}")
         dtype = "float64" if framework == "numpy" else self.spec.dtype
-        spec = dataclasses.replace(self.spec, definition=registry.definition(method), dtype=dtype)
+        spec = self.spec.computed_by(registry.definition(method), dtype)
         network = layers.create_network(framework, spec, self.config, device)
         network.load(self.params)
         return network

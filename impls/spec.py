@@ -15,7 +15,7 @@ import hashlib
 import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -194,6 +194,14 @@ class LayerSpec:
         names = sorted(self.structure)
         shapes = f"{self.method} {self.vocab} {names} {sorted(self.parameter_shapes().items())}"
         return _digest([shapes, *(self.structure[name] for name in names)])
+
+    def computed_by(self, definition: Definition, dtype: str) -> LayerSpec:
+        """Return the specification of a layer by another method that computes the same function.
+
+        Options that only one of the methods has are left out, or have their defaults.
+        """
+        options = {name: self.options.get(name, option.default) for name, option in definition.options.items()}
+        return replace(self, definition=definition, dtype=dtype, options=MappingProxyType(options))
 
     @property
     def method(self) -> str:

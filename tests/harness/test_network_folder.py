@@ -60,8 +60,14 @@ def test_a_network_of_one_framework_gives_the_same_probabilities_in_all(method, 
     before = network(source, method)
     save(tmp_path / "network", before, source)
     saved = network_folder.load(tmp_path / "network")
-    assert set(saved.frameworks) >= set(FRAMEWORKS)
     assert (list(saved.words), saved.scores["perplexity"]) == (WORDS, 7.5)
+    assert {source, "numpy"} <= {*saved.frameworks}
+    if target not in saved.frameworks:
+        # Only PyTorch has its adaptive softmax, and no other method computes the same function of its parameters.
+        assert method == "adaptive_log_softmax"
+        with pytest.raises(BadInput, match=f"method 'adaptive_log_softmax' is not in {target}: allowed: "):
+            saved.network(target)
+        return
     assert nll(saved.network(target)) == pytest.approx(nll(before), abs=2e-5)
 
 
