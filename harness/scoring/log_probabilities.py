@@ -25,7 +25,7 @@ def read(path: Path, text_format: str, field: str, base: str) -> list[list[float
         base: Base of the logarithms in the file, one of `BASES`.
 
     Raises:
-        BadInput: The file has no sentence, a sentence no token, or a number is none or above 0.
+        BadInput: The file or one of its lines is empty, or a value is not a finite number of at most 0.
     """
     if text_format not in FORMATS:
         raise unknown("format of log-probabilities", text_format, FORMATS)
@@ -34,13 +34,13 @@ def read(path: Path, text_format: str, field: str, base: str) -> list[list[float
         place = f"{path}, line {number:,}"
         values = _numbers(place, line) if text_format == samples.TEXT else _field(path, number, line, field)
         if not values:
-            raise BadInput(f"{place}: it has no numbers: allowed: a log-probability for each token")
+            raise BadInput(f"{place}: the line is empty: allowed: a log-probability for each token")
         for value in values:
             if not (math.isfinite(value) and value <= _ROUNDING):
                 raise BadInput(f"{place}: log-probability {value:g}: allowed: finite numbers up to 0")
         sentences.append([value * BASES[base] for value in values])
     if not sentences:
-        raise BadInput(f"{path}: it is empty: allowed: a sentence a line")
+        raise BadInput(f"{path}: the file is empty: allowed: one sentence per line")
     return sentences
 
 

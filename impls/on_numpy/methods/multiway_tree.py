@@ -56,7 +56,7 @@ def tree_of(spec: LayerSpec) -> MultiwayTree:
 
 
 def shapes(spec: LayerSpec) -> Shapes:
-    """Inner nodes have parameters by number, without the root, which is nobody's child."""
+    """Return the shapes. Every inner node but the root is scored as a child of its parent, and so has parameters."""
     nodes = len(spec.structure["node_parent"]) - 1
     return {
         "node_weight": (nodes, spec.dim),

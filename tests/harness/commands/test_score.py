@@ -212,7 +212,7 @@ def test_perplexity_of_json_lines_against_another_model(write, score):
             {"a.txt": ["-1 0.5"]},
             "a.txt, line 1: log-probability 0.5: allowed: finite numbers up to 0",
         ),
-        ("perplexity a.txt", {"a.txt": ["-1", ""]}, "a.txt, line 2: it has no numbers: allowed: a log-probability"),
+        ("perplexity a.txt", {"a.txt": ["-1", ""]}, "a.txt, line 2: the line is empty: allowed: a log-probability"),
         ("perplexity a.txt", {"a.txt": ["-1 nan"]}, "a.txt, line 1: 'nan' is not a number in ASCII digits"),
         ("perplexity a.txt --log 3", {"a.txt": ["-1"]}, "unknown base of logarithms '3'"),
         (
