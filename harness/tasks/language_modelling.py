@@ -189,8 +189,11 @@ class Training:
             return {}
         return {f"{name}_{when}": value for name, value in self._scores_of(sample_T).items()}
 
+    def _losses_of(self, ids_T: NDArray) -> text_scores.TokenLosses:
+        return text_scores.losses(self.model, ids_T, self.settings["steps"])
+
     def _scores_of(self, ids_T: NDArray) -> dict[str, float]:
-        return text_scores.scores(self.model, ids_T, self.settings["steps"])
+        return self._losses_of(ids_T).perplexities()
 
     def told(self, changed: Mapping[str, object]) -> dict[str, Any]:
         """Return the entries about this model for the row of a later model with `changed` options."""
@@ -199,7 +202,8 @@ class Training:
 
     def measurements(self) -> list[Measurement]:
         split = "test" if "test" in self.corpus.splits else "valid"
-        scores = self._scores_of(self.corpus.splits[split]) if split == "test" else dict(self.curve.scored)
+        losses = self._losses_of(self.corpus.splits[split])
+        scores = losses.perplexities() if split == "test" else dict(self.curve.scored)
         detail: dict[str, Any] = {
             "split": split,
             **unknown_words.shares(self.corpus, split),
@@ -214,8 +218,7 @@ class Training:
             for name in ("cluster_perplexity", "in_cluster_perplexity")
             if name in scores
         ]
-        targets_BT, log_prob_BT = text_scores.log_probs(self.model, self.corpus.splits[split], self.settings["steps"])
-        found += unknown_words.known_perplexity(self.corpus, split, [(targets_BT.ravel(), -log_prob_BT.ravel())])
+        found += unknown_words.known_perplexity(self.corpus, split, losses.targets_BT, losses.nll_BT)
         found.append(Measurement("train_seconds", self.curve.seconds, [self.curve.seconds]))
         return [*found, parameters(self.model.spec)]
 
@@ -318,8 +321,7 @@ def _unigram(corpus: corpora.Corpus) -> list[Measurement]:
     seen_V = np.bincount(ids_T, minlength=len(probability_V))
     value = float(np.exp(-(seen_V * np.log(probability_V)).sum() / len(ids_T)))
     perplexity = Measurement("perplexity", value, detail={"split": split, **unknown_words.shares(corpus, split)})
-    scored = [(ids_T, -np.log(probability_V[ids_T]))]
-    return [perplexity, *unknown_words.known_perplexity(corpus, split, scored)]
+    return [perplexity, *unknown_words.known_perplexity(corpus, split, ids_T, -np.log(probability_V[ids_T]))]
 
 
 TASK = Task(SETTINGS, run, text.load, check=check_rounds, extra_methods=EXTRA_METHODS)

@@ -126,4 +126,5 @@ def evaluate(folder: Path, framework: str, device: str, ids_T: NDArray[np.int32]
         raise BadInput(f"device {device!r}: {framework} has none here: allowed: {', '.join(devices)}")
     saved = network_folder.load(folder)
     network = saved.network(framework, device)
-    return TokenScores(*text_scores.log_probs(network, ids_T, saved.cell.settings["steps"]))
+    losses = text_scores.losses(network, ids_T, saved.cell.settings["steps"])
+    return TokenScores(losses.targets_BT, -losses.nll_BT)

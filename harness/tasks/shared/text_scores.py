@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,29 +39,39 @@ def batches(rows_BT: NDArray, steps: int, *, whole: bool) -> Iterator[tuple[bool
         yield start == 0, (inputs_BT, targets_BT)
 
 
-def scores(model: LanguageModel, ids_T: NDArray, steps: int) -> dict[str, float]:
-    """Return the perplexity, and for a two-level layer also its two factors (equations 5 and 6)."""
-    sums: dict[str, float] = {}
-    tokens = 0
-    for first, (inputs_BT, targets_BT) in batches(rows(ids_T, EVAL_ROWS, 1), steps, whole=False):
-        for name, value in model.evaluate(inputs_BT, targets_BT, carry=not first).items():
-            sums[name] = sums.get(name, 0.0) + value
-        tokens += targets_BT.size
-    found = {"perplexity": float(np.exp(sums["nll"] / tokens))}
-    if "cluster_nll" in sums:
-        found["cluster_perplexity"] = float(np.exp(sums["cluster_nll"] / tokens))
-        found["in_cluster_perplexity"] = float(np.exp((sums["nll"] - sums["cluster_nll"]) / tokens))
-    return found
+class TokenLosses(NamedTuple):
+    """Negative log-likelihoods of the words of a text in nats, (B, T) each.
 
-
-def log_probs(model: LanguageModel, ids_T: NDArray, steps: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Return the words that `scores` scores and their natural log-probabilities, (B, T) each.
-
-    The text is read in B rows. The first word of a row is read and not scored.
+    Attributes:
+        targets_BT: The words that are scored.
+        parts: Their negative log-likelihoods, or for a two-level layer those of the cluster and of the word in it.
     """
+
+    targets_BT: NDArray[np.int32]
+    parts: tuple[NDArray[np.float64], ...]
+
+    @property
+    def nll_BT(self) -> NDArray[np.float64]:
+        return np.sum(self.parts, axis=0)
+
+    def perplexities(self) -> dict[str, float]:
+        """Return the perplexity, and for a two-level layer also its two factors (equations 5 and 6)."""
+        found = {"perplexity": float(np.exp(self.nll_BT.mean()))}
+        if len(self.parts) > 1:
+            of_cluster, in_cluster = (float(np.exp(part_BT.mean())) for part_BT in self.parts)
+            found |= {"cluster_perplexity": of_cluster, "in_cluster_perplexity": in_cluster}
+        return found
+
+
+def losses(model: LanguageModel, ids_T: NDArray, steps: int) -> TokenLosses:
+    """Score a text, which is read in B rows. The first word of a row is read and not scored."""
     rows_BT = rows(ids_T, EVAL_ROWS, 1)
-    pieces = []
-    for first, (inputs_BT, targets_BT) in batches(rows_BT, steps, whole=False):
-        parts = model.nll_parts(inputs_BT, targets_BT, carry=not first)
-        pieces.append(-np.sum(parts, axis=0, dtype=np.float64).reshape(targets_BT.shape))
-    return np.asarray(rows_BT[:, 1:], np.int32), np.concatenate(pieces, axis=1)
+    pieces = [
+        [
+            np.asarray(part_N, np.float64).reshape(targets_BT.shape)
+            for part_N in model.nll_parts(inputs_BT, targets_BT, carry=not first)
+        ]
+        for first, (inputs_BT, targets_BT) in batches(rows_BT, steps, whole=False)
+    ]
+    parts = tuple(np.concatenate(part, axis=1) for part in zip(*pieces, strict=True))
+    return TokenLosses(np.asarray(rows_BT[:, 1:], np.int32), parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,20 +26,17 @@ def shares(corpus: Corpus, split: str) -> dict[str, Any]:
     }
 
 
-def known_perplexity(corpus: Corpus, split: str, scored: Iterable[tuple[NDArray, NDArray]]) -> list[Measurement]:
+def known_perplexity(corpus: Corpus, split: str, targets: NDArray, nll: NDArray) -> list[Measurement]:
     """Return the perplexity over the targets that are words of the vocabulary, if some are and others are not.
 
     Args:
         corpus: The text, whose vocabulary has <unk>.
         split: The split that is scored.
-        scored: Batches of targets with the negative log-likelihood of each in nats, (N,).
+        targets: Its targets, an array of any shape.
+        nll: The negative log-likelihood of each in nats, an array of the same shape.
     """
-    unknown = corpus.words.index(UNK)
-    if not (corpus.splits[split] == unknown).any():
+    is_known = targets != corpus.words.index(UNK)
+    if is_known.all() or not is_known.any():
         return []
-    total, known = 0.0, 0
-    for targets_N, nll_N in scored:
-        is_known_N = targets_N != unknown
-        total += float(nll_N[is_known_N].sum(dtype=np.float64))
-        known += int(is_known_N.sum())
-    return [Measurement("known_perplexity", float(np.exp(total / known)), detail={"split": split})] if known else []
+    value = float(np.exp(nll[is_known].mean(dtype=np.float64)))
+    return [Measurement("known_perplexity", value, detail={"split": split})]
