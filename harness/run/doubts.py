@@ -66,8 +66,8 @@ def warnings(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def _busy_cores(measurement: Measurement) -> float | None:
-    loads = [process for process in measurement.processes if {"others", "stolen", "cores"} <= set(process)]
-    return max((load["others"] + load["stolen"] * load["cores"] for load in loads if is_busy(load)), default=None)
+    busy = [load for load in measurement.loads if is_busy(load)]
+    return max((load["others"] + load["stolen"] * load["cores"] for load in busy), default=None)
 
 
 def _baseline_factors(rows: Sequence[Row]) -> dict[tuple[int, str], float]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from vocabench.harness import registry
+from vocabench.harness.measure.machine_load import is_busy
 from vocabench.harness.measure.process_spread import Spread, centres, class_deviation, interval, spreads
 from vocabench.harness.quantities import class_of_time
 from vocabench.harness.run.cells import Cell
@@ -100,12 +101,27 @@ def _run_of(row: Row) -> str:
 def _with_spreads(cells: Sequence[Cell], measurements: Sequence[Measurement]) -> list[Measurement]:
     """Return measurements of one class with intervals by their spreads, unless one process was to measure them."""
     ratios, times = list(map(ratio_centres, measurements)), list(map(time_centres, measurements))
-    of_ratios, of_times = spreads(ratios), spreads(times)
+    is_busy_C = [any(is_busy(load) for load in measurement.loads) for measurement in measurements]
+    of_ratios, of_times = _spreads(ratios, is_busy_C), _spreads(times, is_busy_C)
     if of_ratios is None or of_times is None:
         return list(measurements)
     deviations = {"class_ratio_deviation": class_deviation(ratios), "class_deviation": class_deviation(times)}
     members = zip(cells, measurements, of_ratios, of_times, strict=True)
     return [_with_spread(*member, deviations) if wanted(member[0]) > 1 else member[1] for member in members]
+
+
+def _spreads(cells: Sequence[Sequence[float]], is_busy_C: Sequence[bool]) -> list[Spread] | None:
+    """Return the spread of each cell of a class, given by its centres.
+
+    Other work on the machine widens the intervals of the cells that it disturbed, and not those of the others: the
+    choice depends on the load alone, and so does not favour any result.
+    """
+    of_all = spreads(cells)
+    undisturbed = spreads([values for values, is_busy_cell in zip(cells, is_busy_C, strict=True) if not is_busy_cell])
+    if of_all is None or undisturbed is None:
+        return of_all
+    of_quiet = iter(undisturbed)
+    return [of_cell if disturbed else next(of_quiet) for of_cell, disturbed in zip(of_all, is_busy_C, strict=True)]
 
 
 def ratio_centres(measurement: Measurement) -> list[float]:

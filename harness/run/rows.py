@@ -105,6 +105,11 @@ class Measurement:
         return self.detail.get("processes", ())
 
     @property
+    def loads(self) -> list[Mapping[str, Any]]:
+        """The load of the machine in each process that recorded it, as in `machine_load.Load`."""
+        return [process for process in self.processes if {"others", "stolen", "cores"} <= set(process)]
+
+    @property
     def finite_value(self) -> float | None:
         return self.value if math.isfinite(self.value) else None
 

@@ -155,6 +155,18 @@ def test_a_busy_machine_is_doubted():
     assert line.startswith("the machine was busy during 1 of 1 times, with up to 1.4 cores used by others")
 
 
+def test_times_that_others_disturbed_do_not_widen_the_intervals_of_the_rest():
+    busy = {"others": 1.0, "stolen": 0.0, "switches": 9.0, "cores": 2}
+    calm = [timed_row(f"method{n}", [0.0, 0.01, -0.01 * n], commit="a") for n in range(3)]
+    hit = timed_row("huffman", [0.0, 1.0, -1.0], load=busy)
+    alone, beside = processes.pool(calm), processes.pool([*calm, hit])
+    assert [width_of(row) for row in beside[:3]] == [width_of(row) for row in alone]
+    assert width_of(beside[3]) > 5 * max(map(width_of, alone))
+    # Nothing is left to go by where all are disturbed.
+    every = processes.pool([timed_row(f"method{n}", [0.0, 0.01, -0.01 * n], load=busy) for n in range(3)])
+    assert [width_of(row) for row in every] == [width_of(row) for row in alone]
+
+
 def test_a_baseline_that_is_off_is_doubted():
     rows = [
         timed_row(name, [0.0] * 3, baseline=factor) for name, factor in (("sohsm", 1), ("huffman", 1.05), ("nce", 2))
