@@ -187,11 +187,11 @@ class Words:
         if value is None or isinstance(value, Spelled):
             return value
         if isinstance(value, str):
-            path, sha256 = _file(name, value, "a text file with one word a line")
+            path, sha256 = _file(name, value, "a text file with one word per line")
             return f"{path}@{sha256}"
         given = list(value) if isinstance(value, Sequence | np.ndarray) else []
         if not given or not all(isinstance(word, str) for word in given):
-            raise BadInput(f"{name} is no sequence of texts: allowed: a word for each id, or the path of a file")
+            raise BadInput(f"{name} is not a sequence of texts: allowed: a word for each id, or the path of a file")
         return Spelled(_words(name, given, "word"))
 
 
@@ -328,7 +328,7 @@ def read_words(name: str, checked: object) -> tuple[str, ...] | None:
     if isinstance(checked, Spelled):
         return checked.words
     name = f"option {name}"
-    path, _ = _file(name, str(checked), "a text file with one word a line")
+    path, _ = _file(name, str(checked), "a text file with one word per line")
     # Split at line feeds only: a word may contain other characters at which `splitlines` splits. The last is optional.
     lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
     words = []

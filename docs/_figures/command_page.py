@@ -87,7 +87,7 @@ def _allowed(option: Any) -> str:
     return {
         "Rising": "rising whole numbers, `A,B,...`",
         "Table": "a `.npy` file",
-        "Words": "a text file with one word a line",
+        "Words": "a text file with one word per line",
         "NestedLists": "a `.json` file of nested lists of words or ids",
         "File": "a file",
         "Folder": "a folder",

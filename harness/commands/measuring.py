@@ -52,7 +52,7 @@ def measure(
 
 
 def duration(seconds: float) -> str:
-    """Return an estimated duration, rounded as an estimate deserves."""
+    """Return an estimated duration, rounded to the precision of an estimate."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

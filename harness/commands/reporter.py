@@ -15,7 +15,7 @@ class Reporter:
 
     Args:
         quiet: Show nothing but errors and where the rows are.
-        as_json: Write events to standard output, as one JSON object a line, instead of tables.
+        as_json: Write events to standard output, as one JSON object per line, instead of tables.
         console: Where lines go; standard error if None.
     """
 

@@ -18,7 +18,7 @@ _TEXT, _SHORTEST_TEXT = (
 
 
 def terminal_width() -> int | None:
-    """Return the number of columns of the terminal that standard output is; None if it is none."""
+    """Return the width of the terminal in characters, or None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -13,7 +13,7 @@ from vocabench.harness.run.cells import Cell
 
 
 def earlier_seconds(cells: Iterable[Cell], files: Iterable[Path]) -> dict[str, float]:
-    """Return the seconds of a visit to each cell that earlier rows of this machine tell of, by the cell's key.
+    """Return how long one process of each cell took in earlier rows of this machine, by the key of the cell.
 
     Lines that are not such rows are passed over: an estimate needs none of them.
     """

@@ -1,4 +1,4 @@
-"""Files of token log-probabilities: numbers in plain text, one sentence a line, or JSON lines."""
+"""Files of token log-probabilities: numbers in plain text, one sentence per line, or JSON lines."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def _numbers(place: str, line: str) -> list[float]:
 def _field(path: Path, number: int, line: str, field: str) -> list[float]:
     values = samples.json_object(path, number, line).get(field)
     if not isinstance(values, list) or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
-        raise BadInput(f"{path}, line {number:,}: {field} is no list of numbers: allowed: one for each token")
+        raise BadInput(f"{path}, line {number:,}: {field} is not a list of numbers: allowed: one number for each token")
     return [float(value) for value in values]

@@ -77,7 +77,7 @@ def read(path: Path, text_format: str, fields: Sequence[str], *, may_be_several:
     else:
         found = [_trn(path, *each) for each in lines(path) if each[1].strip() and not each[1].startswith(_COMMENT)]
     if not found:
-        raise BadInput(f"{path}: it has no samples: allowed: a sample a line")
+        raise BadInput(f"{path}: the file is empty: allowed: one sample per line")
     return _checked(Samples(path, tuple(found)))
 
 
@@ -102,9 +102,9 @@ def json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path}, line {number:,}: {error}: allowed: a JSON object a line") from None
+        raise BadInput(f"{path}, line {number:,}: {error}: allowed: one JSON object per line") from None
     if not isinstance(content, dict):
-        raise BadInput(f"{path}, line {number:,}: {line[:40]!r}: allowed: a JSON object a line")
+        raise BadInput(f"{path}, line {number:,}: {line[:40]!r}: allowed: one JSON object per line")
     return content
 
 

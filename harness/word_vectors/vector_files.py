@@ -127,7 +127,7 @@ def _read_text(path: Path, expected_dim: int | None) -> WordVectors:
                 values.extend(map(float, parts))
             except ValueError:
                 wrong = next(part for part in parts if not _is_number(part))
-                raise BadInput(f"{place(row)}: {_shown(wrong)} is no number: allowed: finite numbers") from None
+                raise BadInput(f"{place(row)}: {_shown(wrong)} is not a number: allowed: finite numbers") from None
             words.append(_decoded(word, place(row)))
     if len(words) != count:
         raise BadInput(f"{path.name}: {len(words)} lines of words: allowed: {count}, as line 1 says")

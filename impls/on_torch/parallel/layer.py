@@ -96,7 +96,7 @@ class ParallelLayer(OutputLayer):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def to_canonical(self, tensors: Tensors) -> Tensors:
-        """Return the parameters of all words, or what has their shapes, such as gradients. All ranks call."""
+        """Return the parameters of all words, or what has their shapes, such as gradients. All ranks must call this."""
         own = self.own.to_canonical({name.removeprefix("own."): value for name, value in tensors.items()})
         return {name: self._of_all(name, value) for name, value in own.items()}
 
@@ -124,7 +124,7 @@ class ParallelLayer(OutputLayer):
 
     @torch.no_grad()
     def whole(self) -> OutputLayer:
-        """Return the layer of all words on this device. All ranks call.
+        """Return the layer of all words on this device. All ranks must call this.
 
         Its `state_dict` is that of a layer that was never split.
         """

@@ -175,7 +175,7 @@ def test_perplexity_of_json_lines_against_another_model(write, score):
     ("arguments", "files", "message"),
     [
         ("wer a.txt b.txt", {"a.txt": ["x"], "b.txt": ["x", "y"]}, "a.txt has 1 samples and b.txt 2: allowed: as many"),
-        ("wer a.txt b.txt", {"a.txt": [], "b.txt": ["x"]}, "a.txt: it has no samples: allowed: a sample a line"),
+        ("wer a.txt b.txt", {"a.txt": [], "b.txt": ["x"]}, "a.txt: the file is empty: allowed: one sample per line"),
         ("wer a.txt b.txt", {"a.txt": ["x"], "b.txt": [""]}, "1 references without a symbol"),
         ("wer a.trn b.trn", {"a.trn": ["x (u)"], "b.trn": ["x (u)", "y (v)"]}, "b.trn, line 2: id 'v' not in a.trn"),
         ("wer a.trn b.trn", {"a.trn": ["x (u)", "x (w)"], "b.trn": ["x (u)"]}, "a.trn, line 2: id 'w' not in b.trn"),
@@ -196,7 +196,7 @@ def test_perplexity_of_json_lines_against_another_model(write, score):
             {"a.jsonl": ['{"text": 3}'], "b.txt": ["x"]},
             "a.jsonl, line 1: text is 3: allowed: text",
         ),
-        ("cer a.jsonl b.txt", {"a.jsonl": ["[1]"], "b.txt": ["x"]}, "a.jsonl, line 1: '[1]': allowed: a JSON object"),
+        ("cer a.jsonl b.txt", {"a.jsonl": ["[1]"], "b.txt": ["x"]}, "a.jsonl, line 1: '[1]': allowed: one JSON object"),
         (
             "cer a.jsonl b.txt",
             {"a.jsonl": ['{"id": 1, "text": ""}', '{"text": ""}'], "b.txt": ["x"]},
@@ -223,7 +223,7 @@ def test_perplexity_of_json_lines_against_another_model(write, score):
         (
             "perplexity a.jsonl",
             {"a.jsonl": ['{"log_probs": ["x"]}']},
-            "a.jsonl, line 1: log_probs is no list of numbers",
+            "a.jsonl, line 1: log_probs is not a list of numbers",
         ),
         ("wer none.txt b.txt", {"b.txt": ["x"]}, "none.txt: No such file or directory"),
         ("wer a.txt b.txt --resamples 0", {"a.txt": ["x"], "b.txt": ["x"]}, "--resamples 0: allowed: from 1"),

@@ -142,9 +142,9 @@ def test_words_may_come_from_a_file_which_must_not_change(ending, tmp_path):
     [
         (["a", "b"], "option words has 2 words: allowed: 3, one for each id"),
         (["a", "", "c"], "option words: word 2 is empty"),
-        (["a", 2, "c"], "option words is no sequence of texts"),
-        (3, "option words is no sequence of texts"),
-        ("no/such/words.txt", "no such file: allowed: the path of a text file with one word a line"),
+        (["a", 2, "c"], "option words is not a sequence of texts"),
+        (3, "option words is not a sequence of texts"),
+        ("no/such/words.txt", "no such file: allowed: the path of a text file with one word per line"),
         (b"a\nb\nc\nd\n", "option words has 4 words: allowed: 3"),
         (b"a\n\nc\n", r"words\.txt line 2 is empty"),
         (b"", r"words\.txt line 1 is empty"),
