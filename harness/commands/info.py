@@ -54,9 +54,10 @@ def _framework(name: str) -> dict[str, Any]:
 def _as_text(facts: dict[str, Any]) -> str:
     code, machine = facts["code"], facts["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    memory = f"{machine['memory_bytes'] / 2**30:.1f} GiB"
     lines = [
         f"code        {code['commit'] or '(no checkout)'}{' (changed)' if code['dirty'] else ''}",
-        f"machine     {machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.1f} GiB",
+        "machine     " + ", ".join([machine["cpu"], *machine["instruction_sets"], f"{machine['cores']} cores", memory]),
         f"python      {machine['python']}, {packages}",
     ]
     for name, framework in facts["frameworks"].items():

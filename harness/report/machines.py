@@ -24,13 +24,16 @@ def machine_of(row: Row) -> str:
 
 
 def description(rows: Sequence[Row]) -> str:
-    """Return what is known of the machine of these rows: processor, cores, memory and system."""
+    """Return what is known of the machine of these rows: processor, cores, instruction sets, memory and system."""
     machine = rows[0].provenance.machine
     parts = [machine_of(rows[0])]
     if parts[0] == UNKNOWN:
         return UNKNOWN
     if rows[0].cell.device not in ("", "cpu") and machine.get("cpu"):
         parts.append(f"host {_plain(machine['cpu'])}, {machine.get('cores', '?')} cores")
+    sets = machine.get("instruction_sets")
+    if isinstance(sets, list) and sets:
+        parts.append(", ".join(map(_plain, sets)))
     memory = machine.get("memory_bytes")
     if isinstance(memory, int | float):
         parts.append(f"{memory / 2**30:.0f} GiB of memory")

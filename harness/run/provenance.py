@@ -21,6 +21,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 _LIBRARIES = ("numpy", "scipy", "pandas")
 _SOURCES = (".py", ".toml", ".cpp", ".h")
 _CPUINFO, _DETAILS = Path("/proc/cpuinfo"), {"family": "cpu family", "model": "model"}
+# Flags of Linux and the instruction sets that decide how fast matrix products are.
+_INSTRUCTION_SETS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX"}
 
 
 def code_fingerprint() -> str:
@@ -87,6 +89,7 @@ def _code_with(paths: str) -> Mapping[str, Any]:
 def machine() -> Mapping[str, Any]:
     return {
         "cpu": _cpu_name(),
+        "instruction_sets": _instruction_sets(),
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "system": f"{platform.system()} {platform.release()}",
@@ -108,15 +111,25 @@ def _has(distribution: str) -> bool:
 
 def _cpu_name() -> str:
     """Return the processor's name with family and model: virtual machines use one name for several generations."""
-    try:
-        lines = [line.partition(":") for line in _CPUINFO.read_text().splitlines()]
-    except OSError:
-        lines = []
-    fields = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    fields = _cpuinfo()
     if "model name" not in fields:
         return platform.processor() or platform.machine()
     details = [f"{name} {fields[key]}" for name, key in _DETAILS.items() if key in fields]
     return ", ".join([fields["model name"], *details])
+
+
+def _instruction_sets() -> list[str]:
+    flags = _cpuinfo().get("flags", "").split()
+    return [name for flag, name in _INSTRUCTION_SETS.items() if flag in flags]
+
+
+def _cpuinfo() -> dict[str, str]:
+    """Return what Linux reports about the first CPU, or nothing on other systems."""
+    try:
+        lines = [line.partition(":") for line in _CPUINFO.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in reversed(lines)}
 
 
 def of_run() -> dict[str, Any]:

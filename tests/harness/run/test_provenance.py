@@ -49,3 +49,11 @@ def test_an_unnamed_processor_is_identified_by_its_architecture(
     provenance.machine.cache_clear()
     assert provenance.machine()["cpu"] == "aarch64"
     provenance.machine.cache_clear()
+
+
+def test_the_instruction_sets_of_the_processor_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text("model name\t: AMD EPYC\nflags\t\t: fpu avx2 avx512f avx512_vnni\n")
+    monkeypatch.setattr(provenance, "_CPUINFO", tmp_path / "cpuinfo")
+    provenance.machine.cache_clear()
+    assert provenance.machine()["instruction_sets"] == ["AVX2", "AVX-512"]
+    provenance.machine.cache_clear()
