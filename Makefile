@@ -46,8 +46,9 @@ docs: $(DOCS_INSTALLED)
 docs-tables: $(INSTALLED)
 	$(BIN)/python -m docs._figures
 
+# asv splits its graphs by these values, so that they are the same after an update of the kernel.
 asv: $(INSTALLED)
-	$(BIN)/asv machine --yes
+	$(BIN)/asv machine --yes --os "$$(uname -s)" --ram "$$(awk '/MemTotal/ { printf "%.0f GiB", $$2 / 2^20 }' /proc/meminfo)"
 	$(BIN)/asv run HEAD^!
 
 # `--clear` removes what an interrupted installation left: pip would take half-installed packages for complete ones.

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from docs._figures.published import Published
+from docs._figures.trade_off import trade_off
 from vocabench.harness.report import figures, plot
 from vocabench.harness.report.figures import Figure
 from vocabench.harness.report.over_seeds import with_estimates
@@ -38,6 +40,7 @@ PICTURES: Mapping[str, Picture] = {
     "word-vectors.svg": Picture("word-vectors-seeds", "quality", titled=lambda title: title.startswith("Analogies")),
     "pmi.svg": Picture("pmi-by-width", "quality", titled=lambda title: title.startswith("Products")),
 }
+TRADE_OFF = "trade-off.svg"
 
 
 def drawn(picture: Picture, results: Path) -> list[Figure]:
@@ -51,3 +54,4 @@ def write(docs: Path, results: Path) -> None:
     """Write all pictures into the folder of the documentation."""
     for name, picture in PICTURES.items():
         plot.draw(drawn(picture, results), docs / name)
+    plot.draw([trade_off(Published(results))], docs / TRADE_OFF)

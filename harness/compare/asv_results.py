@@ -65,6 +65,9 @@ class Origin:
 def origin(row: Row, date: int, machine_name: str | None) -> Origin:
     """Return the origin of a row.
 
+    asv splits its graphs by each of these values. The version of the kernel and the exact amount of memory, which
+    differ from one start of a virtual machine to the next, are therefore left out.
+
     Args:
         date: Time of the row's commit, in milliseconds.
         machine_name: Name of the machine's folder; None makes one of the processor, the cores and the GPU.
@@ -77,11 +80,11 @@ def origin(row: Row, date: int, machine_name: str | None) -> Origin:
         date=date,
         machine={
             "machine": machine_name or _file_name(" ".join(filter(None, [gpu, hardware]))),
-            "os": str(machine.get("system", "")),
+            "os": str(machine.get("system", "")).partition(" ")[0],
             "arch": "" if gpu else str(framework.get("device_name", "")),
             "cpu": str(machine.get("cpu", "")),
             "num_cpu": str(machine.get("cores", "")),
-            "ram": str(machine.get("memory_bytes", "")),
+            "ram": f"{machine['memory_bytes'] / 2**30:.0f} GiB" if machine.get("memory_bytes") else "",
             "gpu": gpu,
         },
         python=".".join(str(machine.get("python", "")).split(".")[:2]),

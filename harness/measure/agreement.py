@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from vocabench.harness import layers, registry
 from vocabench.harness.measure.tolerances import FLIPS, samples_compare, tolerance
 from vocabench.harness.measure.workload import Batch
-from vocabench.impls.calls import has_z_loss
+from vocabench.impls.calls import PLAIN, Objective, has_z_loss
 from vocabench.impls.contract import Layer
 from vocabench.impls.models.language_model import LanguageModelConfig
+from vocabench.impls.on_numpy.oracle import OracleLayer
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.spec import LayerSpec, storage
 
@@ -94,11 +95,23 @@ def summary(comparisons: list[Comparison]) -> dict[str, Any]:
     }
 
 
-def compare(quantity: str, ours: Any, oracle: Any, bound: float, case: str, *, largest_term: float = 0.0) -> Comparison:
+def compare(
+    quantity: str,
+    ours: Any,
+    oracle: Any,
+    bound: float,
+    case: str,
+    *,
+    largest_term: float = 0.0,
+    kinks: NDArray | None = None,
+) -> Comparison:
     """Compare two arrays. Arrays of different shapes disagree.
 
-    `largest_term` is the magnitude of the largest known term of sums in the oracle's array. If terms cancel, the error
-    is relative to it, because each term is rounded.
+    Args:
+        bound: Largest relative error.
+        largest_term: Magnitude of the largest known term of sums in the oracle's array. If terms cancel, the error is
+            relative to it, because each term is rounded.
+        kinks: Absolute errors that rounding may cause at kinks besides (`OracleLayer.kinks`).
     """
     ours, oracle = np.asarray(ours), np.asarray(oracle)
     if ours.shape != oracle.shape:
@@ -110,6 +123,8 @@ def compare(quantity: str, ours: Any, oracle: Any, bound: float, case: str, *, l
         largest.append((np.abs(ours_chunk - oracle_chunk).max(), np.abs(oracle_chunk).max()))
     absolute, scale = (float(value) for value in np.max(largest, axis=0))  # NaN if any entry is
     scale = max(scale, largest_term)
+    if kinks is not None and scale:
+        bound += float(kinks.max(initial=0.0)) / scale
     return Comparison(quantity, absolute, absolute / scale if scale else absolute, bound, case)
 
 
@@ -142,7 +157,7 @@ class _LayerCheck:
     """Comparisons of one layer with its oracle on the same hidden vectors."""
 
     layer: Layer
-    oracle: Layer
+    oracle: OracleLayer
     hidden_ND: NDArray
     case: str
     comparisons: list[Comparison] = field(default_factory=list)
@@ -160,9 +175,10 @@ class _LayerCheck:
         reduction: int = 0,
         name: str = "",
         largest_term: float = 0.0,
+        kinks: NDArray | None = None,
     ) -> None:
         bound = tolerance(quantity, self.spec.dtype, reduction or self.spec.dim)
-        compared = compare(name or quantity, ours, oracle, bound, self.case, largest_term=largest_term)
+        compared = compare(name or quantity, ours, oracle, bound, self.case, largest_term=largest_term, kinks=kinks)
         self.comparisons.append(compared)
 
     def add_flips(self, name: str, share: float) -> None:
@@ -211,7 +227,14 @@ class _LayerCheck:
         oracle_loss, oracle_grad_hidden_ND, oracle_grads = self.oracle.loss_and_grads(hidden_ND, targets_N, **options)
         self.add("loss", loss, oracle_loss, name=f"loss{which}")
         kind = " of an objective" if options else ""
-        self.add(f"grad_hidden{kind}", grad_hidden_ND, oracle_grad_hidden_ND, name=f"grad_hidden{which}")
+        rounding = tolerance("kink", self.spec.dtype, self.spec.dim)
+        objective = Objective(**{name: value for name, value in options.items() if name != "token_weight"})
+        kinks_ND, kinks = self.oracle.kinks(
+            hidden_ND, targets_N, rounding, objective if options else PLAIN, options.get("token_weight")
+        )
+        self.add(
+            f"grad_hidden{kind}", grad_hidden_ND, oracle_grad_hidden_ND, name=f"grad_hidden{which}", kinks=kinks_ND
+        )
         reduction = max(self.spec.dim, len(targets_N))
         terms = self._largest_terms(hidden_ND, targets_N, options) if options else {}
         for name, oracle_grad in oracle_grads.items():
@@ -222,6 +245,7 @@ class _LayerCheck:
                 reduction=reduction,
                 name=f"gradient of {name}{which}",
                 largest_term=terms.get(name, 0.0),
+                kinks=kinks.get(name),
             )
         return oracle_loss
 
@@ -339,9 +363,10 @@ def check_descent(layer: Layer, batch: Batch, optimizer: Optimizer, *, steps: in
     return comparison
 
 
-def _oracle(layer: Layer) -> Layer:
+def _oracle(layer: Layer) -> OracleLayer:
     """Return the float64 definition with the layer's parameters, as the layer holds them."""
     oracle = registry.adapter("numpy").create_layer(dataclasses.replace(layer.spec, dtype="float64"))
+    assert isinstance(oracle, OracleLayer)
     oracle.load(layer.parameters())
     return oracle
 

@@ -57,6 +57,11 @@ FACTORS: dict[str, Factor] = {
     ),
     "topk_values": Factor(16, "entries of log_probs"),
     "beam_values": Factor(16, "entries of log_probs"),
+    "kink": Factor(
+        2,
+        "the argument of a rectifier or a maximum, relative to the largest one: a dot product. Where it is as close to "
+        "the kink, the tolerance of a gradient grows by what the gradient jumps there",
+    ),
     "training_loss": Factor(
         4096,
         "20 optimizer steps: Adagrad's first steps normalize gradients, so that rounding of one near zero moves a "

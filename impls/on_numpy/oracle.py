@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -108,6 +108,41 @@ class OracleLayer(Layer):
         The gradients are those with respect to the hidden vectors (N, D) and to each parameter, by name.
         """
 
+    def kinks(
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        rounding: float,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+    ) -> tuple[NDArray, Arrays]:
+        """Return how far the gradients of the loss may be off because of its kinks.
+
+        The gradient of a rectifier or a maximum jumps where its argument is zero or two of its arguments are equal.
+        Next to such a kink, rounding decides on which side of it an implementation is.
+
+        Args:
+            rounding: Relative rounding error of an argument: the kinks that count are at most this times the largest
+                argument away.
+
+        Returns:
+            The bounds of the gradients with respect to the hidden vectors (N, D), and of those with respect to each
+            parameter that is below a kink.
+        """
+        if objective is PLAIN and token_weight_N is None:
+            return self._plain_kinks(hidden_ND, targets_N, rounding)
+        bound_ND, bounds = np.zeros(hidden_ND.shape), {}
+        for row, share, hidden_XD, targets_X in self._parts(hidden_ND, targets_N, objective, token_weight_N):
+            part_XD, parts = self._plain_kinks(hidden_XD, targets_X, rounding)
+            bound_ND[row] += share * part_XD.sum(axis=0)
+            for name, part in parts.items():
+                bounds[name] = bounds.get(name, 0.0) + share * part
+        return bound_ND, bounds
+
+    def _plain_kinks(self, hidden_ND: NDArray, targets_N: NDArray, rounding: float) -> tuple[NDArray, Arrays]:
+        """Return the result of `kinks` for the mean loss of the definition."""
+        return np.zeros(hidden_ND.shape), {}
+
     def _loss_and_grads(
         self,
         hidden_ND: NDArray,
@@ -122,21 +157,26 @@ class OracleLayer(Layer):
         """
         if objective is PLAIN and token_weight_N is None:
             return self._plain_loss_and_grads(hidden_ND, targets_N, **extra)
-        smoothing, words_V = objective.label_smoothing, np.arange(self.spec.vocab)
         loss, dhidden_ND = 0.0, np.zeros(hidden_ND.shape)
         grads = {name: np.zeros_like(value) for name, value in self.params.items()}
-        for row, weight in enumerate(shares(token_weight_N, len(targets_N)).tolist()):
-            hidden_1D, extra_of_row = hidden_ND[row : row + 1], self._extra_of(row, extra)
-            parts = [(weight * (1 - smoothing), hidden_1D, targets_N[row : row + 1])]
-            if smoothing:
-                parts.append((weight * smoothing, np.repeat(hidden_1D, len(words_V), axis=0), words_V))
-            for share, hidden_XD, targets_X in parts:
-                part, dpart_XD, part_grads = self._plain_loss_and_grads(hidden_XD, targets_X, **extra_of_row)
-                loss += share * part
-                dhidden_ND[row] += share * dpart_XD.sum(axis=0)
-                for name, grad in part_grads.items():
-                    grads[name] += share * grad
+        for row, share, hidden_XD, targets_X in self._parts(hidden_ND, targets_N, objective, token_weight_N):
+            part, dpart_XD, part_grads = self._plain_loss_and_grads(hidden_XD, targets_X, **self._extra_of(row, extra))
+            loss += share * part
+            dhidden_ND[row] += share * dpart_XD.sum(axis=0)
+            for name, grad in part_grads.items():
+                grads[name] += share * grad
         return loss, dhidden_ND, grads
+
+    def _parts(
+        self, hidden_ND: NDArray, targets_N: NDArray, objective: Objective, token_weight_N: NDArray | None
+    ) -> Iterator[tuple[int, float, NDArray, NDArray]]:
+        """Yield the plain losses of which an objective is the sum: token, share, hidden vectors and targets."""
+        smoothing, words_V = objective.label_smoothing, np.arange(self.spec.vocab)
+        for row, weight in enumerate(shares(token_weight_N, len(targets_N)).tolist()):
+            hidden_1D = hidden_ND[row : row + 1]
+            yield row, weight * (1 - smoothing), hidden_1D, targets_N[row : row + 1]
+            if smoothing:
+                yield row, weight * smoothing, np.repeat(hidden_1D, len(words_V), axis=0), words_V
 
     def _extra_of(self, row: int, extra: Arrays) -> Arrays:
         """Return the random inputs of the loss of one token of a batch."""
@@ -252,6 +292,13 @@ class SoftmaxLayer(OracleLayer):
         With capped logits z, probabilities p and the target distribution q, a token has the loss
         -sum q log p + z_loss (log sum e^z)^2, whose gradient with respect to z is (1 + 2 z_loss log sum e^z) p - q.
         """
+        loss, dlogits_NV = self._loss_and_dlogits(hidden_ND, targets_N, objective, token_weight_N)
+        dhidden_ND, grads = self._back(hidden_ND.astype(np.float64), dlogits_NV)
+        return loss, dhidden_ND, {name: grads[name] for name in self.params}
+
+    def _loss_and_dlogits(
+        self, hidden_ND: NDArray, targets_N: NDArray, objective: Objective, token_weight_N: NDArray | None
+    ) -> tuple[float, NDArray]:
         smoothing, z_loss, softcap = objective
         logits_NV = capped(self._logits(hidden_ND), softcap)
         log_probs_NV = log_softmax(logits_NV)
@@ -264,8 +311,7 @@ class SoftmaxLayer(OracleLayer):
         dlogits_NV = share_N[:, None] * (factor_N[:, None] * np.exp(log_probs_NV) - target_NV)
         if softcap is not None:
             dlogits_NV *= 1 - (logits_NV / softcap) ** 2  # the derivative of tanh, from its value
-        dhidden_ND, grads = self._back(hidden_ND.astype(np.float64), dlogits_NV)
-        return float(share_N @ losses_N), dhidden_ND, {name: grads[name] for name in self.params}
+        return float(share_N @ losses_N), dlogits_NV
 
 
 def capped(logits_NV: NDArray, softcap: float | None) -> NDArray:

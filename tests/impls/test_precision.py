@@ -379,11 +379,8 @@ def test_products_of_tf32_are_within_its_tolerance(method, rounds, ampere, monke
                 args = (*args[:first], *map(narrowed, args[first : first + 2]), *args[first + 2 :])
             return func(*args, **kwargs or {})
 
-    # On the other side of relu's kink the gradient is another one, however near to it the rounded number lies. So it is
-    # where rounding changes which entry is the maximum, as it does in cnn_softmax for the hidden vectors of seed 2.
-    options = {"projection": "linear"} if method == "sohsm" else {}
-    layer = layers.from_spec("torch", spec("tf32", method, **options))
-    inputs = batch(COUNTS, tokens=301, dim=16, seed=3)
+    layer = layers.from_spec("torch", spec("tf32", method))
+    inputs = batch(COUNTS, tokens=301, dim=16, seed=2)
     with TensorCores():
         found = agreement.check_layer(layer, inputs, k=10)
     assert [str(c) for c in found if not c.agrees] == []

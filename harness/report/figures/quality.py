@@ -103,13 +103,13 @@ def trade_offs(records: Sequence[Record], conditions: Mapping[str, str]) -> list
                         for p in points
                     ],
                     "Not beaten in both: " + ", ".join(f"{p.form.full_name} in {p.form.framework}" for p in front),
-                    path=_steps(front),
+                    path=steps(front),
                 )
             )
     return figures
 
 
-def _steps(front: Sequence[Point]) -> list[tuple[float, float]]:
+def steps(front: Sequence[Point]) -> list[tuple[float, float]]:
     """Return the corners of the steps through the points of a front, by increasing speed."""
     corners: list[tuple[float, float]] = []
     for point in front:

@@ -36,6 +36,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from vocabench.impls.calls import PLAIN, Objective
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_numpy import cost
 from vocabench.impls.on_numpy.oracle import SoftmaxLayer
@@ -153,8 +154,8 @@ class CnnSoftmax(SoftmaxLayer):
         weight = self.params[name]
         return weight / np.sqrt(weight[0].size)
 
-    def _pooled(self, width: int) -> tuple[NDArray, NDArray]:
-        """Return the largest score (V, F) of each filter in each word, and the start (V, F) of its first window."""
+    def _scores(self, width: int) -> NDArray:
+        """Return the score (V, T, F) of each filter in each window of each word, -inf beyond the word."""
         chars_VLE = self._embedding()[self.characters_VL]
         weight_FkE = self._scaled(f"conv{width}_weight")
         positions, begin = self.characters_VL.shape[1] - 3, before(width)
@@ -162,8 +163,13 @@ class CnnSoftmax(SoftmaxLayer):
             chars_VLE[:, begin + j : begin + j + positions] @ weight_FkE[:, j].T for j in range(width)
         )
         in_word_VT = self.characters_VL[:, 1 : 1 + positions] > END
-        first_VF = np.where(in_word_VT[:, :, None], scores_VTF, -np.inf).argmax(axis=1)
-        return np.take_along_axis(scores_VTF, first_VF[:, None], axis=1)[:, 0], begin + first_VF
+        return np.where(in_word_VT[:, :, None], scores_VTF, -np.inf)
+
+    def _pooled(self, width: int) -> tuple[NDArray, NDArray]:
+        """Return the largest score (V, F) of each filter in each word, and the start (V, F) of its first window."""
+        scores_VTF = self._scores(width)
+        first_VF = scores_VTF.argmax(axis=1)
+        return np.take_along_axis(scores_VTF, first_VF[:, None], axis=1)[:, 0], before(width) + first_VF
 
     def _features(self) -> NDArray:
         """Compute the features (V, X) of the words."""
@@ -192,6 +198,54 @@ class CnnSoftmax(SoftmaxLayer):
         dpooled_VX = np.where(features_VX > 0, dvectors_VD @ self._scaled("char_projection"), 0)
         grads |= self._filter_grads(np.split(dpooled_VX, len(WIDTHS), axis=1))
         return dlogits_NV @ vectors_VD, grads
+
+    def kinks(
+        self,
+        hidden_ND: NDArray,
+        targets_N: NDArray,
+        rounding: float,
+        objective: Objective = PLAIN,
+        token_weight_N: NDArray | None = None,
+    ) -> tuple[NDArray, Arrays]:
+        hidden_ND = hidden_ND.astype(np.float64)
+        dlogits_NV = self._loss_and_dlogits(hidden_ND, targets_N, objective, token_weight_N)[1]
+        jump_VX = np.abs(dlogits_NV.T @ hidden_ND @ self._scaled("char_projection"))
+        embedding_AE = self._embedding()
+        bound_AE, bounds = np.zeros_like(embedding_AE), {}
+        for width, jump_VF in zip(WIDTHS, np.split(jump_VX, len(WIDTHS), axis=1), strict=True):
+            weight_FkE = self._scaled(f"conv{width}_weight")
+            bound_FkE, bound_F = np.zeros_like(weight_FkE), np.zeros(len(weight_FkE))
+            words_X, filters_X, own_Xk, other_Xk = self._undecided(width, rounding)
+            jump_X = jump_VF[words_X, filters_X]
+            for j, (own_X, other_X) in enumerate(zip(own_Xk.T, other_Xk.T, strict=True)):
+                difference_XE = np.abs(embedding_AE[own_X] - embedding_AE[other_X])
+                np.add.at(bound_FkE[:, j], filters_X, jump_X[:, None] * difference_XE)
+                moved_XE = np.where(own_X != other_X, jump_X, 0)[:, None] * np.abs(weight_FkE[filters_X, j])
+                np.add.at(bound_AE, own_X, moved_XE)
+                np.add.at(bound_AE, other_X, moved_XE)
+            np.add.at(bound_F, filters_X, np.where(other_Xk.any(axis=1), 0, jump_X))
+            bounds |= {f"conv{width}_weight": bound_FkE / np.sqrt(weight_FkE[0].size), f"conv{width}_bias": bound_F}
+        return np.zeros_like(hidden_ND), bounds | {"char_embedding": bound_AE[1:]}
+
+    def _undecided(self, width: int, rounding: float) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+        """Return what rounding can decide: which of two windows has the largest score, or whether it is positive.
+
+        Returns:
+            Words (X,), filters (X,), and the characters (X, k) of the window that receives the gradient and of the one
+            that may receive it instead, all padding where the rectifier may stop it.
+        """
+        scores_VTF = self._scores(width)
+        first_VF, best_VF = scores_VTF.argmax(axis=1), scores_VTF.max(axis=1)
+        margin = rounding * float(np.abs(best_VF).max())
+        other_VTF = scores_VTF >= np.maximum(best_VF, 0)[:, None] - margin
+        np.put_along_axis(other_VTF, first_VF[:, None], False, axis=1)
+        words_X, windows_X, filters_X = np.nonzero(other_VTF)
+        stopped_words_X, stopped_filters_X = np.nonzero(np.abs(best_VF) <= margin)
+        window_k = before(width) + np.arange(width)
+        other_Xk = self.characters_VL[words_X[:, None], windows_X[:, None] + window_k]
+        words_X, filters_X = np.append(words_X, stopped_words_X), np.append(filters_X, stopped_filters_X)
+        own_Xk = self.characters_VL[words_X[:, None], first_VF[words_X, filters_X][:, None] + window_k]
+        return words_X, filters_X, own_Xk, np.pad(other_Xk, ((0, len(stopped_words_X)), (0, 0)))
 
     def _filter_grads(self, dpooled: list[NDArray]) -> Arrays:
         """Compute gradients with respect to the filters and the characters.

@@ -210,6 +210,17 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         self, hidden_ND: NDArray, targets_N: NDArray, **extra: NDArray
     ) -> tuple[float, NDArray, Arrays]:
         hidden_ND = hidden_ND.astype(np.float64)
+        loss, dprojected, grads = self._above_projections(hidden_ND, targets_N)
+        dhidden_ND = np.zeros_like(hidden_ND)
+        for name, dprojected_ND in dprojected.items():
+            dhidden_ND += self._back(dprojected_ND, hidden_ND, name, grads)
+        return loss, dhidden_ND, grads
+
+    def _above_projections(self, hidden_ND: NDArray, targets_N: NDArray) -> tuple[float, Arrays, Arrays]:
+        """Return the loss, its gradients (N, D) with respect to both projections' outputs, and those of what is above.
+
+        The gradients of the projections themselves are zeros.
+        """
         tokens = len(targets_N)
         grads = {name: np.zeros_like(value) for name, value in self.params.items()}
         cluster_N = self.cluster_V[targets_N]
@@ -220,7 +231,6 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
         grads["cluster_weight"] = dscores_NC.T @ cluster_hidden_ND
         if "cluster_bias" in grads:
             grads["cluster_bias"] = dscores_NC.sum(axis=0)
-        dhidden_ND = self._back(dscores_NC @ self.params["cluster_weight"], hidden_ND, "cluster_projection", grads)
 
         # The word: a softmax over the words of its cluster.
         word_hidden_ND = self._project(hidden_ND, "word_projection")
@@ -238,8 +248,23 @@ class SelfOrganizedHierarchicalSoftmax(OracleLayer):
             if "word_bias" in grads:
                 grads["word_bias"][words] = dscores_RS.sum(axis=0)
             dword_hidden_ND[rows] = dscores_RS @ weight_SD
-        dhidden_ND = dhidden_ND + self._back(dword_hidden_ND, hidden_ND, "word_projection", grads)
-        return loss, dhidden_ND, grads
+        dcluster_hidden_ND = dscores_NC @ self.params["cluster_weight"]
+        return loss, {"cluster_projection": dcluster_hidden_ND, "word_projection": dword_hidden_ND}, grads
+
+    def _plain_kinks(self, hidden_ND: NDArray, targets_N: NDArray, rounding: float) -> tuple[NDArray, Arrays]:
+        projection, hidden_ND = self.spec.options["projection"], hidden_ND.astype(np.float64)
+        if projection in ("linear", "none"):
+            return super()._plain_kinks(hidden_ND, targets_N, rounding)
+        scale = 1.0 if projection == "relu" else RECTIFIED
+        bound_ND, bounds = np.zeros_like(hidden_ND), {}
+        for name, dprojected_ND in self._above_projections(hidden_ND, targets_N)[1].items():
+            if name in self.params:
+                argument_ND = np.abs(hidden_ND @ self.params[name].T)
+                at_kink_ND = argument_ND <= rounding * argument_ND.max(initial=0.0)
+                jump_ND = np.where(at_kink_ND, scale * np.abs(dprojected_ND), 0)
+                bounds[name] = jump_ND.T @ np.abs(hidden_ND)
+                bound_ND += jump_ND @ np.abs(self.params[name])
+        return bound_ND, bounds
 
     def _back(self, dout_ND: NDArray, hidden_ND: NDArray, name: str, grads: Arrays) -> NDArray:
         """Back-propagate through a projection: set `grads[name]`, and return the gradient of the hidden vectors."""

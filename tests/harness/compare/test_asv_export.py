@@ -148,6 +148,7 @@ def test_a_gpu_is_another_machine(repository):
     assert {path.parent.name for path in exported()} == {"A-Processor-R-2-cores", "A-GPU-A-Processor-R-2-cores"}
     machine = json.loads(Path("exported/A-GPU-A-Processor-R-2-cores/machine.json").read_text())
     assert (machine["gpu"], machine["num_cpu"], machine["version"]) == ("A GPU", "2", 1)
+    assert (machine["os"], machine["ram"]) == ("Linux", "16 GiB")  # neither the kernel's version nor bytes
 
 
 @pytest.mark.parametrize(
