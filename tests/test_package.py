@@ -1,6 +1,7 @@
 """The built package: one import name, the same files from the tree and from the sdist, and a light import."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from tests import ROOT
 
 pytest.importorskip("build")
 
-SOURCES = "vocabench", "harness", "impls", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"
+SOURCES = "vocabench", "harness", "impls", "pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"
 HEAVY = {"numpy", "scipy", "pandas", "torch", "tensorflow", "jax"}
 IMPORT = """
 import json, sys, time
@@ -75,6 +76,20 @@ def run_in(folder: Path, code: str, *, check: bool = True) -> subprocess.Complet
 
 def test_the_wheel_is_the_same_from_the_tree_and_from_the_sdist(tree, wheel):
     assert files(build(tree, tree.parent / "from_tree", "--wheel")) == files(wheel)
+
+
+def test_the_description_has_links_and_pictures_that_work_outside_the_repository(unpacked):
+    (metadata,) = unpacked.glob("*.dist-info/METADATA")
+    text = metadata.read_text()
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert targets
+    assert [target for target in targets if not target.startswith("https://")] == []
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+    assert all("/raw.githubusercontent.com/" in picture for picture in pictures)
+    for target in targets:
+        path = re.sub(r"https://(?:raw\.githubusercontent|github)\.com/vocabench/vocabench/(?:blob/)?main/", "", target)
+        assert path.startswith("https://") or (ROOT / path.partition("#")[0]).exists(), target
+    assert "<!--" not in text
 
 
 def test_the_wheel_adds_one_import_name(wheel):

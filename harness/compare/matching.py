@@ -22,7 +22,7 @@ from vocabench.harness.tasks.shared.paired import BASELINE
 from vocabench.impls.options import Destination
 
 # Settings of how long to measure and which quantities: cells that differ only in these are the same measurement.
-_EFFORT = ("processes", "rounds", "budget", "quantities", "checked_tokens")
+EFFORT = ("processes", "rounds", "budget", "quantities", "checked_tokens")
 
 _FIELDS = tuple(item.name for item in dataclasses.fields(Cell))
 
@@ -258,7 +258,7 @@ def distinguishes(task: str, setting: str) -> bool:
 def _settings(task: str) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the defaults of a task's settings, and those that do not distinguish cells."""
     destinations = (name for name, setting in registry.settings(task).items() if isinstance(setting, Destination))
-    return default_settings(task), frozenset(_EFFORT).union(destinations)
+    return default_settings(task), frozenset(EFFORT).union(destinations)
 
 
 @cache

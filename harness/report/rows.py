@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from vocabench.harness import registry
-from vocabench.harness.compare.matching import ERROR_RATES, Scores, sample_scores
+from vocabench.harness.compare.matching import EFFORT, ERROR_RATES, Scores, sample_scores
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.metrics.bootstrap import Difference, differences
 from vocabench.harness.run.doubts import Doubt, doubts
@@ -235,14 +235,26 @@ def _set_apart(rows: Sequence[Row]) -> list[_Apart]:
     for line in lines.values():
         if len(line) == 1:
             continue
-        names = dict.fromkeys(name for number in line for name in fields[number] if name != "settings")
-        differ = [name for name in names if len({_comparable(fields[number].get(name)) for number in line}) > 1]
+        differ = _distinguishing([fields[number] for number in line])
         for number in line:
             parts = {name: f"{name} {_brief(fields[number].get(name))}" for name in differ}
             label = ", ".join(parts.values())
             parts.pop("seed", None)
             labels[number] = _Apart(label, ", ".join(parts.values()))
     return labels
+
+
+def _distinguishing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the fields by which rows differ: without the effort of the measurement, if the others tell them apart."""
+
+    def values(row: Mapping[str, Any], names: Iterable[str]) -> tuple[Hashable, ...]:
+        return tuple(_comparable(row.get(name)) for name in names)
+
+    names = dict.fromkeys(name for row in rows for name in row if name != "settings")
+    differ = [name for name in names if len({values(row, [name]) for row in rows}) > 1]
+    without_effort = [name for name in differ if name not in EFFORT]
+    is_enough = len({values(row, without_effort) for row in rows}) == len({values(row, differ) for row in rows})
+    return without_effort if is_enough else differ
 
 
 def _comparable(value: Any) -> Hashable:

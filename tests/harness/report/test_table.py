@@ -72,6 +72,15 @@ def test_rows_with_the_same_title_and_different_settings_have_separate_lines():
     assert [record["apart"] for record in flatten([row])] == [""] * len(row.measurements)
 
 
+def test_effort_is_named_only_where_nothing_else_sets_rows_apart():
+    row = next(r for r in ROWS if r.cell.task == "timing" and r.cell.method == "huffman")
+    one = {"decode_rows": 1, "quantities": ["sample_seconds"]}
+    records = flatten([row, with_changes(row, "b", settings=one)])
+    assert {record["apart"] for record in records} == {"decode_rows 128", "decode_rows 1"}
+    records = flatten([row, with_changes(row, "b", settings={"rounds": 2})])
+    assert {record["apart"] for record in records} == {f"rounds {row.cell.settings['rounds']}", "rounds 2"}
+
+
 def test_timings_have_a_table_for_each_precision_and_a_line_for_each_seed():
     row = next(r for r in ROWS if r.cell.task == "timing" and r.cell.method == "huffman")
     text = table.render(flatten([row, with_changes(row, "b", precision="bfloat16")]), "markdown")
