@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "checks.h"
@@ -185,10 +186,17 @@ static void likeliest_of_hidden(int threads, const UpperLevelArrays &given, Arra
 }
 
 // The arrays of `fused_softmax`. `target` is checked by the kernel.
+//
+// Number: float or Bfloat16.
+template <class Number>
 struct FusedArrays {
     int64_t count, vocab, dim, most;
-    Array<const float> vectors, words, bias, share;
-    Array<float> total, dvectors, dwords, dbias;
+    Array<const float> vectors;
+    Array<const Number> words;
+    Array<const float> bias, share;
+    Array<float> total, dvectors;
+    Array<Number> dwords;
+    Array<float> dbias;
 
     void check() const {
         require_at_least("most", most, 1);
@@ -202,17 +210,24 @@ struct FusedArrays {
         require_shape("dwords", dwords, {vocab, dim});
         require_shape("dbias", dbias, {vocab});
     }
+
+    FusedWords fused_words() const {
+        if constexpr (std::is_same_v<Number, float>)
+            return {words.data, dwords.data, nullptr, nullptr};
+        else
+            return {nullptr, nullptr, words.data, dwords.data};
+    }
 };
 
-template <class Id>
-static bool fused_softmax(int threads, const FusedArrays &given, Array<const Id> target, bool by_unit) {
+template <class Number, class Id>
+static bool fused_softmax(int threads, const FusedArrays<Number> &given, Array<const Id> target, bool by_unit) {
     require_threads(threads);
     given.check();
     require_shape("target", target, {given.count});
     const std::vector<int64_t> targets(target.data, target.data + given.count);
     const Examples examples{given.count, given.dim, given.vectors.data, targets.data(), given.share.data};
-    return fused_softmax(threads, examples, given.vocab, given.most, by_unit, given.words.data, given.bias.data,
-                         given.total.data, given.dvectors.data, given.dwords.data, given.dbias.data);
+    return fused_softmax(threads, examples, given.vocab, given.most, by_unit, given.fused_words(), given.bias.data,
+                         given.total.data, given.dvectors.data, given.dbias.data);
 }
 
 // Refuses a factor that reaches beyond its `bytes` of memory, or whose elements are contiguous in no direction.

@@ -129,12 +129,23 @@ struct HiddenArguments {
     int64_t rows;
 };
 
+template <class Number>
 struct FusedArguments {
-    Floats vectors, words, bias;
+    Floats vectors;
+    Memory<const Number> words;
+    Floats bias;
     Longs target;
     Floats share;
-    FloatsOut total, dvectors, dwords, dbias;
+    FloatsOut total, dvectors;
+    Memory<Number> dwords;
+    FloatsOut dbias;
     int64_t count, vocab, dim, most, by_unit;
+
+    bool run(int threads) const {
+        const FusedArrays<Number> arrays{count, vocab, dim,   most,     vectors, words,
+                                         bias,  share, total, dvectors, dwords,  dbias};
+        return fused_softmax<Number, int64_t>(threads, arrays, target, by_unit);
+    }
 };
 
 struct TreeArguments {
@@ -268,12 +279,12 @@ int likeliest_of_hidden_of_ctypes(int threads, const HiddenArguments &given, int
     });
 }
 
-int fused_softmax_of_ctypes(int threads, const FusedArguments &given, int bytes) {
-    return attempt(given, bytes, [&] {
-        const FusedArrays arrays{given.count, given.vocab, given.dim,   given.most,     given.vectors, given.words,
-                                 given.bias,  given.share, given.total, given.dvectors, given.dwords,  given.dbias};
-        return fused_softmax<int64_t>(threads, arrays, given.target, given.by_unit);
-    });
+int fused_softmax_of_ctypes(int threads, const FusedArguments<float> &given, int bytes) {
+    return attempt(given, bytes, [&] { return given.run(threads); });
+}
+
+int fused_bfloat16_of_ctypes(int threads, const FusedArguments<Bfloat16> &given, int bytes) {
+    return attempt(given, bytes, [&] { return given.run(threads); });
 }
 
 int likeliest_leaves_of_ctypes(int threads, const TreeArguments &given, int bytes) {

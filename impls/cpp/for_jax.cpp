@@ -14,20 +14,24 @@ namespace {
 namespace ffi = xla::ffi;
 using Floats = ffi::Buffer<ffi::F32>;
 using Integers = ffi::Buffer<ffi::S32>;
+using Halves = ffi::Buffer<ffi::BF16>;
 using FloatsOut = ffi::Result<Floats>;
 using IntegersOut = ffi::Result<Integers>;
+using HalvesOut = ffi::Result<Halves>;
 
 template <class Number, class Buffer>
 Array<Number> array(const Buffer &buffer) {
     const auto shape = buffer.dimensions();
-    Array<Number> array(buffer.typed_data(), buffer.size_bytes(), shape.size());
+    Array<Number> array(static_cast<Number *>(buffer.untyped_data()), buffer.size_bytes(), shape.size());
     for (size_t axis = 0; axis < std::min(shape.size(), array.sizes.size()); ++axis) array.sizes[axis] = shape[axis];
     return array;
 }
 Array<const float> in(const Floats &buffer) { return array<const float>(buffer); }
 Array<const int32_t> in(const Integers &buffer) { return array<const int32_t>(buffer); }
+Array<const Bfloat16> in(const Halves &buffer) { return array<const Bfloat16>(buffer); }
 Array<float> out(FloatsOut &buffer) { return array<float>(*buffer); }
 Array<int32_t> out(IntegersOut &buffer) { return array<int32_t>(*buffer); }
+Array<Bfloat16> out(HalvesOut &buffer) { return array<Bfloat16>(*buffer); }
 
 SlabKernels kernels(int threads, const Floats &slab, const Integers &ids_of) { return {threads, in(slab), in(ids_of)}; }
 
@@ -112,12 +116,13 @@ void beam(int32_t threads, int32_t width, Floats nodes, Integers children, Float
                    likeliest_out(values, ids, share));
 }
 
-void fused(int32_t threads, int32_t most, int32_t by_unit, Floats vectors, Floats words, Floats bias, Integers target,
-           Floats share, FloatsOut total, FloatsOut dvectors, FloatsOut dwords, FloatsOut dbias) {
+template <class Number, class Words, class WordsOut>
+void fused(int32_t threads, int32_t most, int32_t by_unit, Floats vectors, Words words, Floats bias, Integers target,
+           Floats share, FloatsOut total, FloatsOut dvectors, WordsOut dwords, FloatsOut dbias) {
     const auto [vocab, dim, none] = in(words).sizes;
-    const FusedArrays arrays{in(vectors).sizes[0], vocab,         dim,         most,
-                             in(vectors),          in(words),     in(bias),    in(share),
-                             out(total),           out(dvectors), out(dwords), out(dbias)};
+    const FusedArrays<Number> arrays{in(vectors).sizes[0], vocab,         dim,         most,
+                                     in(vectors),          in(words),     in(bias),    in(share),
+                                     out(total),           out(dvectors), out(dwords), out(dbias)};
     if (!fused_softmax(threads, arrays, in(target), by_unit)) throw std::out_of_range("a target is none of the words");
 }
 
@@ -170,6 +175,21 @@ auto handled(void (*compute)(Args...)) {
 
 auto bound() { return ffi::Ffi::Bind().Attr<int32_t>("threads"); }
 auto bound_to_tokens() { return bound().Arg<Floats>().Arg<Integers>().Arg<Floats>().Arg<Integers>().Arg<Integers>(); }
+template <class Words>
+auto bound_to_fused() {
+    return bound()
+        .Attr<int32_t>("most")
+        .Attr<int32_t>("by_unit")
+        .Arg<Floats>()
+        .template Arg<Words>()
+        .template Arg<Floats>()
+        .template Arg<Integers>()
+        .template Arg<Floats>()
+        .template Ret<Floats>()
+        .template Ret<Floats>()
+        .template Ret<Words>()
+        .template Ret<Floats>();
+}
 auto bound_to_paths() { return bound().Arg<Floats>().Arg<Integers>().Arg<Integers>().Arg<Integers>().Arg<Floats>(); }
 
 }  // namespace
@@ -222,19 +242,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(leaves_of_beam_of_xla, handled(beam),
                                   .Ret<Floats>()
                                   .Ret<Integers>()
                                   .Ret<Floats>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, handled(fused),
-                              bound()
-                                  .Attr<int32_t>("most")
-                                  .Attr<int32_t>("by_unit")
-                                  .Arg<Floats>()
-                                  .Arg<Floats>()
-                                  .Arg<Floats>()
-                                  .Arg<Integers>()
-                                  .Arg<Floats>()
-                                  .Ret<Floats>()
-                                  .Ret<Floats>()
-                                  .Ret<Floats>()
-                                  .Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_softmax_of_xla, handled(fused<float, Floats, FloatsOut>), bound_to_fused<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fused_bfloat16_of_xla, handled(fused<Bfloat16, Halves, HalvesOut>),
+                              bound_to_fused<Halves>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(matrix_product_of_xla, handled(product),
                               bound()
                                   .Attr<int32_t>("left_by_columns")

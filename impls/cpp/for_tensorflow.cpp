@@ -47,6 +47,13 @@ void attempt(Context *context, void (*report)(Context *, TF_Status *), Call call
     report(context, status.get());
 }
 
+template <class Number>
+constexpr TF_DataType TYPE = TF_FLOAT;
+template <>
+constexpr TF_DataType TYPE<int32_t> = TF_INT32;
+template <>
+constexpr TF_DataType TYPE<Bfloat16> = TF_BFLOAT16;
+
 // One execution of an operation: its inputs, and outputs that TensorFlow allocates.
 class Execution {
   public:
@@ -73,14 +80,13 @@ class Execution {
 
     template <class Number>
     Array<Number> output(int index, std::initializer_list<int64_t> shape) {
-        static_assert(sizeof(Number) == 4);
         int64_t bytes = sizeof(Number);
         for (int64_t size : shape) {
             require_at_least("size of an output", size, 0);
             if (__builtin_mul_overflow(bytes, size, &bytes)) throw std::bad_alloc();
         }
-        const TF_DataType type = std::is_same_v<Number, float> ? TF_FLOAT : TF_INT32;
-        outputs_[index].reset(TF_AllocateOutput(context_, index, type, shape.begin(), shape.size(), bytes, status_));
+        outputs_[index].reset(
+            TF_AllocateOutput(context_, index, TYPE<Number>, shape.begin(), shape.size(), bytes, status_));
         check(status_);
         Array<Number> array(static_cast<Number *>(TF_TensorData(outputs_[index].get())), bytes, shape.size());
         std::copy(shape.begin(), shape.end(), array.sizes.begin());
@@ -233,14 +239,17 @@ void beam(const Attributes &attributes, Execution &execution) {
                    likeliest_out(execution, rows, attributes.k));
 }
 
+template <class Number>
 void fused(const Attributes &attributes, Execution &execution) {
-    const Array<const float> vectors = execution.floats(0), words = execution.floats(1);
+    const Array<const float> vectors = execution.floats(0);
+    const Array<const Number> words = execution.array<Number>(1);
     const auto [vocab, dim, none] = words.sizes;
     const int64_t count = vectors.sizes[0];
     const Array<float> total = execution.output<float>(0, {});
     const Array<float> dvectors = execution.output<float>(1, {count, dim});
-    const Array<float> dwords = execution.output<float>(2, {vocab, dim}), dbias = execution.output<float>(3, {vocab});
-    const FusedArrays arrays{
+    const Array<Number> dwords = execution.output<Number>(2, {vocab, dim});
+    const Array<float> dbias = execution.output<float>(3, {vocab});
+    const FusedArrays<Number> arrays{
         count,    vocab,  dim,  attributes.most, vectors, words, execution.floats(2), execution.floats(4), total,
         dvectors, dwords, dbias};
     if (!fused_softmax(attributes.threads, arrays, execution.integers(3), attributes.by_unit))
@@ -325,7 +334,10 @@ const bool added = [] {
         run<beam>);
     add("VocabenchFusedSoftmax", {"threads: int", "most: int", "by_unit: int"},
         {"vectors: float", "words: float", "bias: float", "target: int32", "share: float"},
-        {"total: float", "dvectors: float", "dwords: float", "dbias: float"}, run<fused>);
+        {"total: float", "dvectors: float", "dwords: float", "dbias: float"}, run<fused<float>>);
+    add("VocabenchFusedBfloat16", {"threads: int", "most: int", "by_unit: int"},
+        {"vectors: float", "words: bfloat16", "bias: float", "target: int32", "share: float"},
+        {"total: float", "dvectors: float", "dwords: bfloat16", "dbias: float"}, run<fused<Bfloat16>>);
     add("VocabenchMatrixProduct", {"threads: int", "left_by_columns: int", "right_by_columns: int"},
         {"left: float", "right: float"}, {"product: float"}, run<product>);
     add("VocabenchWordSteps", {"threads: int"},

@@ -23,13 +23,29 @@ constexpr int64_t WORDS = 64;  // words per tile
 
 struct Softmax {
     int64_t vocab, dim;
-    const float *words, *bias;
-    float *dwords, *dbias;
+    FusedWords words;
+    const float *bias;
+    float *dbias;
+    float *sums;  // (vocab, dim) gradients of words in bfloat16, or null if there is one block of tokens
 
     int64_t tiles() const { return (vocab + WORDS - 1) / WORDS; }
     int64_t size(int64_t tile) const { return std::min(WORDS, vocab - tile * WORDS); }
-    Dense<const float> words_of(int64_t tile) const { return {words + tile * WORDS * dim, dim}; }
-    Dense<float> dwords_of(int64_t tile) const { return {dwords + tile * WORDS * dim, dim}; }
+
+    // The words from `first` on, widened to `buffer` if they are bfloat16.
+    Dense<const float> words_from(int64_t first, int64_t count, float *buffer) const {
+        if (words.single) return {words.single + first * dim, dim};
+        widen(words.half + first * dim, count * dim, buffer);
+        return {buffer, dim};
+    }
+    // Where the gradients of a tile are summed; `buffer` holds those of a single block.
+    Dense<float> dwords_of(int64_t tile, float *buffer) const {
+        float *all = words.single ? words.dsingle : sums;
+        return {all ? all + tile * WORDS * dim : buffer, dim};
+    }
+    // Rounds the gradients of a tile if the words are bfloat16.
+    void round(int64_t tile, float *buffer) const {
+        if (words.half) narrow(dwords_of(tile, buffer).first, size(tile) * dim, words.dhalf + tile * WORDS * dim);
+    }
 };
 
 // Products on the vector units.
@@ -161,9 +177,17 @@ struct Block {
 template <class Kind>
 struct Thread {
     typename Kind::Memory memory;
-    std::vector<float> dlogits;  // (WORDS, places)
-    Thread(const Block<Kind> &block, int64_t most, int64_t dim)
-        : memory(most, block.places, dim), dlogits(WORDS * block.places) {}
+    std::vector<float> dlogits;        // (WORDS, places)
+    std::vector<float> words, dwords;  // (WORDS, dim), for words in bfloat16
+    Thread(const Block<Kind> &block, int64_t most, const Softmax &softmax)
+        : memory(most, block.places, softmax.dim),
+          dlogits(WORDS * block.places),
+          words(softmax.words.half ? WORDS * softmax.dim : 0),
+          dwords(words.size()) {}
+
+    Dense<const float> words_of(const Softmax &softmax, int64_t tile) {
+        return softmax.words_from(tile * WORDS, softmax.size(tile), words.data());
+    }
 };
 
 // Computes the exponentials of a tile, their sums, and the highest logits.
@@ -172,7 +196,7 @@ void score(const Softmax &softmax, int64_t tile, Block<Kind> &block, Thread<Kind
     const int64_t size = softmax.size(tile);
     const Dense<float> scores = block.tile_exponentials(tile);
     const float *bias = softmax.bias + tile * WORDS;
-    thread.memory.score(softmax.words_of(tile), size, block.factors, scores);
+    thread.memory.score(thread.words_of(softmax, tile), size, block.factors, scores);
     for (int64_t token = 0; token < block.places; token += LANES) {
         const Vector highest = add_biases({scores.first + token, scores.dim}, size, bias);
         Vector sum = {};
@@ -230,19 +254,22 @@ void differentiate(const Softmax &softmax, int64_t tile, const int64_t *target, 
         float &dbias = softmax.dbias[tile * WORDS + w];
         dbias = TO == To::ADD ? dbias + sum(sums) : sum(sums);
     }
-    thread.memory.template differentiate<TO>({dlogits.first, dlogits.dim}, softmax.words_of(tile), size, block.factors,
-                                             block.tokens, softmax.dwords_of(tile));
+    thread.memory.template differentiate<TO>({dlogits.first, dlogits.dim}, thread.words_of(softmax, tile), size,
+                                             block.factors, block.tokens,
+                                             softmax.dwords_of(tile, thread.dwords.data()));
 }
 
 template <class Kind>
-double loss_and_gradients(int threads, const Examples &examples, const Softmax &softmax, int64_t most,
-                          float *dvectors) {
+double loss_and_gradients(int threads, const Examples &examples, Softmax softmax, int64_t most, float *dvectors) {
     const int64_t count = examples.count, dim = examples.dim;
     most = std::min(most, Kind::MOST);
     const int64_t tiles = softmax.tiles(), blocks = (count + most - 1) / most, width = (count + blocks - 1) / blocks;
+    std::unique_ptr<float[]> sums;
+    if (softmax.words.half && blocks > 1) sums.reset(softmax.sums = new float[softmax.vocab * dim]);
     Block<Kind> block(width, softmax);
     std::vector<Thread<Kind>> thread_states;
-    for (int thread = 0; thread < threads; ++thread) thread_states.emplace_back(block, width, dim);
+    for (int thread = 0; thread < threads; ++thread) thread_states.emplace_back(block, width, softmax);
+    std::vector<float> word(dim);
     double total = 0;
     for (int64_t start = 0; start < count; start += width) {
         const Dense<const float> vectors{examples.vectors + start * dim, dim};
@@ -258,7 +285,7 @@ double loss_and_gradients(int threads, const Examples &examples, const Softmax &
                    [&](int64_t group) { normalize(tiles, group * LANES, block, &log_sum[group * LANES]); });
         for (int64_t token = 0; token < block.tokens; ++token) {
             float score;
-            dots(vectors.from(token), 1, Dense<const float>{softmax.words + target[token] * dim, dim}, 1, &score, 1);
+            dots(vectors.from(token), 1, softmax.words_from(target[token], 1, word.data()), 1, &score, 1);
             total += block.share[token] * (log_sum[token] - score - softmax.bias[target[token]]);
         }
 
@@ -270,6 +297,7 @@ double loss_and_gradients(int threads, const Examples &examples, const Softmax &
                     differentiate<To::SET>(softmax, tile, target, block, thread_states[thread]);
                 else
                     differentiate<To::ADD>(softmax, tile, target, block, thread_states[thread]);
+                if (start + width >= count) softmax.round(tile, thread_states[thread].dwords.data());
             }
         });
         const Dense<float> block_dvectors{dvectors + start * dim, dim};
@@ -281,18 +309,21 @@ double loss_and_gradients(int threads, const Examples &examples, const Softmax &
 
 }  // namespace
 
-bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, bool by_unit, const float *words,
-                   const float *bias, float *total, float *dvectors, float *dwords, float *dbias) {
+bool fused_softmax(int threads, const Examples &examples, int64_t vocab, int64_t most, bool by_unit,
+                   const FusedWords &words, const float *bias, float *total, float *dvectors, float *dbias) {
     const int64_t count = examples.count, dim = examples.dim;
     if (std::any_of(examples.target, examples.target + count, [=](int64_t word) { return word < 0 || word >= vocab; }))
         return false;
     if (count == 0) {
-        std::fill_n(dwords, vocab * dim, 0.0f);
+        if (words.single)
+            std::fill_n(words.dsingle, vocab * dim, 0.0f);
+        else
+            std::fill_n(words.dhalf, vocab * dim, Bfloat16{0});
         std::fill_n(dbias, vocab, 0.0f);
         *total = 0;
         return true;
     }
-    const Softmax softmax{vocab, dim, words, bias, dwords, dbias};
+    const Softmax softmax{vocab, dim, words, bias, dbias, nullptr};
     const auto loss = by_unit ? loss_and_gradients<ByUnit> : loss_and_gradients<ByVectors>;
     *total = loss(threads, examples, softmax, most, dvectors);
     return true;

@@ -188,7 +188,7 @@ def _differentiated(hidden_ND, weight_VD, bias_V, targets_N, share_N, form):  # 
 
 
 def _scaled(form, gradients, dtotal):  # type: ignore[no-untyped-def]
-    return *(gradient * dtotal for gradient in gradients), None, None
+    return *((gradient * dtotal).astype(gradient.dtype) for gradient in gradients), None, None
 
 
 fused_total.defvjp(_differentiated, _scaled)
@@ -219,7 +219,7 @@ class FusedSoftmax(FullSoftmax):
         if support.known(spec.dtype, spec.dim):
             return (*_BY_KERNELS, *blocks.WORD_FORMS, *by_tokens)
         in_jax = (*blocks.WORD_FORMS, *blocks.GPU_FORMS, *by_tokens)
-        return cpp.with_fused_softmax(in_jax, spec.dim) if cpp_kernels.known(spec.dtype) else in_jax
+        return cpp.with_fused_softmax(in_jax, spec.dim) if cpp_kernels.fuses(spec.dtype) else in_jax
 
     @property
     def _form(self) -> Form:
@@ -239,10 +239,8 @@ class FusedSoftmax(FullSoftmax):
         if not blocks.are_of_tokens(self._form) or not is_known(hidden_ND):
             return super()._reduced(params, structure, hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = params["weight"], self._bias(params)
-        kind = weight_VD.dtype
-        return fused_total(
-            hidden_ND.astype(kind), weight_VD, bias_V, targets_N, real_N.astype(kind) / count, self._form
-        )
+        share_N = real_N.astype(wide(weight_VD.dtype)) / count
+        return fused_total(hidden_ND.astype(weight_VD.dtype), weight_VD, bias_V, targets_N, share_N, self._form)
 
     def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         inputs = hidden_ND, params["weight"], self._bias(params), targets_N

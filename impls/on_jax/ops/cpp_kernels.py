@@ -25,13 +25,14 @@ from vocabench.impls.on_jax.ops.arrays import Array, is_known, product, varying_
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 
 _SCORES, _CLUSTER_LOSSES, _BY_WORDS = "cluster_scores_of_xla", "cluster_losses_of_xla", "cluster_gradients_of_xla"
-_LIKELIEST, _OF_HIDDEN, _FUSED = "likeliest_words_of_xla", "likeliest_of_hidden_of_xla", "fused_softmax_of_xla"
+_LIKELIEST, _OF_HIDDEN = "likeliest_words_of_xla", "likeliest_of_hidden_of_xla"
+_FUSED = {"float32": "fused_softmax_of_xla", "bfloat16": "fused_bfloat16_of_xla"}
 _PATH_LOSSES, _BY_NODES = "path_losses_of_xla", "path_gradients_of_xla"
 _LEAVES, _BEAM = "likeliest_leaves_of_xla", "leaves_of_beam_of_xla"
 _PRODUCT, _BY_WEIGHT = "matrix_product_of_xla", "weight_gradient_of_xla"
 _WORD_STEPS = "word_steps_of_xla"
 _TARGETS = (
-    *(_SCORES, _CLUSTER_LOSSES, _BY_WORDS, _LIKELIEST, _OF_HIDDEN, _FUSED),
+    *(_SCORES, _CLUSTER_LOSSES, _BY_WORDS, _LIKELIEST, _OF_HIDDEN, *_FUSED.values()),
     *(_PATH_LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT, _BY_WEIGHT, _WORD_STEPS),
 )
 _EXAMPLES = 4096  # a multiple of the examples of word_steps
@@ -41,6 +42,11 @@ _DECODING = (_LIKELIEST, _OF_HIDDEN, _LEAVES, _BEAM, _SCORES)
 def known(dtype: str) -> bool:
     """Return whether there are kernels for vectors of a spec's `dtype` on JAX's default device, which must be a CPU."""
     return dtype == "float32" and jax.default_backend() == "cpu" and _registered()
+
+
+def fuses(dtype: str) -> bool:
+    """Return whether there is a kernel of fused softmax for words of a spec's `dtype`, as `known` does for the rest."""
+    return dtype in _FUSED and known("float32")
 
 
 def multiplies(dtype: str) -> bool:
@@ -242,13 +248,17 @@ def _best_shapes(rows: int, k: int) -> tuple[jax.ShapeDtypeStruct, ...]:
 def fused_softmax(
     hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, share_N: Array, most: int
 ) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Return the total and the gradients that `impls/cpp/fused_softmax.h` describes; targets are int32."""
-    shapes = (), hidden_ND.shape, weight_VD.shape, bias_V.shape
-    call = _call(_FUSED, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    """Return the total and the gradients that `impls/cpp/fused_softmax.h` describes; targets are int32.
+
+    The words are float32 or bfloat16. The total is float32, and each gradient has the dtype of its array.
+    """
+    hidden, bias, share = (array.astype(jnp.float32) for array in (hidden_ND, bias_V, share_N))
+    out = (jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (jnp.float32(0), hidden, weight_VD, bias))
+    call = _call(_FUSED[weight_VD.dtype.name], tuple(out))
     by_unit = cpp.fuses_by_unit(hidden_ND.shape[0], most, weight_VD.shape[1])
     sizes = {"most": np.int32(most), "by_unit": np.int32(by_unit)}
-    total, *gradients = call(hidden_ND, weight_VD, bias_V, targets_N, share_N, **sizes)
-    return total, tuple(gradients)
+    total, dhidden_ND, dweight_VD, dbias_V = call(hidden, weight_VD, bias, targets_N, share, **sizes)
+    return total, (dhidden_ND.astype(hidden_ND.dtype), dweight_VD, dbias_V.astype(bias_V.dtype))
 
 
 def word_steps(

@@ -200,7 +200,7 @@ class FusedSoftmax(FullSoftmax):
         # some hundred tokens, as with 44,000 words. With 128,000 words they gain nothing and use more memory.
         by_tokens = (blocks.TOKEN_FORM,) if blocks.TOKEN_FORM.supports(spec.dtype, spec.dim) else ()
         forms = (*blocks.WORD_FORMS, *by_tokens)
-        return cpp.with_fused_softmax(forms, spec.dim) if cpp_kernels.known(spec.dtype) else forms
+        return cpp.with_fused_softmax(forms, spec.dim) if cpp_kernels.fuses(spec.dtype) else forms
 
     @property
     def _form(self) -> Form:
@@ -218,8 +218,9 @@ class FusedSoftmax(FullSoftmax):
         if not blocks.are_of_tokens(self._form) or (needs_static_shape and hidden_ND.shape[0] is None):
             return super()._reduced(hidden_ND, targets_N, real_N, count, **extra)
         weight_VD, bias_V = self._weights()
-        dtype, targets_N = weight_VD.dtype, tf.cast(targets_N, tf.int32)
-        share_N = tf.cast(real_N, dtype) / tf.cast(count, dtype)
+        targets_N = tf.cast(targets_N, tf.int32)
+        wide = tf.float64 if weight_VD.dtype == tf.float64 else tf.float32
+        share_N = tf.cast(real_N, wide) / tf.cast(count, wide)
 
         @tf.custom_gradient
         def by_tokens(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> tuple[Tensor, object]:
@@ -232,11 +233,12 @@ class FusedSoftmax(FullSoftmax):
             sources = hidden_ND, weight_VD, bias_V
 
             def gradient(dtotal: Tensor) -> tuple[Tensor, ...]:
-                return tuple(part * dtotal for part in differentiated_once(self.spec.method, gradients, *sources))
+                parts = differentiated_once(self.spec.method, gradients, *sources)
+                return tuple(part * tf.cast(dtotal, part.dtype) for part in parts)
 
             return total, gradient
 
-        return by_tokens(tf.cast(hidden_ND, dtype), weight_VD, bias_V)
+        return by_tokens(tf.cast(hidden_ND, weight_VD.dtype), weight_VD, bias_V)
 
     def _nll(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         targets_N = tf.cast(targets_N, tf.int32)

@@ -26,6 +26,11 @@ def known(dtype: str) -> bool:
     return dtype == "float32" and not tf.config.list_logical_devices("GPU") and _operations() is not None
 
 
+def fuses(dtype: str) -> bool:
+    """Return whether there is a kernel of fused softmax for words of a spec's `dtype`, as `known` does for the rest."""
+    return dtype in ("float32", "bfloat16") and known("float32")
+
+
 def multiplies(dtype: str) -> bool:
     """Return whether the kernels multiply large matrices of `dtype` faster than TensorFlow does."""
     return cpp.multiplies_fastest() and known(dtype)
@@ -208,14 +213,20 @@ def fused_softmax(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Return the weighted sum of the losses and its gradients, as defined in `impls/cpp/fused_softmax.h`.
 
-    Targets are int32; `most` is the largest number of tokens of a block.
+    Targets are int32; `most` is the largest number of tokens of a block. The words are float32 or bfloat16. The sum is
+    float32, and each gradient has the dtype of its array.
     """
-    inputs = hidden_ND, weight_VD, bias_V, targets_N, share_N
+    hidden, bias, share = (tf.cast(array, tf.float32) for array in (hidden_ND, bias_V, share_N))
+    inputs = hidden, weight_VD, bias, targets_N, share
     tokens = most if hidden_ND.shape[0] is None else hidden_ND.shape[0]
     sizes = {"most": most, "by_unit": int(cpp.fuses_by_unit(tokens, most, weight_VD.shape[1]))}
-    outputs = _operations().vocabench_fused_softmax(*inputs, threads=threads(), **sizes)
-    gradients = zip((outputs.dvectors, outputs.dwords, outputs.dbias), inputs[:3], strict=True)
-    dhidden_ND, dweight_VD, dbias_V = (tf.ensure_shape(gradient, array.shape) for gradient, array in gradients)
+    is_half = weight_VD.dtype == tf.bfloat16
+    fused = _operations().vocabench_fused_bfloat16 if is_half else _operations().vocabench_fused_softmax
+    outputs = fused(*inputs, threads=threads(), **sizes)
+    gradients = zip((outputs.dvectors, outputs.dwords, outputs.dbias), (hidden_ND, weight_VD, bias_V), strict=True)
+    dhidden_ND, dweight_VD, dbias_V = (
+        tf.cast(tf.ensure_shape(gradient, array.shape), array.dtype) for gradient, array in gradients
+    )
     return tf.ensure_shape(outputs.total, []), (dhidden_ND, dweight_VD, dbias_V)
 
 

@@ -191,13 +191,16 @@ class FusedSoftmax(FullSoftmax):
         # Blocks of tokens sum the gradient with respect to the words in the words' own dtype.
         by_tokens = (blocks.TOKEN_FORM,) if blocks.TOKEN_FORM.supports(spec.dtype, spec.dim) else ()
         operations = (*by_tokens, *blocks.WORD_FORMS)
-        if cpp_kernels.known(dtype):
+        if cpp_kernels.fuses(dtype):
             operations = cpp.with_fused_softmax(operations, spec.dim)
         return (*kernels, *operations)
 
     @property
     def form(self) -> Form:
         return self._requested or self._preferred_form()
+
+    def _runs(self, form: Form, parameter: Tensor) -> bool:
+        return form != CPP or cpp_kernels.fuses_on(parameter)
 
     def _reduced(
         self, hidden_ND: Tensor, targets_N: Tensor, padding_N: Tensor | None, *, mean: bool, **extra: Tensor
@@ -210,8 +213,8 @@ class FusedSoftmax(FullSoftmax):
             or torch.is_autocast_enabled(hidden_ND.device.type)
         ):
             return super()._reduced(hidden_ND, targets_N, padding_N, mean=mean, **extra)
-        dtype = self.weight.dtype
-        cast_ND, tokens = hidden_ND.to(dtype), len(hidden_ND)
+        dtype = torch.promote_types(self.weight.dtype, torch.float32)
+        cast_ND, tokens = hidden_ND.to(self.weight.dtype), len(hidden_ND)
         if padding_N is None:
             share_N = torch.full((tokens,), 1 / tokens if mean else 1.0, dtype=dtype, device=hidden_ND.device)
         else:

@@ -28,6 +28,7 @@ _NO_MEMORY, _BAD_ARGUMENT = -1, -3  # as in `impls/cpp/for_ctypes.cpp`
 _IN_MEMORY = frozenset(
     (Tensor, Parameter)
 )  # other kinds of tensors, such as sharded ones, need not have their elements
+_FUSED = {torch.float32: "fused_softmax_of_ctypes", torch.bfloat16: "fused_bfloat16_of_ctypes"}
 _EXACT = 0  # width of a search that is no beam search
 
 
@@ -60,6 +61,16 @@ def multiplies(dtype: torch.dtype) -> bool:
 def runs_on(words: Tensor) -> bool:
     """Return whether the kernels can read these words."""
     return words.device.type == "cpu" and words.dtype == torch.float32 and words.is_contiguous()
+
+
+def fuses(dtype: torch.dtype) -> bool:
+    """Return whether there is a kernel of fused softmax for words of `dtype` on this machine's CPU."""
+    return dtype in _FUSED and _library() is not None
+
+
+def fuses_on(words: Tensor) -> bool:
+    """Return whether the kernel of fused softmax can read these words."""
+    return words.device.type == "cpu" and words.dtype in _FUSED and words.is_contiguous()
 
 
 def scores(hidden_RD: Tensor, row_N: Tensor, words: Tensor, bias: Tensor | None, ends_C: Tensor, rows: Rows) -> Tensor:
@@ -240,18 +251,21 @@ def fused_softmax(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Return total and gradients as in `impls/cpp/fused_softmax.h`; targets are int64.
 
+    The words are float32 or bfloat16. The total is float32, and each gradient has the dtype of its array.
+
     Raises:
         IndexError: A target is outside the vocabulary.
     """
-    inputs = hidden_ND.contiguous(), weight_VD, bias_V.contiguous(), targets_N.contiguous(), share_N.contiguous()
-    gradients = torch.empty_like(inputs[0]), torch.empty_like(weight_VD), torch.empty_like(inputs[2])
+    hidden, bias, share = (array.to(torch.float32).contiguous() for array in (hidden_ND, bias_V, share_N))
+    inputs = hidden, weight_VD, bias, targets_N.contiguous(), share
+    dhidden_ND, dweight_VD, dbias_V = map(torch.empty_like, (hidden, weight_VD, bias))
     by_unit = not is_tracing() and cpp.fuses_by_unit(hidden_ND.size(0), most, weight_VD.size(-1))
-    total = hidden_ND.new_empty(())
+    total = hidden.new_empty(())
     sizes = hidden_ND.size(0), weight_VD.size(0), weight_VD.size(-1), most, by_unit
-    results = total, *gradients
-    if not _run("fused_softmax_of_ctypes", weight_VD, *inputs, *results, *sizes, results=results):
+    results = total, dhidden_ND, dweight_VD, dbias_V
+    if not _run(_FUSED[weight_VD.dtype], hidden, *inputs, *results, *sizes, results=results):
         raise IndexError(f"a target is none of the {weight_VD.size(0)} words")
-    return total, gradients
+    return total, (dhidden_ND.to(hidden_ND.dtype), dweight_VD, dbias_V.to(bias_V.dtype))
 
 
 def _tokens(hidden_RD: Tensor, row_N: Tensor, ends_C: Tensor) -> tuple[Tensor | int, ...]:
