@@ -28,6 +28,17 @@ class Command:
     run: Callable[[argparse.Namespace], int]
 
 
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add results files, which are named with or without `--run`; `runs_of` returns them."""
+    parser.add_argument("files", nargs="*", metavar="RUN", help="results file (default: the one written last)")
+    parser.add_argument("--run", action="append", default=[], help="the same as RUN; may be repeated")
+
+
+def runs_of(arguments: argparse.Namespace) -> list[str]:
+    """Return the results files that the arguments of `add_runs` name."""
+    return [*arguments.files, *arguments.run]
+
+
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Add the filters that `run` and `table` share."""
     add_framework_filter(parser)

@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vocabench.harness.atomic_write import write_atomically
-from vocabench.harness.commands.command import Command
+from vocabench.harness.commands.command import Command, add_runs, runs_of
 
 _MOST_NAMES = 4  # of runs in the title
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", action="append", help="results file; may be repeated (default: the one written last)")
+    add_runs(parser)
     parser.add_argument("--out", default="report.html", help="HTML file to write (default: report.html)")
     parser.add_argument("--title", help="heading of the page (default: the names of the runs)")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    return report(arguments.run, out=arguments.out, title=arguments.title)
+    return report(runs_of(arguments), out=arguments.out, title=arguments.title)
 
 
 COMMAND = Command("report", "one HTML page of stored rows, which opens offline", _add_arguments, _run)
 
 
-def report(runs: Sequence[str] | None, *, out: str, title: str | None) -> int:
+def report(runs: Sequence[str], *, out: str, title: str | None) -> int:
     """Write one page for one or more runs.
 
     A cell that is in several runs of a machine is shown as in the last of them.

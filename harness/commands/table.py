@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vocabench.harness.commands.command import Command, add_filters, count
+from vocabench.harness.commands.command import Command, add_filters, add_runs, count, runs_of
 from vocabench.harness.commands.output import emit
 from vocabench.impls.errors import BadInput, unknown
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", action="append", help="results file (default: the one written last)")
+    add_runs(parser)
     parser.add_argument(
         "--against",
         choices=["published"],
-        help="compare with the figures printed in papers; --run may be repeated",
+        help="compare with the figures printed in papers, rows of several files if more are named",
     )
     parser.add_argument("--format", default="markdown", help="markdown (default), latex, csv, json or html")
     parser.add_argument("--out", help="file to write to, in addition to the screen")
@@ -45,10 +45,10 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     if arguments.against:
         if arguments.clusters or arguments.examples or arguments.plot:
-            raise BadInput("--against published has no plot, clusters or examples: allowed: --run, --format and --out")
-        return against_published(arguments.run, arguments.format, selected, out=arguments.out)
+            raise BadInput("--against published has no plot, clusters or examples: allowed: RUN, --format and --out")
+        return against_published(runs_of(arguments), arguments.format, selected, out=arguments.out)
     return table(
-        arguments.run,
+        runs_of(arguments),
         arguments.format,
         selected,
         clusters=arguments.clusters,
@@ -63,7 +63,7 @@ COMMAND = Command("table", "tables that compare the methods, from stored rows", 
 
 
 def table(
-    runs: Sequence[str] | None,
+    runs: Sequence[str],
     text_format: str,
     selected: Filter,
     *,
@@ -88,8 +88,8 @@ def table(
     if (clusters or examples) and text_format != "markdown":
         raise BadInput(f"--format {text_format} has no clusters or examples: allowed: --format markdown")
     _check(selected)
-    if len(runs or ()) > 1:
-        raise BadInput("--run given more than once: allowed: with --against published only")
+    if len(runs) > 1:
+        raise BadInput(f"{len(runs)} results files: allowed: one, or several with --against published")
     path = results_files.resolve(runs[0] if runs else None)
     rows = results_files.rows_of_command(path)
     records = [record for record in with_estimates(flatten(rows)) if selected.keeps(record)]
@@ -110,7 +110,7 @@ def table(
     return 0
 
 
-def against_published(runs: Sequence[str] | None, text_format: str, selected: Filter, *, out: str | None) -> int:
+def against_published(runs: Sequence[str], text_format: str, selected: Filter, *, out: str | None) -> int:
     """Print published figures next to the rows of one or more runs."""
     from vocabench.harness.published import ledger
     from vocabench.harness.report import against

@@ -225,6 +225,10 @@ def _memory(record: Record) -> str:
     return size(value_of(record))
 
 
+def _millions(record: Record) -> str:
+    return f"{value_of(record) / 1e6:,.2f} M"
+
+
 def _share(record: Record) -> str:
     return f"{100 * value_of(record):.1f} %"
 
@@ -287,6 +291,7 @@ _LANGUAGE_MODELLING = (
     _Column("perplexity", "perplexity", _perplexity),
     _Column("against full softmax", "perplexity", _perplexity_difference, ranked=False),
     _Column("of known words", "known_perplexity", _perplexity, ranked=False),
+    _Column("of unseen words", "unseen_perplexity", _perplexity, ranked=False),
     _Column("cluster", "cluster_perplexity", _perplexity),
     _Column("in cluster", "in_cluster_perplexity", _perplexity),
     _Column("training", "train_seconds", _duration),
@@ -339,6 +344,7 @@ _TIMING = (
     _Column("of roofline", "roofline_share", _of_roofline, ranked=False),
     _Column("compile", "compile_seconds", _first_call),
     _Column("peak memory", "peak_bytes", _memory),
+    _Column("parameters", "parameters", _millions, ranked=False),
 )
 _DECODING = (
     _Column("top-10", "topk_seconds", _speed, _RATIO),
@@ -347,6 +353,7 @@ _DECODING = (
     _Column("beam of 10", "beam_seconds", _speed, _RATIO),
     _Column("its recall", "beam_recall", _share),
     _Column("sample", "sample_seconds", _speed, _RATIO),
+    _Column("score of a word", "score_seconds", _speed, _RATIO),
 )
 _TRAINED = (_Column("forward+backward", "trained_layer_seconds", _speed, _RATIO), *_DECODING)
 _TRAINED_LAYER = (_Column("perplexity", "perplexity", _perplexity), *_TRAINED)
