@@ -14,6 +14,7 @@ PAGE = (ROOT / "docs" / "parallel.md").read_text()
 SCRIPTS = dict(re.findall(r"^## (.*?)\n[^#]*?```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("stack", "package", "launcher"),
     [

@@ -86,6 +86,7 @@ def test_a_suite_by_path_and_a_plugin(in_empty_folder):
     assert "VOCABENCH_PLUGINS" not in os.environ
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(len(registry.installed_frameworks()) < 2, reason="no framework is installed")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_code_of_notebooks_runs(path, in_empty_folder):

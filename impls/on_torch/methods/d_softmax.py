@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabench.impls.on_torch.layer import OutputLayer
+from vocabench.impls.on_torch.ops import products
 from vocabench.impls.on_torch.ops.once import once_differentiable
 from vocabench.impls.on_torch.ops.rows import mean_row, rows_of
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, Tensors, at_least_float32
@@ -42,7 +43,7 @@ class _BandLogits(torch.autograd.Function):
         parts = dlogits_NV.split([len(weight) for weight in weights], dim=1)
         dpairs = []
         for part, inputs_NE, weight in zip(parts, inputs, weights, strict=True):
-            dpairs += [part @ weight, part.T @ inputs_NE]
+            dpairs += [part @ weight, products.weight_gradient(part, inputs_NE)]
         return dlogits_NV.sum(dim=0), *dpairs
 
 

@@ -25,6 +25,9 @@ FEWEST = 4  # vectors up to which MKL, too, reads words at the speed of the memo
 # Multiply-adds from which on oneDNN is used: it compiles a program for each new size, in a millisecond, and keeps it.
 _LARGE = 2**25
 _WORDS = 4096  # words whose gradients stay in cache until they are added
+# MKL takes up to ten times as long for the gradient with respect to weights of so few columns as in the other order.
+_NARROW = 8
+_MANY = 2**18  # entries of the scores from which on this matters
 _TRIALS = 16
 _GAIN = 1.2  # oneDNN must be so many times as fast, so that noise does not decide
 
@@ -49,13 +52,9 @@ def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None, *
         return scores_NV if bias_V is None else scores_NV + bias_V
     if kernels and _is_kernels(hidden_ND, weight_VD):
         return _Linear.apply(hidden_ND, weight_VD, bias_V, True)  # type: ignore[return-value]
-    if not is_onednns(hidden_ND, weight_VD):
-        return F.linear(hidden_ND, weight_VD, bias_V)
-    return (
-        _Linear.apply(hidden_ND, weight_VD, bias_V, kernels)
-        if differentiated
-        else onednn_linear(hidden_ND, weight_VD, bias_V)
-    )  # type: ignore[return-value]
+    if differentiated and (is_onednns(hidden_ND, weight_VD) or _is_narrow(weight_VD, len(hidden_ND) * len(weight_VD))):
+        return _Linear.apply(hidden_ND, weight_VD, bias_V, kernels)  # type: ignore[return-value]
+    return _fastest_linear(hidden_ND, weight_VD, bias_V)
 
 
 def product(left_NV: Tensor, right_VD: Tensor, *, kernels: bool = False) -> Tensor:
@@ -79,6 +78,8 @@ def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor, *, kernels: bool = Fa
     if kernels and _is_kernels_gradient(dscores_NV, hidden_ND):
         return cpp_kernels.weight_gradient(dscores_NV, hidden_ND)
     if not is_onednns(hidden_DN, dscores_VN):
+        if _is_narrow(hidden_ND, dscores_NV.numel()):
+            return (hidden_DN @ dscores_NV).T.contiguous()
         return dscores_VN @ hidden_ND
     if len(dscores_VN) <= len(hidden_DN):  # oneDNN copies the first factor
         return linear(dscores_VN, hidden_DN)
@@ -96,14 +97,14 @@ def add_weight_gradient(total_VD: Tensor, dscores_NV: Tensor, hidden_ND: Tensor,
 
 
 class _Linear(torch.autograd.Function):
-    """A product by oneDNN or the C++ kernels, differentiable any number of times."""
+    """A product whose gradients are computed as the product itself is, differentiable any number of times."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(hidden_ND, weight_VD, bias_V, kernels) -> Tensor:
         if not (kernels and _is_kernels(hidden_ND, weight_VD)):
-            return onednn_linear(hidden_ND, weight_VD, bias_V)
+            return _fastest_linear(hidden_ND, weight_VD, bias_V)
         scores_NV = cpp_kernels.matrix_product(hidden_ND, weight_VD)
         return scores_NV if bias_V is None else scores_NV.add_(bias_V)
 
@@ -135,6 +136,22 @@ def _is_kernels_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> bool:
     plain = not torch.is_grad_enabled() and _is_plain(dscores_NV, hidden_ND)
     sizes = len(dscores_NV), dscores_NV.shape[1], hidden_ND.shape[1]
     return plain and cpp.differentiates_fastest(*sizes) and cpp_kernels.known(hidden_ND.dtype)
+
+
+def _is_narrow(vectors_XD: Tensor, scores: int) -> bool:
+    """Return whether MKL is slow for the gradient with respect to weights as wide as these vectors.
+
+    Args:
+        vectors_XD: The hidden vectors or the weights.
+        scores: Number of their products.
+    """
+    return vectors_XD.shape[1] <= _NARROW and scores >= _MANY and _is_plain(vectors_XD, vectors_XD)
+
+
+def _fastest_linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
+    """Return h W^T + b (N, V), by oneDNN where it is the faster one."""
+    linear = onednn_linear if is_onednns(hidden_ND, weight_VD) else F.linear
+    return linear(hidden_ND, weight_VD, bias_V)
 
 
 def onednn_linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:

@@ -39,6 +39,7 @@ def trained(framework, method, text, **settings):
     return by_quantity(result)["perplexity"]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("source", FRAMEWORKS)
 @pytest.mark.parametrize("method", ["sohsm", "huffman"])
 def test_the_perplexity_of_the_row_is_printed_again_in_every_framework(source, method, text, capsys):
@@ -61,6 +62,7 @@ def test_the_perplexity_of_the_row_is_printed_again_in_every_framework(source, m
     assert sum(line["words"][-1] == "<eos>" for line in lines) > 30
 
 
+@pytest.mark.lengthy
 def test_other_text_in_the_words_of_the_network(text, capsys):
     framework = FRAMEWORKS[0]
     row = trained(framework, "full_softmax", text, save="net")

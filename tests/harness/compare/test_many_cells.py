@@ -54,6 +54,7 @@ def share(comparisons, is_so):
     return sum(is_so() for _ in range(comparisons)) / comparisons
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("scatter", SCATTERS)
 @pytest.mark.parametrize("deviation", [0.0, 0.04, 0.06, 0.1])
 def test_of_a_hundred_equal_cells_none_is_worse_in_95_of_100_comparisons(scatter, deviation):

@@ -27,6 +27,7 @@ def disagreements(comparisons):
     return [str(comparison) for comparison in comparisons if not comparison.agrees]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_form_agrees_with_the_definition(framework):
     """All forms but the preferred one of each layer, which the other tests use. Layers of the same forms share code."""

@@ -88,6 +88,7 @@ document.title = JSON.stringify({ before, after: shown(), wide, height: page.scr
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_report_of_all_published_rows(tmp_path, width):
     """One machine is shown at a time, and a page of all rows is hardly longer than one of a run."""

@@ -66,6 +66,7 @@ def complete_lines(path):
     return lines
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_lose_nothing(tmp_path, kills):
     rng = random.Random(kills)

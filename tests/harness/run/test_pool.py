@@ -95,6 +95,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.lengthy
 def test_a_fault_in_a_worker_becomes_a_row_and_the_next_cell_runs(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import dataclasses, os, resource, signal, sys, time, numpy\n"

@@ -38,6 +38,7 @@ def run(path, cells, deadline=120):
         return list(pool.run(cells, store, deadline=deadline, progress=quiet))
 
 
+@pytest.mark.lengthy
 def test_all_cells_are_measured_once_before_any_is_measured_again(tmp_path):
     path, cells = tmp_path / "rows.jsonl", [cell_of("full_softmax"), cell_of("huffman")]
     rows = run(path, cells)

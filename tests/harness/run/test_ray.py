@@ -93,6 +93,7 @@ def test_by_default_a_cell_gets_a_node_or_its_share_of_a_node_with_gpus(gpus, sh
     assert ray_pool._share(nodes, gpus) == share
 
 
+@pytest.mark.lengthy
 def test_rows_are_those_of_the_local_pool_and_a_run_resumes(cluster, tmp_path):
     cells = oracle_cells(METHODS)
     lines = []
@@ -116,6 +117,7 @@ def test_rows_are_those_of_the_local_pool_and_a_run_resumes(cluster, tmp_path):
         assert lines.count((cell, "")) == 1
 
 
+@pytest.mark.lengthy
 def test_a_cell_has_as_many_threads_as_cores(cluster, tmp_path):
     cells = oracle_cells(["full_softmax"])
     seen = []
@@ -131,6 +133,7 @@ def test_a_cell_has_as_many_threads_as_cores(cluster, tmp_path):
     assert set(seen) == {"1"}
 
 
+@pytest.mark.lengthy
 def test_a_cell_that_fits_on_no_node_is_refused(cluster, tmp_path):
     with Store(tmp_path / "rows.jsonl") as store:
         run = ray_pool.run(oracle_cells(METHODS), store, deadline=9, progress=quiet, address=cluster.address, cores=64)
@@ -138,6 +141,7 @@ def test_a_cell_that_fits_on_no_node_is_refused(cluster, tmp_path):
             list(run)
 
 
+@pytest.mark.lengthy
 def test_a_node_with_other_code_gives_an_error_row(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "code_fingerprint", lambda: "ffffffffffff")
     with Store(tmp_path / "rows.jsonl") as store:
@@ -148,6 +152,7 @@ def test_a_node_with_other_code_gives_an_error_row(cluster, tmp_path, monkeypatc
     assert row.provenance.code["fingerprint"] != "ffffffffffff"
 
 
+@pytest.mark.lengthy
 def test_a_killed_worker_becomes_a_row_and_the_other_cells_are_measured(cluster, tmp_path):
     nodes = cluster.list_all_nodes()
     killed = []
@@ -168,6 +173,7 @@ def test_a_killed_worker_becomes_a_row_and_the_other_cells_are_measured(cluster,
     assert "killed by SIGKILL" in lost.message
 
 
+@pytest.mark.lengthy
 def test_a_cell_lost_twice_is_an_error_row(cluster, tmp_path):
     """Killing Ray's process around the worker looks to the driver like the loss of a node."""
     nodes, killed = cluster.list_all_nodes(), []
@@ -197,6 +203,7 @@ def default_sigint():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.lengthy
 def test_a_stopped_run_leaves_no_worker_and_resumes(cluster, in_empty_folder, default_sigint):
     command = [sys.executable, "-m", "vocabench", "run", "check", "-f", "numpy", "-s", "training=False"]
     on_cluster = [*command, "--executor", "ray", "--address", cluster.address]
@@ -219,6 +226,7 @@ def test_a_stopped_run_leaves_no_worker_and_resumes(cluster, in_empty_folder, de
     assert sorted(keys) == sorted(cell.key for cell in oracle_cells(registry.methods()))
 
 
+@pytest.mark.lengthy
 def test_cells_of_a_node_that_is_removed_are_measured_elsewhere(cluster, tmp_path):
     """This test is the last because it removes a node, once a cell is being measured there."""
     *_, node = cluster.list_all_nodes()

@@ -11,6 +11,8 @@ pytest.importorskip("jax")
 
 from tests.impls.on_jax import parallel_checks
 
+pytestmark = pytest.mark.lengthy
+
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory):

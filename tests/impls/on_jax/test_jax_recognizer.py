@@ -90,6 +90,7 @@ def test_ctc_agrees_with_the_definition():
     assert (np.abs(grad_BSC).max(axis=2) > 0).tolist() == real_BS.tolist()
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 0.02)])
 def test_lower_precisions_agree_with_the_definition(dtype, error):
     """The loss and the log-probabilities of first units agree, and parameters keep their dtype in training."""

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_tf32")
 TOKENS, VOCAB = 2560, 44_000
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
 @pytest.mark.parametrize(
     ("tokens", "vocab", "dim", "width"),

@@ -241,6 +241,7 @@ print("the same")
 """
 
 
+@pytest.mark.lengthy
 def test_a_batch_that_is_split_over_devices_has_the_statistics_of_the_whole():
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     command = [sys.executable, "-c", _DEVICES]

@@ -35,6 +35,7 @@ def exact_paths(trained, index_NL, sign_NL, dnll_N) -> list[Any]:
     return [nll_N, (dscores_NL[:, :, None] * node_MD[index_NL]).sum(axis=1), dnode_MD]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
 @pytest.mark.parametrize(
     ("children", "tokens", "dim", "near"),
@@ -69,6 +70,7 @@ def test_paths_agree_with_float64(children, tokens, dim, near, dtype, tolerance,
     np.testing.assert_allclose(jax.jit(nll)(trained), nll_N, rtol=1e-6)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("rows", [1, 70])
 @pytest.mark.parametrize("children", ALL_LEAVES_OF)
 def test_log_probabilities_of_all_leaves_are_exact(children, rows):

@@ -83,6 +83,7 @@ np.savez(sys.argv[3], **results)
 """
 
 
+@pytest.mark.lengthy
 def test_saved_models_are_served_with_batches_of_any_size(tmp_path):
     model, made = tf.Module(), {method: layers_of(method)[0] for method in SERVED_METHODS}
     for method, layer in made.items():

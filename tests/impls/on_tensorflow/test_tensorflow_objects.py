@@ -160,6 +160,7 @@ def test_sohsm_refuses_weights_with_impossible_clusters(cluster):
         layer.load_own_variables(saved)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("method", METHODS)
 def test_a_saved_model_is_served_without_this_library(method, tmp_path):
     layer = changed_layer(method)
@@ -186,6 +187,7 @@ class Best(keras.layers.Layer):
         return self.output_layer.topk(hidden, 5)[0]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("method", ["huffman", "sohsm", "adaptive_softmax"])
 def test_a_model_that_keras_exports_is_served_without_this_library(method, tmp_path):
     layer = changed_layer(method)

@@ -34,6 +34,7 @@ def failures(request, tmp_path_factory):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", parallel_checks.checks)
 def test_layers_split_over_ranks(failures, name):
     failed = [f"rank {rank}:\n{of_rank[name]}" for rank, of_rank in enumerate(failures) if name in of_rank]
@@ -61,6 +62,7 @@ for step in range(10**9):
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_killed_or_hangs_ends_the_others_with_one_clear_line(tmp_path, sent):
     command = [sys.executable, "-c", _TRAINING]
