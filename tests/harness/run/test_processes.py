@@ -192,6 +192,7 @@ def test_the_command_line_takes_processes_and_rounds(tmp_path, capsys, monkeypat
     assert layer.detail["spread"]["class"] == TRAINING
 
 
+@pytest.mark.lengthy
 def test_calibration_prints_the_coverage_by_class(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert (

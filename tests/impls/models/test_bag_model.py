@@ -12,6 +12,7 @@ from vocabench.impls.optimizers import Optimizer
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", ["full_softmax", "class_hsm", "adaptive_softmax", "negative_sampling"])
 def test_steps_are_the_definitions(framework, method):
@@ -76,6 +77,7 @@ def test_a_step_by_example_is_plain_descent_on_one_example(method, options):
         np.testing.assert_allclose(ours.parameters()[name], value, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize(("method", "options"), BY_EXAMPLE)

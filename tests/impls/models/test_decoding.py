@@ -44,6 +44,7 @@ def test_a_search_as_wide_as_the_vocabulary_finds_the_best_of_all_pairs():
         np.testing.assert_allclose(scores_BW[row], [every[pair] for pair in best], atol=1e-12)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(("framework", "method"), PAIRS)
 def test_the_same_beams_in_every_framework(framework, method):
     oracle = beam_search(model_of("numpy", method), PROMPTS_BT, 5, width=4)

@@ -90,6 +90,7 @@ def slopes(method, config):
     return loss, found
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("method", "config"), [("full_softmax", DEEPER), ("huffman", TINY), ("sampled_softmax", TINY)])
 def test_loss_and_gradient_are_the_definitions(framework, method, config):
@@ -103,6 +104,7 @@ def test_loss_and_gradient_are_the_definitions(framework, method, config):
         assert moved == pytest.approx(slope, abs=1e-7), list(direction)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", ["huffman", "sampled_softmax"])
 def test_the_loss_alone_without_smoothing_and_ctc(framework, method):
@@ -172,6 +174,7 @@ def test_padding_and_companions_change_nothing(framework):
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", ["full_softmax", "sohsm", "huffman"])
 def test_the_same_beams_as_the_definitions_whose_scores_are_those_of_teacher_forcing(framework, method):

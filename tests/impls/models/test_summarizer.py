@@ -83,6 +83,7 @@ def test_the_definitions_gradient_is_that_of_its_loss():
             assert value[place] - after[name][place] == pytest.approx(slope, abs=1e-8), (name, place)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("method", "options", "optimizer"), STEPS)
 def test_steps_are_the_definitions(framework, method, options, optimizer):
@@ -116,6 +117,7 @@ def test_padding_changes_nothing(framework):
     np.testing.assert_allclose(wide_values_BK, values_BK, atol=1e-12)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", ["full_softmax", "sohsm", "huffman"])
 @pytest.mark.parametrize("without", [(), (END,)], ids=["ending", "endless"])
@@ -141,6 +143,7 @@ def test_a_beams_score_is_its_words_log_probability(framework):
         np.testing.assert_allclose(score_W, spoken, atol=1e-9)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 0.02)])
 def test_smaller_precisions(framework, dtype, error):
