@@ -97,7 +97,10 @@ def test_version(in_empty_folder):
         (["run", "quick", "--out", "/proc/rows.jsonl", "-f", "numpy", "-t", "agreement"], "/proc"),
         (["table", "--run", "nowhere.jsonl"], "No such file"),
         (["table", "--format", "pdf"], "unknown format 'pdf'"),
-        (["table", "--run", "a.jsonl", "--run", "b.jsonl"], "with --against published only"),
+        (
+            ["table", "--run", "a.jsonl", "--run", "b.jsonl"],
+            "2 results files: allowed: one, or several with --against published",
+        ),
         (["table", "--against", "publshed"], "unknown --against 'publshed': did you mean 'published'?"),
         (["table", "--against", "published"], "no run below"),
         (["table", "--against", "published", "--run", "nowhere.jsonl"], "No such file"),

@@ -175,6 +175,7 @@ def test_nothing_is_written_if_saving_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.lengthy
 def test_every_framework_measures_the_same_layer(tmp_path):
     layer = trained("sohsm")
     save(tmp_path / "layer.npz", layer)

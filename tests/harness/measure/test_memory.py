@@ -41,6 +41,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif("tensorflow" not in registry.installed_frameworks(), reason="tensorflow is not installed")
 def test_a_framework_that_counts_its_memory_is_asked(monkeypatch):
     """TensorFlow keeps freed memory, so that the system would see only the first peak."""

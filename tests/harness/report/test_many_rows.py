@@ -42,6 +42,7 @@ def test_reading_rows_takes_little_longer_than_parsing_them(lines, tmp_path):
     assert reading < LIMITS["read"] * parsing
 
 
+@pytest.mark.lengthy
 def test_records_of_many_seeds_take_little_longer_than_parsing_rows(lines, tmp_path):
     path = tmp_path / "many.jsonl"
     path.write_bytes(b"\n".join(lines) + b"\n")

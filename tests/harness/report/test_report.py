@@ -413,6 +413,7 @@ def test_the_command_writes_a_page_and_refuses_bad_input(tmp_path, capsys):
     assert "No cell has been measured." in out.read_text(encoding="utf-8")
 
 
+@pytest.mark.lengthy
 def test_thousands_of_rows_take_seconds(rows):
     """Charts and long tables are values that the script draws when they are opened, so that none is drawn here."""
     few = [row for row in rows if row.measurements]

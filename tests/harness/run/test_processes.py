@@ -179,6 +179,7 @@ def test_a_baseline_that_is_off_is_doubted():
     assert "full softmax took 1.90 to 1.90 times as long next to some layers" in line
 
 
+@pytest.mark.lengthy
 def test_the_command_line_takes_processes_and_rounds(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = ["run", "quick", "-t", "timing", "-f", "torch", "-m", "huffman", "-v", "64"]

@@ -130,6 +130,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.lengthy
 @given(st.lists(_JSON))
 @settings(deadline=None, max_examples=300)
 def test_what_the_fast_check_accepts_is_plain(value):
@@ -138,6 +139,7 @@ def test_what_the_fast_check_accepts_is_plain(value):
     assert schema.plain(value) == schema.plain(value, 23)
 
 
+@pytest.mark.lengthy
 @given(_JSON)
 @settings(deadline=None, max_examples=300)
 def test_what_the_decoder_accepts_is_plain_and_the_same_value(value):

@@ -64,6 +64,7 @@ def by_quantity(result):
     return {m.quantity: m for m in result.measurements}
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", ["full_softmax", "sohsm", "huffman", "sampled_softmax", "nce"])
 def test_a_trained_model_beats_word_counts_and_is_decoded(framework, method, text):

@@ -178,6 +178,7 @@ def test_rates_by_language_and_group_pool_their_own_errors(folder):
     assert np.array(score.detail["counts"]).sum(axis=0).tolist() == [0, 6, 12, sum(lengths.values())]
 
 
+@pytest.mark.lengthy
 def test_frameworks_end_at_the_same_perplexity(folder):
     """The whole path. In float64: steps grow float32's rounding. Without CTC, which takes JAX long to compile."""
     settings = {

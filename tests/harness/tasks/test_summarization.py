@@ -187,6 +187,7 @@ def test_an_unknown_word_is_no_word():
     assert with_unknown == rouge.scores(["a b"], [["unk a b"]], settings)[0].value == pytest.approx(0.8)
 
 
+@pytest.mark.lengthy
 def test_frameworks_end_at_the_same_perplexity(folder):
     """The whole path, the language model of the summaries included. In float64: steps grow float32's rounding."""
     settings = {"epochs": 2, "score_pairs": 4, "length": 3}

@@ -102,6 +102,7 @@ def rows(text, framework, method, **settings):
     return {m.quantity: m for m in result.measurements}
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("objective", ["cbow", "skip_gram", "pv_dbow"])
 def test_words_of_a_group_become_alike(framework, objective, text):

@@ -80,6 +80,7 @@ def test_frequent_words_are_dropped_with_the_probability_of_the_paper():
     np.testing.assert_allclose(kept_V / counts_V, [np.sqrt(0.04 / 0.9), np.sqrt(0.04 / 0.09), 1.0], rtol=0.03)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("objective", ["cbow", "skip_gram"])
 @pytest.mark.parametrize("method", ["negative_sampling", "huffman"])

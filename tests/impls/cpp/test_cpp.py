@@ -27,6 +27,7 @@ SOURCES = Path(cpp.__file__).parent
 FRAMEWORKS = [name for name in registry.installed_frameworks() if name != "numpy"]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dim", [48, 19])
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm"])

@@ -46,6 +46,7 @@ def interpreted(monkeypatch):
 SEVERAL_CODES = {"tree": "adaptive_eps", "eps": 0.4, "vectors": np.random.default_rng(7).normal(size=(97, 3))}
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(
     ("method", "options"),
     [

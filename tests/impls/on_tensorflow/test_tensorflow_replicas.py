@@ -73,6 +73,7 @@ for method in sys.argv[2:]:
 """
 
 
+@pytest.mark.lengthy
 def test_two_replicas_train_as_one_on_the_joined_batch(tmp_path):
     command = [sys.executable, "-c", TRAINED, str(tmp_path), *METHODS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

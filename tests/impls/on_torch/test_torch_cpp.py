@@ -158,6 +158,7 @@ def test_fused_softmax_is_exact_for_any_sizes(tokens, vocab, sixteens, most, see
     _check_fused(tokens, vocab, 16 * sixteens, most, seed, by_unit=by_unit)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("by_unit", BY_UNIT)
 @pytest.mark.parametrize("dim", [512, 48])
 def test_fused_softmax_is_exact_for_either_register_width(compiled_otherwise, dim, by_unit):
@@ -187,6 +188,7 @@ def test_a_layer_cast_to_double_uses_another_form():
     assert layer.double().form != CPP
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("dim", [512, 40, 7])
 def test_losses_and_gradients_are_exact_for_either_register_width(compiled_otherwise, dim):
     """Sizes are whole tiles and remainders of tiles."""

@@ -65,6 +65,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.lengthy
 def test_sharded_layers_train_and_decode_as_whole_ones(tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     processes = [

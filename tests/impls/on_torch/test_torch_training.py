@@ -136,6 +136,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.lengthy
 def test_two_processes_train_as_one_on_the_joined_batch(tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     processes = [
