@@ -84,7 +84,7 @@ def test_narrow_weights_have_the_same_gradients_in_the_other_order(dim, monkeypa
     weights_NV, kinds = torch.randn(17, 23), []
     for arrays, linear in ((ours, products.linear), (theirs, F.linear)):
         scores_NV = linear(*arrays)
-        kinds.append(scores_NV.grad_fn.name())
+        kinds.append(type(scores_NV.grad_fn).__name__)
         (scores_NV.square() * weights_NV).sum().backward()
     assert kinds == ["_LinearBackward", "AddmmBackward0"]
     for array, expected in zip(ours, theirs, strict=True):
