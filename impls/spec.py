@@ -149,8 +149,7 @@ class LayerSpec:
         counts_V = check_counts(counts)
         if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
             raise BadInput(f"dim={dim!r}: allowed: a whole number from 1")
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise BadInput(f"seed={seed!r}: allowed: a whole number from 0")
+        seed = check_seed(seed)
         if dtype not in DTYPES:
             raise unknown("dtype", str(dtype), DTYPES)
         checked = check_options(definition, options or {})
@@ -158,7 +157,7 @@ class LayerSpec:
             definition=definition,
             counts=counts_V,
             dim=int(dim),
-            seed=int(seed),
+            seed=seed,
             dtype=dtype,
             options=MappingProxyType(checked),
             structure=definition.structure(counts_V, checked, int(seed)),
@@ -295,6 +294,18 @@ class LayerSpec:
     def check_parameters(self, params: Mapping[str, ArrayLike]) -> Arrays:
         """Return `params` as arrays, after checking that the layer can hold their names, shapes and values."""
         return check_parameters(self.method, self.parameter_shapes(), params, self.storage)
+
+
+def check_seed(seed: object) -> int:
+    """Return a seed as an int.
+
+    Raises:
+        BadInput: It is not a whole number from 0.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        shown = " ".join(repr(seed).split())  # a random key of JAX is shown on several lines
+        raise BadInput(f"seed={shown}: allowed: a whole number from 0")
+    return int(seed)
 
 
 def _unpickled(

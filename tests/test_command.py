@@ -46,7 +46,7 @@ def test_list_imports_no_framework(kind):
     printed, modules, seconds = imports_of("list", kind)
     assert len(printed.split()) >= 3
     assert not modules & {"torch", "tensorflow", "jax", "keras", "pandas"}
-    assert seconds < 1
+    assert seconds < 3  # a busy machine takes several times as long as a quiet one
 
 
 @pytest.mark.parametrize("command", [None, *(command.name for command in cli.COMMANDS)])

@@ -12,7 +12,7 @@ from vocabench.harness.report.figures.quality import Point, pareto, steps
 SPEEDS, PERPLEXITIES = "tradeoff-epyc", "baselines-pydoc"
 VOCAB, DIM = 12_045, 128
 
-# Methods with the options of their speed and of their perplexity. What the clusters begin with does not change a speed.
+# Methods with the options of their speed and of their perplexity. How clusters are initialized affects no speed.
 # Left out are nce, which has a perplexity of 315, and negative_sampling, which is not a model of probabilities.
 _FROM_BIGRAMS = "[bias=True,interval=0,projection={},start=bigram]"
 MODELS: Sequence[tuple[Form, str, str]] = (

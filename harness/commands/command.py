@@ -29,7 +29,7 @@ class Command:
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Add results files, which are named with or without `--run`; `runs_of` returns them."""
+    """Add arguments for results files, positional or after `--run`; `runs_of` returns both."""
     parser.add_argument("files", nargs="*", metavar="RUN", help="results file (default: the one written last)")
     parser.add_argument("--run", action="append", default=[], help="the same as RUN; may be repeated")
 

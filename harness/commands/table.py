@@ -20,7 +20,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         choices=["published"],
-        help="compare with the figures printed in papers, rows of several files if more are named",
+        help="compare with the figures printed in papers; several results files may be named",
     )
     parser.add_argument("--format", default="markdown", help="markdown (default), latex, csv, json or html")
     parser.add_argument("--out", help="file to write to, in addition to the screen")

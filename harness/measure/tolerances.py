@@ -59,8 +59,8 @@ FACTORS: dict[str, Factor] = {
     "beam_values": Factor(16, "entries of log_probs"),
     "kink": Factor(
         2,
-        "the argument of a rectifier or a maximum, relative to the largest one: a dot product. Where it is as close to "
-        "the kink, the tolerance of a gradient grows by what the gradient jumps there",
+        "the argument of a rectifier or a maximum, relative to the largest one: a dot product. If it is so close to "
+        "a kink, the tolerance of a gradient that disagrees grows by the size of the jump there",
     ),
     "training_loss": Factor(
         4096,

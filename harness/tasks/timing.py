@@ -196,6 +196,13 @@ def _peak_of_form(cell: Cell, form: str) -> tuple[list[Measurement], float]:
     return _peak(cell, _layer(cell, replace(_spec(cell, cell.method), form=form)), _inputs(cell))
 
 
+def compilation(seconds: Sequence[float]) -> float:
+    """Return the seconds by which the first call exceeds the later ones, 0 if these differ by as much themselves."""
+    first, *later = seconds
+    excess = first - max(later)
+    return excess if excess > max(later) - min(later) else 0.0
+
+
 def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], float]:
     """Measure the peak memory of the second call, and how many seconds longer the first call takes.
 
@@ -221,7 +228,7 @@ def _peak(cell: Cell, layer: Layer, inputs: Batch) -> tuple[list[Measurement], f
         value = peak_bytes(cell.framework, cell.device, work)
         while len(seconds) < 2 or (len(seconds) < 1 + _CALLS and sum(seconds[1:]) < _BUDGET):
             seconds.append(call_seconds(work))
-    compiling = max(0.0, seconds[0] - max(seconds[1:]))
+    compiling = compilation(seconds)
     if value is None:
         return [], compiling
     return [Measurement("peak_bytes", value, [value], detail={"counting": DEFINITION})], compiling

@@ -20,7 +20,7 @@ from vocabench.impls.on_jax import inputs
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, precision, put, to_numpy
 from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree
 from vocabench.impls.resizing import carried_over, resized
-from vocabench.impls.spec import LayerSpec
+from vocabench.impls.spec import LayerSpec, check_seed
 from vocabench.impls.tying import check_shape, tied_name
 
 
@@ -50,8 +50,11 @@ class Convertible(ABC):
 
         Returns:
             The parameters and the structure.
+
+        Raises:
+            BadInput: The seed is not a whole number from 0.
         """
-        spec = self.spec if seed is None else replace(self.spec, seed=seed)
+        spec = self.spec if seed is None else replace(self.spec, seed=check_seed(seed))
         with precision(spec.dtype), nullcontext() if device is None else jax.default_device(device):
             structure = jax.device_put(self.structure(), device)
             canonical = spec.initial_parameters()

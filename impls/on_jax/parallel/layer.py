@@ -16,7 +16,7 @@ from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.native import layer_class
 from vocabench.impls.on_jax.ops.arrays import Array, Tree
 from vocabench.impls.on_jax.parallel.split import Split
-from vocabench.impls.spec import LayerSpec
+from vocabench.impls.spec import LayerSpec, check_seed
 
 
 class ParallelLayer(OutputLayer):
@@ -51,7 +51,7 @@ class ParallelLayer(OutputLayer):
         """
         if device is not None:
             raise BadInput(f"device={device} with a mesh: allowed: None, the devices of the mesh")
-        spec = self.spec if seed is None else replace(self.spec, seed=seed)
+        spec = self.spec if seed is None else replace(self.spec, seed=check_seed(seed))
         with precision(spec.dtype):
             structure = self.structure()
             canonical = spec.initial_parameters()

@@ -52,9 +52,10 @@ def linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None, *
         return scores_NV if bias_V is None else scores_NV + bias_V
     if kernels and _is_kernels(hidden_ND, weight_VD):
         return _Linear.apply(hidden_ND, weight_VD, bias_V, True)  # type: ignore[return-value]
-    if differentiated and (is_onednns(hidden_ND, weight_VD) or _is_narrow(weight_VD, len(hidden_ND) * len(weight_VD))):
+    onednn = is_onednns(hidden_ND, weight_VD)
+    if differentiated and (onednn or _is_narrow(weight_VD, len(hidden_ND) * len(weight_VD))):
         return _Linear.apply(hidden_ND, weight_VD, bias_V, kernels)  # type: ignore[return-value]
-    return _fastest_linear(hidden_ND, weight_VD, bias_V)
+    return onednn_linear(hidden_ND, weight_VD, bias_V) if onednn else F.linear(hidden_ND, weight_VD, bias_V)
 
 
 def product(left_NV: Tensor, right_VD: Tensor, *, kernels: bool = False) -> Tensor:
@@ -97,14 +98,15 @@ def add_weight_gradient(total_VD: Tensor, dscores_NV: Tensor, hidden_ND: Tensor,
 
 
 class _Linear(torch.autograd.Function):
-    """A product whose gradients are computed as the product itself is, differentiable any number of times."""
+    """A product whose gradients are computed by the fastest library too, differentiable any number of times."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(hidden_ND, weight_VD, bias_V, kernels) -> Tensor:
         if not (kernels and _is_kernels(hidden_ND, weight_VD)):
-            return _fastest_linear(hidden_ND, weight_VD, bias_V)
+            linear = onednn_linear if is_onednns(hidden_ND, weight_VD) else F.linear
+            return linear(hidden_ND, weight_VD, bias_V)
         scores_NV = cpp_kernels.matrix_product(hidden_ND, weight_VD)
         return scores_NV if bias_V is None else scores_NV.add_(bias_V)
 
@@ -146,12 +148,6 @@ def _is_narrow(vectors_XD: Tensor, scores: int) -> bool:
         scores: Number of their products.
     """
     return vectors_XD.shape[1] <= _NARROW and scores >= _MANY and _is_plain(vectors_XD, vectors_XD)
-
-
-def _fastest_linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
-    """Return h W^T + b (N, V), by oneDNN where it is the faster one."""
-    linear = onednn_linear if is_onednns(hidden_ND, weight_VD) else F.linear
-    return linear(hidden_ND, weight_VD, bias_V)
 
 
 def onednn_linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:

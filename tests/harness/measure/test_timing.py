@@ -340,3 +340,10 @@ def test_work_that_always_receives_fresh_memory_is_not_repeated_for_long(monkeyp
     for _ in range(10):
         steady.seconds([allocator.work])
     assert allocator.calls == _TRIES + 9
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [([9.0, 1.0, 2.0], 7.0), ([2.5, 1.0, 2.0], 0.0), ([1.5, 1.0, 2.0], 0.0), ([3.0, 1.0], 2.0)]
+)
+def test_an_excess_within_the_noise_of_calls_is_no_compilation(seconds, expected):
+    assert timing.compilation(seconds) == expected

@@ -10,6 +10,7 @@ import pytest
 from vocabench.harness import layers, registry
 from vocabench.harness.measure import agreement
 from vocabench.harness.measure.workload import batch, zipf_counts
+from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.structures import blocks
 
@@ -54,10 +55,13 @@ def test_many_blocks_agree_with_the_definition(framework, vocab, form):
         assert [str(c) for c in found if not c.agrees] == []
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("framework", "by_unit"), [*((f, False) for f in FRAMEWORKS), *((f, True) for f in FRAMEWORKS if f == "torch")]
+)
 @pytest.mark.parametrize("form", ["cpp"], indirect=True)
-def test_gradients_in_bfloat16_are_those_of_float32_rounded_once(framework, form):
-    """Each sum is float32, also over several blocks of tokens."""
+def test_gradients_in_bfloat16_are_those_of_float32_rounded_once(framework, by_unit, form, monkeypatch):
+    """Each sum is float32, also over several blocks of tokens, on vector units and on the matrix unit."""
+    monkeypatch.setattr(cpp, "fuses_by_unit", lambda *sizes: by_unit)
     given = {"counts": zipf_counts(97), "dim": 48, "seed": 3}
     half, single = (made(framework, form, dtype=dtype, **given) for dtype in ("bfloat16", "float32"))
     single.load(half.parameters())

@@ -179,3 +179,11 @@ def test_an_embedding_of_another_size_is_refused():
     layer = native(spec_of())
     with pytest.raises(BadInput, match=r"embedding has shape \(61, 8\): allowed: \(60, 8\)"):
         layer.tie(*layer.init(), np.zeros((61, DIM), np.float32))
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1", "key"])
+def test_a_seed_that_is_no_whole_number_is_refused_in_one_line(seed):
+    given = jax.random.key(0) if seed == "key" else seed
+    with pytest.raises(ValueError, match=r"^seed=.*: allowed: a whole number from 0$") as refused:
+        native(spec_of()).init(given)
+    assert "\n" not in str(refused.value)
