@@ -179,6 +179,7 @@ def test_classes_come_from_the_pairs_of_the_training_text(method, asks, text, mo
     assert [train_T[0], train_T[1]] in made[0][:, :2].tolist()
 
 
+@pytest.mark.lengthy
 def test_frameworks_end_at_the_same_perplexity(text):
     """The whole path, not only the layer: the same batches in the same order from the same start.
 

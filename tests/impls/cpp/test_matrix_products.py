@@ -55,6 +55,7 @@ def test_sums_have_float32_precision(rows, depth, columns, left_by_columns, righ
     _check(rows, depth, columns, left_by_columns, right_by_columns, seed)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("by_columns", [False, True])
 def test_sums_with_other_compilers_and_processors(compiled_otherwise, by_columns):
     _check(50, 70, 35, by_columns, not by_columns, 1)
@@ -108,6 +109,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_agree_with_their_definition(framework, name, kernels_for_all_products, monkeypatch):

@@ -232,6 +232,7 @@ def test_the_likeliest_words_are_exact(sizes, rows, dim, sharpness, k, seed):
     assert all(len(set(row)) == k for row in ids_RK.tolist())
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("dim", [40, 512])
 def test_the_likeliest_words_are_exact_for_either_register_width(compiled_otherwise, dim):
     """Sizes are whole tiles and remainders of tiles, with many rows for each cluster."""

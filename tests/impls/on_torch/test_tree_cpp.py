@@ -79,6 +79,7 @@ def test_the_likeliest_leaves_are_exact(tree, vocab, dim, rows, k, scale):
     check_search(TREES[tree](vocab), dim, rows, min(k, vocab), scale)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("rows", [1, 40, 100])
 @pytest.mark.parametrize("dim", [16, 37])
 def test_the_likeliest_leaves_are_exact_for_either_register_width(compiled_otherwise, dim, rows):
@@ -163,6 +164,7 @@ def test_losses_and_gradients_of_paths_are_exact(tree, vocab, dim, tokens, seed,
     check_paths(tree, vocab, dim, tokens, seed, empty)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("dim", [16, 64, 200, 513])
 def test_paths_are_exact_for_either_register_width(compiled_otherwise, dim):
     check_paths("huffman", 500, dim, 300, 5)
