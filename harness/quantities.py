@@ -45,6 +45,10 @@ QUANTITIES: dict[str, Quantity] = {
     "beam_seconds": _seconds("10 likely words by a layer-wise beam search of width 10, for the same batch"),
     "beam_recall": _score("share of the exact 10 most likely words that the layer-wise beam search finds"),
     "sample_seconds": _seconds("one sampled word for each hidden vector of the same batch"),
+    "nucleus_sample_seconds": _seconds(
+        "sample_seconds from the smallest number of likeliest words whose probabilities sum to at least 0.9"
+    ),
+    "entropy_seconds": _seconds("the entropy of the distribution of each hidden vector of the same batch"),
     "score_seconds": _seconds("the log-probability of one given word for each hidden vector of the same batch"),
     "parameters": Quantity("1", LOWER, "number of trained values of the output layer"),
     "compile_seconds": _seconds("first call minus later calls: tracing, compilation, autotuning"),
@@ -106,7 +110,15 @@ QUANTITIES: dict[str, Quantity] = {
     ),
 }
 
-_DECODING = ("topk_seconds", "topk1_seconds", "beam_seconds", "sample_seconds", "score_seconds")
+_DECODING = (
+    "topk_seconds",
+    "topk1_seconds",
+    "beam_seconds",
+    "sample_seconds",
+    "nucleus_sample_seconds",
+    "score_seconds",
+    "entropy_seconds",
+)
 _SHORT = 0.005  # seconds: shorter decoding differs more between processes
 TRAINING, SHORT_DECODING, LONG_DECODING = "training", "decoding below 5 ms", "decoding from 5 ms"
 

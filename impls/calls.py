@@ -61,6 +61,7 @@ class Sampling(NamedTuple):
 
 
 ALL_WORDS = Sampling()
+NUCLEUS = Sampling(top_p=0.9)  # for timing
 
 
 def check_hidden(shape: Sizes, dim: int, dtype: object, *, floating: bool) -> None:

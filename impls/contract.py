@@ -30,7 +30,7 @@ from vocabench.impls.precision import Precise
 from vocabench.impls.spec import Arrays, LayerSpec, LeastWork, check_ids, check_words
 
 _OBJECTIVE = (*Objective._fields, "token_weight")
-WORK = ("layer", "layer_step", "score", "topk", "beam", "sample", "log_probs")
+WORK = ("layer", "layer_step", "score", "entropy", "topk", "beam", "sample", "nucleus_sample", "log_probs")
 _OF_TARGETS = ("layer", "layer_step", "score")  # the work that needs them
 
 
@@ -43,7 +43,7 @@ class Job:
         hidden_ND, targets_N: The inputs.
         k: Number of words for "topk" and "beam".
         width: Width of the search for "beam".
-        uniforms_NU: Uniform numbers for "sample".
+        uniforms_NU: Uniform numbers for "sample" and "nucleus_sample".
         optimizer: Optimizer for "layer_step".
         extra: Random inputs of the loss for "layer" and "layer_step".
     """
@@ -277,12 +277,13 @@ class Layer(Precise, ABC):
 
         Args:
             work: "layer" (forward and backward), "layer_step" (and the optimizer), "score" (the log-probabilities of
-                the targets), "topk", "beam", "sample" or "log_probs".
+                the targets), "entropy", "topk", "beam", "sample", "nucleus_sample" (of the likeliest words with a total
+                probability of at least 0.9) or "log_probs".
             hidden: (N, D).
             targets: (N,), required by the first three.
             k: Number of words for "topk" and "beam". Default: 10, or V if that is smaller.
             width: Width of the search for "beam". Default: k.
-            uniforms: (N, U) for "sample". Default: drawn with seed 0.
+            uniforms: (N, U) for "sample" and "nucleus_sample". Default: drawn with seed 0.
             optimizer: Optimizer for "layer_step". Default: Adagrad as in the SOHSM paper.
             calls: How many times in a row the function does the work before it waits, as a training loop does.
             **extra: As for `loss`; the same for every call of the returned function.

@@ -32,6 +32,10 @@ class Ceilings:
         """Return the samples of both. Samples from two moments are safer, as all of one may be disturbed."""
         return Ceilings(self.flops_per_second + other.flops_per_second, self.bytes_per_second + other.bytes_per_second)
 
+    def seconds(self, least: LeastWork) -> float:
+        """Return the least time that both ceilings allow for this work."""
+        return max(least.flops / max(self.flops_per_second), least.bytes / max(self.bytes_per_second))
+
 
 def ceilings(framework: str, device: str, dtype: str) -> Ceilings:
     """Measure both ceilings. This takes about a second."""
@@ -61,7 +65,7 @@ def _rates(work: Work, amount: float) -> tuple[float, ...]:
 def measurements(layer_seconds: Measurement, least: LeastWork, measured: Ceilings) -> list[Measurement]:
     """Return the roofline quantities of a row that holds `layer_seconds`."""
     flop_rate, byte_rate = max(measured.flops_per_second), max(measured.bytes_per_second)
-    seconds = max(least.flops / flop_rate, least.bytes / byte_rate)
+    seconds = measured.seconds(least)
     low, high = layer_seconds.low, layer_seconds.high
     return [
         Measurement(

@@ -353,7 +353,9 @@ _DECODING = (
     _Column("beam of 10", "beam_seconds", _speed, _RATIO),
     _Column("its recall", "beam_recall", _share),
     _Column("sample", "sample_seconds", _speed, _RATIO),
+    _Column("nucleus sample", "nucleus_sample_seconds", _speed, _RATIO),
     _Column("score of a word", "score_seconds", _speed, _RATIO),
+    _Column("entropy", "entropy_seconds", _speed, _RATIO),
 )
 _TRAINED = (_Column("forward+backward", "trained_layer_seconds", _speed, _RATIO), *_DECODING)
 _TRAINED_LAYER = (_Column("perplexity", "perplexity", _perplexity), *_TRAINED)

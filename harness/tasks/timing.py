@@ -13,13 +13,14 @@ from vocabench.harness.measure import agreement, roofline
 from vocabench.harness.measure.fastest_form import fastest_form
 from vocabench.harness.measure.memory import DEFINITION, freed_given_back, peak_bytes
 from vocabench.harness.measure.needed_memory import check_fits
+from vocabench.harness.measure.needed_time import check_quick
 from vocabench.harness.measure.new_process import in_new_process
 from vocabench.harness.measure.timing import Work, call_seconds, calls_in_flight
 from vocabench.harness.measure.workload import Batch, batch, zipf_counts
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Names, Setting
-from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, SCORING, Pair, check_rounds, timing_settings
+from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, ON_REQUEST, Pair, check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import parameters
 from vocabench.harness.tasks.shared.task import Task
@@ -41,12 +42,18 @@ _WORK = {
 SETTINGS: dict[str, Setting] = {
     "quantities": Names(
         (*_WORK, "step_seconds", *DECODING, "peak_bytes"),
-        (*_WORK, "step_seconds", *DECODING, SCORING, "peak_bytes"),
-        f"what to time; {SCORING} only if it is asked for",
+        (*_WORK, "step_seconds", *DECODING, *ON_REQUEST, "peak_bytes"),
+        f"what to time; {', '.join(ON_REQUEST)} only if they are asked for",
     ),
     **timing_settings(processes=3, rounds=4, budget=10.0),
     "decode_rows": Number(128, 1, 10**6, "hidden vectors decoded as one batch"),
     "checked_tokens": Number(48, 1, 10**6, "tokens on which agreement is checked at this size before timing"),
+    "longest_step": Number(
+        0.0,
+        0.0,
+        1e9,
+        "skip the cell if a step of full softmax needs more seconds at this machine's rates; 0: no limit",
+    ),
 }
 
 _CALLS, _BUDGET = 3, 10.0  # calls after the one that compiles, and seconds after which no further call starts
@@ -60,6 +67,8 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     wanted = cell.settings["quantities"]
     spec, layer = _spec(cell, cell.method), None
     check_fits(spec, _spec(cell, BASELINE), cell.tokens, cell.device)
+    if longest := cell.settings["longest_step"]:
+        check_quick(_spec(cell, BASELINE), inputs.targets_N, _ceilings(cell, progress), longest)
     measurements: list[Measurement] = []
     compiling = None  # seconds of compilation in the first call
     if "peak_bytes" in wanted:
@@ -131,7 +140,7 @@ def _times(pair: Pair, inputs: Batch, progress: Callable[[str], None]) -> list[M
             del baseline, other
             gc.collect()
     formulation = pair.layer.formulation()
-    if {*DECODING, SCORING} & set(wanted):
+    if {*DECODING, *ON_REQUEST} & set(wanted):
         progress("decoding")
         # The steps timed above changed both, by a number that depends on the machine.
         pair.baseline.load(pair.plain.initial_parameters())

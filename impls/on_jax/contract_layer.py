@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import NDArray
 
-from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
+from vocabench.impls.calls import ALL_WORDS, NUCLEUS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, put, to_numpy
 from vocabench.impls.on_jax.hooks import Reach
@@ -147,9 +147,13 @@ class JaxLayer(Layer):
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: called(self._grads_of, self._params, self._structure, hidden, targets, **extra),
             "score": lambda: called(self._target_log_probs_of, self._params, self._structure, hidden, targets),
+            "entropy": lambda: called(self._entropy_of, self._params, self._structure, hidden),
             "topk": lambda: called(self._search_of, self._params, self._structure, hidden, job.k),
             "beam": lambda: called(self._beam_of, self._params, self._structure, hidden, job.k, job.width),
             "sample": lambda: called(self._sample_of, self._params, self._structure, hidden, uniforms),
+            "nucleus_sample": lambda: called(
+                self._sample_of, self._params, self._structure, hidden, uniforms, *NUCLEUS
+            ),
             "log_probs": lambda: called(self._log_probs_of, self._params, self._structure, hidden),
         }
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
+from vocabench.impls.calls import ALL_WORDS, NUCLEUS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.spec import Arrays
 
@@ -243,9 +243,11 @@ class OracleLayer(Layer):
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._plain_loss_and_grads(hidden_ND, job.targets_N, **job.extra),
             "score": lambda: self._target_log_probs(hidden_ND, job.targets_N),
+            "entropy": lambda: self._entropy(hidden_ND),
             "topk": lambda: self._topk(hidden_ND, job.k),
             "beam": lambda: self._beam(hidden_ND, job.k, job.width),
             "sample": lambda: self._sample(hidden_ND, job.uniforms_NU),
+            "nucleus_sample": lambda: self._sample(hidden_ND, job.uniforms_NU, NUCLEUS),
             "log_probs": lambda: self._log_probs(hidden_ND),
         }
         if job.work != "layer_step":

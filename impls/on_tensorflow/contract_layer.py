@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
+from vocabench.impls.calls import ALL_WORDS, NUCLEUS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.on_tensorflow.device import Switched, extra_on, to_numpy, wait
 from vocabench.impls.on_tensorflow.hooks import Reach
@@ -157,7 +157,9 @@ class TensorFlowLayer(Switched, Layer):
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets, extra),
             "score": lambda: self._target_log_probs_of(hidden, targets),
+            "entropy": lambda: self._entropy_of(hidden),
             "sample": lambda: self._sample_of(hidden, uniforms),
+            "nucleus_sample": lambda: self._sample_of(hidden, uniforms, *NUCLEUS),
             "log_probs": lambda: self._log_probs_of(hidden),
         }
         return self._precise(calls[job.work])

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocabench.impls.calls import ALL_WORDS, PLAIN, Objective, Sampling
+from vocabench.impls.calls import ALL_WORDS, NUCLEUS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.on_torch.device import Switched, extra_on, synchronize, to_numpy
 from vocabench.impls.on_torch.native import native
@@ -125,9 +125,11 @@ class TorchLayer(Switched, Layer):
         uniforms, extra = self._uniforms(job.uniforms_NU), extra_on(self.device, job.extra)
         decode: dict[str, Callable[[], object]] = {
             "score": lambda: self.native.target_log_probs(hidden, targets),
+            "entropy": lambda: self.native.entropy(hidden),
             "topk": lambda: self.native.topk(hidden, job.k),
             "beam": lambda: self.native.beam(hidden, job.k, job.width),
             "sample": lambda: self.native.sample(hidden, uniforms),
+            "nucleus_sample": lambda: self.native.sample(hidden, uniforms, *NUCLEUS),
             "log_probs": lambda: self.native.log_probs(hidden),
         }
         if job.work in decode:

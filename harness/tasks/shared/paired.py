@@ -30,6 +30,15 @@ from vocabench.impls.spec import LayerSpec
 BASELINE = "full_softmax"
 K = 10  # number of words in decoding
 _ALONE = 32  # hidden vectors that are decoded individually
+DECODING = ("topk_seconds", "beam_seconds", "sample_seconds")
+# Work on one word or none per hidden vector, by quantity: timed only if a command or a suite asks for it.
+_OF_ROWS = {
+    "sample_seconds": "sample",
+    "nucleus_sample_seconds": "nucleus_sample",
+    "score_seconds": "score",
+    "entropy_seconds": "entropy",
+}
+ON_REQUEST = tuple(quantity for quantity in _OF_ROWS if quantity not in DECODING)
 _LEAST_ROUNDS = 2  # of one of several processes, whose interval comes from the spread between them
 
 
@@ -132,16 +141,16 @@ class Pair:
         """Time finding, drawing and scoring words for `hidden_ND`, interleaved with full softmax.
 
         Measures the exact top-k of all rows and of single rows with the share of the layer that was scored, a beam of
-        width k with its recall of the exact top-k, one sampled word per row, and the score of one given word per row.
-        The time of a single row is the mean
-        over some of the rows, decoded one after the other: bounds help some rows more than others, and a row that is
-        decoded repeatedly would find its clusters in a cache, which is not the case when decoding a text.
+        width k with its recall of the exact top-k, and per row one sampled word, the score of one given word and the
+        entropy. The time of a single row is the mean over some of the rows, decoded one after the other: bounds help
+        some rows more than others, and a row that is decoded repeatedly would find its clusters in a cache, which is
+        not the case when decoding a text.
 
         Args:
             hidden_ND: Hidden vectors. The bounds depend on them: a trained model has peaked distributions, random
                 vectors near-uniform ones.
-            wanted: The quantities to measure, from `DECODING` and `SCORING`.
-            targets_N: The given words, if `wanted` has `SCORING`.
+            wanted: The quantities to measure, from `DECODING` and `ON_REQUEST`.
+            targets_N: The given words, if `wanted` has "score_seconds".
         """
         layer, k = self.layer, min(K, self.spec.vocab)
         found: list[Measurement] = []
@@ -167,15 +176,10 @@ class Pair:
             time("beam_seconds", "beam", [hidden_ND], "topk")
             recall_N = _recall(layer.beam(hidden_ND, k, k)[1], layer.topk(hidden_ND, k)[1])
             found.append(Measurement("beam_recall", float(recall_N.mean()), recall_N.tolist(), detail={"width": k}))
-        if "sample_seconds" in wanted:
-            time("sample_seconds", "sample", [hidden_ND], "sample")
-        if SCORING in wanted:
-            time(SCORING, "score", [hidden_ND], "score", targets_N)
+        for quantity, work in _OF_ROWS.items():
+            if quantity in wanted:
+                time(quantity, work, [hidden_ND], work, targets_N if work == "score" else None)
         return found
-
-
-SCORING = "score_seconds"
-DECODING = ("topk_seconds", "beam_seconds", "sample_seconds")
 
 
 def _recall(found_NK: NDArray, exact_NK: NDArray) -> NDArray:

@@ -154,6 +154,7 @@ def test_the_chosen_form_is_the_one_that_is_timed(monkeypatch):
         "rounds": 6,
         "budget": 0.0,
         "checked_tokens": 8,
+        "longest_step": 0.0,
     }
     cell = Cell("s", "timing", "torch", "sohsm", vocab=60, dim=8, tokens=40, settings=settings)
     measurements = by_quantity(row_of(timing, cell))

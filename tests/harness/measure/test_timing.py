@@ -14,7 +14,7 @@ from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.processes import join
 from vocabench.harness.tasks import timing
-from vocabench.harness.tasks.shared.paired import Pair
+from vocabench.harness.tasks.shared.paired import ON_REQUEST, Pair
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput
 
@@ -31,7 +31,7 @@ def busy(seconds):
 
 def small_cell(*quantities):
     settings = {"quantities": quantities, "processes": 1, "rounds": 6, "budget": 0.0}
-    settings |= {"checked_tokens": 8, "decode_rows": 4}
+    settings |= {"checked_tokens": 8, "decode_rows": 4, "longest_step": 0.0}
     return Cell("s", "timing", "numpy", "huffman", 60, 8, 40, precision="float64", settings=settings)
 
 
@@ -195,14 +195,14 @@ def decoding_pairs(monkeypatch, *cells):
     return pairs
 
 
-def test_a_given_word_is_scored_only_if_that_is_asked_for():
+def test_scores_entropies_and_nucleus_samples_are_timed_only_if_they_are_asked_for():
     default = timing.SETTINGS["quantities"].default
     assert isinstance(default, tuple)
-    assert "score_seconds" not in default
-    measured = measurements_of(small_cell("score_seconds"))
-    assert measured.keys() == {"score_seconds", "parameters"}
-    assert measured["score_seconds"].detail["rows"] == 4
-    assert measured["score_seconds"].ratio is not None
+    assert not set(ON_REQUEST) & set(default)
+    measured = measurements_of(small_cell(*ON_REQUEST))
+    assert measured.keys() == {*ON_REQUEST, "parameters"}
+    assert {measured[quantity].detail["rows"] for quantity in ON_REQUEST} == {4}
+    assert all(measured[quantity].ratio is not None for quantity in ON_REQUEST)
     assert measured["parameters"].value == 59 * 8  # the inner nodes of Huffman's tree
 
 

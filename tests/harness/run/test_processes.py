@@ -21,6 +21,7 @@ SETTINGS = {
     "rounds": 2,
     "budget": 0.0,
     "checked_tokens": 8,
+    "longest_step": 0.0,
     "decode_rows": 4,
 }
 

@@ -1,0 +1,38 @@
+"""The time that a step of full softmax needs at least."""
+
+import numpy as np
+import pytest
+
+from vocabench.harness import layers
+from vocabench.harness.measure.needed_time import check_quick
+from vocabench.harness.measure.roofline import Ceilings
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.tasks import timing
+from vocabench.impls.errors import Unsupported
+
+PLAIN = layers.spec("full_softmax", vocab=1000, dim=100, bias=False)
+TARGETS_N = np.zeros(50, dtype=np.int64)
+FLOPS = 3 * 2 * 50 * 1000 * 100  # three products of tokens, words and width
+
+
+def test_a_step_takes_its_products_at_the_best_rate_that_was_measured():
+    rates = Ceilings((FLOPS / 4, FLOPS / 2), (1e12,))
+    check_quick(PLAIN, TARGETS_N, rates, longest=2.1)
+    with pytest.raises(
+        Unsupported,
+        match=r"^a step of full_softmax with vocab=1000, dim=100 in float32 needs at least 2 s at the 0\.015 GFLOP/s "
+        r"of this machine: allowed: 1\.9 s, set by longest_step$",
+    ):
+        check_quick(PLAIN, TARGETS_N, rates, longest=1.9)
+
+
+def test_a_slow_memory_bounds_a_step_too():
+    with pytest.raises(Unsupported, match="needs at least"):
+        check_quick(PLAIN, TARGETS_N, Ceilings((1e15,), (1e5,)), longest=1)
+
+
+def test_a_cell_with_a_slow_baseline_is_skipped_before_anything_is_timed():
+    defaults = {name: setting.default for name, setting in timing.SETTINGS.items()}
+    cell = Cell("s", "timing", "torch", "huffman", 60, 8, 40, settings=defaults | {"longest_step": 1e-9})
+    with pytest.raises(Unsupported, match="set by longest_step"):
+        timing.run(cell, lambda _: None)
