@@ -10,7 +10,7 @@ CPP_SOURCES := $(wildcard impls/cpp/*.h impls/cpp/*.cpp)
 ONE_THREAD := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1
 TRITON_TESTS := $(addprefix tests/impls/on_torch/,test_kernels.py test_tree_kernels.py test_kernel_sizes.py)
 
-.PHONY: bench report check test test-triton lint format docs docs-tables asv clean
+.PHONY: bench report check test pytest test-triton lint style types format docs docs-tables asv clean
 
 bench: $(INSTALLED)
 	$(BIN)/vocabench run quick
@@ -21,17 +21,25 @@ report: $(INSTALLED)
 check: $(INSTALLED)
 	$(BIN)/vocabench check
 
-test: lint
+# The type checker has one thread, and runs beside the tests.
+test: style
+	$(MAKE) --jobs=2 types pytest
+
+pytest: $(INSTALLED)
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # The Triton kernels in Triton's interpreter, which needs other versions than the frameworks in .venv.
 test-triton: $(TRITON_INSTALLED)
 	$(ONE_THREAD) TRITON_INTERPRET=1 $(TRITON_BIN)/python -m pytest -n 2 $(ARGS) $(TRITON_TESTS)
 
-lint: $(INSTALLED)
+lint: style types
+
+style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
+
+types: $(INSTALLED)
 	$(BIN)/pyright --level error
 
 format: $(INSTALLED)
