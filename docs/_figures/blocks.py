@@ -16,6 +16,9 @@ A page names what it shows in comments, which readers of the page do not see:
     -->
     It is <!-- = sohsm layer_seconds ratio -->24.6x [24.2, 24.9]<!-- end --> as fast.
 
+Other comments than "table" make tables of results files ("files"), of quantities ("quantities"), of settings of tasks
+("settings") and of tolerances ("tolerances").
+
 The text between a comment and its end is replaced; the rest of a page is left as it is.
 """
 
@@ -23,16 +26,24 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from docs._figures import tables
+from docs._figures import definitions, files, tables
 from docs._figures.published import NotFound, Published, Selection
 from docs._figures.show import show
 
 BEGIN = "<!-- "
 _END = "<!-- end -->"
 _NAMES = re.compile(r"<!-- figures\n(.*?)-->", re.DOTALL)
-_TABLE = re.compile(rf"(<!-- table\n(.*?)-->\n)(.*?)({_END})", re.DOTALL)
+_MAKERS: Mapping[str, Callable[[Mapping[str, Any], Published], str]] = {
+    "table": tables.table,
+    "files": files.table,
+    "quantities": lambda content, _: definitions.quantities(content),
+    "settings": lambda content, _: definitions.settings(content),
+    "tolerances": lambda content, _: definitions.tolerance_reasons(content),
+}
+_TABLE = re.compile(rf"(<!-- ({'|'.join(_MAKERS)})\n(.*?)-->\n)(.*?)({_END})", re.DOTALL)
 _INLINE = re.compile(rf"(<!-- = ([^>]*?) -->)(.*?)({_END})", re.DOTALL)
 
 
@@ -46,11 +57,11 @@ def updated(text: str, published: Published, page: str) -> str:
         names: dict[str, Selection] = {}
         for toml in _NAMES.findall(text):
             names |= _toml(toml)
-        text = _TABLE.sub(lambda found: f"{found[1]}{tables.table(_toml(found[2]), published)}\n{found[4]}", text)
+        text = _TABLE.sub(lambda found: f"{found[1]}{_MAKERS[found[2]](_toml(found[3]), published)}\n{found[5]}", text)
         text = _INLINE.sub(lambda found: f"{found[1]}{_inline(found[2], names, published)}{found[4]}", text)
     except (NotFound, tomllib.TOMLDecodeError) as error:
         raise WrongBlock(f"{page}: {error}") from error
-    begun = text.count("<!-- table\n") + text.count("<!-- = ")
+    begun = sum(text.count(f"<!-- {name}\n") for name in _MAKERS) + text.count("<!-- = ")
     if (ends := text.count(_END)) != begun:
         raise WrongBlock(f"{page}: {ends} ends of {begun} blocks: allowed: one end for each block")
     return text

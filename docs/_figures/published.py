@@ -9,6 +9,7 @@ from typing import Any
 from vocabench.harness.report.over_seeds import combined, with_estimates
 from vocabench.harness.report.rows import Record, flatten
 from vocabench.harness.run import store
+from vocabench.harness.run.rows import Row
 
 Selection = Mapping[str, Any]
 
@@ -27,12 +28,18 @@ class Published:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._records: dict[str, list[Record]] = {}
+        self._rows: dict[str, list[Row]] = {}
+
+    def rows(self, file: str) -> list[Row]:
+        """Return the rows of a results file, named without its suffix: the last one of each cell."""
+        if file not in self._rows:
+            self._rows[file] = store.latest(store.read(self._folder / f"{file}.jsonl"))
+        return self._rows[file]
 
     def records(self, file: str) -> list[Record]:
         """Return the records of a results file, named without its suffix, with means over seeds."""
         if file not in self._records:
-            path = self._folder / f"{file}.jsonl"
-            rows = store.latest(store.read(path))
+            rows = self.rows(file)
             measured = [(row, measurement) for row in rows for measurement in row.measurements or [None]]
             records: Any = [
                 {

@@ -88,11 +88,11 @@ def _thousands(record: Record) -> str:
     return f"{value_of(record) / 1000:,.0f}"
 
 
-def _curve(decimals: int) -> Callable[[Record], str]:
+def _curve(score: str, decimals: int) -> Callable[[Record], str]:
     def show(record: Record) -> str:
-        """Return the held-out perplexity after each epoch."""
+        """Return a score after each epoch."""
         curve: Any = record.get("curve") or []
-        points = [point["perplexity"] for point in curve if point.get("perplexity") is not None]
+        points = [point[score] for point in curve if point.get(score) is not None]
         if not points:
             raise NotFound(f"{record['quantity']} of {record['method']} has no curve: allowed: a trained model")
         return ", ".join(f"{point:.{decimals}f}" for point in points)
@@ -122,8 +122,9 @@ def _two_decimals(record: Record) -> str:
 
 _FORMATS: dict[str, Callable[[Record], str]] = {
     "baseline": _baseline,
-    "curve": _curve(2),
-    "curve_1": _curve(1),
+    "curve": _curve("perplexity", 2),
+    "curve_1": _curve("perplexity", 1),
+    "losses": _curve("train_loss", 2),
     "mib": _mib,
     "percent": _percent,
     "perplexity": _perplexity,

@@ -48,14 +48,14 @@ def table(content: Mapping[str, Any], published: Published) -> str:
         for texts, fields, cells in [*_every(content, shared, published), *_lines(content)]
     ]
     right = [title == "words" for title in head] + [True] * len(columns)
-    return _markdown([*head, *(column["title"] for column in columns)], right, body)
+    return markdown([*head, *(column["title"] for column in columns)], right, body)
 
 
 def _printed(title: str, records: Sequence[Record]) -> str:
     for found, frame in report_table.tables(records):
         if found.startswith(title):
             titles = [str(title) for title in frame.columns]
-            return _markdown(titles, [False] * 2 + [True] * (len(titles) - 2), frame.to_numpy().tolist())
+            return markdown(titles, [False] * 2 + [True] * (len(titles) - 2), frame.to_numpy().tolist())
     raise NotFound(f"no table {title!r} of these rows: allowed: the beginning of a title of 'vocabench table'")
 
 
@@ -125,10 +125,12 @@ def _cell(
         return ""
 
 
-def _markdown(titles: Sequence[str], right: Sequence[bool], body: Sequence[Sequence[str]]) -> str:
+def markdown(titles: Sequence[str], right: Sequence[bool], body: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table, with the columns of `right` aligned to the right."""
     rule = "|".join("---:" if is_right else "---" for is_right in right)
     return "\n".join([_line(titles), f"|{rule}|", *map(_line, body)])
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    escaped = (cell.replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"

@@ -16,7 +16,7 @@ WORSE, MISSING, UNCLEAR, NOT_COMPARABLE, BETTER, NEW, LEVEL = VERDICTS = (
 
 RATIO = "x"  # unit of speedups and of ratios between frameworks
 
-OTHERWISE_DEFINED = "measured by another definition: see docs/measuring.md"
+OTHERWISE_DEFINED = "measured by another definition: see docs/quantities.md"
 
 _LARGEST = 700.0  # largest logarithm whose exponential is a finite float
 

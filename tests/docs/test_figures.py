@@ -10,6 +10,7 @@ from docs._figures.show import show
 from docs._figures.tables import table
 from tests import ROOT
 from vocabench.harness import cli, registry
+from vocabench.harness.quantities import QUANTITIES
 from vocabench.harness.report import units
 
 SOHSM = {"rows": "cpu-epyc", "task": "timing", "vocab": 44000, "framework": "torch", "method": "sohsm"}
@@ -115,6 +116,50 @@ def test_the_page_of_the_command_line_has_every_option():
     for task in registry.tasks():
         for setting in registry.task(task).settings:
             assert f"| `{setting}` |" in page
+
+
+@pytest.mark.parametrize(
+    ("block", "line"),
+    [
+        ('settings\ntasks = ["timing"]\nnames = ["rounds"]', "| `rounds` | 4 | interleaved rounds of each process"),
+        ('settings\ntasks = ["agreement", "timing"]\nnames = ["rounds"]', "| `rounds` |  | 4 | interleaved rounds of"),
+        ('quantities\nnames = ["known_perplexity"]', "| `known_perplexity` |  | lower | perplexity over"),
+        ('tolerances\nshow = "factors"', "| `loss` | 8 | a mean of log-probabilities"),
+        (
+            'files\nfiles = ["gpu-h100"]\ncolumns = ["commit", "framework", "definition of times", "processes"]',
+            "| [gpu-h100](../results/gpu-h100.jsonl) | 2a87788 | PyTorch 2.11.0 | none | 1 |",
+        ),
+    ],
+)
+def test_reference_tables_are_made(published, block, line):
+    made = blocks.updated(f"<!-- {block}\n-->\n<!-- end -->\n", published, "page.md")
+    assert line in made
+    assert blocks.updated(made, published, "page.md") == made
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ('settings\ntasks = ["timing"]\nnames = ["round"]', "unknown setting 'round' of timing"),
+        ('quantities\nnames = ["topk"]', "unknown quantity 'topk': allowed: layer_seconds, "),
+        ('tolerances\nshow = "factor"', "unknown tolerances 'factor': allowed: units, factors, flips"),
+        ('files\nfiles = ["gpu-h100"]\ncolumns = ["code"]', "unknown column 'code' of files: allowed: machine, commit"),
+    ],
+)
+def test_wrong_reference_tables_say_what_is_allowed(published, block, message):
+    with pytest.raises(blocks.WrongBlock, match=f"page.md: {message}"):
+        blocks.updated(f"<!-- {block}\n-->\n<!-- end -->\n", published, "page.md")
+
+
+def test_the_reference_page_has_every_quantity_and_setting_of_timing():
+    page = (ROOT / "docs" / "quantities.md").read_text()
+    assert [name for name in QUANTITIES if f"| `{name}` |" not in page] == []
+    assert [name for name in registry.task("timing").settings if f"`{name}`" not in page] == []
+
+
+def test_losses_of_epochs_are_shown(published):
+    where = {"rows": "eltec-h200", "method": "full_softmax", "quantity": "perplexity"}
+    assert re.fullmatch(r"4\.66, (\d\.\d\d, ){3}\d\.\d\d", show("losses", where, published))
 
 
 @pytest.mark.parametrize("page", PROSE)
