@@ -116,6 +116,10 @@ def _roofline(record: Record) -> str:
     return units.share(value_of(record))
 
 
+def _tera(record: Record) -> str:
+    return f"{value_of(record) / 1e12:.3g}"
+
+
 def _two_decimals(record: Record) -> str:
     return f"{value_of(record):.2f}"
 
@@ -133,6 +137,7 @@ _FORMATS: dict[str, Callable[[Record], str]] = {
     "seconds": _seconds,
     "short_ratio": _short_ratio,
     "size": _size,
+    "tera": _tera,
     "thousands": _thousands,
     "two_decimals": _two_decimals,
     "whole_seconds": _whole_seconds,
