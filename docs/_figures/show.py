@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from docs._figures.published import NotFound, Published, Selection
+from docs._figures.published import Missing, NotFound, Published, Selection
 from vocabench.harness.report import units
 from vocabench.harness.report.rows import Record, ratio_of, value_of
 from vocabench.harness.tasks.shared.paired import BASELINE
@@ -24,11 +24,13 @@ def show(form: str, selection: Selection, published: Published) -> str:
     if form == "mean_excess":
         ratio = _mean(published.all_that_fit(selection)) / _mean(published.all_that_fit(baseline))
         return _RELATIVE["excess"](ratio)
+    if form == "range":
+        return _range(published.all_that_fit(selection))
     record = published.one(selection)
     if form in _RELATIVE:
         return _RELATIVE[form](value_of(record) / value_of(published.one(baseline)))
     if form not in _FORMATS:
-        raise NotFound(f"unknown format {form!r}: allowed: {', '.join((*_FORMATS, *_RELATIVE, 'mean_excess'))}")
+        raise NotFound(f"unknown format {form!r}: allowed: {', '.join((*_FORMATS, *_RELATIVE, 'mean_excess', 'range'))}")
     return _FORMATS[form](record)
 
 
@@ -43,7 +45,9 @@ def label(field: str, value: Any) -> str:
 
 def _mean(records: Sequence[Record]) -> float:
     """Return the mean over frameworks."""
-    if not records or len({record["framework"] for record in records}) != len(records):
+    if not records:
+        raise Missing("0 figures: allowed: one of each framework")
+    if len({record["framework"] for record in records}) != len(records):
         raise NotFound(f"{len(records)} figures: allowed: one of each framework")
     return statistics.fmean(map(value_of, records))
 
@@ -54,6 +58,14 @@ def _ratio(record: Record) -> str:
         raise NotFound(f"{record['quantity']} of {record['method']} has no ratio: allowed: a paired time")
     value, low, high = map(units.ratio, found)
     return f"{'A/A' if record['method'] == BASELINE else f'{value}x'} [{low}, {high}]"
+
+
+def _range(records: Sequence[Record]) -> str:
+    """Return the lowest and the highest ratio of several records."""
+    if not records:
+        raise Missing("0 figures: allowed: at least one")
+    ordered = sorted(records, key=lambda record: (ratio_of(record) or (0.0,))[0])
+    return f"{_ratio(ordered[0])} to {_ratio(ordered[-1])}"
 
 
 def _short_ratio(record: Record) -> str:
