@@ -30,7 +30,8 @@ def show(form: str, selection: Selection, published: Published) -> str:
     if form in _RELATIVE:
         return _RELATIVE[form](value_of(record) / value_of(published.one(baseline)))
     if form not in _FORMATS:
-        raise NotFound(f"unknown format {form!r}: allowed: {', '.join((*_FORMATS, *_RELATIVE, 'mean_excess', 'range'))}")
+        allowed = ", ".join((*_FORMATS, *_RELATIVE, "mean_excess", "range"))
+        raise NotFound(f"unknown format {form!r}: allowed: {allowed}")
     return _FORMATS[form](record)
 
 
@@ -100,16 +101,27 @@ def _thousands(record: Record) -> str:
     return f"{value_of(record) / 1000:,.0f}"
 
 
-def _curve(score: str, decimals: int) -> Callable[[Record], str]:
-    def show(record: Record) -> str:
-        """Return a score after each epoch."""
-        curve: Any = record.get("curve") or []
-        points = [point[score] for point in curve if point.get(score) is not None]
-        if not points:
-            raise NotFound(f"{record['quantity']} of {record['method']} has no curve: allowed: a trained model")
-        return ", ".join(f"{point:.{decimals}f}" for point in points)
+def _points(record: Record, score: str) -> list[float]:
+    """Return a score after each epoch."""
+    curve: Any = record.get("curve") or []
+    points = [point[score] for point in curve if point.get(score) is not None]
+    if not points:
+        raise NotFound(f"{record['quantity']} of {record['method']} has no curve: allowed: a trained model")
+    return points
 
-    return show
+
+def _curve(score: str, decimals: int) -> Callable[[Record], str]:
+    return lambda record: ", ".join(f"{point:.{decimals}f}" for point in _points(record, score))
+
+
+def _best(record: Record) -> str:
+    """Return the lowest held-out perplexity of all epochs."""
+    return f"{min(_points(record, 'perplexity')):.2f}"
+
+
+def _best_epoch(record: Record) -> str:
+    points = _points(record, "perplexity")
+    return str(1 + points.index(min(points)))
 
 
 def _seconds(record: Record) -> str:
@@ -138,6 +150,8 @@ def _two_decimals(record: Record) -> str:
 
 _FORMATS: dict[str, Callable[[Record], str]] = {
     "baseline": _baseline,
+    "best": _best,
+    "best_epoch": _best_epoch,
     "curve": _curve("perplexity", 2),
     "curve_1": _curve("perplexity", 1),
     "losses": _curve("train_loss", 2),

@@ -28,7 +28,16 @@ columns = [{ title = "speed-up", cell = "{layer_seconds ratio}" }]
 # Figures in sentences that must be in some published row: memory, and perplexities with two decimals.
 MEMORY = re.compile(r"\d[\d,.]* [MG]iB")
 PERPLEXITY = re.compile(r"[Pp]erplexit(?:y|ies)(?: of| is| was)? (\d+\.\d\d)\b")
-PROSE = ("README.md", "docs/layers.md", "docs/speed.md", "docs/closing-the-gap.md", "docs/baselines.md")
+PROSE = (
+    "README.md",
+    "docs/baselines.md",
+    "docs/closing-the-gap.md",
+    "docs/gpu.md",
+    "docs/kernels.md",
+    "docs/layers.md",
+    "docs/speed.md",
+    "docs/trained-layer.md",
+)
 NOT_MEASURED = {"64 MiB"}  # the size of a block of logits
 
 
@@ -160,6 +169,22 @@ def test_the_reference_page_has_every_quantity_and_setting_of_timing():
 def test_losses_of_epochs_are_shown(published):
     where = {"rows": "eltec-h200", "method": "full_softmax", "quantity": "perplexity"}
     assert re.fullmatch(r"4\.66, (\d\.\d\d, ){3}\d\.\d\d", show("losses", where, published))
+
+
+def test_the_best_epoch_is_that_of_the_lowest_perplexity(published):
+    where = {"rows": "eltec-h200", "method": "full_softmax", "quantity": "perplexity"}
+    curve = [float(point) for point in show("curve", where, published).split(", ")]
+    assert float(show("best", where, published)) == min(curve) < curve[-1]
+    assert int(show("best_epoch", where, published)) == curve.index(min(curve)) + 1 < len(curve)
+
+
+def test_a_range_has_the_lowest_and_the_highest_ratio(published):
+    where = {**SOHSM, "quantity": "layer_seconds", "framework": None}
+    ratios = [show("ratio", {**where, "framework": name}, published) for name in ("torch", "tensorflow", "jax")]
+    ratios.sort(key=lambda ratio: float(ratio.split("x")[0]))
+    assert show("range", where, published) == f"{ratios[0]} to {ratios[-1]}"
+    with pytest.raises(Missing):
+        show("range", {**where, "vocab": 44001}, published)
 
 
 @pytest.mark.parametrize("page", PROSE)
