@@ -26,7 +26,7 @@ from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.word_vectors import glove, peers, scores, sppmi, vector_files
 from vocabench.harness.word_vectors.combining import COMBINATIONS, combined
-from vocabench.harness.word_vectors.training import UPDATES, Training
+from vocabench.harness.word_vectors.training import DESCENTS, UPDATES, Training
 from vocabench.impls.errors import BadInput
 from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, Destination, File, Number, path_of
@@ -37,6 +37,9 @@ SETTINGS: dict[str, Setting] = {
     "document": Number(100, 10, 10**9, "words of a document of pv_dbow"),
     "epochs": Number(1, 1, 10**6, "passes over the training text, or over the pairs of GloVe"),
     "updates": Choice("batch", UPDATES, "a step of the optimizer for each batch, or as in word2vec for each example"),
+    "descent": Choice(
+        "sgd", DESCENTS, "the update rule of examples: one rate, or one that falls with a vector's gradients"
+    ),
     "optimizer": Choice("adagrad", NAMES, "the update rule of batches"),
     "learning_rate": Number(0.1, 0.0, 1e6, "step size; 0.025 to 0.2 for examples"),
     "final_learning_rate": Number(1e-4, 0.0, 1e6, "step size at the end, to which it falls linearly for examples"),

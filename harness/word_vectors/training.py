@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from vocabench.impls.models.decisions import parameter_of
 from vocabench.impls.spec import check_options
 
 UPDATES = ("batch", "example")
+DESCENTS = ("sgd", "adagrad")
 
 _HELD_OUT = 10  # every tenth word of a document
 _POSITIONS = 2**15  # of the text, whose examples a framework trains one by one in a call
@@ -63,7 +64,7 @@ class Training:
         """
         by_example, epochs = self.settings["updates"] == "example", self.settings["epochs"]
         if by_example:  # a step of length 0, before which the kernel is compiled
-            self.model.step_by_example(np.zeros((1, 1), np.int32), np.zeros(1, np.int32), (0.0, 0.0))
+            self._step_by_example(np.zeros((1, 1), np.int32), np.zeros(1, np.int32), (0.0, 0.0))
         for epoch in range(epochs):
             started = time.perf_counter()
             label = f"epoch {epoch + 1}/{epochs}"
@@ -122,14 +123,18 @@ class Training:
                 continue
             done = ((epoch + place / len(text_T)) / settings["epochs"] for place in (start, end))
             begin_rate, end_rate = (first + (last - first) * share for share in done)
-            loss = self.model.step_by_example(
-                bags_NJ, targets_G, (begin_rate, end_rate), group_N=group_N, threads=settings["threads"]
-            )
+            loss = self._step_by_example(bags_NJ, targets_G, (begin_rate, end_rate), group_N)
             total, examples = total + float(loss) * len(bags_NJ), examples + len(bags_NJ)
             progress(f"{label} word {end:,} of {len(text_T):,} loss {float(loss):.3f}")
         if not examples:
             raise BadInput(f"a split of {len(self.train_T):,} tokens gives no example: allowed: more text")
         return total / examples
+
+    def _step_by_example(
+        self, bags_NJ: NDArray, targets_G: NDArray, rates: tuple[float, float], group_N: NDArray | None = None
+    ) -> SupportsFloat:
+        threads, adagrad = self.settings["threads"], self.settings["descent"] == "adagrad"
+        return self.model.step_by_example(bags_NJ, targets_G, rates, group_N=group_N, threads=threads, adagrad=adagrad)
 
     def _groups(
         self, text_T: NDArray[np.integer], at_N: NDArray[np.int64]

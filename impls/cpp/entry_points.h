@@ -267,12 +267,13 @@ static void weight_gradient(int threads, Array<const float> dscores, Array<const
     weight_gradient(threads, dscores.data, vectors.data, tokens, count, dim, dwords.data);
 }
 
-// The arrays of `WordExamples`, the first and the last rate, the vectors that the steps change, and their mean loss.
+// The arrays of `WordExamples`, the first and the last rate, the vectors that the steps change with the sums of their
+// squared gradients (without elements if there are none), and the mean loss.
 struct WordStepArrays {
     int64_t count, width, lists, depth, dim, input_count, output_count;
     Array<const int32_t> inputs, list, row, sign;
     Array<const float> rates;
-    Array<float> input_vectors, output_vectors, loss;
+    Array<float> input_vectors, output_vectors, input_squares, output_squares, loss;
 
     WordExamples checked() const {
         require_shape("inputs", inputs, {count, width});
@@ -282,6 +283,8 @@ struct WordStepArrays {
         require_shape("rates", rates, {2});
         require_shape("input_vectors", input_vectors, {input_count, dim});
         require_shape("output_vectors", output_vectors, {output_count, dim});
+        require_shape_if_any("input_squares", input_squares, {input_count});
+        require_shape_if_any("output_squares", output_squares, {output_count});
         require_shape("loss", loss, {});
         for (int64_t example = 0; example < count; ++example) {  // of the lists only those that are used
             const int32_t number = list.data[example];
@@ -302,7 +305,8 @@ static void word_steps(int threads, const WordStepArrays &given) {
     require_threads(threads);
     const WordExamples examples = given.checked();
     const double total = word_steps(threads, examples, given.rates.data[0], given.rates.data[1],
-                                    given.input_vectors.data, given.output_vectors.data);
+                                    {given.input_vectors.data, given.input_squares.or_null()},
+                                    {given.output_vectors.data, given.output_squares.or_null()});
     const auto left_out = std::count_if(examples.list, examples.list + given.count, [](int32_t id) { return id < 0; });
     *given.loss.data = static_cast<float>(total / static_cast<double>(given.count - left_out));
 }

@@ -204,7 +204,7 @@ struct WeightGradientArguments {
 struct WordStepArguments {
     Shorts inputs, list, row, sign;
     Floats rates;
-    FloatsOut input_vectors, output_vectors, loss;
+    FloatsOut input_vectors, output_vectors, input_squares, output_squares, loss;
     int64_t count, width, lists, depth, dim, input_count, output_count;
 };
 
@@ -325,9 +325,10 @@ int weight_gradient_of_ctypes(int threads, const WeightGradientArguments &given,
 int word_steps_of_ctypes(int threads, const WordStepArguments &given, int bytes) {
     return attempt(given, bytes, [&] {
         const WordStepArrays arrays{
-            given.count,       given.width,        given.lists,         given.depth,          given.dim,
-            given.input_count, given.output_count, given.inputs,        given.list,           given.row,
-            given.sign,        given.rates,        given.input_vectors, given.output_vectors, given.loss};
+            given.count,          given.width,        given.lists,         given.depth,          given.dim,
+            given.input_count,    given.output_count, given.inputs,        given.list,           given.row,
+            given.sign,           given.rates,        given.input_vectors, given.output_vectors, given.input_squares,
+            given.output_squares, given.loss};
         word_steps(threads, arrays);
     });
 }

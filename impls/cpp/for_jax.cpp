@@ -142,16 +142,19 @@ void copy(const Floats &from, FloatsOut &to) {
     if (from.typed_data() != to->typed_data()) std::copy_n(from.typed_data(), from.element_count(), to->typed_data());
 }
 
-void steps_of_words(int32_t threads, Floats input_vectors, Floats output_vectors, Integers inputs, Integers list,
-                    Integers row, Integers sign, Floats rates, FloatsOut new_inputs, FloatsOut new_outputs,
-                    FloatsOut loss) {
+void steps_of_words(int32_t threads, Floats input_vectors, Floats output_vectors, Floats input_squares,
+                    Floats output_squares, Integers inputs, Integers list, Integers row, Integers sign, Floats rates,
+                    FloatsOut new_inputs, FloatsOut new_outputs, FloatsOut new_input_squares,
+                    FloatsOut new_output_squares, FloatsOut loss) {
     copy(input_vectors, new_inputs);
     copy(output_vectors, new_outputs);
+    copy(input_squares, new_input_squares);
+    copy(output_squares, new_output_squares);
     const auto [count, width, none] = in(inputs).sizes;
     const auto [lists, depth, nothing] = in(row).sizes;
     word_steps(threads, {count, width, lists, depth, out(new_inputs).sizes[1], out(new_inputs).sizes[0],
                          out(new_outputs).sizes[0], in(inputs), in(list), in(row), in(sign), in(rates), out(new_inputs),
-                         out(new_outputs), out(loss)});
+                         out(new_outputs), out(new_input_squares), out(new_output_squares), out(loss)});
 }
 
 // Wraps a function for XLA: exceptions become errors.
@@ -258,11 +261,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(word_steps_of_xla, handled(steps_of_words),
                               bound()
                                   .Arg<Floats>()
                                   .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
                                   .Arg<Integers>()
                                   .Arg<Integers>()
                                   .Arg<Integers>()
                                   .Arg<Integers>()
                                   .Arg<Floats>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>()
                                   .Ret<Floats>()
                                   .Ret<Floats>()
                                   .Ret<Floats>());

@@ -61,14 +61,14 @@ class Execution {
         for (int index = 0; index < TF_NumInputs(context); ++index) {
             TF_Tensor *input = nullptr;
             TF_GetInput(context, index, &input, status);
-            inputs_[index].reset(input);
+            inputs_.at(index).reset(input);
             check(status);
         }
     }
 
     template <class Number>
     Array<const Number> array(int input) const {
-        const TF_Tensor *tensor = inputs_[input].get();
+        const TF_Tensor *tensor = inputs_.at(input).get();
         const auto *data = static_cast<const Number *>(TF_TensorData(tensor));
         Array<const Number> array(data, TF_TensorByteSize(tensor), TF_NumDims(tensor));
         for (int axis = 0; axis < std::min(array.rank, array.MOST_AXES); ++axis)
@@ -85,10 +85,10 @@ class Execution {
             require_at_least("size of an output", size, 0);
             if (__builtin_mul_overflow(bytes, size, &bytes)) throw std::bad_alloc();
         }
-        outputs_[index].reset(
+        outputs_.at(index).reset(
             TF_AllocateOutput(context_, index, TYPE<Number>, shape.begin(), shape.size(), bytes, status_));
         check(status_);
-        Array<Number> array(static_cast<Number *>(TF_TensorData(outputs_[index].get())), bytes, shape.size());
+        Array<Number> array(static_cast<Number *>(TF_TensorData(outputs_.at(index).get())), bytes, shape.size());
         std::copy(shape.begin(), shape.end(), array.sizes.begin());
         return array;
     }
@@ -119,7 +119,8 @@ class Execution {
   private:
     TF_OpKernelContext *context_;
     TF_Status *status_;
-    Tensor inputs_[8], outputs_[4];
+    std::array<Tensor, 9> inputs_;  // as many as the operation with the most has
+    std::array<Tensor, 5> outputs_;
 };
 
 struct Attributes {
@@ -265,19 +266,21 @@ void product(const Attributes &attributes, Execution &execution) {
 // Copies an input into an output of its shape, which the caller changes.
 Array<float> copied(Execution &execution, int input, int output) {
     const Array<const float> from = execution.floats(input);
-    const Array<float> to = execution.output<float>(output, {from.sizes[0], from.sizes[1]});
+    const Array<float> to = from.rank == 1 ? execution.output<float>(output, {from.sizes[0]})
+                                           : execution.output<float>(output, {from.sizes[0], from.sizes[1]});
     std::copy_n(from.data, from.elements(), to.data);
     return to;
 }
 
 void steps_of_words(const Attributes &attributes, Execution &execution) {
     const Array<float> input_vectors = copied(execution, 0, 0), output_vectors = copied(execution, 1, 1);
-    const auto [count, width, none] = execution.integers(2).sizes;
-    const auto [lists, depth, nothing] = execution.integers(4).sizes;
-    word_steps(attributes.threads,
-               {count, width, lists, depth, input_vectors.sizes[1], input_vectors.sizes[0], output_vectors.sizes[0],
-                execution.integers(2), execution.integers(3), execution.integers(4), execution.integers(5),
-                execution.floats(6), input_vectors, output_vectors, execution.output<float>(2, {})});
+    const Array<float> input_squares = copied(execution, 2, 2), output_squares = copied(execution, 3, 3);
+    const auto [count, width, none] = execution.integers(4).sizes;
+    const auto [lists, depth, nothing] = execution.integers(6).sizes;
+    word_steps(attributes.threads, {count, width, lists, depth, input_vectors.sizes[1], input_vectors.sizes[0],
+                                    output_vectors.sizes[0], execution.integers(4), execution.integers(5),
+                                    execution.integers(6), execution.integers(7), execution.floats(8), input_vectors,
+                                    output_vectors, input_squares, output_squares, execution.output<float>(4, {})});
 }
 
 void any_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
@@ -341,9 +344,11 @@ const bool added = [] {
     add("VocabenchMatrixProduct", {"threads: int", "left_by_columns: int", "right_by_columns: int"},
         {"left: float", "right: float"}, {"product: float"}, run<product>);
     add("VocabenchWordSteps", {"threads: int"},
-        {"input_vectors: float", "output_vectors: float", "inputs: int32", "list: int32", "row: int32", "sign: int32",
-         "rates: float"},
-        {"new_input_vectors: float", "new_output_vectors: float", "loss: float"}, run<steps_of_words>);
+        {"input_vectors: float", "output_vectors: float", "input_squares: float", "output_squares: float",
+         "inputs: int32", "list: int32", "row: int32", "sign: int32", "rates: float"},
+        {"new_input_vectors: float", "new_output_vectors: float", "new_input_squares: float",
+         "new_output_squares: float", "loss: float"},
+        run<steps_of_words>);
     return true;
 }();
 

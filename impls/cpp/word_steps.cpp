@@ -5,6 +5,8 @@
 
 #include "word_steps.h"
 
+#include <cmath>
+
 #include "log_sigmoid.h"
 #include "products_with.h"
 #include "scratch.h"
@@ -27,14 +29,20 @@ void add(float factor, const float *vector, int64_t dim, float *out) {
     for (; d < dim; ++d) out[d] += factor * vector[d];
 }
 
-// Multiplies scores (rounded up to whole vectors) by their signs and replaces them by rate * sign * sigma(-sign *
-// score), the steps along their vectors. Returns the sum of -log sigma(sign * score).
-float steps_of(float *scores, const float *signs, int64_t count, float rate) {
+float mean_square(const float *vector, int64_t dim) {
+    float total;
+    products_with<1>(vector, &vector, dim, &total);
+    return total / static_cast<float>(dim);
+}
+
+// Multiplies scores (rounded up to whole vectors) by their signs and replaces them by sign * sigma(-sign * score), the
+// factors of their vectors in the negative gradient. Returns the sum of -log sigma(sign * score).
+float factors_of(float *scores, const float *signs, int64_t count) {
     float loss = 0;
     for (int64_t first = 0; first < count; first += LANES) {
         const Vector sign = load(signs + first);
         const Turns<Vector> turns = log_turns(sign * load(scores + first));
-        store(scores + first, rate * sign * exp(turns.right));
+        store(scores + first, sign * exp(turns.right));
         float losses[LANES];
         store(losses, turns.left);
         for (int64_t lane = 0; lane < std::min<int64_t>(LANES, count - first); ++lane) loss -= losses[lane];
@@ -44,13 +52,18 @@ float steps_of(float *scores, const float *signs, int64_t count, float rate) {
 
 class Steps {
   public:
-    Steps(const WordExamples &examples, float *input_vectors, float *output_vectors)
-        : examples_(examples), inputs_{input_vectors, examples.dim}, outputs_{output_vectors, examples.dim} {
+    Steps(const WordExamples &examples, WordVectors inputs, WordVectors outputs)
+        : examples_(examples),
+          inputs_{inputs.vectors, examples.dim},
+          outputs_{outputs.vectors, examples.dim},
+          input_squares_(inputs.squares),
+          output_squares_(outputs.squares) {
         const int64_t depth = (examples.depth + LANES - 1) / LANES * LANES;
         floats_ = scratch<Steps>(2 * examples.dim + 2 * depth);
         mean_ = floats_, dmean_ = mean_ + examples.dim, scores_ = dmean_ + examples.dim, signs_ = scores_ + depth;
         std::fill_n(scores_, 2 * depth, 0.0f);
         rows_.resize(examples.depth);
+        ids_.resize(examples.depth);
     }
 
     // Takes the step of an example and returns its loss before it.
@@ -69,11 +82,18 @@ class Steps {
         by_pieces<AT_ONCE>(count, [&](int64_t first, auto size) {
             products_with<size()>(mean, rows_.data() + first, dim, scores_ + first);
         });
-        const float loss = steps_of(scores_, signs_, count, rate);
+        const float loss = factors_of(scores_, signs_, count);
         std::fill_n(dmean_, dim, 0.0f);
         by_pieces<AT_ONCE>(count, [&](int64_t first, auto size) { sum_rows<size()>(first); });
-        for (int64_t row = 0; row < count; ++row) add(scores_[row], mean, dim, rows_[row]);
-        for_each_input(inputs, [&](int32_t id) { add(share, dmean_, dim, inputs_[id]); });
+        const float square = output_squares_ ? mean_square(mean, dim) : 0.0f;
+        const float dsquare = input_squares_ ? share * share * mean_square(dmean_, dim) : 0.0f;
+        for (int64_t row = 0; row < count; ++row) {
+            const float factor = scores_[row];
+            add(factor * rate_of(output_squares_, ids_[row], factor * factor * square, rate), mean, dim, rows_[row]);
+        }
+        for_each_input(inputs, [&](int32_t id) {
+            add(share * rate_of(input_squares_, id, dsquare, rate), dmean_, dim, inputs_[id]);
+        });
         return loss;
     }
 
@@ -100,41 +120,49 @@ class Steps {
         int64_t count = 0;
         for (int64_t place = list; place < list + examples_.depth; ++place)
             if (examples_.sign[place]) {
-                rows_[count] = outputs_[examples_.row[place]];
+                ids_[count] = examples_.row[place];
+                rows_[count] = outputs_[ids_[count]];
                 signs_[count++] = examples_.sign[place];
             }
         return count;
     }
 
-    // Adds S output vectors, times their steps, to dmean_, before any of them is changed: a list may repeat a vector.
+    // Adds the mean square of a vector's gradient to its sum, if there are sums, and returns the rate of its step.
+    static float rate_of(float *squares, int64_t id, float square, float rate) {
+        return squares ? rate / std::sqrt(squares[id] += square) : rate;
+    }
+
+    // Adds S output vectors, times their factors, to dmean_, before any of them is changed: a list may repeat a vector.
     template <int S>
     void sum_rows(int64_t first) {
         const int64_t dim = examples_.dim;
-        const float *steps = scores_ + first;
+        const float *factors = scores_ + first;
         int64_t d = 0;
         for (; d + LANES <= dim; d += LANES) {
             Vector total = load(dmean_ + d);
-            for (int s = 0; s < S; ++s) total += steps[s] * load(rows_[first + s] + d);
+            for (int s = 0; s < S; ++s) total += factors[s] * load(rows_[first + s] + d);
             store(dmean_ + d, total);
         }
         for (; d < dim; ++d)
-            for (int s = 0; s < S; ++s) dmean_[d] += steps[s] * rows_[first + s][d];
+            for (int s = 0; s < S; ++s) dmean_[d] += factors[s] * rows_[first + s][d];
     }
 
     const WordExamples &examples_;
     Dense<float> inputs_, outputs_;
+    float *input_squares_, *output_squares_;
     float *floats_, *mean_, *dmean_, *scores_, *signs_;
     std::vector<float *> rows_;
+    std::vector<int32_t> ids_;
 };
 
 }  // namespace
 
-double word_steps(int threads, const WordExamples &examples, float first_rate, float last_rate, float *input_vectors,
-                  float *output_vectors) {
+double word_steps(int threads, const WordExamples &examples, float first_rate, float last_rate, WordVectors inputs,
+                  WordVectors outputs) {
     const int64_t count = examples.count, parts = std::max<int64_t>(1, std::min<int64_t>(threads, count));
     std::vector<double> losses(parts);
     share_work(threads, parts, [&](int64_t part) {
-        Steps steps(examples, input_vectors, output_vectors);
+        Steps steps(examples, inputs, outputs);
         const int64_t end = count * (part + 1) / parts;
         double loss = 0;
         for (int64_t example = count * part / parts; example < end; ++example) {

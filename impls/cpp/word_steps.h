@@ -17,12 +17,18 @@ struct WordExamples {
     const int32_t *inputs, *list, *row, *sign;
 };
 
+// Vectors of words, and the sum of the mean squared gradients of each, above 0: steps are divided by its root (Duchi et
+// al. 2011, Adagrad, with one sum for a vector). `squares` is null if all vectors have the same rate.
+struct WordVectors {
+    float *vectors, *squares;
+};
+
 // Takes a step for each example in turn, and returns the sum of their losses before their own steps. The rate falls
 // linearly from `first_rate` to `last_rate`, which it would reach after the last example.
 //
 // Threads share the examples and change the same vectors without locks (Recht et al. 2011, "Hogwild"): with more than
 // one thread, results differ from run to run.
-double word_steps(int threads, const WordExamples &examples, float first_rate, float last_rate, float *input_vectors,
-                  float *output_vectors);
+double word_steps(int threads, const WordExamples &examples, float first_rate, float last_rate, WordVectors inputs,
+                  WordVectors outputs);
 
 }  // namespace vocabench

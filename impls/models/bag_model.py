@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput
-from vocabench.impls.models.decisions import Decider, Decisions
+from vocabench.impls.models.decisions import NO_SQUARES, Decider, Decisions, Squares, parameter_of
 from vocabench.impls.models.network import Network
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.spec import Arrays, LayerSpec, Shapes, check_ids, check_words
 from vocabench.impls.uniform import uniform
+
+_FIRST_SQUARE = 1e-6  # bounds the first step of a vector, whose gradient may be tiny
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,13 @@ class BagModel(Network[BagModelConfig]):
         *,
         group_N: NDArray | None = None,
         threads: int = 1,
+        adagrad: bool = False,
     ) -> SupportsFloat:
         """Take one step of SGD for each example in turn, as word2vec does, and return their mean loss in nats.
 
         The loss of an example is that before its own step. The optimizer of the configuration is not used.
+        With `adagrad`, a vector's step is divided by the root of G, where G sums the mean squares of its gradients up
+        to now (row-wise Adagrad, after Duchi et al. 2011). The sums are kept from call to call.
 
         Args:
             bags_NJ: Inputs (N, J) of each example, at least one; -1 where there is none.
@@ -96,6 +101,7 @@ class BagModel(Network[BagModelConfig]):
             group_N: Group of each example; by default each example is a group of its own.
             threads: Threads that share the examples and change the same vectors without locks (Recht et al. 2011,
                 "Hogwild"). With more than one, the result differs from run to run.
+            adagrad: Whether each vector has a rate of its own, which falls with its gradients.
 
         Raises:
             BadInput: The layer's loss is no sum of binary decisions (`models/decisions.py`), the output layer is
@@ -115,7 +121,15 @@ class BagModel(Network[BagModelConfig]):
             raise BadInput(f"bags[{empty[0]}] holds no input: allowed: at least one for each example")
         bags_NJ, targets_G, group_N = (np.ascontiguousarray(ids, np.int32) for ids in (bags_NJ, targets_G, group_N))
         extra = self.next_extra(tokens=len(targets_G))
-        return self._step_by_example(bags_NJ, self._decider.decisions(targets_G, group_N, extra), rates, threads)
+        decisions = self._decider.decisions(targets_G, group_N, extra)
+        squares = self._squares if adagrad else NO_SQUARES
+        return self._step_by_example(bags_NJ, decisions, rates, squares, threads)
+
+    @cached_property
+    def _squares(self) -> Squares:
+        rows, _ = self.spec.parameter_shapes()[parameter_of(self.spec)]
+        dtype = np.float64 if self.spec.storage == "float64" else np.float32
+        return Squares(*(np.full(count, _FIRST_SQUARE, dtype) for count in (self.config.inputs, rows)))
 
     @cached_property
     def _decider(self) -> Decider:
@@ -123,7 +137,12 @@ class BagModel(Network[BagModelConfig]):
 
     @abstractmethod
     def _step_by_example(
-        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+        self,
+        bags_NJ: NDArray[np.int32],
+        decisions: Decisions,
+        rates: tuple[float, float],
+        squares: Squares,
+        threads: int,
     ) -> SupportsFloat:
         """Take the steps of `step_by_example` for these decisions."""
 

@@ -37,6 +37,22 @@ class Decisions:
     sign_ML: NDArray[np.int32]
 
 
+@dataclass(frozen=True)
+class Squares:
+    """Sums of the mean squared gradients of each vector, which a step changes in place.
+
+    Attributes:
+        input_I: Those of the input vectors.
+        output_R: Those of the rows of the parameter; both are empty if all vectors have the same rate.
+    """
+
+    input_I: NDArray[np.floating]
+    output_R: NDArray[np.floating]
+
+
+NO_SQUARES = Squares(np.empty(0, np.float32), np.empty(0, np.float32))
+
+
 def parameter_of(spec: LayerSpec) -> str:
     """Return the name of the parameter that the decisions of a layer are about.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.models.decisions import Decisions, parameter_of
+from vocabench.impls.models.decisions import Decisions, Squares, parameter_of
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision
 from vocabench.impls.on_jax.models import _output
 from vocabench.impls.on_jax.models._output import output_of
@@ -84,12 +84,17 @@ class JaxBagModel(BagModel):
             return loss
 
     def _step_by_example(
-        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+        self,
+        bags_NJ: NDArray[np.int32],
+        decisions: Decisions,
+        rates: tuple[float, float],
+        squares: Squares,
+        threads: int,
     ) -> Array:
         name = f"output.{parameter_of(self.spec)}"
         with precision(self.spec.dtype), jax.default_device(self.device):
             vectors = self.params["input"], self.params[name]
-            *vectors, loss = cpp_kernels.word_steps(*vectors, bags_NJ, decisions, rates, threads)
+            *vectors, loss = cpp_kernels.word_steps(*vectors, bags_NJ, decisions, rates, squares, threads)
             self.params = {**self.params, **dict(zip(("input", name), vectors, strict=True))}
             return loss
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from vocabench.impls import cpp, cpus
 from vocabench.impls.cpp import CPP, Paths
 from vocabench.impls.errors import BadInput, Unsupported
-from vocabench.impls.models.decisions import Decisions
+from vocabench.impls.models.decisions import Decisions, Squares
 from vocabench.impls.on_jax.ops.arrays import Array, is_known, product, varying_as
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 
@@ -267,11 +267,12 @@ def word_steps(
     bags_NJ: NDArray[np.int32],
     decisions: Decisions,
     rates: tuple[float, float],
+    squares: Squares,
     threads: int,
 ) -> tuple[Array, Array, Array]:
     """Return the vectors after the steps that `impls/cpp/word_steps.h` describes, and the mean loss.
 
-    The memory of the given vectors is used for the new ones.
+    The memory of the given vectors is used for the new ones. The squares are changed in place.
 
     Raises:
         Unsupported: There are no kernels for the dtype here.
@@ -285,16 +286,20 @@ def word_steps(
     list_N = np.pad(decisions.list_N, (0, more), constant_values=-1)
     first, last = rates
     line = np.array([first, first + (last - first) * len(bags_NJ) / examples], np.float32)
-    return _word_steps(input_ID, output_RD, bags_NJ, list_N, decisions.row_ML, decisions.sign_ML, line, threads=threads)
+    arrays = bags_NJ, list_N, decisions.row_ML, decisions.sign_ML, line
+    *vectors, input_I, output_R, loss = _word_steps(
+        input_ID, output_RD, squares.input_I, squares.output_R, *arrays, threads=threads
+    )
+    squares.input_I[:], squares.output_R[:] = input_I, output_R
+    return *vectors, loss
 
 
 @partial(jax.jit, donate_argnums=(0, 1), static_argnames=("threads",))
-def _word_steps(input_ID: Array, output_RD: Array, *arrays: Array, threads: int) -> tuple[Array, Array, Array]:
-    shapes = input_ID.shape, output_RD.shape, ()
-    out = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
-    call = jax.ffi.ffi_call(_WORD_STEPS, out, input_output_aliases={0: 0, 1: 1})
-    input_ID, output_RD, loss = call(input_ID, output_RD, *arrays, threads=np.int32(threads))
-    return input_ID, output_RD, loss
+def _word_steps(*arrays: Array, threads: int) -> tuple[Array, ...]:
+    """Return the first four arrays as the steps have changed them, and the mean loss."""
+    out = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (*(array.shape for array in arrays[:4]), ()))
+    call = jax.ffi.ffi_call(_WORD_STEPS, out, input_output_aliases={number: number for number in range(4)})
+    return tuple(call(*arrays, threads=np.int32(threads)))
 
 
 def _or_none(array: Array | None) -> Array:

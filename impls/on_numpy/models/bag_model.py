@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.models.decisions import Decisions, parameter_of
+from vocabench.impls.models.decisions import Decisions, Squares, parameter_of
 from vocabench.impls.on_numpy.models._network import InFloat64
 from vocabench.impls.on_numpy.optimizers import Updates
 from vocabench.impls.on_numpy.oracle import log_sigmoid
@@ -34,7 +34,12 @@ class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
         return loss
 
     def _step_by_example(
-        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+        self,
+        bags_NJ: NDArray[np.int32],
+        decisions: Decisions,
+        rates: tuple[float, float],
+        squares: Squares,
+        threads: int,
     ) -> float:
         input_ID, output_RD = self.params["input"], self.params[f"output.{parameter_of(self.spec)}"]
         rate_N = np.linspace(*rates, len(bags_NJ), endpoint=False)
@@ -48,12 +53,21 @@ class NumpyBagModel(InFloat64[BagModelConfig], BagModel):
             total -= log_right_L.sum()
             dscore_L = sign_L * np.expm1(log_right_L)  # the derivative of -log sigma(s x) is s (sigma(s x) - 1)
             dhidden_D = dscore_L @ output_RD[rows]
-            np.subtract.at(output_RD, rows, rate * dscore_L[:, None] * hidden_D)
-            np.subtract.at(input_ID, inputs, rate * dhidden_D / len(inputs))
+            _descend(output_RD, rows, dscore_L[:, None] * hidden_D, rate, squares.output_R)
+            dinput_JD = np.tile(dhidden_D / len(inputs), (len(inputs), 1))
+            _descend(input_ID, inputs, dinput_JD, rate, squares.input_I)
         return total / len(bags_NJ)
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:
         return -float(self.layer._target_log_probs(self._hidden(bags_NJ)[0], targets_N).sum())
+
+
+def _descend(vectors: NDArray, ids: NDArray, gradients: NDArray, rate: float, squares: NDArray) -> None:
+    """Take a step for each of some vectors, one after the other, since a list may repeat one."""
+    for number, gradient_D in zip(ids, gradients, strict=True):
+        if squares.size:
+            squares[number] += np.mean(gradient_D**2)
+        vectors[number] -= rate * gradient_D / (np.sqrt(squares[number]) if squares.size else 1.0)
 
 
 NETWORK = NumpyBagModel

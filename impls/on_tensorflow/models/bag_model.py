@@ -7,7 +7,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.models.decisions import Decisions, parameter_of
+from vocabench.impls.models.decisions import Decisions, Squares, parameter_of
 from vocabench.impls.on_tensorflow.device import Switched, extra_on
 from vocabench.impls.on_tensorflow.models import _parameters
 from vocabench.impls.on_tensorflow.native import native
@@ -59,13 +59,19 @@ class TensorFlowBagModel(Switched, BagModel):
             return self._step(tf.constant(bags_NJ, tf.int32), tf.constant(targets_N, tf.int32), extra)
 
     def _step_by_example(
-        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+        self,
+        bags_NJ: NDArray[np.int32],
+        decisions: Decisions,
+        rates: tuple[float, float],
+        squares: Squares,
+        threads: int,
     ) -> Tensor:
         output = self.output.named_weights()[parameter_of(self.spec)]
         with tf.device(self.device):
-            new_input, new_output, loss = cpp_kernels.word_steps(self.input, output, bags_NJ, decisions, rates, threads)
-            self.input.assign(new_input)
-            output.assign(new_output)
+            vectors = self.input, output
+            *new_vectors, loss = cpp_kernels.word_steps(*vectors, bags_NJ, decisions, rates, squares, threads)
+            for variable, value in zip(vectors, new_vectors, strict=True):
+                variable.assign(value)
         return loss
 
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vocabench.impls import cpp, cpus
 from vocabench.impls.cpp import CPP, Paths
 from vocabench.impls.errors import BadInput, Unsupported
-from vocabench.impls.models.decisions import Decisions
+from vocabench.impls.models.decisions import Decisions, Squares
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, in_dtype, must_be_portable, product
 
@@ -236,11 +236,12 @@ def word_steps(
     bags_NJ: NDArray[np.int32],
     decisions: Decisions,
     rates: tuple[float, float],
+    squares: Squares,
     threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the vectors after the steps that `impls/cpp/word_steps.h` describes, and the mean loss.
 
-    The vectors are copied once for all steps of a call.
+    The vectors are copied once for all steps of a call. The squares are changed in place.
 
     Raises:
         BadInput: The arrays do not belong together, or an index is out of range.
@@ -250,9 +251,13 @@ def word_steps(
         raise Unsupported(f"{CPP} for {output_RD.dtype.name}: allowed: float32 on a CPU with a compiler")
     arrays = bags_NJ, decisions.list_N, decisions.row_ML, decisions.sign_ML, np.array(rates, np.float32)
     try:
-        return tuple(_operations().vocabench_word_steps(input_ID, output_RD, *arrays, threads=threads))
+        new_input_ID, new_output_RD, input_I, output_R, loss = _operations().vocabench_word_steps(
+            input_ID, output_RD, squares.input_I, squares.output_R, *arrays, threads=threads
+        )
     except tf.errors.InvalidArgumentError as error:
         raise BadInput(error.message) from None
+    squares.input_I[:], squares.output_R[:] = input_I.numpy(), output_R.numpy()
+    return new_input_ID, new_output_RD, loss
 
 
 def _or_empty(array: Tensor | None) -> Tensor:

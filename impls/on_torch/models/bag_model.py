@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabench.impls.models.bag_model import BagModel, BagModelConfig
-from vocabench.impls.models.decisions import Decisions, parameter_of
+from vocabench.impls.models.decisions import Decisions, Squares, parameter_of
 from vocabench.impls.on_torch.device import Switched, extra_on, ids_on
 from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.models import _network
@@ -67,10 +67,15 @@ class TorchBagModel(Switched, BagModel):
 
     @torch.no_grad()
     def _step_by_example(
-        self, bags_NJ: NDArray[np.int32], decisions: Decisions, rates: tuple[float, float], threads: int
+        self,
+        bags_NJ: NDArray[np.int32],
+        decisions: Decisions,
+        rates: tuple[float, float],
+        squares: Squares,
+        threads: int,
     ) -> Tensor:
         output = self.network.output.get_parameter(parameter_of(self.spec))
-        return cpp_kernels.word_steps(self.network.input, output, bags_NJ, decisions, rates, threads)
+        return cpp_kernels.word_steps(self.network.input, output, bags_NJ, decisions, rates, squares, threads)
 
     @torch.no_grad()
     def evaluate(self, bags_NJ: NDArray, targets_N: NDArray) -> float:

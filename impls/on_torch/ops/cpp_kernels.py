@@ -20,7 +20,7 @@ from torch.nn import Parameter
 from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP, Paths
 from vocabench.impls.errors import BadInput, Unsupported
-from vocabench.impls.models.decisions import Decisions
+from vocabench.impls.models.decisions import Decisions, Squares
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 from vocabench.impls.on_torch.tracing import is_tracing
 
@@ -297,14 +297,17 @@ def word_steps(
     bags_NJ: NDArray[np.int32],
     decisions: Decisions,
     rates: tuple[float, float],
+    squares: Squares,
     threads: int,
 ) -> Tensor:
     """Take the steps that `impls/cpp/word_steps.h` describes, in place, and return the mean loss."""
     arrays = bags_NJ, decisions.list_N, decisions.row_ML, decisions.sign_ML, np.array(rates, np.float32)
+    sums = torch.from_numpy(squares.input_I), torch.from_numpy(squares.output_R)
     loss = output_RD.new_empty(())
     sizes = *bags_NJ.shape, *decisions.row_ML.shape, input_ID.size(1), input_ID.size(0), output_RD.size(0)
-    arguments = *map(torch.from_numpy, arrays), input_ID, output_RD, loss, *sizes
-    _run("word_steps_of_ctypes", output_RD, *arguments, results=(input_ID, output_RD, loss), threads=threads)
+    changed = input_ID, output_RD, *sums, loss
+    arguments = *map(torch.from_numpy, arrays), *changed, *sizes
+    _run("word_steps_of_ctypes", output_RD, *arguments, results=changed, threads=threads)
     return loss
 
 

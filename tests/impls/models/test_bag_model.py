@@ -77,11 +77,29 @@ def test_a_step_by_example_is_plain_descent_on_one_example(method, options):
         np.testing.assert_allclose(ours.parameters()[name], value, atol=1e-12, err_msg=name)
 
 
+def test_adagrad_divides_a_step_by_the_root_of_the_mean_squares_of_a_vectors_gradients():
+    spec = layers.spec("huffman", counts=zipf_counts(60), dim=8, dtype="float64")
+    plain, scaled = (layers.create_network("numpy", spec, BagModelConfig(inputs=31, seed=3)) for _ in range(2))
+    first = plain.initial_parameters()["input"][7]
+    bag, target = np.array([[7]]), np.array([4])
+    squares, expected = 1e-6, first.copy()
+    for _ in range(3):
+        before = scaled.parameters()
+        plain.load(before)
+        plain.step_by_example(bag, target, (1.0, 1.0))
+        gradient = before["input"][7] - plain.parameters()["input"][7]
+        squares += np.mean(gradient**2)
+        expected -= 0.3 * gradient / np.sqrt(squares)
+        scaled.step_by_example(bag, target, (0.3, 0.3), adagrad=True)
+    np.testing.assert_allclose(scaled.parameters()["input"][7], expected, rtol=1e-12)
+
+
 @pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("adagrad", [False, True], ids=["sgd", "adagrad"])
 @pytest.mark.parametrize(("method", "options"), BY_EXAMPLE)
-def test_steps_by_example_are_the_definitions(framework, method, options, width):
+def test_steps_by_example_are_the_definitions(framework, method, options, adagrad, width):
     models = []
     for name, dtype in ((framework, "float32"), ("numpy", "float64")):
         spec = layers.spec(method, counts=zipf_counts(60), dim=37, dtype=dtype, **options)
@@ -90,7 +108,7 @@ def test_steps_by_example_are_the_definitions(framework, method, options, width)
     for _ in range(2):
         batch = examples(rng, 300, 31, 60, width)
         try:
-            losses = [float(model.step_by_example(*batch, (0.5, 0.1))) for model in models]
+            losses = [float(model.step_by_example(*batch, (0.5, 0.1), adagrad=adagrad)) for model in models]
         except Unsupported as error:
             pytest.skip(str(error))  # no compiler
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
