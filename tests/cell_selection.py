@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 _MANY_CELLS, _LENGTHY = "many_cells", "lengthy"
-MOST = 4  # tests of a function with many cells
+MOST = 2  # tests of a function with many cells
 
 
 def add_option(parser: pytest.Parser) -> None:

@@ -61,6 +61,7 @@ def full_softmax_file(tmp_path):
     return tmp_path / "full.npz"
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", LAYERS)
 def test_a_layer_is_the_same_after_saving_and_loading(framework, method, tmp_path):

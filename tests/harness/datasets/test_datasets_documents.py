@@ -108,6 +108,7 @@ def test_docstrings_of_twenty_words_are_documents(tmp_path):
     assert documents_of_file(str(source)) == []
 
 
+@pytest.mark.lengthy
 def test_the_dataset_follows_its_rules(few_files, capsys, tmp_path):
     data = encoded_documents.load("pydoc-documents")
     texts = {split: texts_of(data, split) for split in ("train", "test")}

@@ -86,6 +86,7 @@ def small():
     return corpora.load("pydoc-small")
 
 
+@pytest.mark.lengthy
 def test_the_corpus_of_the_standard_library_has_the_expected_size(small):
     assert set(small.splits) == {"train", "valid", "test"}
     assert len(small.splits["train"]) > 100_000
@@ -97,6 +98,7 @@ def test_the_corpus_of_the_standard_library_has_the_expected_size(small):
     assert small.licence
 
 
+@pytest.mark.lengthy
 def test_no_paragraph_is_in_two_splits(few_files):
     text = corpora.find("pydoc-small")
     lines = [line for path in text.files.values() for line in path.read_text().splitlines()]

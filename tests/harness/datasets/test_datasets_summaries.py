@@ -70,12 +70,14 @@ def test_the_dataset_follows_its_rules(few_files):
     assert {"python", "numpy"} <= set(pairs.versions)
 
 
+@pytest.mark.lengthy
 def test_the_dataset_is_reproducible(few_files, tmp_path, monkeypatch):
     first = summary_pairs.load("pydoc-summaries").sha256
     monkeypatch.setenv("VOCABENCH_CACHE", str(tmp_path / "other"))
     assert summary_pairs.load("pydoc-summaries").sha256 == first
 
 
+@pytest.mark.lengthy
 def test_the_command_gets_and_verifies_the_dataset(few_files, capsys, tmp_path):
     assert cli.main(["data", "get", "pydoc-summaries"]) == 0
     description = capsys.readouterr().out

@@ -55,6 +55,7 @@ def test_no_text_and_no_speaker_is_in_two_splits(few_names):
     assert not any(sign in unit for unit in phones.vocabulary.units for sign in '\u02c8(|-"')
 
 
+@pytest.mark.lengthy
 @needs_espeak
 def test_the_dataset_is_reproducible(few_names, tmp_path, monkeypatch, capsys):
     assert cli.main(["data", "get", "spoken-names"]) == 0

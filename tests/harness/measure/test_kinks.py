@@ -61,6 +61,7 @@ def test_a_layer_without_kinks_has_no_bounds(method, options):
     assert (bound_ND.any(), bounds) == (False, {})
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_large_layer_agrees_although_rounding_changes_some_maxima(framework):
     counts_V = zipf_counts(6000)

@@ -198,6 +198,7 @@ def test_a_missing_device_is_refused():
         devices.check(["numpy"], "cuda", every=True)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
 def test_a_framework_uses_the_given_number_of_threads(framework, monkeypatch):
     for name in pool._THREADS:

@@ -70,6 +70,7 @@ def test_an_interrupted_run_continues_with_the_processes_that_are_missing(tmp_pa
     assert {processes.count(row) for row in final.values()} == {3}
 
 
+@pytest.mark.lengthy
 def test_a_process_that_fails_costs_no_finished_one(tmp_path, monkeypatch):
     path, cell = tmp_path / "rows.jsonl", cell_of("huffman")
     (tmp_path / "sitecustomize.py").write_text(

@@ -90,6 +90,7 @@ def measured(path, framework, method, **settings):
     return {m.quantity: m for m in result.measurements}
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("objective", ["pv_dbow", "pv_dbow_joint"])
 def test_documents_of_a_label_become_alike(framework, objective, path):

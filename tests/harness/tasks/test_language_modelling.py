@@ -99,6 +99,7 @@ def turn_back(text):
     (folder / "train.txt").write_text(" ".join(word for row in rows for word in row[:625] + row[:624:-1]) + "\n")
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_training_ends_after_evaluations_without_a_lower_perplexity(framework, text):
     turn_back(text)
@@ -114,6 +115,7 @@ def test_training_ends_after_evaluations_without_a_lower_perplexity(framework, t
     assert [change["step"] for change in scored.detail["reorganizations"]] == [40, 80]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_best_checkpoint_is_scored_where_it_is_asked_for(framework, text):
     """Restored with its clusters, it has the same score on the same words. The reversed text unlearns the language."""
@@ -131,6 +133,7 @@ def test_the_best_checkpoint_is_scored_where_it_is_asked_for(framework, text):
     assert (last.detail["validation_perplexity"], best.detail["validation_perplexity"]) == (higher, lower)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_trained_layer_is_timed_with_the_clusters_it_learned(framework, text, monkeypatch):
     made = []
@@ -155,6 +158,7 @@ def test_a_trained_layer_is_timed_with_the_clusters_it_learned(framework, text, 
     assert 0 < timed.detail["clusters_met"] <= 1
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("method", ["sampled_softmax", "nce"])
 def test_words_are_sampled_by_the_pairs_of_the_training_text(method, text):
     """In float64, so that the frameworks' rounding stays small."""
@@ -200,6 +204,7 @@ def test_a_text_that_is_too_short_is_refused(text):
         result_of("numpy", "full_softmax", text, batch="500")
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("method", "options", "first"),
     [
@@ -216,6 +221,7 @@ def test_structures_made_from_word_vectors_take_them_from_a_model_trained_first(
     assert perplexity.detail["bootstrap"]["curve"][-1]["step"] == 248
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_words_outside_of_the_vocabulary_are_scored_by_their_spelling(framework, text):
     settings = {"unseen_vocab": "42", "decode_rows": "0", "updates": "60"}

@@ -97,6 +97,7 @@ def learned(folder):
     return row_of(cell_of("torch", "huffman", folder, precision="float32", epochs=30, beam=2, utterances=50))
 
 
+@pytest.mark.lengthy
 def test_fifty_utterances_are_learned_by_heart(folder, learned):
     row = row_of(
         cell_of("torch", "huffman", folder, precision="float32", epochs=30, beam=2, utterances=50, split="train")

@@ -96,6 +96,7 @@ def test_pairs_are_learned_by_heart_and_lead_is_not(learned, folder):
     assert measured["decode_seconds"].detail["shapes"] == [[20, 8]]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_best_checkpoint_is_scored_where_it_is_asked_for(framework, folder):
     cell = cell_of(framework, "full_softmax", folder, epochs=3, evaluations=2, learning_rate=0.3, checkpoint="best")
@@ -129,6 +130,7 @@ def test_the_memory_of_a_step_is_measured_once_for_each_shape(folder):
     assert peak.detail["shape"] == max(shapes)
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs torch")
 def test_torch_learns_them_by_heart_as_well(folder):
     measured = by_quantity(row_of(cell_of("torch", "huffman", folder, epochs=60, split="train", score_pairs=50)))

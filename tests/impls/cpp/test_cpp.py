@@ -393,6 +393,7 @@ int main() {
 HELPERS, OPENMP = ("helper_threads.cpp",), ("openmp_threads.cpp", "-fopenmp")
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(
     ("program", "threads"),
     [

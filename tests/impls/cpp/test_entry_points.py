@@ -27,6 +27,7 @@ def _run(mode, argument, **environment):
     return lines
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_wrong_sizes_and_indices_are_errors_that_name_what_is_allowed(framework):
     lines = _run("refusals", framework)
@@ -39,6 +40,7 @@ def test_wrong_sizes_and_indices_are_errors_that_name_what_is_allowed(framework)
     assert len(wrong) > 60
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_tokens_one_word_odd_widths_and_empty_clusters(framework):
     lines = _run("edges", framework)
@@ -46,6 +48,7 @@ def test_no_tokens_one_word_odd_widths_and_empty_clusters(framework):
     assert len(lines) > 40
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_loss_of_an_index_out_of_range_is_nan_and_other_tokens_are_unaffected(framework):
     *losses, gradients = _run("outside", framework)

@@ -195,6 +195,7 @@ def test_what_cannot_run_here_is_skipped_and_fails_nothing(in_empty_folder, monk
     assert "no-such-compiler" in capsys.readouterr().out
 
 
+@pytest.mark.lengthy
 def test_a_skipped_cell_is_measured_again_when_asked_for(in_empty_folder, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     run = ["run", "check", "-f", "torch", "-m", "compiled_cross_entropy", "--precision", "float64", "--out", "r.jsonl"]
@@ -205,6 +206,7 @@ def test_a_skipped_cell_is_measured_again_when_asked_for(in_empty_folder, monkey
     assert lines == [1, 1, 2]
 
 
+@pytest.mark.lengthy
 def test_every_layer_is_traced_as_a_whole_and_has_recompilations_of_its_own(monkeypatch):
     """More layers and sizes than PyTorch recompiles one function for, by a backend that needs no compiler."""
     import torch

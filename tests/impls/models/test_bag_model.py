@@ -168,6 +168,7 @@ def test_threads_share_the_examples(framework):
     assert falls[1] == pytest.approx(falls[0], abs=0.1)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", ["full_softmax", "huffman", "class_hsm", "negative_sampling"])
 def test_a_frozen_output_layer_does_not_move(framework, method):

@@ -140,6 +140,7 @@ def trained():
     return params
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_adam_with_a_rate_that_rises_and_falls(framework):
     model = model_of(framework, "full_softmax", replace(TINY, optimizer=ADAM, warmup=WARMUP))
@@ -153,6 +154,7 @@ def test_adam_with_a_rate_that_rises_and_falls(framework):
             np.testing.assert_allclose(after[name], value, atol=1e-9, err_msg=f"{name}, {again}")
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", ALL)
 def test_padding_and_companions_change_nothing(framework):
     model = model_of(framework, "full_softmax")

@@ -100,6 +100,7 @@ def test_steps_are_the_definitions(framework, method, options, optimizer):
     assert_same_parameters(ours.parameters(), ours.initial_parameters(), atol=0)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", EVERY)
 def test_padding_changes_nothing(framework):
     tight, loose = model_of(framework), model_of(framework)
@@ -130,6 +131,7 @@ def test_the_same_beams_in_every_framework(framework, method, without):
     np.testing.assert_allclose(scores_BW, oracle[0], atol=1e-9)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", EVERY)
 def test_a_beams_score_is_its_words_log_probability(framework):
     model = decisive_model_of(framework, "sohsm")

@@ -31,6 +31,7 @@ def batch_of():
     return inputs.hidden_ND.astype(np.float32), inputs.targets_N
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", METHODS)
 def test_arrays_of_numpy_give_what_arrays_of_jax_give(method):
     hidden, targets = batch_of()

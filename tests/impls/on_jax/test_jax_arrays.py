@@ -11,6 +11,7 @@ from vocabench.impls.on_jax.ops.arrays import counts_up_to
 numbers = st.integers(-5, 12)
 
 
+@pytest.mark.lengthy
 @settings(deadline=None)  # JAX compiles for each length
 @given(st.lists(numbers, min_size=1, max_size=20), st.lists(numbers, min_size=1, max_size=20))
 def test_counts_up_to_are_those_of_searchsorted(entries, values):

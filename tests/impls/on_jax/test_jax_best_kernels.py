@@ -12,6 +12,7 @@ from tests.impls.on_jax import pallas
 from vocabench.impls.on_jax.pallas import topk_kernels
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("k", [1, 10, 60])
 def test_best_of_clusters_is_exact(k, biased):

@@ -60,6 +60,7 @@ def exact(trained, fixed, dnll_N) -> list[Any]:
     return [nll_N, dhidden_ND, dslab_CSD, *([] if bias_CS is None else [dbias_CS])]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(
     ("sizes", "biased", "dtype", "tolerance"),
     [

@@ -100,6 +100,7 @@ def test_kernels_use_as_many_threads_as_xla(monkeypatch):
     assert cpp_kernels.threads() == 5
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm", "huffman"])
 def test_derivatives_that_kernels_lack_are_refused(method):
     layer = native(layers.spec(method, counts=zipf_counts(60), dim=8))

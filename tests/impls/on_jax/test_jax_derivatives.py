@@ -25,6 +25,7 @@ VOCAB, DIM = 40, 6
 BY_LOOPS = [("huffman", "pairs_256"), ("sohsm", "tiles_8"), ("class_hsm", "tiles_8"), ("adaptive_softmax", "")]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(("method", "form"), BY_LOOPS)
 def test_second_derivatives_in_reverse_mode_are_refused_in_one_line(method, form):
     options: dict[str, Any] = {"projection": "linear"} if method == "sohsm" else {}

@@ -39,6 +39,7 @@ def assert_close(made, expected):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), made, expected)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loss_and_the_best_words_are_exported_for_any_number_of_tokens(method):
     layer, extra = layer_of(method)
@@ -55,6 +56,7 @@ def test_a_loss_and_the_best_words_are_exported_for_any_number_of_tokens(method)
     assert_close(exported.call(*trees, *batch_of(6)), jax.jit(computed)(*trees, *batch_of(6)))
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loss_is_differentiated_inside_of_shard_map(method):
     layer, extra = layer_of(method)
@@ -89,6 +91,7 @@ def uniforms_of(layer, tokens):
 PORTABLE = [("sohsm", "tiles_8"), ("class_hsm", "tiles_8"), ("huffman", "pairs_256")]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("tokens", [6, 1])
 @pytest.mark.parametrize(("method", "form"), [*((method, "") for method in METHODS), *PORTABLE])
 def test_words_are_decoded_inside_of_shard_map(method, form, tokens):
@@ -101,6 +104,7 @@ def test_words_are_decoded_inside_of_shard_map(method, form, tokens):
     assert_close(jax.jit(split)(*given), jax.jit(lambda *own: decoded(layer, *own))(*given))
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", METHODS)
 def test_words_are_decoded_for_any_number_of_tokens(method):
     layer, _ = layer_of(method)

@@ -78,6 +78,7 @@ def test_layers_with_kernels_agree_with_their_definition(method, options, interp
         np.testing.assert_array_equal(ids_NK, expected_ids_NK)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("method", "options"), [("huffman", {}), ("binary_tree", SEVERAL_CODES)])
 def test_gradients_of_a_table_of_nodes_are_those_of_all_nodes(method, options, interpreted):
     counts_V = zipf_counts(97) if options else zipf_counts(400)

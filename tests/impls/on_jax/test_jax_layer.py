@@ -143,6 +143,7 @@ def test_sohsm_without_an_interval_does_not_reorganize():
 TIED = ["chunked_softmax", "class_hsm", "full_softmax", "fused_softmax", "inplace_softmax", "nce", "sohsm"]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", TIED)
 def test_a_tied_embedding_has_the_gradients_of_both_uses(method):
     layer: Any = native(spec_of(method))

@@ -63,6 +63,7 @@ def test_depthwise_convolution_agrees_with_numpy(taps):
         assert_slope(lambda x, weight: (depthwise(x, weight) ** 2).sum(), (x_BSD, weight_DK))
 
 
+@pytest.mark.lengthy
 def test_ctc_agrees_with_the_definition():
     """Utterances differ in length. Some have equal labels, no labels or too few frames."""
     rng = np.random.default_rng(0)
@@ -90,6 +91,7 @@ def test_ctc_agrees_with_the_definition():
     assert (np.abs(grad_BSC).max(axis=2) > 0).tolist() == real_BS.tolist()
 
 
+@pytest.mark.lengthy
 @pytest.mark.many_cells
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 0.02)])
 def test_lower_precisions_agree_with_the_definition(dtype, error):

@@ -76,6 +76,7 @@ def expected_statistics(batches, smoothing, counts_V, clusters):
     return expected_VC, weights.seen_V
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 def test_statistics_on_the_device_follow_their_definition(smoothing):
     counts_V, rng = np.array([1000, 1, 7, 3, 20]), np.random.default_rng(0)
@@ -119,6 +120,7 @@ def test_a_resumed_layer_reorganizes_as_the_unbroken_one():
     assert (whole[1]["cluster"] != initial()[1]["cluster"]).any()
 
 
+@pytest.mark.lengthy
 def test_clusters_are_those_of_pytorch():
     torch = pytest.importorskip("torch")
     import vocabench.torch
@@ -164,6 +166,7 @@ def test_a_structure_without_statistics_cannot_observe():
         layer.training_loss(layer.init()[0], layer.placement(), *batch_of(0))
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("vocab", [VOCAB - 9, VOCAB + 9])
 @pytest.mark.parametrize("method", ["sohsm", "full_softmax", "huffman", "adaptive_softmax"])
 def test_a_resized_layer_keeps_what_its_words_have_learned(method, vocab):

@@ -56,6 +56,7 @@ def decode_of(layer):
     return lambda hidden: layer.topk(hidden, 5)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", METHODS)
 def test_one_trace_takes_batches_of_any_size(method):
     for layer in layers_of(method):

@@ -165,6 +165,7 @@ def test_a_mixed_policy_gives_losses_in_float32(policy):
         keras.mixed_precision.set_dtype_policy(before)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", METHODS)
 def test_fit_learns_with_padding_and_weights_of_tokens(method):
     layer = layer_of(method)
@@ -240,6 +241,7 @@ def test_autograph_raises_the_errors_of_calls_as_they_are():
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("form", ["cpp", "words_2m", "tokens_16m"])
 def test_a_traced_fused_loss_outlives_an_equal_layer(form):
     def traced():

@@ -110,6 +110,7 @@ def test_a_portable_function_has_second_derivatives():
         assert np.allclose(tf.convert_to_tensor(one), tf.convert_to_tensor(other), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", ["huffman", "binary_tree", "class_hsm"])
 def test_entropies_have_second_derivatives_in_xla(method):
     layer = next(layer for layer in layers_of(method, "float64") if not takes_first_only(layer))

@@ -207,6 +207,7 @@ def test_a_function_traced_in_the_portable_context_has_no_operations_of_this_lib
     assert not [name for name in names if "vocabench" in name.lower()]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
 def test_a_traced_layer_decodes_after_an_equal_one_was_deleted(method):
     """The graph of a step that both layers share was traced for the first one, whose variables are gone."""

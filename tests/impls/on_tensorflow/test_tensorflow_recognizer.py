@@ -81,6 +81,7 @@ def test_ctc_and_its_gradient_agree_with_the_definition():
         assert float(gradient_BSU[place]) == pytest.approx(slope, abs=1e-8), place
 
 
+@pytest.mark.lengthy
 def test_there_is_one_trace_for_all_shapes_rates_and_loads():
     model = model_of(ctc_weight=0.3)
     start = model.parameters()
