@@ -80,6 +80,8 @@ class Suite:
         for sweep in content["sweep"]:
             _check_keys(f"key of a sweep in {path.name}", sweep, _SWEEP)
             _check_names(path.name, sweep)
+            if sweep.get("only") and "methods" not in sweep:
+                raise BadInput(f"suite {path.name}: a sweep with only = true: allowed: with `methods`, a list of names")
         return cls(
             name=path.stem,
             description=content["description"],
@@ -314,18 +316,19 @@ def _vocabularies(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[int]
 def _methods(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[str] | None) -> Sequence[str] | None:
     """Return the selected methods with an output layer that one of `sweeps` measures; None if none are selected.
 
-    A sweep over sizes takes all. A sweep over a text that lists methods has options for these: it takes others only if
-    no other sweep of the task does, and none if it measures `only` what it lists, or if that has no output layer.
+    A sweep that measures `only` what it lists takes no others, and another sweep over sizes takes all. A sweep over a
+    text that lists methods has options for these: it takes others only if no other sweep of the task does, and none if
+    what it lists has no output layer.
     """
     if selected is None:
         return None
     selected = [method for method in selected if method in registry.methods()]
+    if sweep.get("only"):
+        return [method for method in selected if method in sweep["methods"]]
     if "vocab" in sweep or "methods" not in sweep:
         return selected
     if not set(sweep["methods"]).intersection(registry.methods()):
         return []
-    if sweep.get("only"):
-        return [method for method in selected if method in sweep["methods"]]
     same_task = [other for other in sweeps if other["task"] == sweep["task"]]
     taken = {method for method in selected if any(method in other.get("methods", [method]) for other in same_task)}
     return [method for method in selected if method in sweep["methods"] or method not in taken]
@@ -336,12 +339,14 @@ def _extra_methods(sweep: Sweep, sweeps: Sequence[Sweep], selected: Sequence[str
 
     A method that a sweep of the task names belongs to the sweeps that name it. Any other belongs to all sweeps of the
     task if it is selected, and otherwise to those that name no method without an output layer, unless it runs only if
-    it is selected.
+    it is selected. None but its own belongs to a sweep that measures `only` what it lists.
     """
     task = registry.task(sweep["task"])
     extra = task.extra_methods
     named = {method for other in sweeps if other["task"] == sweep["task"] for method in other.get("methods", ())}
     own = set(sweep.get("methods", ())).intersection(extra)
+    if sweep.get("only"):
+        return [method for method in extra if method in own and (selected is None or method in selected)]
     if selected is None:
         unasked = own or set(extra) - named
         return [method for method in extra if method in unasked and method not in task.selected_methods]

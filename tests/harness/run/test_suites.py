@@ -50,8 +50,18 @@ def test_a_method_belongs_to_the_sweeps_that_take_it_and_a_new_method_to_all():
     closed = [{"dim": 1, "methods": ["huffman"], "only": True}, {"dim": 2, "methods": ["nce"]}]
     assert dims(closed, "huffman") == [1]
     assert dims(closed, "sohsm") == [2]
+    assert dims([closed[0] | {"vocab": [9]}, closed[1]], "sohsm") == [2]
     sizes = [{"dim": 1, "methods": ["huffman"], "vocab": [9]}, {"dim": 2, "methods": ["nce"], "vocab": [99]}]
     assert dims(sizes, "nce") == [1, 2]
+
+
+def test_a_sweep_that_measures_only_what_it_lists_has_a_list(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text('description = "d"\n[[sweep]]\ntask = "timing"\nonly = true\n')
+    with pytest.raises(
+        BadInput, match=r"own\.toml: a sweep with only = true: allowed: with `methods`, a list of names"
+    ):
+        Suite.load(str(file))
 
 
 @pytest.fixture
@@ -73,6 +83,9 @@ def reference_cells(sweeps, text, **selection):
 def test_methods_without_a_layer_are_selected_like_others(text):
     sweep = {"methods": ["huffman", "nce"]}
     assert reference_cells([sweep], text) == [(1, "huffman"), (1, "nce"), (1, "unigram")]
+    assert reference_cells([sweep | {"only": True}], text) == [(1, "huffman"), (1, "nce")]
+    only_unigram = {"methods": ["unigram"], "only": True}
+    assert reference_cells([sweep | {"only": True}, only_unigram], text, methods=["unigram"]) == [(2, "unigram")]
     assert reference_cells([sweep], text, methods=["unigram"]) == [(1, "unigram")]
     assert reference_cells([sweep], text, methods=["nce", "unigram"]) == [(1, "nce"), (1, "unigram")]
     assert reference_cells([sweep], text, methods=["nce"]) == [(1, "nce")]
