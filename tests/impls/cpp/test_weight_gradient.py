@@ -39,6 +39,7 @@ def test_random_sizes(tokens, words, dim, seed):
     _check(tokens, words, dim, seed)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("dim", [128, 7])
 def test_other_compilers_and_processors(compiled_otherwise, dim):
     _check(300, 27, dim, 1)
@@ -53,6 +54,7 @@ def kernels_for_all_gradients(monkeypatch):
     monkeypatch.setattr(products, "_LARGE", 0)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("projection", ["relu", "residual"])
 def test_layers_agree_with_their_definition(framework, projection, kernels_for_all_gradients, monkeypatch):

@@ -77,6 +77,7 @@ def shuffled_counts(vocab):
     return np.random.default_rng(3).permutation(zipf_counts(vocab))
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("cuts", [[1], [20, 21], [30, 60, 100], [149]])
 def test_agrees_with_the_definition_whatever_the_cuts(framework, cuts):
@@ -88,6 +89,7 @@ def test_agrees_with_the_definition_whatever_the_cuts(framework, cuts):
     assert [str(c) for c in found if not c.agrees] == []
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_topk_samples_and_beams_with_words_in_any_order(framework):
     rng = np.random.default_rng(4)

@@ -24,6 +24,7 @@ def chain(vocab):
     return np.stack([np.arange(2, vocab), inner], axis=1), np.array([[0, 1]])
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("tree", ["random", "balanced", "adaptive", "adaptive_eps", "given"])
 def test_agrees_with_the_definition(framework, tree):

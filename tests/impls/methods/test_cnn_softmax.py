@@ -87,6 +87,7 @@ def test_words_that_share_characters_share_gradients(framework):
     assert moved["cats"] > moved["cat"] > moved["dog"]
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     "options", [{}, {"correction": 2, "filters": 1, "char_dim": 3}, {"correction": 0, "filters": 5, "char_dim": 3}]

@@ -91,6 +91,7 @@ def test_a_word_is_scored_by_the_row_at_its_slot(method):
     np.testing.assert_allclose(layer.log_probs(hidden_D[None])[0], expected_V, atol=1e-12)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def made(framework, form, **given):
     return layers.from_spec(framework, dataclasses.replace(spec, form=form.id))
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("vocab", [91, 97])  # a multiple of the width, and not
 def test_many_blocks_agree_with_the_definition(framework, vocab, form):
@@ -74,6 +75,7 @@ def test_gradients_in_bfloat16_are_those_of_float32_rounded_once(framework, by_u
         np.testing.assert_allclose(ours, theirs, rtol=2.0**-8, atol=1e-7)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_logits_far_apart_across_blocks(framework, form):
     """The running maximum moves from block to block by more than an exponential can hold."""

@@ -103,6 +103,7 @@ def in_float64():
     return model.evaluate(*BATCH), float(model.step(*BATCH))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("dtype", "rel"), [("float32", 1e-5), ("bfloat16", 0.02)])
 def test_lower_precisions_agree_within_their_rounding(dtype, rel):
     narrow = model_of(dtype, ctc_weight=0.3)

@@ -51,6 +51,7 @@ def assert_alike(results, expected):
     assert results[2].tolist() == expected[2].tolist()
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(("method", "form"), FORMS)
 def test_a_compiled_layer_has_the_results_and_gradients_of_eager_mode(method, form):
     layer = adapter.native(replace(spec_of(method, **OPTIONS.get(method, {})), form=form))
@@ -67,6 +68,7 @@ def test_a_compiled_layer_has_the_results_and_gradients_of_eager_mode(method, fo
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize(("method", "form"), FORMS)
 def test_an_exported_and_saved_layer_takes_any_batch_size(method, form):
     layer = adapter.native(replace(spec_of(method, **OPTIONS.get(method, {})), form=form))

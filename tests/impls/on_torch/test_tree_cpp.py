@@ -170,6 +170,7 @@ def test_paths_are_exact_for_either_register_width(compiled_otherwise, dim):
     check_paths("huffman", 500, dim, 300, 5)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dim", [32, 19])
 @pytest.mark.parametrize(("method", "options"), [("huffman", {}), ("binary_tree", {}), ("binary_tree", SEVERAL_CODES)])

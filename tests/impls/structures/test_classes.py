@@ -94,6 +94,7 @@ def vectors(vocab):
     return np.random.default_rng(7).standard_normal((vocab, 6))
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     "options",

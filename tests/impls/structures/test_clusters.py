@@ -113,6 +113,7 @@ def test_all_words_scored_at_once_are_ranked_like_the_oracles():
     assert searched[1].tolist() == ids_NK.tolist()
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("method", ["sohsm", "class_hsm"])
 @pytest.mark.parametrize(("on_gpu", "few"), [(False, 0), (False, np.inf), (True, 0)])
 def test_every_way_to_decode_in_tensorflow_gives_the_oracles_words(method, on_gpu, few, monkeypatch):
@@ -160,6 +161,7 @@ def test_one_flat_row_in_jax_gives_the_oracles_words(method, monkeypatch):
         assert layer.expanded_share(hidden_1D, 20) == 1
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("k", [1, 10, 40])
 def test_jax_scores_all_words_as_a_gpu_asks_for(k, tied):
@@ -263,6 +265,7 @@ def test_few_words_of_few_rows_are_all_scored_in_pytorch(vocab, rows, whole):
     assert (share_N == 1).all() if whole else (share_N < 1).any()
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", registry.installed_frameworks())
 def test_rows_for_which_the_first_clusters_are_too_few_are_settled_by_some_more(framework):
     """Neither flat nor peaked: the k-th best of the first clusters lets most others reach it, that of four times as
