@@ -1,43 +1,39 @@
-"""C++ kernels for CPUs, compiled for the present processor if there is a compiler.
+"""C++ kernels for CPUs, compiled for the present processor if there is a compiler, and otherwise taken from the wheel.
 
 The kernels are compiled once for all frameworks and linked with the interface of each. Objects and libraries are cached
 for later processes under a key of everything that determines the compiler's output, so that another processor or
-version does not use them.
+version does not use them. Without a compiler, a library that the installed wheel contains is used (`prebuilt.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vocabench.impls import cpus
-from vocabench.impls.cpp import library_cache
+from vocabench.impls.cpp import compilation, library_cache, prebuilt, processor
+from vocabench.impls.cpp.compilation import Interface
+from vocabench.impls.errors import Unsupported
 from vocabench.impls.forms import CPU, Form
 from vocabench.impls.scratch import scratch
 
 CPP = Form("cpp", "C++ kernels", devices=(CPU,))
+WHERE = "on a CPU with a compiler or prebuilt kernels"
 
-_HERE = Path(__file__).parent
 _LIBRARY = "kernels.so"
-_KERNELS = (  # linked into the library of each interface; those that take the longest to compile come first
-    *("tree_search", "fused_softmax", "cluster_search", "cluster_losses", "tree_paths", "matrix_products"),
-    *("word_steps", "upper_level", "cluster_products", "weight_gradient"),
-)
-_COMPILE = ("-std=gnu++17", "-march=native", "-fPIC", "-fvisibility=hidden", "-c")
-_OPTIMIZE = ("-O3",)
-_OPTIMIZE_INTERFACE = ("-O1",)  # interfaces only check arguments, and the headers of XLA compile in half the time
+_PROCESSOR = "native"  # for which a compiler found at run time compiles
 _CPU_SECONDS = 40  # of compiling all kernels
-_TIMEOUT_SECONDS = 300  # a file takes some seconds, and many times that on a busy machine
+_OFF = "none"  # the value of CXX that turns the kernels off
+_NO_KERNELS = f"no {CPP}, layers take their framework's products"
 
 _WIDEST_VECTOR = 16  # most float32 elements of a register
 # The matrix unit is worth its preparation if each element is used in so many multiplications, and sums are this deep.
@@ -69,18 +65,22 @@ def compiler() -> str | None:
 
     None if it is not installed, or if the kernels do not support the machine: they need Linux on x86 with AVX2.
     """
-    return shutil.which(os.environ.get("CXX", "g++")) if _has("avx2") else None
+    return shutil.which(_compiler_name()) if processor.has("avx2") else None
 
 
-def version() -> str:
-    """Return the name and version of the compiler for the provenance of rows; "none" without a compiler."""
+def version(interface: Interface) -> str:
+    """Return name and version of the compiler of an interface's kernels for the provenance of rows.
+
+    "none" without kernels, with the reason in parentheses.
+    """
     path = compiler()
-    if path is None:
-        return "none"
+    if path is not None:
+        return compilation.version(path)
     try:
-        return f"{Path(path).name} {_run(path, '-dumpfullversion', '-dumpversion').strip()}"
-    except (OSError, subprocess.SubprocessError):
-        return Path(path).name
+        found = _prebuilt(interface)
+    except Unsupported as error:
+        return f"none ({error})"
+    return f"{found.compiler} (prebuilt kernels for {found.level})"
 
 
 def formulation(form: Form | None) -> str:
@@ -105,13 +105,14 @@ def multiplies_fastest() -> bool:
     """Return whether the kernels multiply large float32 matrices faster than the frameworks do.
 
     This is so if the processor has a matrix unit for bfloat16 (Intel AMX), the compiler supports it, and the system
-    allows this process to use it.
+    allows this process to use it. Prebuilt kernels do not use the unit.
     """
     path = compiler()
-    if path is None or not _has("amx_tile", "amx_bf16", "avx512f"):
+    if path is None or not processor.has("amx_tile", "amx_bf16", "avx512f"):
         return False
     try:
-        supported = "__AMX_BF16__" in _run(path, *_COMPILE[:-1], "-dM", "-E", "-x", "c++", os.devnull)
+        macros = compilation.run(path, *compilation.flags(_PROCESSOR), "-dM", "-E", "-x", "c++", os.devnull)
+        supported = "__AMX_BF16__" in macros
     except (OSError, subprocess.SubprocessError):
         return False
     return supported and ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0
@@ -139,8 +140,8 @@ def formulation_of_products(words: int) -> str:
 
 @cache
 def _is_amds_avx512() -> bool:
-    amd = any(line.startswith("vendor_id") and line.endswith("AuthenticAMD") for line in _processor())
-    return compiler() is not None and _has("avx512f") and amd
+    amd = any(line.startswith("vendor_id") and line.endswith("AuthenticAMD") for line in processor.lines())
+    return amd and processor.has("avx512f") and (compiler() is not None or prebuilt.V4 in prebuilt.available())
 
 
 def is_worth_splitting(rows: int, depth: int, columns: int) -> bool:
@@ -165,103 +166,90 @@ def fuses_by_unit(tokens: int, most: int, dim: int) -> bool:
 
 
 @cache
-def library(
-    interface: str,
-    flags: tuple[str, ...] = (),
-    links: tuple[str, ...] = (),
-    load: Callable[[str], Any] = ctypes.CDLL,
-    against: str = "",
-    threads: str = "helper_threads",
-) -> Any:
-    """Return the kernels with an interface; None without a compiler, or, with a warning, if it fails.
+def library(interface: Interface, load: Callable[[str], Any] = ctypes.CDLL) -> Any:
+    """Return the kernels with an interface.
+
+    None if there is neither a compiler nor a prebuilt library, with a line on standard error that says why, or, with a
+    warning, if compiling or loading fails.
 
     Args:
-        interface: Name of a source in this folder, without its suffix.
-        flags: Further flags for compiling the interface.
-        links: Further flags for linking.
+        interface: The interface.
         load: Function that loads the library from its path and makes the returned value.
-        against: Version of the headers of other software that the interface includes.
-        threads: Name of the source that determines whose threads the kernels use, without its suffix.
     """
     path = compiler()
-    if path is None:
-        return None
-    try:
-        headers = sorted(header.name for header in _HERE.glob("*.h"))
-        texts = _texts(*headers, *(f"{kernel}.cpp" for kernel in _KERNELS))
-        kernels = path, _run(path, "--version"), *_COMPILE, *_OPTIMIZE, *_processor(), *texts
-        own_texts = _texts(f"{interface}.cpp", f"{threads}.cpp")
-        inputs = *kernels, *own_texts, *_OPTIMIZE_INTERFACE, *flags, *links, against
-
-        def compile_to(folder: Path) -> None:
-            own = {interface: (*_OPTIMIZE_INTERFACE, *flags), threads: _OPTIMIZE}
-            with scratch("build") as objects, ThreadPoolExecutor(1) as executor:
-                compiling = executor.submit(_compile, path, own, objects)
-                with library_cache.compiled("objects", kernels, partial(_compile_kernels, path)) as kernel_objects:
-                    compiling.result()
-                    _link(path, (objects, kernel_objects), links, folder)
-
-        with library_cache.compiled(interface, inputs, compile_to) as folder:
-            return load(f"{folder}/{_LIBRARY}")
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = _text(getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
-        warnings.warn(f"no {CPP}, layers take their framework's products: {path}: {reason}", stacklevel=2)
-        return None
+    return _load_prebuilt(interface, load) if path is None else _load_compiled(path, interface, load)
 
 
-def _texts(*names: str) -> list[str]:
-    return [(_HERE / name).read_text(encoding="utf-8") for name in names]
+def _compiler_name() -> str:
+    return os.environ.get("CXX", "g++")
 
 
 def _compile_kernels(path: str, folder: Path) -> None:
     """Compile the kernels to objects in a folder, with a line on standard error: the caller seems to hang otherwise."""
     seconds = max(5, 5 * round(_CPU_SECONDS / cpus.usable() / 5))
-    print(
-        f"vocabench: compiling the {CPP} for this processor with {Path(path).name}: about {seconds} s, once",
-        file=sys.stderr,
-        flush=True,
-    )
-    _compile(path, dict.fromkeys(_KERNELS, _OPTIMIZE), folder)
+    _tell(f"compiling the {CPP} for this processor with {Path(path).name}: about {seconds} s, once")
+    compilation.compile_kernels(path, _PROCESSOR, folder)
 
 
-def _compile(path: str, flags: Mapping[str, Sequence[str]], folder: Path) -> None:
-    """Compile sources of this folder, each with its flags, to objects in another folder."""
+def _load_compiled(path: str, interface: Interface, load: Callable[[str], Any]) -> Any:
+    """Return the kernels with an interface, compiled now or by an earlier process; None, with a warning, on failure."""
+    try:
+        kernels = path, compilation.run(path, "--version"), *processor.lines(), *compilation.kernel_inputs(_PROCESSOR)
+        own = *compilation.interface_inputs(interface), *interface.flags, *interface.links, interface.against
 
-    def compile_one(name: str) -> None:
-        _run(path, *_COMPILE, *flags[name], f"{_HERE}/{name}.cpp", "-o", f"{folder}/{name}.o")
+        def compile_to(folder: Path) -> None:
+            with scratch("build") as objects, ThreadPoolExecutor(1) as executor:
+                compiling = executor.submit(compilation.compile_interface, path, _PROCESSOR, interface, objects)
+                with library_cache.compiled("objects", kernels, partial(_compile_kernels, path)) as kernel_objects:
+                    compiling.result()
+                    compilation.link(path, (objects, kernel_objects), interface.links, folder / _LIBRARY)
 
-    with ThreadPoolExecutor(cpus.usable()) as executor:
-        for _ in executor.map(compile_one, flags):
-            pass
-
-
-def _link(path: str, folders: Iterable[Path], links: Sequence[str], to: Path) -> None:
-    """Link the objects in some folders to a library in another one."""
-    objects = (str(found) for folder in folders for found in sorted(folder.glob("*.o")))
-    # OpenMP's library is not linked: the runtime that a framework has loaded is used, with its threads.
-    _run(path, "-shared", "-pthread", *objects, *links, "-o", f"{to}/{_LIBRARY}")
-
-
-@cache
-def _has(*features: str) -> bool:
-    """Return whether this is an x86 processor under Linux with these features."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return False
-    return any(set(features) <= set(line.split()) for line in _processor() if line.startswith("flags"))
+        with library_cache.compiled(interface.name, (*kernels, *own), compile_to) as folder:
+            return load(f"{folder}/{_LIBRARY}")
+    except (OSError, subprocess.SubprocessError) as error:
+        _warn(path, error)
+        return None
 
 
-@cache
-def _processor() -> tuple[str, ...]:
-    """Return the lines that Linux reports about the first CPU and that `-march=native` depends on."""
-    first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    return tuple(line for line in first if line.startswith(("vendor_id", "cpu family", "model\t", "stepping", "flags")))
+def _load_prebuilt(interface: Interface, load: Callable[[str], Any]) -> Any:
+    """Return the prebuilt kernels with an interface; None, with a message, if there are none that can be loaded."""
+    try:
+        file = prebuilt.FOLDER / _prebuilt(interface).file
+    except Unsupported as error:
+        _tell(f"{_NO_KERNELS}: {error}")
+        return None
+    try:
+        return load(str(file))
+    except OSError as error:
+        _warn(str(file), error)
+        return None
+
+
+def _prebuilt(interface: Interface) -> prebuilt.Prebuilt:
+    """Return the prebuilt library for a machine without a compiler.
+
+    Raises:
+        Unsupported: There is none, the processor does not support the kernels, or `CXX=none` turns them off.
+    """
+    if _compiler_name() == _OFF:
+        raise Unsupported(f"CXX is {_OFF!r}")
+    if not processor.has("avx2"):
+        raise Unsupported("they need Linux on an x86 processor with AVX2")
+    try:
+        return prebuilt.chosen(interface)
+    except Unsupported as error:
+        raise Unsupported(f"there is no compiler {_compiler_name()!r}, and {error}") from None
+
+
+def _tell(line: str) -> None:
+    print(f"vocabench: {line}", file=sys.stderr, flush=True)
+
+
+def _warn(source: str, error: Exception) -> None:
+    reason = _text(getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
+    warnings.warn(f"{_NO_KERNELS}: {source}: {reason}", stacklevel=4)
 
 
 def _text(output: str | bytes) -> str:
     """Return a compiler's output as text. It is bytes if the compiler took too long."""
     return output if isinstance(output, str) else output.decode(errors="replace")
-
-
-def _run(*command: str) -> str:
-    run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
-    return run.stdout

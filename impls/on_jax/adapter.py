@@ -50,7 +50,7 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
     facts = {"jax": jax.__version__, "jaxlib": importlib.import_module("jaxlib").__version__}
     if kind_of(device) == CPU:
         facts |= {"threads": str(cpp_kernels.threads()), "device_name": platform.processor() or platform.machine()}
-        return facts | {"compiler": cpp.version()}
+        return facts | {"compiler": cpp.version(cpp_kernels.interface())}
     gpu = check_device(device)
     with precision(dtype):
         return facts | {

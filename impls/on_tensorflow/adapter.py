@@ -50,7 +50,7 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
         return facts | {
             "threads": str(cpp_kernels.threads()),
             "device_name": platform.processor() or platform.machine(),
-            "compiler": cpp.version(),
+            "compiler": cpp.version(cpp_kernels.interface()),
         }
     build = tf.sysconfig.get_build_info()
     with precision(dtype, check_device(device)):

@@ -16,7 +16,7 @@ from vocabench.impls.models.network import Config, Network, network_class
 from vocabench.impls.on_torch.contract_layer import TorchLayer
 from vocabench.impls.on_torch.device import check_device, devices, precision, synchronize
 from vocabench.impls.on_torch.native import layer_class, native
-from vocabench.impls.on_torch.ops import products
+from vocabench.impls.on_torch.ops import cpp_kernels, products
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES
 from vocabench.impls.spec import LayerSpec
 
@@ -60,7 +60,7 @@ def describe(device: str, dtype: str = "float32") -> dict[str, str]:
             "device_name": platform.processor() or platform.machine(),
             "products_of_few": "words first" if products.words_first() else "vectors first",
             "products": "oneDNN" if products.onednn_is_faster() else "MKL",
-            "compiler": cpp.version(),
+            "compiler": cpp.version(cpp_kernels.interface()),
         }
     with precision(dtype, check_device(device)):
         return facts | {

@@ -18,7 +18,7 @@ from jax import core
 from numpy.typing import NDArray
 
 from vocabench.impls import cpp, cpus
-from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.cpp import CPP, Interface, Paths
 from vocabench.impls.errors import BadInput, Unsupported
 from vocabench.impls.models.decisions import Decisions, Squares
 from vocabench.impls.on_jax.ops.arrays import Array, is_known, product, varying_as
@@ -37,6 +37,11 @@ _TARGETS = (
 )
 _EXAMPLES = 4096  # a multiple of the examples of word_steps
 _DECODING = (_LIKELIEST, _OF_HIDDEN, _LEAVES, _BEAM, _SCORES)
+
+
+def interface() -> Interface:
+    """Return how XLA calls the kernels: by its foreign function interface, whose structs depend on its version."""
+    return Interface("for_jax", flags=("-isystem", jax.ffi.include_dir()), against=f"jaxlib {jaxlib.__version__}")
 
 
 def known(dtype: str) -> bool:
@@ -278,7 +283,7 @@ def word_steps(
         Unsupported: There are no kernels for the dtype here.
     """
     if not known(output_RD.dtype.name):
-        raise Unsupported(f"{CPP} for {output_RD.dtype.name}: allowed: float32 on a CPU with a compiler")
+        raise Unsupported(f"{CPP} for {output_RD.dtype.name}: allowed: float32 {cpp.WHERE}")
     # XLA compiles for one number of examples, so it is rounded up, and the last rate continues their line.
     examples = len(bags_NJ)
     more = -examples % _EXAMPLES
@@ -344,7 +349,7 @@ def _narrow(array: Array) -> Array:
 
 @cache
 def _registered() -> bool:
-    library = cpp.library("for_jax", ("-isystem", jax.ffi.include_dir()), against=jaxlib.__version__)
+    library = cpp.library(interface())
     if library is None:
         return False
     for target in _TARGETS:

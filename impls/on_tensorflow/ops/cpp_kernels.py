@@ -14,11 +14,18 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls import cpp, cpus
-from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.cpp import CPP, Interface, Paths
 from vocabench.impls.errors import BadInput, Unsupported
 from vocabench.impls.models.decisions import Decisions, Squares
 from vocabench.impls.on_numpy.methods.sohsm import Projected
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, in_dtype, must_be_portable, product
+
+
+def interface() -> Interface:
+    """Return how TensorFlow calls the kernels: by its C interface for operations, which depends on its version."""
+    headers, links = ("-isystem", tf.sysconfig.get_include()), tuple(tf.sysconfig.get_link_flags())
+    against = f"TensorFlow {tf.__version__} ({tf.version.GIT_VERSION})"
+    return Interface("for_tensorflow", flags=headers, links=links, against=against)
 
 
 def known(dtype: str) -> bool:
@@ -248,7 +255,7 @@ def word_steps(
         Unsupported: There are no kernels for the dtype here.
     """
     if not known(output_RD.dtype.name):
-        raise Unsupported(f"{CPP} for {output_RD.dtype.name}: allowed: float32 on a CPU with a compiler")
+        raise Unsupported(f"{CPP} for {output_RD.dtype.name}: allowed: float32 {cpp.WHERE}")
     arrays = bags_NJ, decisions.list_N, decisions.row_ML, decisions.sign_ML, np.array(rates, np.float32)
     try:
         new_input_ID, new_output_RD, input_I, output_R, loss = _operations().vocabench_word_steps(
@@ -287,9 +294,7 @@ _WITHOUT_DERIVATIVES = (
 
 @cache
 def _operations() -> Any:
-    headers = "-isystem", tf.sysconfig.get_include()
-    links = tuple(tf.sysconfig.get_link_flags())
-    return cpp.library("for_tensorflow", headers, links, _load, against=tf.version.GIT_VERSION)
+    return cpp.library(interface(), _load)
 
 
 def _load(path: str) -> Any:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from vocabench.impls import cpp
-from vocabench.impls.cpp import CPP, Paths
+from vocabench.impls.cpp import CPP, Interface, Paths
 from vocabench.impls.errors import BadInput, Unsupported
 from vocabench.impls.models.decisions import Decisions, Squares
 from vocabench.impls.on_numpy.methods.sohsm import Projected
@@ -30,6 +30,11 @@ _IN_MEMORY = frozenset(
 )  # other kinds of tensors, such as sharded ones, need not have their elements
 _FUSED = {torch.float32: "fused_softmax_of_ctypes", torch.bfloat16: "fused_bfloat16_of_ctypes"}
 _EXACT = 0  # width of a search that is no beam search
+
+
+def interface() -> Interface:
+    """Return how PyTorch calls the kernels: by ctypes, so that they do not depend on the version of PyTorch."""
+    return Interface("for_ctypes", threads="openmp_threads")
 
 
 class Rows(Protocol):
@@ -338,7 +343,7 @@ def _run(
         return True
     library = _library()
     if library is None or not runs_on(words):
-        raise Unsupported(f"{CPP} for {words.dtype} on {words.device}: allowed: torch.float32 on a CPU with a compiler")
+        raise Unsupported(f"{CPP} for {words.dtype} on {words.device}: allowed: torch.float32 {cpp.WHERE}")
     fields: list[int] = []
     for argument in arguments:
         if isinstance(argument, int):
@@ -392,4 +397,4 @@ def _operator(name: str, kinds: str, inputs: list[Tensor], results: list[Tensor]
 
 
 def _library() -> ctypes.CDLL | None:
-    return cpp.library("for_ctypes", threads="openmp_threads")
+    return cpp.library(interface())

@@ -16,7 +16,7 @@ from vocabench.harness.measure import agreement
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.run import worker
 from vocabench.impls import cpp
-from vocabench.impls.cpp import CPP
+from vocabench.impls.cpp import CPP, Interface, compilation
 from vocabench.impls.forms import Form
 
 if cpp.compiler() is None:
@@ -146,9 +146,10 @@ def test_a_kernel_without_memory_gives_an_oom_row_and_the_process_continues(fram
 
 
 def test_the_version_names_the_compiler(monkeypatch):
-    assert cpp.version().split()[0] == str(cpp.compiler()).rpartition("/")[2]
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert cpp.version() == "none"
+    interface = Interface("for_ctypes")
+    assert cpp.version(interface).split()[0] == str(cpp.compiler()).rpartition("/")[2]
+    monkeypatch.setenv("CXX", "none")
+    assert cpp.version(interface) == "none (CXX is 'none')"
 
 
 @pytest.mark.parametrize(
@@ -166,11 +167,11 @@ def test_a_failed_compilation_is_a_warning(monkeypatch, failure, message):
     def run(*command):
         raise failure
 
-    monkeypatch.setattr(cpp, "_run", run)
-    flags = ("-DNOT_USED_BEFORE", message)
+    monkeypatch.setattr(compilation, "run", run)
+    interface = Interface("for_ctypes", flags=("-DNOT_USED_BEFORE", message))
     with pytest.warns(UserWarning, match=rf"no C\+\+ kernels, layers take their framework's products: .*{message}"):
-        assert cpp.library("for_ctypes", flags) is None
-    assert cpp.library("for_ctypes", flags) is None  # warns only once
+        assert cpp.library(interface) is None
+    assert cpp.library(interface) is None  # warns only once
 
 
 @pytest.fixture
@@ -185,13 +186,13 @@ def compiled_sources(monkeypatch, empty_cache):
             names.extend(Path(source).stem for source in command if source.endswith(".cpp"))
         return ""
 
-    monkeypatch.setattr(cpp, "_run", run)
+    monkeypatch.setattr(compilation, "run", run)
     return names
 
 
 def _library(interface, threads):
     """Return a library's path, without the memory of this process."""
-    return cpp.library.__wrapped__(interface, load=str, threads=threads)
+    return cpp.library.__wrapped__(Interface(interface, threads), load=str)
 
 
 INTERFACES = [("for_ctypes", "openmp_threads"), ("for_jax", "helper_threads"), ("for_tensorflow", "helper_threads")]
@@ -203,7 +204,7 @@ def test_interfaces_that_are_compiled_at_once_share_the_kernels(compiled_sources
     assert len(set(libraries)) == 3
     assert None not in libraries
     of_interfaces = ["for_ctypes", "for_jax", "for_tensorflow", "helper_threads", "helper_threads", "openmp_threads"]
-    assert sorted(compiled_sources) == sorted([*cpp._KERNELS, *of_interfaces])
+    assert sorted(compiled_sources) == sorted([*compilation.KERNELS, *of_interfaces])
 
 
 def test_a_cached_library_needs_no_objects(compiled_sources, empty_cache):

@@ -9,6 +9,7 @@ import pytest
 
 from vocabench.harness import registry
 from vocabench.impls import cpp
+from vocabench.impls.cpp import compilation
 
 if cpp.compiler() is None:
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
@@ -61,16 +62,16 @@ def test_sanitizers_report_nothing(tmp_path):
     """No access outside of an array and no undefined behaviour, for right and wrong arguments, also with NaN."""
     pytest.importorskip("torch")
     compiler, sanitizers = str(cpp.compiler()), "-fsanitize=address,undefined"
-    runtimes = [cpp._run(compiler, f"-print-file-name={name}").strip() for name in ("libasan.so", "libubsan.so")]
+    runtimes = [compilation.run(compiler, f"-print-file-name={name}").strip() for name in ("libasan.so", "libubsan.so")]
     if not all(Path(runtime).is_absolute() for runtime in runtimes):
         pytest.skip("needs a compiler with the libraries of AddressSanitizer and UndefinedBehaviorSanitizer")
     flags = "-O1", "-g", sanitizers, "-fno-sanitize-recover=undefined"
-    sources = "for_ctypes", "helper_threads", *cpp._KERNELS
-    cpp._compile(compiler, dict.fromkeys(sources, flags), tmp_path)
-    cpp._link(compiler, [tmp_path], (sanitizers,), tmp_path)
+    sources = "for_ctypes", "helper_threads", *compilation.KERNELS
+    compilation.compile_sources(compiler, "native", dict.fromkeys(sources, flags), tmp_path)
+    compilation.link(compiler, [tmp_path], (sanitizers,), tmp_path / "kernels.so")
     lines = _run(
         "sanitized",
-        str(tmp_path / cpp._LIBRARY),
+        str(tmp_path / "kernels.so"),
         LD_PRELOAD=" ".join(runtimes),
         ASAN_OPTIONS="detect_leaks=0",  # Python itself leaks
         OMP_NUM_THREADS="2",

@@ -17,7 +17,7 @@ from vocabench.harness import layers, registry
 from vocabench.harness.measure import agreement
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.impls import cpp
-from vocabench.impls.cpp import CPP
+from vocabench.impls.cpp import CPP, compilation, processor
 
 torch = pytest.importorskip("torch")
 
@@ -25,7 +25,7 @@ from vocabench.impls.on_torch.ops import cpp_kernels, products
 
 if cpp.compiler() is None:
     pytest.skip("needs Linux, an x86 processor with AVX2 and a C++ compiler", allow_module_level=True)
-if not cpp.multiplies_fastest() and cpp._has("amx_bf16"):
+if not cpp.multiplies_fastest() and processor.has("amx_bf16"):
     pytest.skip("needs permission to use the matrix unit of the processor", allow_module_level=True)
 
 
@@ -205,19 +205,19 @@ def test_fused_softmax_uses_the_vector_units_for_few_or_narrow_vectors(monkeypat
 
 @pytest.fixture
 def empty_caches():
-    for function in (cpp.multiplies_fastest, cpp._has):
+    for function in (cpp.multiplies_fastest, processor.has):
         function.cache_clear()
     yield
-    for function in (cpp.multiplies_fastest, cpp._has):
+    for function in (cpp.multiplies_fastest, processor.has):
         function.cache_clear()
 
 
 def test_products_need_a_unit_and_a_compiler_that_supports_it(empty_caches, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(cpp, "_has", lambda *features: features == ("avx2",))
+        patch.setattr(processor, "has", lambda *features: features == ("avx2",))
         assert not cpp.multiplies_fastest()
     cpp.multiplies_fastest.cache_clear()
-    monkeypatch.setattr(cpp, "_has", lambda *features: True)
+    monkeypatch.setattr(processor, "has", lambda *features: True)
     with monkeypatch.context() as patch:
         patch.setenv("CXX", "no-such-compiler")
         assert not cpp.multiplies_fastest()
@@ -230,6 +230,6 @@ def test_products_need_a_unit_and_a_compiler_that_supports_it(empty_caches, monk
                     return output
                 raise output
 
-            patch.setattr(cpp, "_run", run)
+            patch.setattr(compilation, "run", run)
             assert not cpp.multiplies_fastest()
         cpp.multiplies_fastest.cache_clear()

@@ -12,7 +12,7 @@ from vocabench.harness import layers, registry
 from vocabench.harness.measure import agreement
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.impls import cpp
-from vocabench.impls.cpp import CPP
+from vocabench.impls.cpp import CPP, processor
 
 torch = pytest.importorskip("torch")
 
@@ -106,9 +106,9 @@ def test_second_derivatives(framework, kernels_for_all_gradients):
 def test_the_kernel_is_fastest_for_few_words_and_many_tokens_on_amd_with_avx512(monkeypatch):
 
     def fastest(vendor, *features, sizes=(2560, 512, 512)):
-        for function in (cpp._is_amds_avx512, cpp._has):
+        for function in (cpp._is_amds_avx512, processor.has):
             function.cache_clear()
-        monkeypatch.setattr(cpp, "_processor", lambda: (f"vendor_id\t: {vendor}", f"flags\t: {' '.join(features)}"))
+        monkeypatch.setattr(processor, "lines", lambda: (f"vendor_id\t: {vendor}", f"flags\t: {' '.join(features)}"))
         return cpp.differentiates_fastest(*sizes)
 
     try:
@@ -120,7 +120,7 @@ def test_the_kernel_is_fastest_for_few_words_and_many_tokens_on_amd_with_avx512(
         monkeypatch.setenv("CXX", "no-such-compiler")
         assert not fastest("AuthenticAMD", "avx2", "avx512f")
     finally:
-        for function in (cpp._is_amds_avx512, cpp._has):
+        for function in (cpp._is_amds_avx512, processor.has):
             function.cache_clear()
 
 

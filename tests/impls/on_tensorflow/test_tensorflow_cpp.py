@@ -12,7 +12,7 @@ import pytest
 from vocabench.harness import layers
 from vocabench.harness.measure.workload import zipf_counts
 from vocabench.impls import cpp, cpus
-from vocabench.impls.cpp import CPP
+from vocabench.impls.cpp import CPP, Interface, compilation
 
 tf = pytest.importorskip("tensorflow")
 
@@ -79,18 +79,18 @@ def test_a_library_that_cannot_be_loaded_is_replaced_with_a_warning(monkeypatch)
         raise tf.errors.NotFoundError(None, None, "undefined symbol: TF_Anything\nmore")
 
     monkeypatch.setattr(tf, "load_op_library", load)
-    monkeypatch.setattr(cpp, "_run", lambda *command: "")
+    monkeypatch.setattr(compilation, "run", lambda *command: "")
     with pytest.warns(UserWarning, match=r"no C\+\+ kernels, .*: undefined symbol: TF_Anything$"):
-        assert cpp.library.__wrapped__("for_tensorflow", load=cpp_kernels._load) is None
+        assert cpp.library.__wrapped__(Interface("for_tensorflow"), cpp_kernels._load) is None
 
 
 def test_operations_that_tensorflow_refuses_are_replaced_with_a_warning(monkeypatch):
     loaded = SimpleNamespace(refused_by_tensorflow=lambda: b"no such type: int")
     monkeypatch.setattr(tf, "load_op_library", lambda path: object())
     monkeypatch.setattr(cpp_kernels.ctypes, "CDLL", lambda path: loaded)
-    monkeypatch.setattr(cpp, "_run", lambda *command: "")
+    monkeypatch.setattr(compilation, "run", lambda *command: "")
     with pytest.warns(UserWarning, match=r"no C\+\+ kernels, .*: no such type: int$"):
-        assert cpp.library.__wrapped__("for_tensorflow", load=cpp_kernels._load) is None
+        assert cpp.library.__wrapped__(Interface("for_tensorflow"), cpp_kernels._load) is None
 
 
 # TensorFlow's C interface, in which the function named by FAILS fails. The program prints the reported message.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vocabench.harness import layers
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.impls import cpp
-from vocabench.impls.cpp import CPP
+from vocabench.impls.cpp import CPP, processor
 from vocabench.impls.errors import Unsupported
 from vocabench.impls.on_numpy.methods.sohsm import PROJECTIONS, UPPER_LEVEL, projected
 
@@ -123,7 +123,7 @@ def test_a_vector_with_nan_affects_only_its_own_loss():
 
 
 # Whether products use a matrix unit. Without one, the same algorithm runs without it.
-BY_UNIT = [False, True] if cpp.multiplies_fastest() or not cpp._has("amx_bf16") else [False]
+BY_UNIT = [False, True] if cpp.multiplies_fastest() or not processor.has("amx_bf16") else [False]
 
 
 def _fused(*given, by_unit):
