@@ -10,7 +10,7 @@ CPP_SOURCES := $(wildcard impls/cpp/*.h impls/cpp/*.cpp)
 ONE_THREAD := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1
 TRITON_TESTS := $(addprefix tests/impls/on_torch/,test_kernels.py test_tree_kernels.py test_kernel_sizes.py)
 
-.PHONY: bench report check test pytest test-triton lint style types format docs docs-tables asv clean
+.PHONY: bench report check test pytest test-triton lint style types format docs docs-tables asv wheel clean
 
 bench: $(INSTALLED)
 	$(BIN)/vocabench run quick
@@ -58,6 +58,10 @@ docs-tables: $(INSTALLED)
 asv: $(INSTALLED)
 	$(BIN)/asv machine --yes --os "$$(uname -s)" --ram "$$(awk '/MemTotal/ { printf "%.0f GiB", $$2 / 2^20 }' /proc/meminfo)"
 	$(BIN)/asv run HEAD^!
+
+# The wheel with compiled C++ kernels, in `dist/`.
+wheel: $(INSTALLED)
+	$(BIN)/python -m distribution $(ARGS)
 
 # `--clear` removes what an interrupted installation left: pip would take half-installed packages for complete ones.
 $(INSTALLED): constraints.txt pyproject.toml
