@@ -55,7 +55,7 @@ environment variables:
   VOCABENCH_DATA     folder with datasets that are not downloaded
   VOCABENCH_CACHE    folder for downloads, encoded texts and compiled kernels (default: ~/.cache/vocabench)
   VOCABENCH_PLUGINS  paths of plugins, as after --plugin, with ':' between them
-  CXX                C++ compiler for the kernels (default: g++)
+  CXX                C++ compiler for the kernels (default: g++), or "none" for no kernels
   NO_COLOR           no colours on the terminal
 """
 
