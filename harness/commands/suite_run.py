@@ -11,7 +11,7 @@ from vocabench.harness import registry
 from vocabench.harness.commands.measuring import duration, measure
 from vocabench.harness.commands.reporter import Reporter
 from vocabench.harness.run import devices, estimates, pool, processes, ray_pool, results_files
-from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.cells import Cell, labels
 from vocabench.harness.run.executor import LOCAL, Executor
 from vocabench.harness.run.provenance import code_fingerprint
 from vocabench.harness.run.rows import Row
@@ -80,18 +80,18 @@ class SuiteRun:
         measured = {row.key for row in rows if processes.is_complete(row) and row.status not in again}
         missing = [cell for cell in cells if cell.key not in measured]
         seconds = estimates.earlier_seconds(missing, estimates.known_files(self.path))
-        for cell in cells:
+        for cell, label in zip(cells, labels(cells), strict=True):
             state, estimate = "measured", None
             if cell.key not in measured:
                 estimate = estimates.total([cell], seconds)
                 state = "time unknown" if estimate is None else f"about {duration(estimate)}"
             seed = f" seed {cell.seed}" if cell.seed else ""
             if not self._reporter.as_json:
-                print(f"{cell.label}{seed}: {state}")
+                print(f"{label}{seed}: {state}")
             self._reporter.event(
                 "planned",
                 key=cell.key,
-                label=cell.label,
+                label=label,
                 cell=cell.to_json(),
                 measured=cell.key in measured,
                 estimated_seconds=estimate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +87,24 @@ _SCHEMAS = {
 }
 
 _CELL = schema.record(_SCHEMAS)
+
+
+def labels(cells: Sequence[Cell]) -> list[str]:
+    """Return the labels of cells, with the sizes and numeric settings in which those of one label and seed differ."""
+    alike: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        alike.setdefault((cell.label, cell.seed), []).append(_numbers(cell))
+    found = []
+    for cell in cells:
+        others, own = alike[cell.label, cell.seed], _numbers(cell)
+        differing = [name for name, value in own.items() if any(other.get(name) != value for other in others)]
+        found.append(" ".join((cell.label, *(f"{name}={own[name]}" for name in differing))))
+    return found
+
+
+def _numbers(cell: Cell) -> dict[str, Any]:
+    settings = {name: value for name, value in cell.settings.items() if isinstance(value, int | float)}
+    return {"dim": cell.dim, "tokens": cell.tokens, **settings}
 
 
 def variant(options: Mapping[str, Any]) -> str:

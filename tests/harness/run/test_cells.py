@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.cells import Cell, labels
 from vocabench.impls.errors import BadInput
 
 CELL = Cell(
@@ -30,6 +30,21 @@ def test_the_label_names_layer_data_and_conditions():
     assert dataclasses.replace(CELL, dataset="pydoc").label == (
         "timing torch sohsm[projection=none] pydoc V=44,000 float32 cpu"
     )
+
+
+def test_labels_have_what_cells_of_one_label_differ_in_and_nothing_else():
+    settings = [{"rounds": 9, "decode_rows": rows, "quantities": ["topk_seconds"]} for rows in (64, 1)]
+    many, one = (dataclasses.replace(CELL, settings=each) for each in settings)
+    wide = dataclasses.replace(one, dim=128)
+    alone, other_seed = dataclasses.replace(CELL, vocab=10_000), dataclasses.replace(many, seed=1)
+    assert labels([many, one, alone, other_seed]) == [
+        f"{CELL.label} decode_rows=64", f"{CELL.label} decode_rows=1", alone.label, CELL.label,
+    ]  # fmt: skip
+    assert labels([many, one, wide]) == [
+        f"{CELL.label} dim=64 decode_rows=64",
+        f"{CELL.label} dim=64 decode_rows=1",
+        f"{CELL.label} dim=128 decode_rows=1",
+    ]
 
 
 @pytest.mark.parametrize(
