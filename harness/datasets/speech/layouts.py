@@ -13,6 +13,7 @@ from vocabench.harness.datasets.shared import utf8_lines
 from vocabench.harness.datasets.shared.dataset import SPLITS, Progress, SpeechFiles
 from vocabench.harness.datasets.speech import recordings, sound_files
 from vocabench.harness.datasets.speech.sound_files import Unusable
+from vocabench.harness.speech import language_codes
 from vocabench.impls import cache_folder
 from vocabench.impls.errors import BadInput, unknown
 
@@ -190,7 +191,7 @@ def _manifest(path: Path, split: str) -> Iterator[_Entry]:
             id=audio,
             split=split,
             path=_inside(path.parent, audio, where),
-            language=record["language"],
+            language=_language(record["language"], where),
             speaker=record.get("speaker") or "",
             text=record["text"].strip(),
             phones=record.get("phones"),
@@ -247,7 +248,7 @@ def _tsv(path: Path, split: str) -> Iterator[_Entry]:
             id=row["path"],
             split=split,
             path=_inside(path.parent / "clips", row["path"], where),
-            language=row.get("locale") or path.resolve().parent.name,
+            language=_language(row.get("locale") or path.resolve().parent.name, where),
             speaker=row.get("client_id", ""),
             text=row["sentence"].strip(),
         )
@@ -257,5 +258,18 @@ def _ucla(folder: Path) -> Iterator[_Entry]:
     """Yield an entry for each line: the utterance's id, which starts with its language, and its phones."""
     for number, line in utf8_lines.numbered(folder / "text.txt"):
         id, _, phones = line.partition(" ")
-        path = _inside(folder / "audio", f"{id}.wav", f"{folder / 'text.txt'}, line {number:,}")
-        yield _Entry(id=id, split="", path=path, language=id.split("-")[0], phones=phones.strip())
+        where = f"{folder / 'text.txt'}, line {number:,}"
+        path = _inside(folder / "audio", f"{id}.wav", where)
+        language = _language(id.split("-")[0], where)
+        yield _Entry(id=id, split="", path=path, language=language, phones=phones.strip())
+
+
+def _language(code: str, where: str) -> str:
+    """Return a language code.
+
+    Raises:
+        BadInput: There is no such language.
+    """
+    if not language_codes.is_known(code):
+        raise BadInput(f"{where}: language {code[:60]!r}: allowed: {language_codes.ALLOWED}")
+    return code
