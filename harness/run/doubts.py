@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from vocabench.harness.measure.machine_load import is_busy
 from vocabench.harness.run.rows import Measurement, Row
 
+# What is wrong with a share of a split, by its name in the details of a score.
+_SHARED = {
+    "shared_with_training": "is in the training split too: scores flatter the models",
+    "transcripts_in_training": "has transcripts of the training split: a model may know them by heart",
+}
+
 _OFF = 0.1  # relative difference of full softmax's time from that in other cells
 
 
@@ -55,14 +61,15 @@ def warnings(rows: Sequence[Row]) -> Iterable[str]:
             f"full softmax took {min(off):.2f} to {max(off):.2f} times as long next to some layers as next to others "
             f"({len(off)} of {timed} times): ratios of different layers may not be comparable"
         )
-    shared = {
-        (row.cell.dataset, measurement.detail["split"]): measurement.detail["shared_with_training"]
-        for row in rows
-        for measurement in row.measurements
-        if measurement.detail.get("shared_with_training")
-    }
-    for (dataset, split), share in shared.items():
-        yield f"{share:.1%} of the {split} split of {dataset} is in the training split too: scores flatter the models"
+    for name, told in _SHARED.items():
+        shares = {
+            (row.cell.dataset, measurement.detail["split"]): measurement.detail[name]
+            for row in rows
+            for measurement in row.measurements
+            if measurement.detail.get(name)
+        }
+        for (dataset, split), share in shares.items():
+            yield f"{share:.1%} of the {split} split of {dataset} {told}"
 
 
 def _busy_cores(measurement: Measurement) -> float | None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vocabench.harness import layers, registry
 from vocabench.harness.datasets.documents import encoded_documents
 from vocabench.harness.datasets.documents.encoded_documents import EncodedDocuments
+from vocabench.harness.datasets.text.corpora import OWN_RULE
 from vocabench.harness.metrics import triplets
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
@@ -45,6 +46,7 @@ SETTINGS: dict[str, Setting] = {
     "inference_epochs": Number(5, 1, 10**6, "passes over the words of the test documents"),
     "optimizer": Choice("adagrad", NAMES, "the update rule"),
     "learning_rate": Number(0.05, 0.0, 1e6, "step size"),
+    "text_rule": Choice(OWN_RULE, encoded_documents.RULES, "tokenization; that of the dataset by default"),
     "min_count": Number(3, 1, 10**9, "occurrences that a word needs if no vocabulary size is given"),
     "triplets": Number(10_000, 1, 10**9, "number of triplets of test documents"),
     **document_baselines.SETTINGS,
@@ -57,13 +59,16 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
     Raises:
         BadInput: As in `encoded_documents.load`, or the labels of the test documents give no triplet.
     """
-    data = encoded_documents.load(name, vocab=vocab, min_count=settings["min_count"], progress=progress)
+    data = encoded_documents.load(
+        name, vocab=vocab, min_count=settings["min_count"], rule=settings["text_rule"], progress=progress
+    )
     triplets.draw(data.splits["test"].labels_N, 1)
     return data
 
 
 def run(cell: Cell, progress: Progress) -> Result:
     data, provenance = data_of(cell, load, progress)
+    provenance["text_rule"] = data.rule
     if cell.method in document_baselines.METHODS:
         started = time.perf_counter()
         vectors_NE = document_baselines.vectors(cell.method, data, dim=cell.dim, settings=cell.settings, seed=cell.seed)
@@ -86,6 +91,7 @@ def _score(cell: Cell, data: EncodedDocuments, vectors_NE: NDArray, detail: Mapp
     drawn = triplets.draw(data.splits["test"].labels_N, cell.settings["triplets"])
     told = {
         "split": "test",
+        "shared_with_training": data.shared_with_training["test"],
         "triplets": len(drawn),
         "documents": drawn.documents,
         "labels": drawn.labels,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.harness import registry
 from vocabench.harness.datasets.shared.dataset import SPLITS, Progress, SpeechDataset, SpeechFiles, no_progress
+from vocabench.harness.datasets.shared.duplicates import shares_in_training
 from vocabench.harness.datasets.speech import layouts, recordings, vocabulary
 from vocabench.harness.datasets.speech.recordings import Utterance
 from vocabench.harness.datasets.speech.vocabulary import UNITS, Vocabulary
@@ -32,6 +34,9 @@ class Speech:
         vocabulary: Vocabulary of the training split, or the one that was passed to `load`.
         skipped: Ids of the utterances that were left out, by reason.
         everything: All utterances of the corpus by number; features are computed for all of them.
+        shared_with_training: Share of the utterances of each other split whose sound is also one of the training split,
+            sample by sample; empty if there is no training split.
+        transcripts_in_training: Share of those whose transcript is also one of the same language in the training split.
     """
 
     name: str
@@ -42,6 +47,8 @@ class Speech:
     vocabulary: Vocabulary
     skipped: Mapping[str, Sequence[str]]
     everything: Sequence[Utterance]
+    shared_with_training: Mapping[str, float] = field(default_factory=dict)
+    transcripts_in_training: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def counts_V(self) -> NDArray[np.int64]:
@@ -114,16 +121,33 @@ def load(
         name, selected, skipped, vocabulary, outside, kind=units, with_language=with_language, min_count=min_count
     )
     by_split = {split: [utterance for utterance in usable if utterance.split == split] for split in SPLITS}
+    by_split = {split: utterances for split, utterances in by_split.items() if utterances}
     return Speech(
         name=files.name,
         sha256=recordings.sha256(files.folder),
         licence=files.licence,
         versions=files.versions,
-        splits={split: utterances for split, utterances in by_split.items() if utterances},
+        splits=by_split,
         vocabulary=vocabulary,
         skipped=skipped,
         everything=everything,
+        shared_with_training=_shares(by_split, _sound),
+        transcripts_in_training=_shares(by_split, lambda utterance: _transcript(vocabulary, utterance)),
     )
+
+
+def _shares(splits: Mapping[str, Sequence[Utterance]], text_of: Callable[[Utterance], str]) -> dict[str, float]:
+    if "train" not in splits:
+        return {}
+    return shares_in_training({split: map(text_of, utterances) for split, utterances in splits.items()})
+
+
+def _sound(utterance: Utterance) -> str:
+    return hashlib.sha256(utterance.samples_S).hexdigest()
+
+
+def _transcript(vocabulary: Vocabulary, utterance: Utterance) -> str:
+    return "\n".join((utterance.language, *vocabulary.split(utterance)))
 
 
 def _select(

@@ -57,6 +57,30 @@ def test_a_folder_has_its_own_split_and_text_is_tokenized(tmp_path, empty_cache)
     assert data.splits["train"].document_T.tolist() == [0] * 6 + [1] * 2
 
 
+def test_documents_that_are_also_in_training_are_counted(tmp_path, empty_cache):
+    write(tmp_path / "train.jsonl", [("the cat", "pets"), ("the dog", "pets")])
+    write(tmp_path / "test.jsonl", [("the dog", "pets"), ("the  dog", "pets"), (" the cat ", "cats"), ("cat", "cats")])
+    assert encoded_documents.load(str(tmp_path), min_count=1).shared_with_training == {"test": 0.5}
+    # Of a single file, equal texts are in the same split.
+    write(tmp_path / "own.jsonl", [*some(200), *some(200)])
+    assert encoded_documents.load(str(tmp_path / "own.jsonl"), min_count=1).shared_with_training == {"test": 0.0}
+
+
+def test_documents_that_are_tokenized_already_need_a_rule(tmp_path, empty_cache):
+    write(tmp_path / "train.jsonl", [("The <unk> , sat", "pets"), ("The N <unk>", "pets")])
+    write(tmp_path / "test.jsonl", [("The N N", "pets")])
+    with pytest.raises(BadInput, match=r"train\.jsonl, line 1: <unk>, as in text that is tokenized already: allowed: "):
+        encoded_documents.load(str(tmp_path), min_count=1)
+    data = encoded_documents.load(str(tmp_path), min_count=1, rule="whitespace")
+    assert texts_of(data, "train") == ["The <unk> , sat", "The N <unk>"]
+    assert (data.rule, data.name) == ("whitespace", f"{tmp_path.name}, text rule whitespace")
+    english = encoded_documents.load(str(tmp_path), min_count=1, rule="english")
+    assert texts_of(english, "train") == ["the unk , sat", "the n unk"]
+    assert english.sha256 != data.sha256
+    with pytest.raises(BadInput, match="unknown text rule 'lines': allowed: dataset, english, whitespace"):
+        encoded_documents.load(str(tmp_path), rule="lines")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -66,6 +66,37 @@ def test_a_malformed_manifest_is_a_one_line_error_with_a_location(tmp_path, line
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("code", ["xyz", "tr-TRX", "t", "turk", "tr-", "Turkish", "tr-TR-"])
+def test_an_unknown_language_is_a_one_line_error_with_a_location(tmp_path, code):
+    folder = folder_of(tmp_path, [record("1.wav"), record("2.wav", language=code)])
+    with pytest.raises(BadInput) as error:
+        speech_corpora.load(folder)
+    where, problem, allowed = str(error.value).split(": ", 2)
+    assert where == f"{tmp_path}/train.jsonl, line 2"
+    assert problem == f"language {code!r}"
+    assert allowed.startswith("allowed: a code of ISO 639 such as tr or tur")
+
+
+@pytest.mark.parametrize("code", ["tr", "tr-TR", "tr_TR", "tur", "und", "qaa", "sr-Latn-RS", "rm-sursilv", "es-419"])
+def test_a_code_of_a_language_is_kept_as_it_is(tmp_path, code):
+    speech = speech_corpora.load(folder_of(tmp_path, [record("1.wav", "AI", language=code)]))
+    (utterance,) = speech.splits["train"]
+    assert utterance.language == code
+    turkish = code.startswith("tr") or code == "tur"
+    assert speech.transcript(utterance) == ("a\u0131" if turkish else "ai")
+
+
+def test_sound_and_transcripts_that_are_also_in_training_are_counted(tmp_path):
+    for name, hertz in (("1.wav", 400.0), ("2.wav", 500.0), ("3.wav", 400.0), ("4.wav", 600.0)):
+        sound(tmp_path / name, tone(hertz=hertz))
+    train = [record("1.wav", "ab"), record("2.wav", "bb")]
+    test = [record("3.wav", "ba"), record("4.wav", "AB!")]
+    valid = [record("5.wav", "ab", language="tt")]
+    speech = speech_corpora.load(folder_of(tmp_path, train, valid=valid, test=test))
+    assert speech.shared_with_training == {"valid": 0.0, "test": 0.5}
+    assert speech.transcripts_in_training == {"valid": 0.0, "test": 0.5}  # of the same language
+
+
 def test_a_single_manifest_is_split_by_hashes(tmp_path):
     folder_of(tmp_path, [record(f"{number}.wav") for number in range(120)])
     speech = speech_corpora.load(str(tmp_path / "train.jsonl"))
@@ -165,16 +196,17 @@ def test_the_papers_splits_of_common_voice(tmp_path, monkeypatch):
 
 def test_a_malformed_common_voice_table_is_refused(tmp_path):
     rows = {split: [("s", "1.wav", "аб")] for split in ("train", "dev", "test")}
-    common_voice(tmp_path, rows, ("client_id", "path", "sentence"))
-    good = (tmp_path / "train.tsv").read_text()
+    folder = tmp_path / "ba"
+    common_voice(folder, rows, ("client_id", "path", "sentence"))
+    good = (folder / "train.tsv").read_text()
     for text, message in (
         (good.replace("sentence", "text"), "line 1: no column 'sentence'"),
         (good + "s\t2.wav\n", "line 3: 2 columns: allowed: 3"),
         (good + "s\t../../1.wav\tаб\n", "line 3: audio '../../1.wav' is outside"),
     ):
-        (tmp_path / "train.tsv").write_text(text)
+        (folder / "train.tsv").write_text(text)
         with pytest.raises(BadInput, match=f"train.tsv, {message}"):
-            speech_corpora.load(str(tmp_path))
+            speech_corpora.load(str(folder))
 
 
 def ucla(folder, language, words):
