@@ -151,6 +151,8 @@ def create_network(
 def create_network(
     framework: str, layer_spec: LayerSpec, config: RecognizerConfig, device: str = "cpu"
 ) -> Recognizer: ...
+@overload
+def create_network(framework: str, layer_spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]: ...
 def create_network(framework: str, layer_spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]:
     """Create a framework's network with the output layer of `layer_spec`.
 

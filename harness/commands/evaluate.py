@@ -1,20 +1,20 @@
-"""`vocabench eval`: compute the perplexity of a saved network again, in any framework."""
+"""`vocabench eval`: compute the scores of a saved network again, in any framework."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocabench.harness.commands.command import Command, add_framework_filter
+from vocabench.harness.commands.command import Command, add_framework_filter, pairs
 from vocabench.impls.errors import BadInput
 
 if TYPE_CHECKING:
     from vocabench.harness.network_folder import SavedNetwork
-    from vocabench.harness.tasks.shared.evaluation import HeldOutText, TokenScores
+    from vocabench.harness.tasks.shared.evaluation import HeldOut, Request, Scores
 
 _PLACEHOLDER = "{framework}"
 
@@ -23,46 +23,52 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="folder that 'vocabench run -s save=FOLDER' has written")
     add_framework_filter(parser)
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
-    parser.add_argument("--dataset", help="name of a dataset, or path of a text (default: that of the training)")
+    parser.add_argument("--dataset", help="name of a dataset, or path of the data (default: that of the training)")
     parser.add_argument("--split", help="train, valid or test (default: the one that was scored after training)")
     parser.add_argument(
-        "--out", help=f"new .jsonl file for the log-probability of each word; the name may contain {_PLACEHOLDER}"
+        "-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="setting of decoding or of scores"
+    )
+    parser.add_argument(
+        "--out",
+        help=f"new .jsonl file for 'vocabench score': the log-probability of each word, or each output with its "
+        f"references; the name may contain {_PLACEHOLDER}",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from vocabench.harness.tasks.shared.evaluation import Request
+
     return evaluate(
         Path(arguments.folder),
+        Request(arguments.dataset, arguments.split, pairs(arguments.set, "--set")),
         frameworks=arguments.framework,
         device=arguments.device,
-        dataset=arguments.dataset,
-        split=arguments.split,
         out=arguments.out,
         as_json=arguments.json,
     )
 
 
-COMMAND = Command("eval", "perplexity of a saved network, in any framework", _add_arguments, _run)
+COMMAND = Command("eval", "scores of a saved network, in any framework", _add_arguments, _run)
 
 
 def evaluate(
     folder: Path,
+    request: Request,
     *,
     frameworks: Sequence[str] | None,
     device: str,
-    dataset: str | None,
-    split: str | None,
     out: str | None,
     as_json: bool,
 ) -> int:
-    """Evaluate a saved network in each framework, each in a process of its own, and print the perplexities.
+    """Evaluate a saved network in each framework, each in a process of its own, and print the scores.
 
     Args:
         folder: Folder of the network.
+        request: The data.
         frameworks: Frameworks; None for all that are installed and train networks of its method.
-        device, dataset, split: Device, and text as in `evaluation.text_of`.
-        out: File for the log-probability of each word.
+        device: Device.
+        out: File for `vocabench score`.
         as_json: Print a JSON object.
 
     Returns:
@@ -77,18 +83,18 @@ def evaluate(
     saved = network_folder.load(folder)
     chosen = _frameworks(saved, frameworks)
     files = _files(out, chosen)
-    text = evaluation.text_of(saved, dataset, split, lambda line: None)
-    scores: dict[str, TokenScores] = {}
+    task = evaluation.of_task(saved.cell.task, request)
+    held_out = task.data(saved, request, lambda line: None)
+    scores: dict[str, Scores] = {}
     for name in chosen:
         try:
-            scores[name] = in_new_process(name, evaluation.evaluate, folder, name, device, text.ids_T)
+            scores[name] = in_new_process(name, task.score, folder, name, device, held_out)
         except BrokenProcessPool:
             print(f"vocabench: {name}: its process was killed, perhaps for lack of memory", file=sys.stderr)
             return 1
         if name in files:
-            _write(files[name], scores[name], saved)
-    content = _content(saved, text, scores)
-    print(json.dumps(content, indent=2) if as_json else _as_text(content))
+            _write(files[name], scores[name])
+    print(json.dumps(_content(saved, held_out, scores), indent=2) if as_json else _as_text(saved, held_out, scores))
     return 0
 
 
@@ -122,15 +128,14 @@ def _files(out: str | None, frameworks: Sequence[str]) -> dict[str, Path]:
     return files
 
 
-def _write(path: Path, scores: TokenScores, saved: SavedNetwork) -> None:
+def _write(path: Path, scores: Scores) -> None:
     from vocabench.harness.atomic_write import write_atomically
 
-    records = ({"words": words, "log_probs": log_probs} for words, log_probs in scores.sentences(saved.words))
-    write_atomically(path, "".join(json.dumps(record) + "\n" for record in records))
+    write_atomically(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in scores.records))
 
 
-def _content(saved: SavedNetwork, text: HeldOutText, scores: dict[str, TokenScores]) -> dict[str, Any]:
-    cell = saved.cell
+def _content(saved: SavedNetwork, held_out: HeldOut, scores: dict[str, Scores]) -> dict[str, Any]:
+    cell, first = saved.cell, next(iter(scores.values()))
     return {
         "network": {
             "method": cell.method,
@@ -142,20 +147,24 @@ def _content(saved: SavedNetwork, text: HeldOutText, scores: dict[str, TokenScor
             "dataset": cell.dataset,
             **saved.scores,
         },
-        "text": {"dataset": text.name, "split": text.split, "unknown_share": text.unknown},
-        "tokens": next(iter(scores.values())).ids_BT.size,
-        "perplexity": {name: each.perplexity for name, each in scores.items()},
+        "text": {"dataset": held_out.name, "split": held_out.split, **held_out.details()},
+        first.counted: first.count,
+        **{quantity: {name: each.values[quantity] for name, each in scores.items()} for quantity in first.values},
     }
 
 
-def _as_text(content: dict[str, Any]) -> str:
-    network, text = content["network"], content["text"]
-    before = f"perplexity {network['perplexity']:.6g} on {network['split']} of {network['dataset']}"
+def _as_text(saved: SavedNetwork, held_out: HeldOut, scores: dict[str, Scores]) -> str:
+    cell, first = saved.cell, next(iter(scores.values()))
+    before = {quantity: value for quantity, value in saved.scores.items() if quantity != "split"}
+    trained = f"{cell.method}, {saved.spec.vocab:,} words, trained in {cell.framework}"
     lines = [
-        f"{network['method']}, {network['vocab']:,} words, trained in {network['trained_in']}: {before}",
-        f"now on {text['split']} of {text['dataset']}: {content['tokens']:,} words, "
-        f"{100 * text['unknown_share']:.2g} % of them <unk>",
+        f"{trained}: {_values(before)} on {saved.scores['split']} of {cell.dataset}",
+        f"now on {held_out.split} of {held_out.name}: {first.count:,} {first.counted}{held_out.remark}",
     ]
-    width = max(map(len, content["perplexity"]))
-    lines += [f"  {name:<{width}}  perplexity {value:.6g}" for name, value in content["perplexity"].items()]
+    width = max(map(len, scores))
+    lines += [f"  {name:<{width}}  {_values(each.values)}" for name, each in scores.items()]
     return "\n".join(lines)
+
+
+def _values(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{quantity} {value:.6g}" for quantity, value in values.items())

@@ -20,6 +20,7 @@ _UNRELATED = frozenset(
         "processes",
         "quantities",
         "rounds",
+        "save",
         "scored",
         "time_training",
     }

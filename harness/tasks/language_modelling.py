@@ -18,13 +18,14 @@ from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Setting
 from vocabench.harness.tasks.shared import learning_curve, text, text_scores, unknown_words, unseen_words
-from vocabench.harness.tasks.shared.destinations import new_path
+from vocabench.harness.tasks.shared.destinations import SAVE, network_path
 from vocabench.harness.tasks.shared.learning_curve import LearningCurve
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.paired import check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import parameters, spec_of
 from vocabench.harness.tasks.shared.task import Task
+from vocabench.harness.tasks.shared.text_evaluation import EVALUATION
 from vocabench.harness.tasks.shared.trained import TrainedLayer
 from vocabench.impls.contract import Layer
 from vocabench.impls.models.language_model import LanguageModel, LanguageModelConfig
@@ -51,7 +52,7 @@ SETTINGS: dict[str, Setting] = {
     "updates": Number(0, 0, 10**9, "number of training steps after which training ends; 0 for no limit"),
     "time_training": Choice(False, (False, True), "whether to time training of the trained layer alone as well"),
     "layer_folder": Destination("folder for a file with the trained layer, for the task trained_layer"),
-    "save": Destination("new folder for the trained network, whose name may contain {method}, {framework} and {seed}"),
+    **SAVE,
     **text.SETTINGS,
     "figure1_tokens": Number(4000, 0, 10**9, "validation tokens scored just before and after each re-organization"),
 }
@@ -66,7 +67,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         return Result(_unigram(corpus), {}, data)
     if folder := cell.settings["layer_folder"]:
         layer_file.check_folder(Path(folder))  # now instead of after the training
-    save_to = new_path(cell, "save", "network-{method}-{framework}-{seed}")
+    save_to = network_path(cell)
 
     options = text.with_words(check_options(registry.definition(cell.method), cell.options), corpus.words)
     options = text.with_pairs(options, corpus.splits["train"], len(corpus.words))
@@ -324,4 +325,4 @@ def _unigram(corpus: corpora.Corpus) -> list[Measurement]:
     return [perplexity, *unknown_words.known_perplexity(corpus, split, ids_T, -np.log(probability_V[ids_T]))]
 
 
-TASK = Task(SETTINGS, run, text.load, check=check_rounds, extra_methods=EXTRA_METHODS)
+TASK = Task(SETTINGS, run, text.load, check=check_rounds, extra_methods=EXTRA_METHODS, evaluation=EVALUATION)

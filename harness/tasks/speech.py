@@ -5,33 +5,45 @@ Decoding returns the most likely transcript that beam search finds, by log-proba
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness import layers, registry
+from vocabench.harness import layers, network_folder, registry
 from vocabench.harness.datasets.shared.dataset import SPLITS
 from vocabench.harness.datasets.speech import speech_corpora, vocabulary
 from vocabench.harness.datasets.speech.layouts import SPLIT_RULES
 from vocabench.harness.datasets.speech.recordings import Utterance
 from vocabench.harness.datasets.speech.speech_corpora import Speech
-from vocabench.harness.datasets.speech.vocabulary import COUNTS, UNITS
+from vocabench.harness.datasets.speech.vocabulary import COUNTS, UNITS, Vocabulary
+from vocabench.harness.network_folder import SavedNetwork
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Row
 from vocabench.harness.run.settings import Names, Setting
 from vocabench.harness.speech import features, languages
-from vocabench.harness.speech.augment import SpecAugment
-from vocabench.harness.tasks.shared import batching, error_rates, learning_curve, recognizers, training_loop
+from vocabench.harness.tasks.shared import (
+    batching,
+    error_rates,
+    evaluation,
+    learning_curve,
+    recognition,
+    recognizers,
+)
 from vocabench.harness.tasks.shared.data import Progress, data_of
+from vocabench.harness.tasks.shared.destinations import SAVE, network_path
+from vocabench.harness.tasks.shared.evaluation import Evaluation, HeldOutSamples, Request, Scores
+from vocabench.harness.tasks.shared.recognition import Recognition
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import spec_of
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.tasks.shared.text import with_pairs, with_words
+from vocabench.harness.tasks.shared.training_loop import Training
 from vocabench.impls.errors import BadInput
-from vocabench.impls.models.decoding import beam_search
-from vocabench.impls.models.recognizer import PADDING, Recognizer
+from vocabench.impls.models.recognizer import Recognizer
 from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, Number
 from vocabench.impls.spec import check_options
@@ -68,10 +80,13 @@ SETTINGS: dict[str, Setting] = {
     "beam": Number(1, 1, 10**4, "width of the search; 1 is greedy"),
     "longest": Number(0, 0, 10**4, "largest number of decoded units; 0 for the longest training transcript"),
     "paddings": Number(3, 1, 100, "number of widths that utterances are padded to"),
+    **SAVE,
 }
 
 _EXAMPLES = 20
-_LENGTH_BINS = 3
+
+# The settings that select all utterances of a split.
+_WHOLE = {"utterances": 0, "keep": 1.0, "hours": 0.0, "alpha": 1.0, "score_utterances": 0}
 
 
 def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> Speech:
@@ -104,11 +119,13 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
 
 
 def run(cell: Cell, progress: Progress) -> Result:
+    save_to = network_path(cell)
     speech, provenance = data_of(cell, load, progress)
-    training = Training(cell, speech, features.of_corpus(speech, progress=progress))
+    samples = untrained(cell, speech, features.of_corpus(speech, progress=progress))
+    training = Training(samples, _training_utterances(cell, speech))
     training.run(progress)
     measurements = training.measurements()
-    transcripts, real_time_factor = training.transcripts(progress)
+    transcripts, real_time_factor = samples.transcripts(progress)
     score = _scored(cell, speech, transcripts)
     utterances = _utterances(cell, speech)
     score.detail.update(
@@ -118,6 +135,19 @@ def run(cell: Cell, progress: Progress) -> Result:
     )
     if cell.dataset in registry.datasets() and registry.dataset(cell.dataset).may_quote:
         score.detail["examples"] = _examples(speech, utterances, transcripts)
+    if save_to is not None:  # last, so that a cell that fails can be measured again
+        progress(f"network to {save_to}")
+        scores = {"split": cell.settings["split"], score.quantity: score.value, "perplexity": measurements[0].value}
+        sha256 = network_folder.save(
+            save_to,
+            samples.model,
+            samples.model.spec,
+            speech.vocabulary.units,
+            cell,
+            {**provenance, "longest": samples.longest},
+            scores,
+        )
+        score.detail["network"] = {"name": save_to.name, "sha256": sha256}
     return Result([score, *measurements, real_time_factor], {}, provenance)
 
 
@@ -174,7 +204,10 @@ def _utterances(cell: Cell, speech: Speech) -> list[Utterance]:
 
 def _scored(cell: Cell, speech: Speech, transcripts: Sequence[str]) -> Measurement:
     found = error_rates.score(speech, _utterances(cell, speech), transcripts)
-    found.detail["split"] = cell.settings["split"]
+    split = found.detail["split"] = cell.settings["split"]
+    for name in ("shared_with_training", "transcripts_in_training"):
+        if split in (shares := getattr(speech, name)):
+            found.detail[name] = shares[split]
     return found
 
 
@@ -191,150 +224,104 @@ def _examples(speech: Speech, utterances: Sequence[Utterance], transcripts: Sequ
     ]
 
 
-class Training(training_loop.Training):
-    """One training run of a recognizer."""
-
-    def __init__(self, cell: Cell, speech: Speech, frames: features.Features) -> None:
-        scored = {split: _scored_utterances(cell, speech, split) for split in ("valid", cell.settings["split"])}
-        super().__init__(cell, _training_utterances(cell, speech), scored)
-        self.speech, self.features = speech, frames
-        units = speech.vocabulary
-        options = with_words(check_options(registry.definition(cell.method), cell.options), units.units)
-        if cell.options.get("interval"):
-            raise BadInput(
-                f"option interval={cell.options['interval']} of {cell.method}: allowed in speech: 0, because "
-                "clusters are not re-organized there"
-            )
-        if "interval" in options:
-            options["interval"] = 0
-        # By split, for all of its utterances.
-        self.texts = {split: [units.encode(each) for each in speech.splits[split]] for split in ("train", *scored)}
-        said_T = np.concatenate([self.texts["train"][number] for number in self.training_P])
-        options = with_pairs(options, said_T, len(units.units))
-        spec = spec_of(cell, self._counts(), options)
-        config = recognizers.config_of(cell, units.end)
-        self.model: Recognizer = layers.create_network(cell.framework, spec, config, cell.device)
-        self.augment = SpecAugment(time_share=cell.settings["mask_share"]) if cell.settings["augment"] else None
-        self.frames = {
-            split: np.array([len(frames[each]) for each in speech.splits[split]]) for split in ("train", *scored)
-        }
-        self.longest = cell.settings["longest"] or max(len(self.texts["train"][number]) for number in self.training_P)
-        self._choose_widths()
-
-    def _counts(self) -> NDArray[np.int64]:
-        """Return the counts (V,) of the units from which the layer builds its structure."""
-        if self.settings["counts"] == "pooled":
-            return self.speech.counts_V
-        spoken = [utterance.language for utterance in self.speech.splits["train"]]
-        return vocabulary.per_language(self.texts["train"], spoken, len(self.speech.counts_V))
-
-    def _choose_widths(self) -> None:
-        """Choose one width of texts for each width of utterances, so that there are no more shapes than widths."""
-        used = self.scored | {"train": self.training_P}  # nothing else of the training split is ever scored
-        frames_P = np.concatenate([self.frames[split][numbers_P] for split, numbers_P in used.items()])
-        lengths_P = np.concatenate([self.sizes_of_texts(split, numbers_P) for split, numbers_P in used.items()])
-        self.widths_W = batching.widths(frames_P, self.settings["paddings"])
-        self.text_widths_W = np.array([lengths_P[frames_P <= width].max() for width in self.widths_W])
-
-    def sizes_of_texts(self, split: str, numbers_P: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.array([len(self.texts[split][number]) for number in numbers_P])
-
-    def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        widths_P = batching.width_of(self.frames[split][numbers_P], self.widths_W)
-        return widths_P, self.sizes_of_texts(split, numbers_P)
-
-    def inputs(self, split: str, numbers_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return (B, F, M) normalized features, with zeros beyond the last frame, and (B,) numbers of frames."""
-        frames_B = self.frames[split][numbers_B]
-        width = int(batching.width_of(frames_B.max(), self.widths_W))
-        found: NDArray[np.float32] | None = None
-        for row, number in enumerate(numbers_B.tolist()):
-            features_FM = features.normalised(self.features[self.speech.splits[split][number]])
-            if found is None:
-                found = np.zeros((len(numbers_B), width, features_FM.shape[1]), np.float32)
-            found[row, : len(features_FM)] = features_FM
-        assert found is not None
-        return found, frames_B
-
-    def padded(self, split: str, numbers_B: NDArray[np.int64]) -> training_loop.Batch:
-        features_BFM, frames_B = self.inputs(split, numbers_B)
-        place = int(np.searchsorted(self.widths_W, features_BFM.shape[1]))
-        targets_BT = np.full((len(numbers_B), self.text_widths_W[place]), PADDING, np.int32)
-        for row, number in enumerate(numbers_B.tolist()):
-            ids_L = self.texts[split][number]
-            targets_BT[row, : len(ids_L)] = ids_L
-        return features_BFM, frames_B, targets_BT
-
-    def training_batch(self, epoch: int, numbers_B: NDArray[np.int64]) -> training_loop.Batch:
-        """Apply SpecAugment's masks with zero, the mean. The masks depend on the epoch and the utterance only."""
-        features_BFM, frames_B, targets_BT = self.padded("train", numbers_B)
-        if self.augment is not None:
-            for features_FM, frames, number in zip(features_BFM, frames_B, numbers_B, strict=True):
-                rng = np.random.default_rng([self.cell.seed, 14, epoch, number])
-                (masked_FM,) = self.augment.masked_BTM([int(frames)], features_FM.shape[1], rng)
-                features_FM[:frames][masked_FM] = 0
-        return features_BFM, frames_B, targets_BT
-
-    def search(self, features_BFM: NDArray[np.float32], frames_B: NDArray[np.int64]) -> list[str]:
-        self.model.listen(features_BFM, frames_B, self.longest)
-        prompts_B1 = np.full((len(frames_B), 1), self.model.config.end)
-        _, units_BWL = beam_search(
-            self.model, prompts_B1, self.longest, width=self.settings["beam"], end=self.model.config.end
+def untrained(cell: Cell, speech: Speech, frames: features.Features) -> Recognition:
+    """Return the utterances of a cell with a new recognizer."""
+    training_P = _training_utterances(cell, speech)
+    scored = {split: _scored_utterances(cell, speech, split) for split in ("valid", cell.settings["split"])}
+    texts = recognition.encoded(speech, ("train", *scored))
+    training_texts = [texts["train"][number] for number in training_P]
+    units = speech.vocabulary
+    options = with_words(check_options(registry.definition(cell.method), cell.options), units.units)
+    if cell.options.get("interval"):
+        raise BadInput(
+            f"option interval={cell.options['interval']} of {cell.method}: allowed in speech: 0, because "
+            "clusters are not re-organized there"
         )
-        return [self.speech.vocabulary.decode(best_L) for best_L in units_BWL[:, 0]]
-
-    def transcripts(self, progress: Progress) -> tuple[list[str], Measurement]:
-        """Decode the scored utterances in order, and measure the real-time factor with one sample per batch."""
-        split = self.settings["split"]
-        found: dict[int, str] = {}
-        batches: list[dict[str, float]] = []
-        for numbers_B, texts, seconds in self.decoded(self.batches(split), progress):
-            found |= zip(numbers_B.tolist(), texts, strict=True)
-            batches.append(
-                {
-                    "utterances": len(numbers_B),
-                    "units": int(self.sizes_of_texts(split, numbers_B).sum()) - len(numbers_B),  # without the ends
-                    "audio_seconds": sum(self.speech.splits[split][number].seconds for number in numbers_B.tolist()),
-                    "decode_seconds": seconds,
-                }
-            )
-        detail = {
-            "split": split,
-            "beam": self.settings["beam"],
-            "batch": self.batch,
-            "shapes": sorted(self.decoded_shapes),
-            "by_length": _by_length(batches),
-        }
-        samples = [each["decode_seconds"] / each["audio_seconds"] for each in batches]
-        value = _sum(batches, "decode_seconds") / _sum(batches, "audio_seconds")
-        return [found[number] for number in self.scored[split].tolist()], Measurement(
-            "rtf", value, samples, detail=detail
-        )
+    if "interval" in options:
+        options["interval"] = 0
+    options = with_pairs(options, np.concatenate(training_texts), len(units.units))
+    counts_V = speech.counts_V
+    if cell.settings["counts"] == "per_language":
+        spoken = [utterance.language for utterance in speech.splits["train"]]
+        counts_V = vocabulary.per_language(texts["train"], spoken, len(counts_V))
+    spec = spec_of(cell, counts_V, options)
+    model: Recognizer = layers.create_network(cell.framework, spec, recognizers.config_of(cell, units.end), cell.device)
+    return Recognition(
+        cell,
+        model,
+        speech,
+        frames,
+        texts,
+        scored,
+        training_P,
+        batch=min(cell.settings["batch"], len(training_P)),
+        longest=cell.settings["longest"] or max(map(len, training_texts)),
+    )
 
 
-def _by_length(batches: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Return the real-time factor of short, medium and long transcripts, as in table 6 of the paper.
+def _held_out(saved: SavedNetwork, request: Request, progress: Progress) -> HeldOutSamples:
+    """Return the utterances that a network was scored on, or those of another split, dataset or setting.
 
-    Batches of similar length are split into three parts by their units per utterance.
+    Raises:
+        BadInput: The dataset does not exist, has no such split, or is not the one that the network was trained on.
     """
-    ordered = sorted(batches, key=lambda each: each["units"] / each["utterances"])
-    found = []
-    for places in np.array_split(np.arange(len(ordered)), min(_LENGTH_BINS, len(ordered))):
-        part = [ordered[place] for place in places]
-        found.append(
-            {
-                "utterances": _sum(part, "utterances"),
-                "units_per_utterance": _sum(part, "units") / _sum(part, "utterances"),
-                "audio_seconds": _sum(part, "audio_seconds"),
-                "decode_seconds": _sum(part, "decode_seconds"),
-                "rtf": _sum(part, "decode_seconds") / _sum(part, "audio_seconds"),
-            }
-        )
-    return found
+    cell, is_own = evaluation.cell_for(saved, request, _WHOLE), request.dataset is None
+    speech = _speech_for(saved, cell, is_own, progress)
+    evaluation.check_split(speech.name, cell.settings["split"], speech.splits)
+    skipped = {reason: len(ids) for reason, ids in speech.skipped.items()}
+    return HeldOutSamples(cell, is_own, speech.name, skipped)
 
 
-def _sum(batches: Sequence[Mapping[str, float]], name: str) -> float:
-    return sum(each[name] for each in batches)
+def _speech_for(saved: SavedNetwork, cell: Cell, is_own: bool, progress: Progress) -> Speech:
+    """Return the corpus of the cell in the units of a network, in which other units of another corpus are <unk>."""
+    if is_own:
+        settings = {**cell.settings, "split": saved.scores["split"]}
+        speech = load(cell.dataset, saved.spec.vocab, settings, progress)
+        evaluation.check_own(saved, speech, (speech.vocabulary.units, saved.words))
+        return speech
+    settings = cell.settings
+    units = Vocabulary(settings["units"], tuple(saved.words), saved.spec.counts, settings["with_language"])
+    return speech_corpora.load(cell.dataset, vocabulary=units, outside="unknown", progress=progress)
 
 
-TASK = Task(SETTINGS, run, load)
+def _evaluate(folder: Path, framework: str, device: str, held_out: HeldOutSamples) -> Scores:
+    """Decode and score utterances with a saved network, in the process of its framework.
+
+    Raises:
+        BadInput: The framework has no such device.
+    """
+    evaluation.check_device(framework, device)
+    saved = network_folder.load(folder)
+    model = saved.network(framework, device)
+    assert isinstance(model, Recognizer)
+    cell = dataclasses.replace(held_out.cell, framework=framework, device=device)
+    speech = _speech_for(saved, cell, held_out.is_own, lambda line: None)
+    split = cell.settings["split"]
+    scored = {split: _scored_utterances(cell, speech, split)}
+    samples = Recognition(
+        cell,
+        model,
+        speech,
+        features.of_corpus(speech),
+        recognition.encoded(speech, [split]),
+        scored,
+        batch=cell.settings["batch"],
+        longest=cell.settings["longest"] or saved.data["longest"],
+    )
+    transcripts, _ = samples.transcripts(lambda line: None)
+    score = _scored(cell, speech, transcripts)
+    field = "phones" if speech.vocabulary.kind == "phones" else "text"
+    records = [
+        {"id": each.id, "language": each.language, field: ours, "reference": speech.transcript(each)}
+        for each, ours in zip(_utterances(cell, speech), transcripts, strict=True)
+    ]
+    values = {score.quantity: score.value, "perplexity": samples.perplexity(split)}
+    return Scores(values, "utterances", len(records), records)
+
+
+TASK = Task(
+    SETTINGS,
+    run,
+    load,
+    evaluation=Evaluation(_held_out, _evaluate, ("beam", "longest", "score_utterances")),
+)

@@ -6,29 +6,34 @@ likely summary that beam search finds, by log-probability without length normali
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness import layers, registry
+from vocabench.harness import layers, network_folder, registry
 from vocabench.harness.datasets.pairs import encoded_pairs, summary_pairs
 from vocabench.harness.datasets.pairs.encoded_pairs import VOCABULARIES, EncodedPairs
 from vocabench.harness.datasets.shared.dataset import SPLITS
-from vocabench.harness.datasets.text.tokenization import UNK
+from vocabench.harness.network_folder import SavedNetwork
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Row
 from vocabench.harness.run.settings import Setting
-from vocabench.harness.tasks.shared import batching, learning_curve, rouge, summary_model, training_loop
+from vocabench.harness.tasks.shared import batching, evaluation, learning_curve, rouge, summary_model
 from vocabench.harness.tasks.shared.data import Progress, data_of
+from vocabench.harness.tasks.shared.destinations import SAVE, network_path
+from vocabench.harness.tasks.shared.evaluation import Evaluation, HeldOutSamples, Request, Scores
 from vocabench.harness.tasks.shared.optimizer import optimizer_of
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import spec_of
+from vocabench.harness.tasks.shared.summaries import Summaries
 from vocabench.harness.tasks.shared.task import Task
+from vocabench.harness.tasks.shared.training_loop import Training
 from vocabench.impls.errors import BadInput
-from vocabench.impls.models.decoding import beam_search
-from vocabench.impls.models.summarizer import PADDING, Summarizer, SummarizerConfig
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
 from vocabench.impls.optimizers import NAMES
 from vocabench.impls.options import Choice, Number
 
@@ -59,9 +64,13 @@ SETTINGS: dict[str, Setting] = {
     "paddings": Number(3, 1, 100, "number of widths that sources and summaries are padded to"),
     "cluster_epochs": Number(5, 1, 10**6, "epochs of the language model of the summaries, if a layer needs one"),
     "cluster_batch": Number(128, 1, 10**6, "sequences that this language model reads in parallel"),
+    **SAVE,
 }
 
 _EXAMPLES = 20
+
+# The settings that select all pairs of a split.
+_WHOLE = {"pairs": 0, "score_pairs": 0}
 
 
 def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Progress) -> EncodedPairs:
@@ -91,16 +100,33 @@ def run(cell: Cell, progress: Progress) -> Result:
     data, provenance = data_of(cell, load, progress)
     if cell.method in EXTRA_METHODS:
         return Result(_scores(cell, data, _lead(cell, data)), {}, provenance)
-    options, told = summary_model.layer_options(cell, data, _training_pairs(cell, data), progress)
-    training = Training(cell, data, options)
+    save_to = network_path(cell)
+    training_P = _training_pairs(cell, data)
+    options, told = summary_model.layer_options(cell, data, training_P, progress)
+    pairs = untrained(cell, data, options)
+    training = Training(pairs, training_P)
     training.run(progress)
     found = training.measurements()
     found[0].detail.update(told)
-    summaries, seconds = training.summaries(progress)
+    summaries, seconds = pairs.summaries(progress)
     scores = _scores(cell, data, summaries)
     scores[0].detail["summaries"] = summaries
     if cell.dataset in registry.datasets() and registry.dataset(cell.dataset).may_quote:
         scores[0].detail["examples"] = _examples(cell, data, summaries)
+    if save_to is not None:  # last, so that a cell that fails can be measured again
+        progress(f"network to {save_to}")
+        values = {score.quantity: score.value for score in (*scores, found[0])}
+        sha256 = network_folder.save(
+            save_to,
+            pairs.model,
+            pairs.model.spec,
+            data.summaries.words,
+            cell,
+            provenance,
+            {"split": cell.settings["split"], **values},
+            data.sources.words,
+        )
+        scores[0].detail["network"] = {"name": save_to.name, "sha256": sha256}
     return Result([*scores, *found, seconds], {}, provenance)
 
 
@@ -143,19 +169,24 @@ def _lead(cell: Cell, data: EncodedPairs) -> list[str]:
 
 def _scores(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[Measurement]:
     name = cell.settings["split"]
-    split = data.pairs.splits[name]
-    if cell.settings["scoring"] == "rush2015":  # with the numbers that `digits` has replaced
-        split = summary_pairs.load(cell.dataset).splits[name]
-    pairs = [split[int(number)] for number in _scored_pairs(cell, data, name)]
-    references = [of_pair for _, of_pair in pairs]
-    if cell.settings["scoring"] == "rush2015":
-        summaries = [rouge.with_numbers(summary, source) for summary, (source, _) in zip(summaries, pairs, strict=True)]
-    found = rouge.scores(summaries, references, cell.settings)
+    found = rouge.scores(*_compared(cell, data, summaries), cell.settings)
     for measurement in found:
         measurement.detail["split"] = name
         if name in data.pairs.shared_with_training:
             measurement.detail["shared_with_training"] = data.pairs.shared_with_training[name]
     return found
+
+
+def _compared(cell: Cell, data: EncodedPairs, summaries: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the texts that ROUGE compares: the summary and the references of each scored pair."""
+    name = cell.settings["split"]
+    split = data.pairs.splits[name]
+    if cell.settings["scoring"] == "rush2015":  # with the numbers that `digits` has replaced
+        split = summary_pairs.load(cell.dataset).splits[name]
+    pairs = [split[int(number)] for number in _scored_pairs(cell, data, name)]
+    if cell.settings["scoring"] == "rush2015":
+        summaries = [rouge.with_numbers(summary, source) for summary, (source, _) in zip(summaries, pairs, strict=True)]
+    return [rouge.known(summary) for summary in summaries], [references for _, references in pairs]
 
 
 def _examples(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[dict[str, Any]]:
@@ -169,84 +200,81 @@ def _examples(cell: Cell, data: EncodedPairs, summaries: list[str]) -> list[dict
     return found
 
 
-class Training(training_loop.Training):
-    """One training run of a summarizer."""
-
-    def __init__(self, cell: Cell, data: EncodedPairs, options: Mapping[str, object]) -> None:
-        scored = {split: _scored_pairs(cell, data, split) for split in ("valid", cell.settings["split"])}
-        super().__init__(cell, _training_pairs(cell, data), scored)
-        self.data = data
-        spec = spec_of(cell, data.counts_V, options)
-        config = SummarizerConfig(
-            sources=len(data.sources.words),
-            end=data.end,
-            embedding=cell.settings["embedding"],
-            hidden=cell.dim,
-            optimizer=optimizer_of(cell.settings),
-            seed=cell.seed,
-        )
-        self.model: Summarizer = layers.create_network(cell.framework, spec, config, cell.device)
-        used = scored | {"train": self.training_P}
-        self.source_widths, self.summary_widths = (
-            batching.widths(
-                np.concatenate([side.splits[split].lengths_P[pairs_P] for split, pairs_P in used.items()]),
-                cell.settings["paddings"],
-            )
-            for side in (data.sources, data.summaries)
-        )
-
-    @property
-    def without(self) -> list[int]:
-        """The words that a summary cannot have."""
-        words = [self.data.end] if self.settings["fixed_length"] else []
-        return [*words, self.data.summaries.words.index(UNK)] if self.settings["scoring"] == "rush2015" else words
-
-    def sizes(self, split: str, numbers_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        lengths_P = self.data.sources.splits[split].lengths_P[numbers_P]
-        widths_P = batching.width_of(lengths_P, self.source_widths)
-        return widths_P, self.data.summaries.splits[split].lengths_P[numbers_P]
-
-    def padded(self, split: str, numbers_B: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        _, lengths_B = self.sizes(split, numbers_B)
-        summary_width = int(batching.width_of(lengths_B.max(), self.summary_widths))
-        (sources_BS,) = self.inputs(split, numbers_B)
-        return sources_BS, self.data.summaries.splits[split].padded(numbers_B, summary_width, PADDING)
-
-    def inputs(self, split: str, numbers_B: NDArray[np.int64]) -> tuple[NDArray[np.int32]]:
-        widths_B, _ = self.sizes(split, numbers_B)
-        return (self.data.sources.splits[split].padded(numbers_B, int(widths_B.max()), PADDING),)
-
-    def search(self, sources_BS: NDArray[np.int32]) -> list[str]:
-        settings, end, words = self.settings, self.data.end, self.data.summaries.words
-        _, words_BWL = beam_search(
-            self.model,
-            sources_BS,
-            settings["length"],
-            width=settings["beam"],
-            end=end,
-            without=self.without,
-        )
-        # After the end, the sequence is filled with it.
-        return [" ".join(words[number] for number in best_L if number != end) for best_L in words_BWL[:, 0].tolist()]
-
-    def summaries(self, progress: Progress) -> tuple[list[str], Measurement]:
-        """Generate the summaries of the scored pairs, and measure seconds per summary with one sample per batch."""
-        split = self.settings["split"]
-        pairs_P = self.scored[split]
-        # By sources only, since the summaries are not known yet.
-        widths_P, _ = self.sizes(split, pairs_P)
-        order = batching.sorted_batches(widths_P, np.zeros_like(widths_P), self.batch)
-        found: dict[int, str] = {}
-        samples: list[float] = []
-        total = 0.0
-        for numbers_B, texts, seconds in self.decoded([pairs_P[chosen_B] for chosen_B in order], progress):
-            found |= zip(numbers_B.tolist(), texts, strict=True)
-            samples.append(seconds / len(numbers_B))
-            total += seconds
-        shapes = sorted(self.decoded_shapes)
-        detail = {"split": split, "beam": self.settings["beam"], "batch": self.batch, "shapes": shapes}
-        summaries = [found[number] for number in pairs_P.tolist()]
-        return summaries, Measurement("decode_seconds", total / len(summaries), samples, detail=detail)
+def untrained(cell: Cell, data: EncodedPairs, options: Mapping[str, object]) -> Summaries:
+    """Return the pairs of a cell with a new summarizer."""
+    training_P = _training_pairs(cell, data)
+    scored = {split: _scored_pairs(cell, data, split) for split in ("valid", cell.settings["split"])}
+    spec = spec_of(cell, data.counts_V, options)
+    config = SummarizerConfig(
+        sources=len(data.sources.words),
+        end=data.end,
+        embedding=cell.settings["embedding"],
+        hidden=cell.dim,
+        optimizer=optimizer_of(cell.settings),
+        seed=cell.seed,
+    )
+    model: Summarizer = layers.create_network(cell.framework, spec, config, cell.device)
+    return Summaries(cell, model, data, scored, training_P, batch=min(cell.settings["batch"], len(training_P)))
 
 
-TASK = Task(SETTINGS, run, load, extra_methods=EXTRA_METHODS)
+def _held_out(saved: SavedNetwork, request: Request, progress: Progress) -> HeldOutSamples:
+    """Return the pairs that a network was scored on, or those of another split, dataset or setting.
+
+    Raises:
+        BadInput: The dataset does not exist, has no such split, or is not the one that the network was trained on.
+    """
+    cell, is_own = evaluation.cell_for(saved, request, _WHOLE), request.dataset is None
+    data = _pairs_for(saved, cell, is_own, progress)
+    evaluation.check_split(data.name, cell.settings["split"], data.pairs.splits)
+    return HeldOutSamples(cell, is_own, data.name)
+
+
+def _pairs_for(saved: SavedNetwork, cell: Cell, is_own: bool, progress: Progress) -> EncodedPairs:
+    """Return the pairs of the cell in the words of a network, in which other words of other data are <unk>."""
+    settings = cell.settings
+    if is_own:
+        data = load(cell.dataset, cell.vocab, {**settings, "split": saved.scores["split"]}, progress)
+        evaluation.check_own(saved, data, (data.summaries.words, saved.words), (data.sources.words, saved.sources))
+        return data
+    return encoded_pairs.load_in_words(
+        cell.dataset,
+        settings["split"],
+        saved.sources,
+        saved.words,
+        max_source=settings["max_source"],
+        max_summary=settings["max_summary"],
+        digits=settings["digits"],
+        progress=progress,
+    )
+
+
+def _evaluate(folder: Path, framework: str, device: str, held_out: HeldOutSamples) -> Scores:
+    """Generate and score summaries with a saved network, in the process of its framework.
+
+    Raises:
+        BadInput: The framework has no such device.
+    """
+    evaluation.check_device(framework, device)
+    saved = network_folder.load(folder)
+    model = saved.network(framework, device)
+    assert isinstance(model, Summarizer)
+    cell = dataclasses.replace(held_out.cell, framework=framework, device=device)
+    data, split = _pairs_for(saved, cell, held_out.is_own, lambda line: None), cell.settings["split"]
+    scored = {split: _scored_pairs(cell, data, split)}
+    pairs = Summaries(cell, model, data, scored, batch=cell.settings["batch"])
+    summaries, _ = pairs.summaries(lambda line: None)
+    values = {score.quantity: score.value for score in _scores(cell, data, summaries)}
+    records = [
+        {"summary": summary, "references": references}
+        for summary, references in zip(*_compared(cell, data, summaries), strict=True)
+    ]
+    return Scores({**values, "perplexity": pairs.perplexity(split)}, "summaries", len(records), records)
+
+
+TASK = Task(
+    SETTINGS,
+    run,
+    load,
+    extra_methods=EXTRA_METHODS,
+    evaluation=Evaluation(_held_out, _evaluate, ("beam", "length", "fixed_length", "score_pairs", *rouge.SETTINGS)),
+)

@@ -121,8 +121,16 @@ def change_arrays(folder, **changes):
         (lambda folder: (folder / "network.json").write_text("[]"), r"network.json: \(a list of 0\): allowed: an"),
         (lambda folder: change_about(folder, format="other"), "format='other': allowed: vocabench network"),
         (lambda folder: change_about(folder, version=2), "version=2: allowed: a whole number from 1 to 1"),
-        (lambda folder: change_about(folder, network="summarizer"), "network 'summarizer': allowed: language_model"),
+        (
+            lambda folder: change_about(folder, network="encoder"),
+            "network 'encoder': allowed: language_model, ",
+        ),
+        (
+            lambda folder: change_about(folder, network="summarizer"),
+            "_modelling': allowed: summarization",
+        ),
         (lambda folder: change_about(folder, config={"embedding": 6}), "config: no hidden"),
+        (lambda folder: change_about(folder, config={"embedding": 6, "hidden": D, "layers": 2}), "field 'layers'"),
         (lambda folder: change_about(folder, cell={}), "cell: no task"),
         (lambda folder: change_cell(folder, task="timing"), "task='timing': allowed: language_modelling"),
         (lambda folder: change_cell(folder, settings={}), "settings: no steps"),

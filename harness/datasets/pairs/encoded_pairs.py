@@ -7,6 +7,7 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -157,12 +158,7 @@ def load(
     if "train" not in pairs.splits:
         raise BadInput(f"pairs {name}: no training split: allowed: a folder or a dataset with one")
 
-    def source(pair: Pair) -> list[str]:
-        return _words(pair[0], max_source)
-
-    def summary(pair: Pair) -> list[str]:
-        return [*_words(pair[1][0], max_summary), EOS]
-
+    source, summary = partial(_source, most=max_source), partial(_summary, most=max_summary)
     summaries = _side(pairs, ("summary", max_summary), summary, vocab, min_count, progress)
     if vocabulary == "separate":
         sources = _side(pairs, ("source", max_source), source, source_vocab, min_count, progress)
@@ -170,6 +166,46 @@ def load(
         every = _side(pairs, ("source", max_source), source, None, 1, progress)
         sources = _in_words_of(summaries, every)
     return EncodedPairs(pairs, sources, summaries)
+
+
+def load_in_words(
+    name: str,
+    split: str,
+    sources: Sequence[str],
+    summaries: Sequence[str],
+    *,
+    max_source: int,
+    max_summary: int,
+    digits: bool,
+    progress: Progress = no_progress,
+) -> EncodedPairs:
+    """Encode a split of pairs in given words, for a model that knows these. The ids are in memory.
+
+    Args:
+        name: Name of a dataset, or a path; see `layouts.at_path`.
+        split: The split. If there is none, the result has the pairs of the others and no ids.
+        sources, summaries: Words in order of their ids; all others become <unk>.
+        max_source, max_summary, digits, progress: As for `load`.
+
+    Raises:
+        BadInput: See `summary_pairs.load`; or the words lack <unk>.
+    """
+    pairs = summary_pairs.load(name, digits=digits, progress=progress)
+    split_pairs = pairs.splits.get(split, [])[:]
+    return EncodedPairs(
+        pairs,
+        _side_in_words(sources, split, [_source(pair, max_source) for pair in split_pairs]),
+        _side_in_words(summaries, split, [_summary(pair, max_summary) for pair in split_pairs]),
+    )
+
+
+def _side_in_words(words: Sequence[str], split: str, texts: Sequence[Sequence[str]]) -> Side:
+    ids = {word: number for number, word in enumerate(words)}
+    if UNK not in ids:
+        raise BadInput(f"a vocabulary without {UNK} for other pairs: allowed: one that has it")
+    ids_T = np.array([ids.get(word, ids[UNK]) for text in texts for word in text], np.int32)
+    starts_P = np.cumsum([0, *map(len, texts)])
+    return Side(list(words), np.bincount(ids_T, minlength=len(words)), {split: Ragged(ids_T, starts_P)})
 
 
 def _in_words_of(other: Side, side: Side) -> Side:
@@ -182,6 +218,14 @@ def _in_words_of(other: Side, side: Side) -> Side:
     splits = {split: Ragged(new_V[ragged.ids_T], ragged.starts_P) for split, ragged in side.splits.items()}
     counts_V = np.bincount(new_V, weights=side.counts_V, minlength=len(other.words)).astype(np.int64)
     return Side(other.words, counts_V, splits)
+
+
+def _source(pair: Pair, most: int) -> list[str]:
+    return _words(pair[0], most)
+
+
+def _summary(pair: Pair, most: int) -> list[str]:
+    return [*_words(pair[1][0], most), EOS]
 
 
 def _words(text: str, most: int) -> list[str]:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.settings import Setting
 from vocabench.impls.errors import BadInput
+from vocabench.impls.options import Destination
+
+SAVE: dict[str, Setting] = {
+    "save": Destination("new folder for the trained network, whose name may contain {method}, {framework} and {seed}")
+}
 
 _FIELDS = ("method", "framework", "seed")
 
@@ -33,3 +39,12 @@ def new_path(cell: Cell, setting: str, example: str) -> Path | None:
             f"{setting}={path}: it exists, or its folder does not: allowed: a new name for each cell, such as {example}"
         )
     return path
+
+
+def network_path(cell: Cell) -> Path | None:
+    """Return the folder for the trained network of a cell with the setting `SAVE`; None for none.
+
+    Raises:
+        BadInput: As in `new_path`.
+    """
+    return new_path(cell, "save", "network-{method}-{framework}-{seed}")

@@ -1,130 +1,178 @@
-"""Evaluation of a saved language model on text, in any framework."""
+"""Evaluation of saved networks: what a task provides for `vocabench eval`, and what is the same in all tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from vocabench.harness import network_folder, registry
-from vocabench.harness.datasets.text import corpora, tokenization
-from vocabench.harness.datasets.text.tokenization import EOS, UNK
+from vocabench.harness import registry
 from vocabench.harness.network_folder import SavedNetwork
-from vocabench.harness.tasks.shared import text_scores
-from vocabench.harness.tasks.shared.data import Progress
-from vocabench.impls.errors import BadInput
+from vocabench.harness.run.cells import Cell
+from vocabench.harness.run.settings import task_settings
+from vocabench.harness.tasks.shared.data import Data, Progress
+from vocabench.impls.errors import BadInput, unknown
 
 
 @dataclass(frozen=True)
-class HeldOutText:
-    """Text that a saved network is scored on.
+class Request:
+    """The data that a network is to be scored on.
 
     Attributes:
-        name: Name of its dataset.
-        split: Its split of the dataset.
-        ids_T: (T,) ids of its words in the vocabulary of the network.
-        unknown: Share of <unk>.
+        dataset: Name or path of a dataset; None for the one that the network was trained on.
+        split: Split of the dataset; None for the one that the network was scored on after training.
+        settings: Settings of the task that differ from those of the training, as text.
     """
 
-    name: str
-    split: str
-    ids_T: NDArray[np.int32]
-    unknown: float
+    dataset: str | None = None
+    split: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class HeldOut(Protocol):
+    """Checked data that a network is scored on. It can be sent to another process."""
+
+    @property
+    def name(self) -> str:
+        """Name of its dataset."""
+        ...
+
+    @property
+    def split(self) -> str: ...
+
+    @property
+    def remark(self) -> str:
+        """What the command adds to the number of samples, starting with a comma, or ""."""
+        ...
+
+    def details(self) -> dict[str, Any]:
+        """Return further entries for the JSON object that the command prints."""
+        ...
 
 
 @dataclass(frozen=True)
-class TokenScores:
-    """The words that were scored, in B rows of the text, and their natural log-probabilities, (B, T) each."""
+class HeldOutSamples:
+    """Samples with a text each that a saved network is scored on.
 
-    ids_BT: NDArray[np.int32]
-    log_probs_BT: NDArray[np.float64]
+    Attributes:
+        cell: The cell of the network with their dataset, split and settings.
+        is_own: Whether they are of the dataset that the network was trained on.
+        name: Name of their dataset.
+        skipped: Number of unusable samples by reason.
+    """
+
+    cell: Cell
+    is_own: bool
+    name: str
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def perplexity(self) -> float:
-        return float(np.exp(-self.log_probs_BT.mean()))
+    def split(self) -> str:
+        return self.cell.settings["split"]
 
-    def sentences(self, words: Sequence[str]) -> Iterator[tuple[list[str], list[float]]]:
-        """Yield the words of each sentence and their log-probabilities.
+    @property
+    def remark(self) -> str:
+        return "".join(f", skipped: {reason} {count:,}" for reason, count in self.skipped.items())
 
-        A sentence ends with <eos>, or with its row. The perplexity of all of them is `perplexity`.
-        """
-        for ids_T, log_probs_T in zip(self.ids_BT, self.log_probs_BT, strict=True):
-            tokens = [words[int(number)] for number in ids_T]
-            ends = [place for place, token in enumerate(tokens, 1) if token == EOS or place == len(tokens)]
-            for start, stop in zip([0, *ends], ends, strict=False):
-                yield tokens[start:stop], log_probs_T[start:stop].tolist()
+    def details(self) -> dict[str, Any]:
+        return {"skipped": dict(self.skipped)}
 
 
-def text_of(saved: SavedNetwork, dataset: str | None, split: str | None, progress: Progress) -> HeldOutText:
-    """Return the text that a network was scored on, or a split of another dataset in the words of the network.
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a network in one framework.
+
+    Attributes:
+        values: Scores by quantity, that of the task first.
+        counted: What they are the scores of, such as "words".
+        count: Its number.
+        records: Objects of a file for `vocabench score`, one for each sample.
+    """
+
+    values: Mapping[str, float]
+    counted: str
+    count: int
+    records: Sequence[Mapping[str, Any]]
+
+
+AnyHeldOut = TypeVar("AnyHeldOut", bound=HeldOut)
+
+
+@dataclass(frozen=True)
+class Evaluation(Generic[AnyHeldOut]):
+    """How a task evaluates a network that it has saved.
+
+    Attributes:
+        data: Checks the data of a request, in the process of the command.
+        score: Scores the network of a folder in the process of a framework, on a device.
+        settings: The settings that may differ from those of the training.
+    """
+
+    data: Callable[[SavedNetwork, Request, Progress], AnyHeldOut]
+    score: Callable[[Path, str, str, AnyHeldOut], Scores]
+    settings: tuple[str, ...] = ()
+
+
+def of_task(task: str, request: Request) -> Evaluation[Any]:
+    """Return the evaluation of a task that saves networks.
+
+    Raises:
+        BadInput: A setting of the request may not differ from that of the training.
+    """
+    found = registry.task(task).evaluation
+    assert found is not None, task
+    for name in request.settings:
+        if name not in found.settings:
+            raise unknown(f"setting of an evaluation of {task}", name, found.settings)
+    return found
+
+
+def cell_for(saved: SavedNetwork, request: Request, whole: Mapping[str, Any]) -> Cell:
+    """Return the cell of the network with the dataset, the split and the settings of a request.
 
     Args:
         saved: The network.
-        dataset: Name or path of a dataset; None for the one that the network was trained on.
-        split: Split of the dataset; None for the one that the network was scored on, or the validation text if another
-            dataset has no such split.
-        progress: Called with lines of text that report progress.
+        request: The request.
+        whole: The settings that select all of another dataset.
 
     Raises:
-        BadInput: The dataset does not exist, has no such split, or is not the one that the network was trained on.
+        BadInput: A setting is not allowed.
     """
-    if dataset is None:
-        name, splits = saved.cell.dataset, _own_splits(saved, progress)
-    else:
-        files = corpora.find(dataset, progress)
-        name, splits = files.name, dict.fromkeys(files.files)
-    if split is None:
-        scored: str = saved.scores["split"]
-        split = scored if scored in splits else "valid"
+    cell = saved.cell
+    settings = task_settings(cell.task, cell.settings, request.settings)
+    if request.dataset is not None:
+        settings |= {name: value for name, value in whole.items() if name not in request.settings}
+    settings["split"] = saved.scores["split"] if request.split is None else request.split
+    return dataclasses.replace(cell, dataset=request.dataset or cell.dataset, settings=settings)
+
+
+def check_split(name: str, split: str, splits: Collection[str]) -> None:
     if split not in splits:
         raise BadInput(f"split {split!r} of dataset {name!r}: allowed: {', '.join(splits)}")
-    ids_T = splits[split]
-    if ids_T is None:
-        # A user's text does not say how it is tokenized, so it is read as the training text was.
-        rule = files.rule if dataset in registry.datasets() else saved.data.get("text_rule", files.rule)
-        ids_T = _encoded(saved.words, files.files[split], rule)
-    unknown = saved.words.index(UNK) if UNK in saved.words else -1
-    return HeldOutText(name, split, ids_T, float((ids_T == unknown).mean()))
 
 
-def _own_splits(saved: SavedNetwork, progress: Progress) -> Mapping[str, NDArray[np.int32]]:
-    cell = saved.cell
-    load = registry.task(cell.task).load
-    assert load is not None
-    corpus: corpora.Corpus = load(cell.dataset, cell.vocab, cell.settings, progress)
-    if corpus.sha256 != cell.dataset_sha256 or corpus.words != list(saved.words):
-        raise BadInput(
-            f"dataset {cell.dataset!r} is not the one that the network was trained on: allowed: the same text, with "
-            f"sha256 {cell.dataset_sha256[:12]}..., or --dataset for another one"
-        )
-    return corpus.splits
+def check_own(saved: SavedNetwork, data: Data, *vocabularies: tuple[Sequence[str], Sequence[str]]) -> None:
+    """Check that data are those that a network was trained on.
 
-
-def _encoded(words: Sequence[str], path: Path, rule: str) -> NDArray[np.int32]:
-    """Return the ids of the words of a file; words that the network does not know are <unk>."""
-    ids = {word: number for number, word in enumerate(words)}
-    if UNK not in ids:
-        raise BadInput(f"a network without {UNK} on other text: allowed: the text that it was trained on")
-    pieces = [[ids.get(word, ids[UNK]) for word in piece] for piece in tokenization.tokens(path, rule)]
-    ids_T = np.array([number for piece in pieces for number in piece], np.int32)
-    if not len(ids_T):
-        raise BadInput(f"text file {path}: no words: allowed: text")
-    return ids_T
-
-
-def evaluate(folder: Path, framework: str, device: str, ids_T: NDArray[np.int32]) -> TokenScores:
-    """Score text with a saved network, in the process of its framework.
+    Args:
+        saved: The network.
+        data: The data.
+        vocabularies: Words of the data with words of the network, which must be equal.
 
     Raises:
-        BadInput: The framework has no such device.
+        BadInput: They differ.
     """
+    cell = saved.cell
+    if data.sha256 != cell.dataset_sha256 or any(list(ours) != list(theirs) for ours, theirs in vocabularies):
+        raise BadInput(
+            f"dataset {cell.dataset!r} is not the one that the network was trained on: allowed: the same data, with "
+            f"sha256 {cell.dataset_sha256[:12]}..., or --dataset for other data"
+        )
+
+
+def check_device(framework: str, device: str) -> None:
     devices = registry.adapter(framework).devices()
     if device not in devices:
         raise BadInput(f"device {device!r}: {framework} has none here: allowed: {', '.join(devices)}")
-    saved = network_folder.load(folder)
-    network = saved.network(framework, device)
-    losses = text_scores.losses(network, ids_T, saved.cell.settings["steps"])
-    return TokenScores(losses.targets_BT, -losses.nll_BT)

@@ -51,7 +51,7 @@ def _scores(
 
     rule, quantity = {"f1": (rouge.GIGAWORD, "f1"), "recall75": (rouge.DUC_2004, "recall")}[scoring]
     rule = dataclasses.replace(rule, stemming=settings["stemming"], tokens=settings["rouge_tokens"])
-    values_SMQ = rule.per_sample(list(map(_known, summaries)), references)
+    values_SMQ = rule.per_sample(list(map(known, summaries)), references)
     means = rouge.aggregate(values_SMQ)
     place = rouge.QUANTITIES.index(quantity)
     return [
@@ -78,5 +78,6 @@ def with_numbers(summary: str, source: str) -> str:
     return " ".join(forms.get(word, word) if _NUMBER.search(word) else word for word in summary.split())
 
 
-def _known(summary: str) -> str:
+def known(summary: str) -> str:
+    """Return the words of a summary without <unk>."""
     return " ".join(word for word in summary.split() if word != UNK)

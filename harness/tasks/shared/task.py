@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # all of these import the registry, which reads tasks
     from vocabench.harness.run.rows import Measurement
     from vocabench.harness.run.settings import Setting
     from vocabench.harness.tasks.shared.data import Load, Progress
+    from vocabench.harness.tasks.shared.evaluation import Evaluation
     from vocabench.harness.tasks.shared.result import Result
 
 
@@ -30,6 +31,7 @@ class Task:
         fresh_process: Whether each cell needs a process of its own, because it would measure what an earlier one left.
         repeat: Measures the times of a cell once more in another process, given the measurements of the first one, for
             a task with a setting `processes` whose cells the run distributes over processes.
+        evaluation: Evaluates a network that the task has saved, for a task with a setting `save` for networks.
     """
 
     settings: Mapping[str, Setting]
@@ -42,3 +44,4 @@ class Task:
     selected_methods: tuple[str, ...] = ()
     fresh_process: bool = False
     repeat: Callable[[Cell, Sequence[Measurement], Progress], list[Measurement]] | None = None
+    evaluation: Evaluation[Any] | None = None

@@ -21,7 +21,7 @@ from vocabench.harness.run.settings import Selection
 from vocabench.harness.run.suites import Suite
 from vocabench.harness.speech import features
 from vocabench.harness.tasks import speech
-from vocabench.harness.tasks.shared import error_rates, recognizers
+from vocabench.harness.tasks.shared import error_rates, recognition, recognizers, training_loop
 from vocabench.impls.errors import BadInput
 
 soundfile = pytest.importorskip("soundfile")
@@ -123,6 +123,10 @@ def test_a_row_holds_curve_steps_ids_and_transcripts(learned, folder):
     assert cer.low <= cer.value == error_rate.rate(counts_U4) <= cer.high
     assert cer.samples == pytest.approx(counts_U4[:, :3].sum(axis=1) / counts_U4[:, 3])
     assert "examples" not in cer.detail  # this speech is not ours to quote
+    assert cer.detail["shared_with_training"] == 0
+    known = {(u.language, u.text) for u in speech_corpora.load(folder).splits["train"]}
+    shared = np.mean([(u.language, u.text) in known for u in test])
+    assert cer.detail["transcripts_in_training"] == shared > 0
 
 
 def test_the_real_time_factor_is_told_by_length(learned, folder):
@@ -144,10 +148,10 @@ def test_parts_by_length_are_of_like_batches():
         {"utterances": 2, "units": 2 * units, "audio_seconds": 1.0, "decode_seconds": seconds}
         for units, seconds in ((9, 0.3), (1, 0.1), (5, 0.2), (2, 0.1))
     ]
-    by_length = speech._by_length(batches)
+    by_length = recognition.by_length(batches)
     assert [part["units_per_utterance"] for part in by_length] == [1.5, 5, 9]
     assert [part["rtf"] for part in by_length] == pytest.approx([0.1, 0.2, 0.3])
-    assert len(speech._by_length(batches[:1])) == 1
+    assert len(recognition.by_length(batches[:1])) == 1
 
 
 def test_a_row_can_be_scored_again(learned):
@@ -218,21 +222,22 @@ def untrained(monkeypatch, folder, framework="torch", method="full_softmax", **s
     monkeypatch.setattr(speech.layers, "create_network", recording)
     cell = cell_of(framework, method, folder, **settings)
     data = speech.load(cell.dataset, cell.vocab, cell.settings, lambda text: None)
-    return speech.Training(cell, data, features.of_corpus(data))
+    return speech.untrained(cell, data, features.of_corpus(data))
 
 
 def trained(monkeypatch, folder, framework="torch", **settings):
-    training = untrained(monkeypatch, folder, framework, **settings)
-    training.run(lambda text: None)
-    return training
+    samples = untrained(monkeypatch, folder, framework, **settings)
+    training_P = speech._training_utterances(samples.cell, samples.speech)
+    training_loop.Training(samples, training_P).run(lambda text: None)
+    return samples
 
 
 def test_batches_have_as_many_shapes_as_widths_and_hold_each_utterance(monkeypatch, folder):
-    training = trained(monkeypatch, folder, paddings=3)
-    seen = training.model.seen
+    samples = trained(monkeypatch, folder, paddings=3)
+    seen = samples.model.seen
     assert len(seen) == 6
     assert 1 < len({(features_BFM.shape, targets_BT.shape) for features_BFM, _, targets_BT in seen}) <= 3
-    ends = [(targets_BT == training.model.config.end).sum() for *_, targets_BT in seen]
+    ends = [(targets_BT == samples.model.config.end).sum() for *_, targets_BT in seen]
     assert ends == [10] * 6
     for features_BFM, frames_B, _ in seen:
         for features_FM, frames in zip(features_BFM, frames_B, strict=True):
@@ -252,8 +257,8 @@ def test_every_framework_reads_the_same_batches_in_the_same_order(monkeypatch, f
 
 
 def test_masks_are_an_epochs_and_an_utterances_own(monkeypatch, folder):
-    training = trained(monkeypatch, folder)
-    plain_BFM = training.training_batch(0, np.array([3, 5]))[0]
+    samples = trained(monkeypatch, folder)
+    plain_BFM = samples.training_batch(0, np.array([3, 5]))[0]
     masking = trained(monkeypatch, folder, augment=True)
     first_BFM = masking.training_batch(0, np.array([3, 5]))[0]
     masked_BFM = first_BFM != plain_BFM
@@ -295,9 +300,9 @@ def test_a_tree_can_give_every_language_the_same_weight(monkeypatch, tmp_path):
     write(tmp_path, "test", ["ab"])
     lengths = {}
     for counts in ("pooled", "per_language"):
-        training = untrained(monkeypatch, str(tmp_path), method="huffman", counts=counts)
-        units = training.speech.vocabulary.units
-        lengths[counts] = dict(zip(units, training.model.spec.structure["code_length"].tolist(), strict=True))
+        samples = untrained(monkeypatch, str(tmp_path), method="huffman", counts=counts)
+        units = samples.speech.vocabulary.units
+        lengths[counts] = dict(zip(units, samples.model.spec.structure["code_length"].tolist(), strict=True))
     assert lengths["per_language"]["c"] < lengths["pooled"]["c"]
 
 
@@ -309,7 +314,7 @@ def test_a_bad_file_is_counted_and_never_met_in_training(monkeypatch, tmp_path):
     (tmp_path / "train1.wav").unlink()
     monkeypatch.setattr(speech.Training, "run", lambda self, progress: None)
     monkeypatch.setattr(speech.Training, "measurements", lambda self: [])
-    monkeypatch.setattr(speech.Training, "transcripts", lambda self, progress: (["ad"], Measurement("rtf", 1.0)))
+    monkeypatch.setattr(speech.Recognition, "transcripts", lambda self, progress: (["ad"], Measurement("rtf", 1.0)))
     measured = by_quantity(row_of(cell_of(FRAMEWORKS[0], "full_softmax", str(tmp_path))))
     assert measured["cer"].detail["skipped"] == {"corrupt": 1, "missing": 1}
     assert measured["cer"].value == 0

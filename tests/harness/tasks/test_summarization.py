@@ -22,6 +22,7 @@ from vocabench.harness.tasks import summarization
 from vocabench.harness.tasks.language_modelling import Training as LanguageModelTraining
 from vocabench.harness.tasks.shared import batching, rouge
 from vocabench.harness.tasks.shared.data import data_of
+from vocabench.harness.tasks.shared.training_loop import Training
 from vocabench.impls.errors import BadInput
 from vocabench.impls.models.summarizer import SummarizerConfig
 
@@ -96,23 +97,27 @@ def test_pairs_are_learned_by_heart_and_lead_is_not(learned, folder):
     assert measured["decode_seconds"].detail["shapes"] == [[20, 8]]
 
 
+def training_of(cell, data):
+    return Training(summarization.untrained(cell, data, {}), np.arange(len(data.pairs.splits["train"])))
+
+
 @pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_best_checkpoint_is_scored_where_it_is_asked_for(framework, folder):
     cell = cell_of(framework, "full_softmax", folder, epochs=3, evaluations=2, learning_rate=0.3, checkpoint="best")
     data, _ = data_of(cell, summarization.load, quiet)
-    training = summarization.Training(cell, data, {})
+    training = training_of(cell, data)
     training.run(quiet)
     perplexities = [point["perplexity"] for point in training.curve.points]
     assert perplexities[-1] > min(perplexities)
-    assert training.perplexity("valid") == pytest.approx(min(perplexities), rel=1e-9)
+    assert training.sequences.perplexity("valid") == pytest.approx(min(perplexities), rel=1e-9)
     assert training.measurements()[0].detail["validation_perplexity"] == min(perplexities)
 
 
 def test_the_memory_of_a_step_is_measured_once_for_each_shape(folder):
     cell = cell_of("numpy", "full_softmax", folder, epochs=1, paddings=2)
     data, _ = data_of(cell, summarization.load, quiet)
-    training = summarization.Training(cell, data, {})
+    training = training_of(cell, data)
     own, shapes = training.model.step, []
 
     def step(sources_BS, targets_BT):
