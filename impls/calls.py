@@ -15,6 +15,7 @@ import numpy as np
 
 from vocabench.impls.errors import BadInput, UnknownKeyword, unknown
 from vocabench.impls.spec import Definition, LayerSpec
+from vocabench.impls.structures.path_blocks import MOST_LEVELS
 
 Sizes = Sequence[int | None]
 
@@ -254,6 +255,13 @@ def check_count(name: str, value: object, vocab: int, *, lowest: int = 1) -> int
     """Return a number of words from `lowest` to V: `k`, `top_k` or `width`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not lowest <= value <= vocab:
         raise BadInput(f"{name}={value!r}: allowed: a whole number from {lowest} to {vocab}, the vocabulary")
+    return int(value)
+
+
+def check_levels(value: object) -> int:
+    """Return the number of levels of a tree that are searched at a time."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= MOST_LEVELS:
+        raise BadInput(f"levels={value!r}: allowed: a whole number from 1 to {MOST_LEVELS}")
     return int(value)
 
 

@@ -20,6 +20,7 @@ from vocabench.impls.calls import (
     Objective,
     Sampling,
     check_count,
+    check_levels,
     check_sampling,
     check_softcap,
     objective_of,
@@ -108,6 +109,9 @@ class Layer(Precise, ABC):
 
     @abstractmethod
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]: ...
+
+    def _path_beam(self, hidden_ND: NDArray, k: int, width: int, levels: int) -> tuple[NDArray, NDArray]:
+        return self._beam(hidden_ND, k, width)
 
     @abstractmethod
     def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray, sampling: Sampling = ALL_WORDS) -> NDArray: ...
@@ -206,7 +210,7 @@ class Layer(Precise, ABC):
         hidden_ND = check_hidden(hidden, self.spec)
         return self._topk(hidden_ND, check_count("k", k, self.spec.vocab))
 
-    def beam(self, hidden: ArrayLike, k: int, width: int) -> tuple[NDArray, NDArray]:
+    def beam(self, hidden: ArrayLike, k: int, width: int, levels: int = 1) -> tuple[NDArray, NDArray]:
         """Return values and ids (N, K) of k likely words by level-wise search, which is not exact.
 
         The search follows only the `width` most likely clusters of a two-level layer, or prefixes at each level of a
@@ -216,10 +220,15 @@ class Layer(Precise, ABC):
             hidden: (N, D).
             k: Number of words.
             width: Width of the search, from k to V.
+            levels: Number of levels of a binary tree that are searched at a time; the prefixes in between are not
+                selected. Other layers select at each level.
         """
         hidden_ND = check_hidden(hidden, self.spec)
         k = check_count("k", k, self.spec.vocab)
-        return self._beam(hidden_ND, k, check_count("width", width, self.spec.vocab, lowest=k))
+        width = check_count("width", width, self.spec.vocab, lowest=k)
+        if check_levels(levels) == 1:
+            return self._beam(hidden_ND, k, width)
+        return self._path_beam(hidden_ND, k, width, levels)
 
     def sample(
         self,

@@ -139,6 +139,11 @@ def test_samples_and_beams_are_the_oracles(framework, method):
             expected_NK, expected_ids_NK = oracle.beam(hidden_ND, k, width)
             np.testing.assert_allclose(values_NK, expected_NK, rtol=1e-9, atol=1e-9)
             assert ids_NK.tolist() == expected_ids_NK.tolist()
+        if scale and "children" in layer.spec.structure:  # two levels of a tree at a time
+            values_NK, ids_NK = layer.beam(hidden_ND, 5, 20, 2)
+            expected_NK, expected_ids_NK = oracle.beam(hidden_ND, 5, 20, 2)
+            np.testing.assert_allclose(values_NK, expected_NK, rtol=1e-9, atol=1e-9)
+            assert ids_NK.tolist() == expected_ids_NK.tolist()
 
 
 def test_prepared_work_runs_and_a_step_learns(pair):

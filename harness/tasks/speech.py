@@ -78,6 +78,7 @@ SETTINGS: dict[str, Setting] = {
     "split": Choice("test", SPLITS, "the split that is scored; for train, the utterances used"),
     "score_utterances": Number(0, 0, 10**9, "number of scored utterances, spread over the split; 0 for all"),
     "beam": Number(1, 1, 10**4, "width of the search; 1 is greedy"),
+    **recognition.SETTINGS,
     "longest": Number(0, 0, 10**4, "largest number of decoded units; 0 for the longest training transcript"),
     "paddings": Number(3, 1, 100, "number of widths that utterances are padded to"),
     **SAVE,
@@ -108,8 +109,9 @@ def load(name: str, vocab: int | None, settings: Mapping[str, Any], progress: Pr
     units = len(speech.counts_V)
     if vocab not in (None, units):
         raise BadInput(f"vocabulary of {vocab:,} units for speech {name!r}: allowed: {units:,}, the units it has")
-    if settings["beam"] > units:
-        raise BadInput(f"beam={settings['beam']} over {units:,} units: allowed: as many as there are, or fewer")
+    for name in ("beam", "path_beam"):
+        if settings[name] > units:
+            raise BadInput(f"{name}={settings[name]} over {units:,} units: allowed: as many as there are, or fewer")
     if settings["hours"] and settings["keep"] != 1:
         raise BadInput(f"keep={settings['keep']} with hours={settings['hours']}: allowed: one of the two")
     for split in ("train", "valid", settings["split"]):
@@ -323,5 +325,6 @@ TASK = Task(
     SETTINGS,
     run,
     load,
-    evaluation=Evaluation(_held_out, _evaluate, ("beam", "longest", "score_utterances")),
+    check=recognition.check_paths,
+    evaluation=Evaluation(_held_out, _evaluate, ("beam", "longest", "score_utterances", *recognition.SETTINGS)),
 )

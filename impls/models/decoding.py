@@ -6,12 +6,26 @@ The search runs in NumPy and is the same for all frameworks. The state of the mo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput
+
+
+@dataclass(frozen=True)
+class PathSearch:
+    """Settings of a search for next words along the paths of a binary tree, which is not exact.
+
+    Attributes:
+        width: Number of paths that are followed, from the number of words that are wanted.
+        levels: Levels of the tree between two selections.
+    """
+
+    width: int
+    levels: int = 1
 
 
 class NextWords(Protocol):

@@ -44,6 +44,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vocabench.impls.errors import BadInput
+from vocabench.impls.models.decoding import PathSearch
 from vocabench.impls.models.network import Transcriber
 from vocabench.impls.optimizers import Optimizer
 from vocabench.impls.spec import Arrays, LayerSpec, Shapes
@@ -213,6 +214,9 @@ def sinusoids(positions_P: ArrayLike, dim: int) -> NDArray[np.float64]:
 class Recognizer(Transcriber[RecognizerConfig]):
     """Conformer encoder and transformer decoder with any output layer.
 
+    `prime` and `extend` return the exact top k units, or with `paths` those that a search along the paths of a tree
+    finds.
+
     Features are (B, F, M), with the number of real frames of each utterance (B,), at least 7. Frames beyond these are
     zero. Targets are unit ids (B, T), with `PADDING` beyond the last unit. None is empty, and each ends with `end`.
     """
@@ -223,6 +227,7 @@ class Recognizer(Transcriber[RecognizerConfig]):
         if spec.dim != config.dim:
             raise BadInput(f"the layer's dim={spec.dim} differs from the recognizer's dim={config.dim}: allowed: equal")
         super().__init__(spec, config)
+        self.paths: PathSearch | None = None
 
     @abstractmethod
     def step(self, features_BFM: NDArray, frames_B: NDArray, targets_BT: NDArray) -> SupportsFloat:
@@ -243,5 +248,5 @@ class Recognizer(Transcriber[RecognizerConfig]):
     def prime(self, prompts_BT: NDArray, k: int) -> tuple[NDArray, NDArray]:
         """Start decoding the encoded utterances with units (B, 1), which are the end.
 
-        Returns log-probabilities and ids (B, K) of the exact top k first units, best first.
+        Returns log-probabilities and ids (B, K) of the top k first units, best first.
         """

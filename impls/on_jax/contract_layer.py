@@ -37,7 +37,7 @@ class JaxLayer(Layer):
         self._log_probs_of = jax.jit(layer.log_probs, static_argnames="softcap")
         self._entropy_of = jax.jit(layer.entropy)
         self._search_of = jax.jit(layer.search, static_argnums=3)
-        self._beam_of = jax.jit(layer.beam, static_argnums=(3, 4))
+        self._beam_of = jax.jit(layer.beam, static_argnums=(3, 4, 5))
         self._sample_of = jax.jit(layer.sample, static_argnums=(4, 5, 6))
         with precision(spec.dtype), jax.default_device(device):
             self._structure = jax.device_put(layer.placement(), device)
@@ -126,8 +126,11 @@ class JaxLayer(Layer):
             return to_numpy(self._search_of(self._params, self._structure, *self._on_device(hidden_ND), k)[2])
 
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
+        return self._path_beam(hidden_ND, k, width, 1)
+
+    def _path_beam(self, hidden_ND: NDArray, k: int, width: int, levels: int) -> tuple[NDArray, NDArray]:
         with precision(self.spec.dtype):
-            values, ids = self._beam_of(self._params, self._structure, *self._on_device(hidden_ND), k, width)
+            values, ids = self._beam_of(self._params, self._structure, *self._on_device(hidden_ND), k, width, levels)
             return to_numpy(values), to_numpy(ids)
 
     def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray, sampling: Sampling = ALL_WORDS) -> NDArray:

@@ -125,6 +125,11 @@ class Hooks(Convertible):
     def _beam(self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int) -> tuple[Array, Array]:
         return self._search(params, structure, hidden_ND, k)[:2]
 
+    def _path_beam(
+        self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int, levels: int
+    ) -> tuple[Array, Array]:
+        return self._beam(params, structure, hidden_ND, k, width)
+
     def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         return draw(jnp.exp(self._log_probs(params, structure, hidden_ND)), uniforms_NU[:, 0])
 

@@ -235,20 +235,25 @@ class OutputLayer(Hooks):
         shape = (*leading, k)
         return values_NK.astype(kind).reshape(shape), ids_NK.reshape(shape), share_N.reshape(leading)
 
-    def beam(self, params: Leaves, structure: Leaves, hidden: Given, k: int, width: int) -> tuple[Array, Array]:
+    def beam(
+        self, params: Leaves, structure: Leaves, hidden: Given, k: int, width: int, levels: int = 1
+    ) -> tuple[Array, Array]:
         """Return the values and ids (..., K) of k likely words of the `width` likeliest clusters or prefixes.
 
-        The result is not exact in a layer of several levels. The width is from k to V.
+        The result is not exact in a layer of several levels. The width is from k to V. Of a binary tree, `levels` are
+        searched at a time.
         """
         layer, params, structure, kind = self._opened(params, structure)
         hidden_ND, leading = inputs.flat_hidden(hidden, self.spec.dim)
         k = calls.check_count("k", k, self.spec.vocab)
         width = calls.check_count("width", width, self.spec.vocab, lowest=k)
+        levels = calls.check_levels(levels)
         if hidden_ND.shape[0] == 0:
             return _nothing_found(leading, k, kind)
         params, structure, hidden_ND = aligned((params, structure, hidden_ND))
-        found = layer._row_by_row(lambda layer, rows: layer._beam(params, structure, rows, k, width), hidden_ND)
-        values_NK, ids_NK = found
+        values_NK, ids_NK = layer._row_by_row(
+            lambda layer, rows: layer._path_beam(params, structure, rows, k, width, levels), hidden_ND
+        )
         return values_NK.astype(kind).reshape(*leading, k), ids_NK.reshape(*leading, k)
 
     def sample(

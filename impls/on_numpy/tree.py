@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vocabench.impls.on_numpy import cost
 from vocabench.impls.on_numpy.oracle import OracleLayer, best, log_sigmoid
 from vocabench.impls.spec import Arrays, LayerSpec, LeastWork
-from vocabench.impls.structures import huffman
+from vocabench.impls.structures import huffman, path_blocks
 from vocabench.impls.structures.trees import leaves_of_words, words_of_leaves
 
 
@@ -87,9 +87,32 @@ class TreeSoftmax(OracleLayer):
             nodes = (node_NW, self.children[at_NW, 0], self.children[at_NW, 1])
             value_NW, place_NW = best(np.concatenate(values, axis=1), width)
             node_NW = np.take_along_axis(np.concatenate(nodes, axis=1), place_NW, axis=1)
-        by_id_NW = np.argsort(node_NW, axis=1)
-        value_NK, place_NK = best(np.take_along_axis(value_NW, by_id_NW, axis=1), k)
-        return value_NK, np.take_along_axis(np.take_along_axis(node_NW, by_id_NW, axis=1), place_NK, axis=1)
+        return _best_by_id(value_NW, node_NW, k)
+
+    def _path_beam(self, hidden_ND: NDArray, k: int, width: int, levels: int) -> tuple[NDArray, NDArray]:
+        if self.leaf_VM.shape[1] > 1:
+            return self._topk(hidden_ND, k)
+        # As `_beam`, with several turns between two selections.
+        leaves, blocks = self.leaves, path_blocks.blocks(self.children, levels)
+        scores_NM = self._scores(hidden_ND)
+        value_NW, at_NW = np.zeros((len(hidden_ND), 1)), np.full((len(hidden_ND), 1), leaves)  # block 0
+        while (open_NW := (at_NW >= leaves) & np.isfinite(value_NW)).any():
+            block_NW = np.where(open_NW, at_NW - leaves, 0)
+            node_NWJ = blocks.node_BJ[block_NW]
+            score_NWJ = np.take_along_axis(scores_NM[:, None], np.maximum(node_NWJ, 0), axis=2)
+            left_NWJ = np.where(node_NWJ < 0, 0.0, log_sigmoid(score_NWJ))
+            right_NWJ = np.where(node_NWJ < 0, -np.inf, log_sigmoid(-score_NWJ))
+            path_NWP = np.where(open_NW, value_NW, -np.inf)[:, :, None]
+            for level in range(levels):
+                here = slice(2**level - 1, 2 ** (level + 1) - 1)
+                both = np.stack([path_NWP + left_NWJ[:, :, here], path_NWP + right_NWJ[:, :, here]], axis=3)
+                path_NWP = both.reshape(*both.shape[:2], -1)
+            stay_NW = np.where(open_NW, -np.inf, value_NW)
+            values_NX = np.concatenate([stay_NW, path_NWP.reshape(len(hidden_ND), -1)], axis=1)
+            exits_NX = np.concatenate([at_NW, blocks.exit_BP[block_NW].reshape(len(hidden_ND), -1)], axis=1)
+            value_NW, place_NW = best(values_NX, width)
+            at_NW = np.take_along_axis(exits_NX, place_NW, axis=1)
+        return _best_by_id(value_NW, at_NW, k)
 
     def _draw(self, hidden_ND: NDArray, uniforms_NU: NDArray) -> NDArray:
         leaves, scores_NM = self.leaves, self._scores(hidden_ND)
@@ -132,3 +155,10 @@ class TreeSoftmax(OracleLayer):
         if "node_bias" in grads:
             np.add.at(grads["node_bias"], index_NML, dscores_NML)
         return -float(log_probs_N.mean()), dhidden_ND, grads
+
+
+def _best_by_id(value_NW: NDArray, word_NW: NDArray, k: int) -> tuple[NDArray, NDArray]:
+    """Return the k best of the words (N, W) with their values. Ties are broken in favour of the lower word."""
+    by_id_NW = np.argsort(word_NW, axis=1)
+    value_NK, place_NK = best(np.take_along_axis(value_NW, by_id_NW, axis=1), k)
+    return value_NK, np.take_along_axis(np.take_along_axis(word_NW, by_id_NW, axis=1), place_NK, axis=1)

@@ -135,7 +135,10 @@ class TensorFlowLayer(Switched, Layer):
         return to_numpy(self._search_of(*self._on_device(hidden_ND), k)[2])
 
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
-        values, ids = self._beam_of(*self._on_device(hidden_ND), k, width)
+        return self._path_beam(hidden_ND, k, width, 1)
+
+    def _path_beam(self, hidden_ND: NDArray, k: int, width: int, levels: int) -> tuple[NDArray, NDArray]:
+        values, ids = self._beam_of(*self._on_device(hidden_ND), k, width, levels)
         return to_numpy(values), to_numpy(ids)
 
     def _sample(self, hidden_ND: NDArray, uniforms_NU: NDArray, sampling: Sampling = ALL_WORDS) -> NDArray:

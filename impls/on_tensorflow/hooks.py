@@ -158,6 +158,9 @@ class Hooks(Saveable):
     def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         return self._search(hidden_ND, k)[:2]
 
+    def _path_beam(self, hidden_ND: Tensor, k: int, width: int, levels: int) -> tuple[Tensor, Tensor]:
+        return self._beam(hidden_ND, k, width)
+
     def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         return draw(tf.exp(self._log_probs(hidden_ND)), uniforms_NU[:, 0])
 

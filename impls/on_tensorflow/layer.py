@@ -203,17 +203,19 @@ class OutputLayer(Hooks):
         values_NK, ids_NK, share_N = self._search(hidden_ND, k)
         return leading.restore(values_NK, k), leading.restore(ids_NK, k), leading.restore(share_N)
 
-    def beam(self, hidden: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def beam(self, hidden: Tensor, k: int, width: int, levels: int = 1) -> tuple[Tensor, Tensor]:
         """Return values and ids (..., K) of k likely words, following the `width` likeliest clusters or prefixes.
 
-        The width, from k to V, applies to each level. The result is not exact if there are several levels.
+        The width, from k to V, applies to each level. The result is not exact if there are several levels. Of a binary
+        tree, `levels` are searched at a time.
         """
         hidden_ND, leading = self._flat(hidden)
         k = calls.check_count("k", k, self.spec.vocab)
         width = calls.check_count("width", width, self.spec.vocab, lowest=k)
+        levels = calls.check_levels(levels)
         if hidden_ND.shape[0] == 0:
             return self._nothing_found(leading, k)
-        values_NK, ids_NK = self._beam(hidden_ND, k, width)
+        values_NK, ids_NK = self._path_beam(hidden_ND, k, width, levels)
         return leading.restore(values_NK, k), leading.restore(ids_NK, k)
 
     def sample(

@@ -110,7 +110,10 @@ class TorchLayer(Switched, Layer):
 
     @torch.no_grad()
     def _beam(self, hidden_ND: NDArray, k: int, width: int) -> tuple[NDArray, NDArray]:
-        values, ids = self.native.beam(self._on_device(hidden_ND)[0], k, width)
+        return self._path_beam(hidden_ND, k, width, 1)
+
+    def _path_beam(self, hidden_ND: NDArray, k: int, width: int, levels: int) -> tuple[NDArray, NDArray]:
+        values, ids = self.native.beam(self._on_device(hidden_ND)[0], k, width, levels)
         return to_numpy(values), to_numpy(ids)
 
     @torch.no_grad()

@@ -226,7 +226,7 @@ class OutputLayer(Convertible):
         return values_NK.reshape(*leading, k), ids_NK.reshape(*leading, k), share_N.reshape(leading)
 
     @torch.no_grad()
-    def beam(self, hidden: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+    def beam(self, hidden: Tensor, k: int, width: int, levels: int = 1) -> tuple[Tensor, Tensor]:
         """Return values and ids (..., K) of k likely words from the likeliest clusters or prefixes of each level.
 
         The result is not exact where there are several levels.
@@ -235,13 +235,15 @@ class OutputLayer(Convertible):
             hidden: (..., D).
             k: Number of words.
             width: Number of clusters or prefixes that are followed at each level, from k to V.
+            levels: Levels of a binary tree that are searched at a time.
         """
         hidden_ND, leading = self._flat(hidden)
         k = calls.check_count("k", k, self.spec.vocab)
         width = calls.check_count("width", width, self.spec.vocab, lowest=k)
+        levels = calls.check_levels(levels)
         if not hidden_ND.size(0):
             return inputs.nothing_found(hidden_ND, leading, k)
-        values_NK, ids_NK = self._beam(hidden_ND, k, width)
+        values_NK, ids_NK = self._path_beam(hidden_ND, k, width, levels)
         return values_NK.reshape(*leading, k), ids_NK.reshape(*leading, k)
 
     @torch.no_grad()
@@ -330,6 +332,9 @@ class OutputLayer(Convertible):
 
     def _beam(self, hidden_ND: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
         return self._search(hidden_ND, k)[:2]
+
+    def _path_beam(self, hidden_ND: Tensor, k: int, width: int, levels: int) -> tuple[Tensor, Tensor]:
+        return self._beam(hidden_ND, k, width)
 
     def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         return draw(self._log_probs(hidden_ND).exp_(), uniforms_NU[:, 0])

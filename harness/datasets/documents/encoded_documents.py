@@ -144,7 +144,7 @@ def load(
 
 
 def _check_untokenized(text: DocumentFiles) -> None:
-    """Raise `BadInput` for documents that are tokenized already, whose symbols the English rule would turn into words."""
+    """Raise `BadInput` for documents that are tokenized already, of whose <unk> the English rule makes a word."""
     for path in text.files.values():
         for document in layouts.read(path):
             if symbol := next((word for word in document.text.split() if word in SYMBOLS), None):

@@ -143,7 +143,7 @@ def _shares(splits: Mapping[str, Sequence[Utterance]], text_of: Callable[[Uttera
 
 
 def _sound(utterance: Utterance) -> str:
-    return hashlib.sha256(utterance.samples_S).hexdigest()
+    return hashlib.sha256(utterance.samples_S.data).hexdigest()
 
 
 def _transcript(vocabulary: Vocabulary, utterance: Utterance) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,16 +11,35 @@ from numpy.typing import NDArray
 from vocabench.harness.datasets.speech.speech_corpora import Speech
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
+from vocabench.harness.run.settings import Setting
 from vocabench.harness.speech import features
 from vocabench.harness.speech.augment import SpecAugment
 from vocabench.harness.tasks.shared import batching, sequences
 from vocabench.harness.tasks.shared.data import Progress
-from vocabench.impls.models.decoding import beam_search
+from vocabench.impls.errors import BadInput
+from vocabench.impls.models.decoding import PathSearch, beam_search
 from vocabench.impls.models.recognizer import PADDING, Recognizer
+from vocabench.impls.options import Number
+from vocabench.impls.structures.path_blocks import MOST_LEVELS
 
 Texts = Mapping[str, Sequence[NDArray[np.int32]]]  # ids of the transcripts by split, for all of its utterances
 
+SETTINGS: dict[str, Setting] = {
+    "path_beam": Number(
+        0, 0, 10**4, "paths followed through a binary tree, as in the paper; 0 for exact search"
+    ),
+    "path_levels": Number(2, 1, MOST_LEVELS, "levels of the tree between two selections of paths"),
+}
+
 _LENGTH_BINS = 3
+
+
+def check_paths(settings: Mapping[str, Any]) -> None:
+    """Raise `BadInput` if fewer paths than sequences are followed."""
+    if 0 < settings["path_beam"] < settings["beam"]:
+        raise BadInput(
+            f"path_beam={settings['path_beam']} with beam={settings['beam']}: allowed: 0, or as many as beam or more"
+        )
 
 
 def encoded(speech: Speech, splits: Sequence[str]) -> Texts:
@@ -112,9 +132,28 @@ class Recognition(sequences.Sequences):
         return [self.speech.vocabulary.decode(best_L) for best_L in units_BWL[:, 0]]
 
     def transcripts(self, progress: Progress) -> tuple[list[str], Measurement]:
-        """Decode the scored utterances in order, and measure the real-time factor with one sample per batch."""
+        """Decode the scored utterances in order, and measure the real-time factor with one sample per batch.
+
+        With the setting `path_beam`, units are searched along the paths of the layer's tree. The measurement then also
+        has the real-time factor of the exact search, and the share of utterances whose transcripts are the same.
+        """
+        width, levels = self.settings["path_beam"], self.settings["path_levels"]
+        if not width:
+            return self._transcripts(progress)
+        exact, exact_factor = self._transcripts(progress)
+        self.model.paths = PathSearch(width, levels)
+        try:
+            found, factor = self._transcripts(progress)
+        finally:
+            self.model.paths = None
+        same = float(np.mean([ours == theirs for ours, theirs in zip(found, exact, strict=True)]))
+        factor.detail["paths"] = {"width": width, "levels": levels, "exact_rtf": exact_factor.value, "same": same}
+        return found, factor
+
+    def _transcripts(self, progress: Progress) -> tuple[list[str], Measurement]:
         split = self.settings["split"]
         found: dict[int, str] = {}
+        self.decoded_shapes.clear()  # another search is compiled anew
         batches: list[dict[str, float]] = []
         for numbers_B, texts, seconds in self.decoded(self.batches(split), progress):
             found |= zip(numbers_B.tolist(), texts, strict=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vocabench.impls.errors import BadInput
 from vocabench.impls.models import stacks
+from vocabench.impls.models.decoding import PathSearch
 from vocabench.impls.models.recognizer import PADDING, Recognizer, RecognizerConfig, frames_after
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, put, to_numpy
 from vocabench.impls.on_jax.models import _blocks, _conformer, _output, _transformer
@@ -76,7 +77,7 @@ class JaxRecognizer(Recognizer):
         self._evaluate = jax.jit(self._evaluate_of)
         self._listen = jax.jit(self._listen_of)
         self._kept = jax.jit(Cache.at)
-        self._next = jax.jit(self._next_of, static_argnums=6, donate_argnums=3)
+        self._next = jax.jit(self._next_of, static_argnums=(6, 7), donate_argnums=3)
         self._load(self.initial_parameters())
 
     def _load(self, params: Arrays) -> None:
@@ -209,15 +210,26 @@ class JaxRecognizer(Recognizer):
         if units == longest:
             raise BadInput(f"a unit after {units}: allowed: up to the {longest} that `listen` was told of")
         inputs_R = ids_R.astype(np.int32)
-        values, ids, cache = self._next(self.params, self.structure, memory, cache, inputs_R, units, k)
+        values, ids, cache = self._next(self.params, self.structure, memory, cache, inputs_R, units, k, self.paths)
         self.decoding = Decoding(memory, cache, units + 1)
         return to_numpy(values), to_numpy(ids)
 
     def _next_of(
-        self, params: Tree, structure: Tree, memory: Memory, cache: Cache, ids_R: Array, position: Array, k: int
+        self,
+        params: Tree,
+        structure: Tree,
+        memory: Memory,
+        cache: Cache,
+        ids_R: Array,
+        position: Array,
+        k: int,
+        paths: PathSearch | None,
     ) -> tuple[Array, Array, Cache]:
         hidden_RD, cache = _transformer.decode_next(params, self.config, memory, cache, ids_R, position)
-        return *self.output.topk(output_of(params), structure, hidden_RD, k), cache
+        output = output_of(params)
+        if paths is None:
+            return *self.output.topk(output, structure, hidden_RD, k), cache
+        return *self.output.beam(output, structure, hidden_RD, k, paths.width, paths.levels), cache
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.params)

@@ -138,6 +138,42 @@ def beam(hidden_ND: Array, tree: Tree, k: int, width: int) -> tuple[Array, Array
     return best_by_id(value_NW, node_NW, k)
 
 
+def path_beam(hidden_ND: Array, tree: Tree, node_BJ: Array, exit_BP: Array, k: int, width: int) -> tuple[Array, Array]:
+    """Like `beam`, with a selection after each block of the tree.
+
+    Args:
+        hidden_ND, tree, k, width: As for `beam`.
+        node_BJ, exit_BP: The blocks, as in `vocabench.impls.structures.path_blocks.PathBlocks`.
+    """
+    rows, vocab, kind = hidden_ND.shape[0], tree.vocab, wide(tree.node_weight.dtype)
+
+    def is_open(state: tuple[Array, Array]) -> Array:
+        value_NW, at_NW = state
+        return (at_NW >= vocab) & (value_NW > -jnp.inf)
+
+    def descend(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        value_NW, at_NW = state
+        open_NW = is_open(state)
+        block_NW = jnp.where(open_NW, at_NW - vocab, 0)
+        node_NWJ = node_BJ[block_NW]
+        score_NWJ = tree.scores(hidden_ND, jnp.maximum(node_NWJ, 0).reshape(rows, -1)).reshape(node_NWJ.shape)
+        left_NWJ = jnp.where(node_NWJ < 0, 0, jax.nn.log_sigmoid(score_NWJ))
+        right_NWJ = jnp.where(node_NWJ < 0, -jnp.inf, jax.nn.log_sigmoid(-score_NWJ))
+        path_NWP, first = jnp.where(open_NW, value_NW, -jnp.inf)[:, :, None], 0
+        while (end := 2 * first + 1) <= node_BJ.shape[1]:  # one level after the other
+            sides = [path_NWP + turn_NWJ[:, :, first:end] for turn_NWJ in (left_NWJ, right_NWJ)]
+            path_NWP, first = jnp.stack(sides, axis=3).reshape(rows, width, -1), end
+        values = jnp.concatenate([jnp.where(open_NW, -jnp.inf, value_NW), path_NWP.reshape(rows, -1)], axis=1)
+        exits = jnp.concatenate([at_NW, exit_BP[block_NW].reshape(rows, -1)], axis=1)
+        value_NW, place_NW = top_k(values, width)
+        return value_NW, jnp.take_along_axis(exits, place_NW, axis=1)
+
+    value_NW = jnp.full((rows, width), -jnp.inf, kind).at[:, 0].set(0)
+    start = varying_as(hidden_ND, (value_NW, jnp.full((rows, width), vocab, exit_BP.dtype)))  # block 0
+    value_NW, at_NW = lax.while_loop(lambda state: is_open(state).any(), descend, start)
+    return best_by_id(value_NW, at_NW, k)
+
+
 def sample(hidden_ND: Array, tree: Tree, uniforms_NL: Array) -> Array:
     """Return (N,) words: from the root down, turn left if the uniform number is below sigma(r.h)."""
     vocab = tree.vocab

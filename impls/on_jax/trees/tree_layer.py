@@ -24,7 +24,7 @@ from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
 from vocabench.impls.on_jax.trees import descend
 from vocabench.impls.spec import LayerSpec
-from vocabench.impls.structures import huffman, trees
+from vocabench.impls.structures import huffman, path_blocks, trees
 
 # The inner nodes visited most are shared by most paths: one dense product scores them for all tokens.
 _SHARED_NODES = 256
@@ -331,6 +331,16 @@ class TreeSoftmax(OutputLayer):
             tree = params["node_weight"], structure["children"]
             return cpp_kernels.leaves_of_beam(self._cast(params, hidden_ND), *tree, k, width)[:2]
         return descend.beam(self._cast(params, hidden_ND), self._tree(params, structure), k, width)
+
+    def _path_beam(
+        self, params: Tree, structure: Tree, hidden_ND: Array, k: int, width: int, levels: int
+    ) -> tuple[Array, Array]:
+        if levels == 1 or not self._single:
+            return self._beam(params, structure, hidden_ND, k, width)
+        blocks = path_blocks.blocks(self.spec.structure["children"], levels)
+        node_BJ, exit_BP = (jnp.asarray(array, jnp.int32) for array in (blocks.node_BJ, blocks.exit_BP))
+        tree = self._tree(params, structure)
+        return descend.path_beam(self._cast(params, hidden_ND), tree, node_BJ, exit_BP, k, width)
 
     def _sample(self, params: Tree, structure: Tree, hidden_ND: Array, uniforms_NU: Array) -> Array:
         """Draw (N,) words, with one uniform number for each turn."""

@@ -74,7 +74,10 @@ class NumpyRecognizer(InFloat64[RecognizerConfig], Recognizer):
         self.decoding = heard, read_RT
         rows_per_utterance = len(read_RT) // len(heard.real_BS)
         repeated = Heard(*(np.repeat(array, rows_per_utterance, axis=0) for array in heard))
-        return self.layer._topk(self._decode(read_RT, repeated)[:, -1], k)
+        hidden_RD = self._decode(read_RT, repeated)[:, -1]
+        if self.paths is None:
+            return self.layer.topk(hidden_RD, k)
+        return self.layer.beam(hidden_RD, k, self.paths.width, self.paths.levels)
 
     def synchronize(self) -> None:
         pass

@@ -13,6 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from vocabench.impls.models import stacks
+from vocabench.impls.models.decoding import PathSearch
 from vocabench.impls.models.recognizer import Recognizer, RecognizerConfig, frames_after
 from vocabench.impls.on_tensorflow.device import Switched, extra_on, extra_signature, to_numpy, wait
 from vocabench.impls.on_tensorflow.models import _blocks, _conformer, _ctc, _parameters, _transformer
@@ -76,7 +77,7 @@ class TensorFlowRecognizer(Switched, Recognizer):
         self._evaluate = traced(self._evaluate_of, input_signature=[speech, units])
         self._listen = traced(self._listen_of, input_signature=[speech])
         next_signature = [heard, keys_values, ids_N, ids_N]
-        self._next = cache(lambda k: traced(partial(self._next_of, k), input_signature=next_signature))
+        self._next = cache(lambda *given: traced(partial(self._next_of, *given), input_signature=next_signature))
         self._load(self.initial_parameters())
 
     def _variables(self) -> _parameters.Variables:
@@ -144,11 +145,19 @@ class TensorFlowRecognizer(Switched, Recognizer):
         return -tf.reduce_sum(tf.cast(log_probs_N, tf.float64))
 
     def _next_of(
-        self, k: int, heard: _Heard, past: list[KeysValues], rows_R: Tensor, ids_R: Tensor
+        self,
+        k: int,
+        paths: PathSearch | None,
+        heard: _Heard,
+        past: list[KeysValues],
+        rows_R: Tensor,
+        ids_R: Tensor,
     ) -> tuple[Tensor, Tensor, list[KeysValues]]:
         past = [(tf.gather(keys, rows_R), tf.gather(values, rows_R)) for keys, values in past]
         hidden_R1D, past = _transformer.decode(self.body, ids_R[:, None], *heard, past)
-        return *self.output.topk(hidden_R1D[:, 0], k), past
+        if paths is None:
+            return *self.output.topk(hidden_R1D[:, 0], k), past
+        return *self.output.beam(hidden_R1D[:, 0], k, paths.width, paths.levels), past
 
     def _speech(self, features_BFM: NDArray, frames_B: NDArray) -> _Speech:
         return _Speech(tf.cast(tf.constant(features_BFM), self.dtype), _ids(frames_after(frames_B)))
@@ -179,7 +188,7 @@ class TensorFlowRecognizer(Switched, Recognizer):
     def extend(self, rows_R: NDArray, ids_R: NDArray, k: int) -> tuple[NDArray, NDArray]:
         assert self.heard is not None
         with tf.device(self.device):
-            values, ids, self.past = self._next(k)(self.heard, self.past, _ids(rows_R), _ids(ids_R))
+            values, ids, self.past = self._next(k, self.paths)(self.heard, self.past, _ids(rows_R), _ids(ids_R))
             return to_numpy(values), to_numpy(ids)
 
     def synchronize(self) -> None:

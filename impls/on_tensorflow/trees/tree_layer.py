@@ -24,8 +24,9 @@ from vocabench.impls.on_tensorflow.ops.tensors import (
     on_gpu,
     traced,
 )
+from vocabench.impls.on_tensorflow.trees import descend
 from vocabench.impls.spec import LayerSpec, Shapes
-from vocabench.impls.structures import huffman, trees
+from vocabench.impls.structures import huffman, path_blocks, trees
 
 _SHARED_NODES = 256  # the most visited inner nodes, which one dense product scores for all tokens
 # Decoding: the nodes nearest the root that are scored for every row, and how many subtrees a row follows at a time:
@@ -145,6 +146,7 @@ class TreeSoftmax(OutputLayer):
         order = np.concatenate([[2 * self.leaves - 2], *(side for _, *sides in self._levels for side in sides)])
         self._stacked = np.argsort(order)
         self.children = tf.constant(children, tf.int32)
+        self._blocks = path_blocks.Cuts(children)
         near = huffman.near_root(children, _NEAR_NODES)
         self._first_near, self._turns = near.first, near.turns
         # An iteration has a dozen small operations: XLA's program for one row takes a tenth less time.
@@ -291,6 +293,11 @@ class TreeSoftmax(OutputLayer):
         start = value_NW, tf.fill([rows, width], 2 * leaves - 2)  # the root
         value_NW, node_NW = tf.while_loop(lambda *state: tf.reduce_any(is_inner(*state)), descend, start)
         return best_by_id(value_NW, node_NW, k)
+
+    def _path_beam(self, hidden_ND: Tensor, k: int, width: int, levels: int) -> tuple[Tensor, Tensor]:
+        if levels == 1 or not self._single:
+            return self._beam(hidden_ND, k, width)
+        return descend.path_beam(*self._cast(hidden_ND), self._blocks.of(levels), self.leaves, k, width)
 
     def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words. Each uniform number decides one turn: left if it is below sigma(r.h + b)."""

@@ -182,7 +182,11 @@ class TorchRecognizer(Switched, Recognizer):
         memory, real_BS, _ = self.decoding
         hidden_RTD, past = self.network.decode(self._ids(units_RT), memory, real_BS, past)
         self.decoding = Decoding(memory, real_BS, past)
-        values, ids = self.network.output.topk(hidden_RTD[:, -1], k)
+        output, hidden_RD = self.network.output, hidden_RTD[:, -1]
+        if self.paths is None:
+            values, ids = output.topk(hidden_RD, k)
+        else:
+            values, ids = output.beam(hidden_RD, k, self.paths.width, self.paths.levels)
         return to_numpy(values), to_numpy(ids)
 
     def synchronize(self) -> None:

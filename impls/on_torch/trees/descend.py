@@ -98,6 +98,39 @@ def beam(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, k: int, width
     return best(value_NW, k, lambda rows_R, column_RM: node_NW[rows_R].gather(1, column_RM))
 
 
+def path_beam(
+    hidden_ND: Tensor, node_weight: Tensor, node_BJ: Tensor, exit_BP: Tensor, k: int, width: int
+) -> tuple[Tensor, Tensor]:
+    """Like `beam`, with a selection after each block of the tree.
+
+    Args:
+        hidden_ND, node_weight, k, width: As for `beam`.
+        node_BJ, exit_BP: The blocks, as in `vocabench.impls.structures.path_blocks.PathBlocks`.
+    """
+    rows, vocab = len(hidden_ND), len(node_weight) + 1
+    row_N1 = torch.arange(rows, device=hidden_ND.device)[:, None]
+    value_NW = at_least_float32(hidden_ND.new_zeros(rows, 1))
+    at_NW = torch.full((rows, 1), vocab, device=hidden_ND.device)  # block 0
+    while (open_NW := (at_NW >= vocab) & value_NW.isfinite()).any():
+        block_NW = (at_NW - vocab).masked_fill_(~open_NW, 0)
+        node_NWJ = node_BJ[block_NW]
+        is_none_NWJ, node_NX = node_NWJ < 0, node_NWJ.clamp(min=0).flatten(1)
+        row_P = row_N1.expand_as(node_NX).flatten()
+        score_NWJ = pair_products.products(hidden_ND, node_weight, row_P, node_NX.flatten()).view(node_NWJ.shape)
+        left_NWJ = F.logsigmoid(score_NWJ)
+        right_NWJ = (left_NWJ - score_NWJ).masked_fill_(is_none_NWJ, -torch.inf)
+        left_NWJ = left_NWJ.masked_fill(is_none_NWJ, 0)
+        path_NWP = value_NW.masked_fill(~open_NW, -torch.inf)[:, :, None]
+        first = 0
+        while (end := 2 * first + 1) <= node_BJ.shape[1]:  # one level after the other
+            sides = [path_NWP + turn_NWJ[:, :, first:end] for turn_NWJ in (left_NWJ, right_NWJ)]
+            path_NWP, first = torch.stack(sides, dim=3).flatten(2), end
+        value_NX = torch.cat([value_NW.masked_fill(open_NW, -torch.inf), path_NWP.flatten(1)], dim=1)
+        value_NW, place_NW = torch.topk(value_NX, min(width, value_NX.shape[1]), dim=1)
+        at_NW = torch.cat([at_NW, exit_BP[block_NW].flatten(1)], dim=1).gather(1, place_NW)
+    return best(value_NW, k, lambda rows_R, column_RM: at_NW[rows_R].gather(1, column_RM))
+
+
 def sample(hidden_ND: Tensor, node_weight: Tensor, children: Tensor, uniforms_NL: Tensor) -> Tensor:
     """Return (N,) words: from the root down, turn left if the uniform is below sigma(r.h)."""
     vocab, row_N = len(node_weight) + 1, torch.arange(len(hidden_ND), device=hidden_ND.device)

@@ -20,7 +20,7 @@ from vocabench.impls.on_torch.trees import descend, path_losses
 from vocabench.impls.on_torch.triton import availability
 from vocabench.impls.on_torch.triton.availability import KERNELS
 from vocabench.impls.spec import LayerSpec
-from vocabench.impls.structures import huffman, trees
+from vocabench.impls.structures import huffman, path_blocks, trees
 
 # The inner nodes visited most, which most paths share, are scored for all tokens by one dense product. 128 nodes of a
 # Huffman tree cover half of the expected path and are the fastest choice among 64 to 1024 on two CPU cores.
@@ -198,6 +198,7 @@ class TreeSoftmax(OutputLayer):
         leaf_word = trees.words_of_leaves(spec.structure, spec.vocab)
         leaf_VM = trees.leaves_of_words(leaf_word)
         self._single = leaf_VM.shape[1] == 1  # a word is a leaf with the same id
+        self._blocks = path_blocks.Cuts(children)
         near = huffman.near_root(children, descend.NEAR_NODES)
         self.first_near = near.first
         for name, array in (
@@ -360,6 +361,15 @@ class TreeSoftmax(OutputLayer):
                 self._cast(hidden_ND), self.node_weight, self.structure_children, k, width
             )[:2]
         return descend.beam(self._cast(hidden_ND), self.node_weight, self.structure_children, k, width)
+
+    def _path_beam(self, hidden_ND: Tensor, k: int, width: int, levels: int) -> tuple[Tensor, Tensor]:
+        if levels == 1 or not self._single:
+            return self._beam(hidden_ND, k, width)
+        blocks = self._blocks.of(levels)
+        node_BJ, exit_BP = (
+            torch.from_numpy(array).to(self.node_weight.device) for array in (blocks.node_BJ, blocks.exit_BP)
+        )
+        return descend.path_beam(self._cast(hidden_ND), self.node_weight, node_BJ, exit_BP, k, width)
 
     def _sample(self, hidden_ND: Tensor, uniforms_NU: Tensor) -> Tensor:
         """Return (N,) words, drawn with one uniform for each turn."""

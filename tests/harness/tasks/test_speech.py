@@ -154,6 +154,17 @@ def test_parts_by_length_are_of_like_batches():
     assert len(recognition.by_length(batches[:1])) == 1
 
 
+def test_units_can_be_searched_along_the_paths_of_the_tree(learned, folder):
+    """As in the paper. The row says how often the exact search finds the same, and how long it takes."""
+    settings = {"epochs": 30, "beam": 2, "utterances": 50, "precision": "float32"}
+    row = by_quantity(row_of(cell_of("torch", "huffman", folder, path_beam=6, path_levels=2, **settings)))
+    paths = row["rtf"].detail["paths"]
+    assert (paths["width"], paths["levels"], paths["same"]) == (6, 2, 1.0)  # all six units: as good as exact
+    assert 0 < paths["exact_rtf"] < 100 * row["rtf"].value
+    assert row["cer"].detail["transcripts"] == by_quantity(learned)["cer"].detail["transcripts"]
+    assert "paths" not in by_quantity(learned)["rtf"].detail
+
+
 def test_a_row_can_be_scored_again(learned):
     (again,) = speech.rescored(learned, lambda text: None)
     before = by_quantity(learned)["cer"]
@@ -361,6 +372,8 @@ def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, f
         (["-s", "size=huge"], "allowed: 'tiny', 'small', 'paper'"),
         (["-s", "smoothing=1"], "allowed: a number from 0.0 to 0.999"),
         (["-s", "beam=7"], "beam=7 over 6 units"),
+        (["-s", "path_beam=7"], "path_beam=7 over 6 units"),
+        (["-s", "beam=3", "-s", "path_beam=2"], "path_beam=2 with beam=3: allowed: 0, or as many as beam or more"),
         (["-v", "9"], "vocabulary of 9 units .* allowed: 6, the units it has"),
         (["-s", "units=letters"], "'letters'"),
         (["-s", "held_out=es,tr"], "nothing to train on"),

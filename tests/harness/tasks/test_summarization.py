@@ -24,7 +24,7 @@ from vocabench.harness.tasks.shared import batching, rouge
 from vocabench.harness.tasks.shared.data import data_of
 from vocabench.harness.tasks.shared.training_loop import Training
 from vocabench.impls.errors import BadInput
-from vocabench.impls.models.summarizer import SummarizerConfig
+from vocabench.impls.models.summarizer import Summarizer, SummarizerConfig
 
 FRAMEWORKS = registry.installed_frameworks()
 WORDS = [first + second for first in "bcdfghklmn" for second in "aeiou"]
@@ -118,6 +118,7 @@ def test_the_memory_of_a_step_is_measured_once_for_each_shape(folder):
     cell = cell_of("numpy", "full_softmax", folder, epochs=1, paddings=2)
     data, _ = data_of(cell, summarization.load, quiet)
     training = training_of(cell, data)
+    assert isinstance(training.model, Summarizer)
     own, shapes = training.model.step, []
 
     def step(sources_BS, targets_BT):
