@@ -25,9 +25,7 @@ from vocabench.impls.structures.path_blocks import MOST_LEVELS
 Texts = Mapping[str, Sequence[NDArray[np.int32]]]  # ids of the transcripts by split, for all of its utterances
 
 SETTINGS: dict[str, Setting] = {
-    "path_beam": Number(
-        0, 0, 10**4, "paths followed through a binary tree, as in the paper; 0 for exact search"
-    ),
+    "path_beam": Number(0, 0, 10**4, "paths followed through a binary tree, as in the paper; 0 for exact search"),
     "path_levels": Number(2, 1, MOST_LEVELS, "levels of the tree between two selections of paths"),
 }
 

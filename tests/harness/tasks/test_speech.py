@@ -372,7 +372,7 @@ def test_the_table_compares_with_full_softmax_by_the_paired_bootstrap(learned, f
         (["-s", "size=huge"], "allowed: 'tiny', 'small', 'paper'"),
         (["-s", "smoothing=1"], "allowed: a number from 0.0 to 0.999"),
         (["-s", "beam=7"], "beam=7 over 6 units"),
-        (["-s", "path_beam=7"], "path_beam=7 over 6 units"),
+        (["-s", "beam=2", "-s", "path_beam=7"], "path_beam=7 over 6 units"),
         (["-s", "beam=3", "-s", "path_beam=2"], "path_beam=2 with beam=3: allowed: 0, or as many as beam or more"),
         (["-v", "9"], "vocabulary of 9 units .* allowed: 6, the units it has"),
         (["-s", "units=letters"], "'letters'"),
