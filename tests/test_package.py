@@ -100,7 +100,14 @@ def test_the_wheel_adds_one_import_name(wheel):
 
 def test_the_wheel_contains_all_modules_and_data(wheel):
     patterns = {
-        "harness": ["**/*.py", "suites/*.toml", "published/*.toml", "report/assets/*", "templates/*.txt"],
+        "harness": [
+            "**/*.py",
+            "suites/*.toml",
+            "published/*.toml",
+            "report/assets/*",
+            "speech/*.txt",
+            "templates/*.txt",
+        ],
         "impls": ["**/*.py", "cpp/*.cpp", "cpp/*.h"],
         "vocabench": ["*.py", "py.typed"],
     }
