@@ -209,6 +209,7 @@ def test_a_saved_network_is_read(tmp_path, monkeypatch):
         assert names["network"].parameters()[name] == pytest.approx(value, abs=1e-7)
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="the page's example is in PyTorch")
 def test_the_method_added_on_the_page_agrees(tmp_path):
     page = (DOCS / "adding-a-method.md").read_text()

@@ -42,6 +42,7 @@ def test_a_script_has_less_than_forty_lines_of_code(stack):
     assert sum(bool(line.strip()) for line in SCRIPTS[stack].splitlines()) < 40
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("stack", SCRIPTS)
 def test_a_script_learns_and_continues_in_a_new_process_to_the_same_loss(stack, tmp_path):
     for package in NEEDS[stack]:

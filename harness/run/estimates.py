@@ -11,6 +11,8 @@ from typing import Any
 from vocabench.harness.run import processes, provenance, results_files
 from vocabench.harness.run.cells import Cell
 
+_LONGEST = 1e9  # seconds of a cell; a damaged line may hold anything
+
 
 def earlier_seconds(cells: Iterable[Cell], files: Iterable[Path]) -> dict[str, float]:
     """Return how long one process of each cell took in earlier rows of this machine, by the key of the cell.
@@ -22,8 +24,9 @@ def earlier_seconds(cells: Iterable[Cell], files: Iterable[Path]) -> dict[str, f
     seconds: dict[str, list[float]] = {}
     for file in files:
         for line in _lines(file):
-            if (key := line.get("key")) in keys and (found := _seconds(line, machine)) is not None:
-                seconds.setdefault(str(key), []).append(found)
+            key = line.get("key")
+            if isinstance(key, str) and key in keys and (found := _seconds(line, machine)) is not None:
+                seconds.setdefault(key, []).append(found)
     return {key: statistics.fmean(values) for key, values in seconds.items()}
 
 
@@ -87,7 +90,7 @@ def _seconds(row: Mapping[str, Any], machine: tuple[object, ...]) -> float | Non
     if row.get("status") != "ok" or not isinstance(origin, dict) or not isinstance(origin.get("machine"), dict):
         return None
     seconds = origin.get("seconds")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _LONGEST:
         return None
     return float(seconds) if _identity(origin["machine"]) == machine else None
 

@@ -191,6 +191,7 @@ def run_at_random(process: Process, count: int) -> None:
     print(f"{process.framework}: {len(made)} calls drawn with seed {SEED}")
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_call_drawn_at_random_equals_the_definition(processes: dict[str, Process], framework: str) -> None:
     run_at_random(processes[framework], EXAMPLES)

@@ -264,6 +264,7 @@ def test_torch_log_probs_have_the_gradient_of_the_nll(method):
             np.testing.assert_allclose(of_log_probs, of_nll, atol=1e-12, err_msg=str(options))
 
 
+@pytest.mark.lengthy
 @needs["tensorflow"]
 @pytest.mark.parametrize("method", registry.methods("tensorflow"))
 def test_tensorflow_log_probs_have_the_gradient_of_the_nll(method):

@@ -109,6 +109,7 @@ def test_a_run_of_a_plugins_suite_measures_its_method_on_its_dataset(folder):
     assert "from code that no commit holds" in refused.stderr
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
 def test_a_new_method_agrees_at_once_and_can_be_timed(framework, in_empty_folder):
     assert cli.main(["new", "method", "toy", "--folder", "mine", "-f", framework]) == 0
@@ -157,6 +158,7 @@ def install(site, groups):
 GROUPS = "[vocabench.methods]\nmy_softmax = my_package\n[vocabench.datasets]\nmy-text = my_package\n"
 
 
+@pytest.mark.lengthy
 def test_an_installed_package_is_a_plugin_by_its_entry_points(folder, in_empty_folder):
     install(in_empty_folder / "site", GROUPS)
     listed = run("list", "methods", path=str(in_empty_folder / "site"))

@@ -75,6 +75,7 @@ def test_jax_tells_the_compute_capability_of_a_device(monkeypatch):
     assert adapter.compute_capability("cuda") == (12, 1)
 
 
+@pytest.mark.lengthy
 def test_cells_in_tf32_are_skipped_without_a_device_that_has_it(in_empty_folder, capsys):
     for framework in FRAMEWORKS:
         selection = ["-f", framework, "-m", "full_softmax", "--precision", "tf32", "--out", "rows.jsonl"]

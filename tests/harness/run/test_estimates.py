@@ -23,6 +23,19 @@ def row(seconds, cell=CELL, status="ok", **machine):
     return Row(cell.key, cell, status, provenance=origin)
 
 
+@pytest.mark.parametrize("field", ["key", "status", "provenance", "machine", "seconds"])
+@pytest.mark.parametrize("value", [None, [], {}, "x", -1, 10**400, float("nan"), float("inf")])
+def test_a_line_with_any_value_in_a_field_is_passed_over(field, value, tmp_path):
+    fields = row(5.0).to_json()
+    holder = fields if field in fields else fields["provenance"]
+    assert holder[field]
+    holder[field] = value
+    file = write(tmp_path / "a.jsonl", row(7.0))
+    with file.open("a") as end:
+        end.write(json.dumps(fields) + "\n")
+    assert estimates.earlier_seconds([CELL], [file]) == {CELL.key: 7.0}
+
+
 def test_seconds_are_the_mean_of_measured_rows_of_this_machine(tmp_path):
     file = write(
         tmp_path / "a.jsonl", row(4.0), row(6.0), row(90.0, status="timeout"), row(90.0, cpu="another"), row(None)

@@ -361,6 +361,7 @@ def test_jax_exports_the_loss_for_any_number_of_tokens():
 
 
 # Training.
+@pytest.mark.many_cells
 @pytest.mark.parametrize(("name", "decay"), [("adagrad", 0.0), ("adam", 0.01)])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_row_sparse_steps_of_a_model_are_the_dense_ones(framework, name, decay):
@@ -380,6 +381,7 @@ def test_row_sparse_steps_of_a_model_are_the_dense_ones(framework, name, decay):
         np.testing.assert_allclose(ours[key], value, rtol=0, atol=1e-9, err_msg=key)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_row_sparse_step_of_the_layer_alone(framework):
     optimizer = Optimizer(clip_norm=0.1, weight_decay=0.01)
@@ -393,6 +395,7 @@ def test_a_row_sparse_step_of_the_layer_alone(framework):
         np.testing.assert_allclose(ours.parameters()[key], value, rtol=0, atol=1e-9, err_msg=key)
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_padded_batches_of_a_model_are_the_definitions(framework):
     """Frameworks score other numbers of places: only those with a target, or some padding too."""

@@ -119,6 +119,7 @@ def test_the_training_loss_of_other_layers_is_what_a_call_returns(method):
     assert float(layer.training_loss(*batch, **extra)) == float(layer(*batch, **extra))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("optimizer_of", [keras.optimizers.Adam, keras.optimizers.SGD])
 def test_a_loaded_layer_trains_and_reorganizes_as_the_unbroken_one(optimizer_of, tmp_path):
     def model_of(layer):

@@ -283,6 +283,7 @@ def test_rows_for_which_the_first_clusters_are_too_few_are_settled_by_some_more(
             assert share_N.mean() > (0.05 if rows == 1 else 0.1)  # a single row's may be expanded one by one
 
 
+@pytest.mark.many_cells
 @pytest.mark.parametrize("framework", registry.installed_frameworks())
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_row_in_which_all_clusters_are_equal_is_settled_among_flat_ones(framework, parts, monkeypatch):
@@ -317,6 +318,7 @@ def test_a_row_in_which_all_clusters_are_equal_is_settled_among_flat_ones(framew
             assert top_ids_RK.tolist() == ids_RK.tolist()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("framework", sorted({"jax", "tensorflow"} & set(registry.installed_frameworks())))
 def test_of_a_single_row_no_cluster_is_expanded_below_the_kth_best(framework):
     cluster_V = np.arange(900) % 30
@@ -337,6 +339,7 @@ def test_of_a_single_row_no_cluster_is_expanded_below_the_kth_best(framework):
     assert len(expanded) > 3
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("framework", sorted({"jax", "tensorflow"} & set(registry.installed_frameworks())))
 def test_a_single_row_that_most_clusters_reach_is_scored_whole(framework):
     clusters = 120
