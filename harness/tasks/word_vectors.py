@@ -193,5 +193,5 @@ TASK = Task(
     text.load,
     extra_methods=tuple(_LEARN),
     seeded_methods=tuple(name for name in _LEARN if name != "given"),
-    selected_methods=("given",),
+    selected_methods=("given", *(name for name in peers.PEERS if name.startswith("fasttext"))),
 )

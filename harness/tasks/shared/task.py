@@ -27,7 +27,8 @@ class Task:
         check: Raises `BadInput` for settings that are not allowed together, before any data is loaded.
         extra_methods: Methods without an output layer, which are measured once, for comparison.
         seeded_methods: Those of `extra_methods` that depend on the seed, which are measured once for each seed.
-        selected_methods: Those of `extra_methods` that run only if they are selected, because they need a setting.
+        selected_methods: Those of `extra_methods` that run only if they are selected, since they need a setting or take
+            long.
         fresh_process: Whether each cell needs a process of its own, because it would measure what an earlier one left.
         repeat: Measures the times of a cell once more in another process, given the measurements of the first one, for
             a task with a setting `processes` whose cells the run distributes over processes.

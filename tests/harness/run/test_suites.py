@@ -130,9 +130,11 @@ def test_a_method_without_a_layer_is_measured_once_or_for_each_seed(text, monkey
     assert seeds() == [1, 2]
 
 
-def test_vectors_from_a_file_are_measured_only_if_they_are_selected():
+def test_vectors_from_a_file_and_fasttext_are_measured_only_if_they_are_selected():
     where = {"tasks": ["word_vectors"], "frameworks": ["numpy"], "dataset": "pydoc-small"}
-    assert "given" not in {cell.method for cell in cells("word_vectors", **where)}
+    by_default = {cell.method for cell in cells("word_vectors", **where)}
+    assert "gensim_huffman" in by_default
+    assert not {"given", "fasttext_huffman", "fasttext_negative_sampling"} & by_default
     assert [cell.method for cell in cells("word_vectors", methods=["given"], **where)] == ["given"]
 
 
