@@ -156,7 +156,8 @@ class TensorFlowLayer(Switched, Layer):
         if job.work == "topk":
             return self._decoder(self._search_of, hidden, job.k)
         if job.work == "beam":
-            return self._decoder(self._beam_of, hidden, job.k, job.width)
+            one_level = 1  # a concrete function has no defaults
+            return self._decoder(self._beam_of, hidden, job.k, job.width, one_level)
         calls: dict[str, Callable[[], object]] = {
             "layer": lambda: self._grads_of(hidden, targets, extra),
             "score": lambda: self._target_log_probs_of(hidden, targets),

@@ -109,6 +109,7 @@ def test_a_run_of_a_plugins_suite_measures_its_method_on_its_dataset(folder):
     assert "from code that no commit holds" in refused.stderr
 
 
+@pytest.mark.lengthy
 @pytest.mark.many_cells
 @pytest.mark.parametrize("framework", [name for name in registry.installed_frameworks() if name != "numpy"])
 def test_a_new_method_agrees_at_once_and_can_be_timed(framework, in_empty_folder):

@@ -60,6 +60,7 @@ def test_modules_are_parsed_and_never_executed(tmp_path):
     assert summaries_of_file(str(source)) == []
 
 
+@pytest.mark.lengthy
 def test_the_dataset_follows_its_rules(few_files):
     pairs = summary_pairs.load("pydoc-summaries")
     everything = [pair for split in ("train", "valid", "test") for pair in pairs.splits[split]]

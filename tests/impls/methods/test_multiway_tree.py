@@ -38,6 +38,7 @@ def layer_of(framework, tree, dim=10, **options):
     return layers.create(framework, "multiway_tree", counts=counts_V, dim=dim, seed=2, tree=tree, **options)
 
 
+@pytest.mark.lengthy
 @pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("shape", TREES)
