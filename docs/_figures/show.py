@@ -91,6 +91,22 @@ def _perplexity(record: Record) -> str:
     return f"{value_of(record):.2f}"
 
 
+def _perplexity_over_seeds(record: Record) -> str:
+    """Return a perplexity with its interval over several seeds."""
+    low, high = record["mean_low"], record["mean_high"]
+    if low is None or high is None:
+        raise NotFound(f"{record['quantity']} of {record['method']} has no interval: allowed: several seeds")
+    return f"{value_of(record):.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _difference_over_seeds(record: Record) -> str:
+    """Return the difference to full softmax paired by seed, with its interval and verdict."""
+    value, low, high = record["seed_difference"], record["seed_difference_low"], record["seed_difference_high"]
+    if value is None or low is None or high is None:
+        raise NotFound(f"{record['quantity']} of {record['method']} has no difference by seed: allowed: several seeds")
+    return f"{100 * value:+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}], {record['verdict']}"
+
+
 def _percent(record: Record) -> str:
     low, high = record["mean_low"], record["mean_high"]
     interval = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
@@ -154,10 +170,12 @@ _FORMATS: dict[str, Callable[[Record], str]] = {
     "best_epoch": _best_epoch,
     "curve": _curve("perplexity", 2),
     "curve_1": _curve("perplexity", 1),
+    "difference_over_seeds": _difference_over_seeds,
     "losses": _curve("train_loss", 2),
     "mib": _mib,
     "percent": _percent,
     "perplexity": _perplexity,
+    "perplexity_over_seeds": _perplexity_over_seeds,
     "ratio": _ratio,
     "roofline": _roofline,
     "seconds": _seconds,
