@@ -234,6 +234,7 @@ def _about(path: Path) -> tuple[dict[str, Any], Kind]:
     check = schema.record(
         {
             "cell": schema.record({"task": schema.one_of(kind.task), "settings": schema.record(kind.settings)}),
+            "data": schema.record(kind.data),
             "sha256": schema.record(dict.fromkeys(_files(kind), schema.text)),
         }
     )

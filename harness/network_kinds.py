@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vocabench.harness.run import schema
@@ -28,6 +28,7 @@ class Kind:
         fields: The stored fields of the configuration, which decide the shapes of the parameters and how it decodes.
         width: The field with the width of the output layer.
         settings: Settings of the cell that the folder must have.
+        data: What it must say about the data, besides their name and sha256.
         reads_words: Whether it reads words of a vocabulary other than that of the output layer.
     """
 
@@ -36,11 +37,12 @@ class Kind:
     make: type[Config]
     fields: Mapping[str, Schema]
     width: str
-    settings: Mapping[str, Schema]
+    settings: Mapping[str, Schema] = field(default_factory=dict)
+    data: Mapping[str, Schema] = field(default_factory=dict)
     reads_words: bool = False
 
     def stored(self, config: Config) -> dict[str, Any]:
-        return {field: getattr(config, field) for field in self.fields}
+        return {name: getattr(config, name) for name in self.fields}
 
     def config(self, stored: Mapping[str, Any]) -> Config:
         """Return the configuration of stored fields.
@@ -70,7 +72,6 @@ KINDS: dict[str, Kind] = {
         SummarizerConfig,
         {"sources": SIZE, "end": schema.whole(0), "embedding": SIZE, "hidden": SIZE},
         "hidden",
-        {},
         reads_words=True,
     ),
     RecognizerConfig.network: Kind(
@@ -84,6 +85,6 @@ KINDS: dict[str, Kind] = {
             "ctc_weight": schema.number,
         },
         "dim",
-        {},
+        data={"longest": schema.whole(1)},
     ),
 }

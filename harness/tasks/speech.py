@@ -292,10 +292,7 @@ def _evaluate(folder: Path, framework: str, device: str, held_out: HeldOutSample
     Raises:
         BadInput: The framework has no such device.
     """
-    evaluation.check_device(framework, device)
-    saved = network_folder.load(folder)
-    model = saved.network(framework, device)
-    assert isinstance(model, Recognizer)
+    saved, model = evaluation.opened(folder, framework, device, Recognizer)
     cell = dataclasses.replace(held_out.cell, framework=framework, device=device)
     speech = _speech_for(saved, cell, held_out.is_own, lambda line: None)
     split = cell.settings["split"]

@@ -254,10 +254,7 @@ def _evaluate(folder: Path, framework: str, device: str, held_out: HeldOutSample
     Raises:
         BadInput: The framework has no such device.
     """
-    evaluation.check_device(framework, device)
-    saved = network_folder.load(folder)
-    model = saved.network(framework, device)
-    assert isinstance(model, Summarizer)
+    saved, model = evaluation.opened(folder, framework, device, Summarizer)
     cell = dataclasses.replace(held_out.cell, framework=framework, device=device)
     data, split = _pairs_for(saved, cell, held_out.is_own, lambda line: None), cell.settings["split"]
     scored = {split: _scored_pairs(cell, data, split)}

@@ -129,6 +129,10 @@ def change_arrays(folder, **changes):
             lambda folder: change_about(folder, network="summarizer"),
             "_modelling': allowed: summarization",
         ),
+        (
+            lambda folder: (change_cell(folder, task="speech"), change_about(folder, network="recognizer")),
+            "data: no longest",
+        ),
         (lambda folder: change_about(folder, config={"embedding": 6}), "config: no hidden"),
         (lambda folder: change_about(folder, config={"embedding": 6, "hidden": D, "layers": 2}), "field 'layers'"),
         (lambda folder: change_about(folder, cell={}), "cell: no task"),

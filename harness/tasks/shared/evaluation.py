@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from vocabench.harness import registry
+from vocabench.harness import network_folder, registry
 from vocabench.harness.network_folder import SavedNetwork
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.settings import task_settings
 from vocabench.harness.tasks.shared.data import Data, Progress
 from vocabench.impls.errors import BadInput, unknown
+from vocabench.impls.models.network import Network
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Scores:
 
 
 AnyHeldOut = TypeVar("AnyHeldOut", bound=HeldOut)
+AnyNetwork = TypeVar("AnyNetwork", bound=Network[Any])
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,16 @@ def check_own(saved: SavedNetwork, data: Data, *vocabularies: tuple[Sequence[str
         )
 
 
-def check_device(framework: str, device: str) -> None:
+def opened(folder: Path, framework: str, device: str, kind: type[AnyNetwork]) -> tuple[SavedNetwork, AnyNetwork]:
+    """Return a saved network, and the network itself on a device, in the process of its framework.
+
+    Raises:
+        BadInput: The framework has no such device.
+    """
     devices = registry.adapter(framework).devices()
     if device not in devices:
         raise BadInput(f"device {device!r}: {framework} has none here: allowed: {', '.join(devices)}")
+    saved = network_folder.load(folder)
+    network = saved.network(framework, device)
+    assert isinstance(network, kind)
+    return saved, network

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vocabench.harness import network_folder, registry
+from vocabench.harness import registry
 from vocabench.harness.datasets.text import corpora, tokenization
 from vocabench.harness.datasets.text.tokenization import EOS, UNK
 from vocabench.harness.network_folder import SavedNetwork
 from vocabench.harness.tasks.shared import text_scores
 from vocabench.harness.tasks.shared.data import Progress
-from vocabench.harness.tasks.shared.evaluation import Evaluation, Request, Scores, check_device, check_own, check_split
+from vocabench.harness.tasks.shared.evaluation import Evaluation, Request, Scores, check_own, check_split, opened
 from vocabench.impls.errors import BadInput
 from vocabench.impls.models.language_model import LanguageModel
 
@@ -126,10 +126,7 @@ def evaluate(folder: Path, framework: str, device: str, text: HeldOutText) -> Sc
     Raises:
         BadInput: The framework has no such device.
     """
-    check_device(framework, device)
-    saved = network_folder.load(folder)
-    network = saved.network(framework, device)
-    assert isinstance(network, LanguageModel)
+    saved, network = opened(folder, framework, device, LanguageModel)
     losses = text_scores.losses(network, text.ids_T, saved.cell.settings["steps"])
     scored = TokenScores(losses.targets_BT, -losses.nll_BT)
     records = [{"words": words, "log_probs": log_probs} for words, log_probs in scored.sentences(saved.words)]
