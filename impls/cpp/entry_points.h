@@ -283,8 +283,10 @@ struct WordStepArrays {
         require_shape("rates", rates, {2});
         require_shape("input_vectors", input_vectors, {input_count, dim});
         require_shape("output_vectors", output_vectors, {output_count, dim});
-        require_shape_if_any("input_squares", input_squares, {input_count});
-        require_shape_if_any("output_squares", output_squares, {output_count});
+        if (input_squares.bytes || output_squares.bytes) {
+            require_shape("input_squares", input_squares, {input_count});
+            require_shape("output_squares", output_squares, {output_count});
+        }
         require_shape("loss", loss, {});
         for (int64_t example = 0; example < count; ++example) {  // of the lists only those that are used
             const int32_t number = list.data[example];

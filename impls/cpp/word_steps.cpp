@@ -50,6 +50,8 @@ float factors_of(float *scores, const float *signs, int64_t count) {
     return loss;
 }
 
+// Steps at one rate for all vectors, or divided by the roots of their sums of squares (ADAGRAD).
+template <bool ADAGRAD>
 class Steps {
   public:
     Steps(const WordExamples &examples, WordVectors inputs, WordVectors outputs)
@@ -59,7 +61,7 @@ class Steps {
           input_squares_(inputs.squares),
           output_squares_(outputs.squares) {
         const int64_t depth = (examples.depth + LANES - 1) / LANES * LANES;
-        floats_ = scratch<Steps>(2 * examples.dim + 2 * depth);
+        floats_ = scratch<Steps<ADAGRAD>>(2 * examples.dim + 2 * depth);
         mean_ = floats_, dmean_ = mean_ + examples.dim, scores_ = dmean_ + examples.dim, signs_ = scores_ + depth;
         std::fill_n(scores_, 2 * depth, 0.0f);
         rows_.resize(examples.depth);
@@ -85,15 +87,19 @@ class Steps {
         const float loss = factors_of(scores_, signs_, count);
         std::fill_n(dmean_, dim, 0.0f);
         by_pieces<AT_ONCE>(count, [&](int64_t first, auto size) { sum_rows<size()>(first); });
-        const float square = output_squares_ ? mean_square(mean, dim) : 0.0f;
-        const float dsquare = input_squares_ ? share * share * mean_square(dmean_, dim) : 0.0f;
-        for (int64_t row = 0; row < count; ++row) {
-            const float factor = scores_[row];
-            add(factor * rate_of(output_squares_, ids_[row], factor * factor * square, rate), mean, dim, rows_[row]);
+        if constexpr (ADAGRAD) {
+            const float square = mean_square(mean, dim), dsquare = share * share * mean_square(dmean_, dim);
+            for (int64_t row = 0; row < count; ++row)
+                scores_[row] *= scaled(rate, output_squares_[ids_[row]] += scores_[row] * scores_[row] * square);
+            change_rows(count, mean);
+            for_each_input(inputs, [&](int32_t id) {
+                add(share * scaled(rate, input_squares_[id] += dsquare), dmean_, dim, inputs_[id]);
+            });
+        } else {
+            for (int64_t row = 0; row < count; ++row) scores_[row] *= rate;
+            change_rows(count, mean);
+            for_each_input(inputs, [&](int32_t id) { add(share * rate, dmean_, dim, inputs_[id]); });
         }
-        for_each_input(inputs, [&](int32_t id) {
-            add(share * rate_of(input_squares_, id, dsquare, rate), dmean_, dim, inputs_[id]);
-        });
         return loss;
     }
 
@@ -120,16 +126,18 @@ class Steps {
         int64_t count = 0;
         for (int64_t place = list; place < list + examples_.depth; ++place)
             if (examples_.sign[place]) {
-                ids_[count] = examples_.row[place];
-                rows_[count] = outputs_[ids_[count]];
+                if constexpr (ADAGRAD) ids_[count] = examples_.row[place];
+                rows_[count] = outputs_[examples_.row[place]];
                 signs_[count++] = examples_.sign[place];
             }
         return count;
     }
 
-    // Adds the mean square of a vector's gradient to its sum, if there are sums, and returns the rate of its step.
-    static float rate_of(float *squares, int64_t id, float square, float rate) {
-        return squares ? rate / std::sqrt(squares[id] += square) : rate;
+    // Returns the rate of a vector with this sum of squares.
+    static float scaled(float rate, float squares) { return rate / std::sqrt(squares); }
+
+    void change_rows(int64_t count, const float *mean) {
+        for (int64_t row = 0; row < count; ++row) add(scores_[row], mean, examples_.dim, rows_[row]);
     }
 
     // Adds S output vectors, times their factors, to dmean_, before any of them is changed: a list may repeat a vector.
@@ -157,12 +165,13 @@ class Steps {
 
 }  // namespace
 
-double word_steps(int threads, const WordExamples &examples, float first_rate, float last_rate, WordVectors inputs,
-                  WordVectors outputs) {
+template <bool ADAGRAD>
+static double steps_of(int threads, const WordExamples &examples, float first_rate, float last_rate, WordVectors inputs,
+                       WordVectors outputs) {
     const int64_t count = examples.count, parts = std::max<int64_t>(1, std::min<int64_t>(threads, count));
     std::vector<double> losses(parts);
     share_work(threads, parts, [&](int64_t part) {
-        Steps steps(examples, inputs, outputs);
+        Steps<ADAGRAD> steps(examples, inputs, outputs);
         const int64_t end = count * (part + 1) / parts;
         double loss = 0;
         for (int64_t example = count * part / parts; example < end; ++example) {
@@ -176,6 +185,12 @@ double word_steps(int threads, const WordExamples &examples, float first_rate, f
     double total = 0;
     for (const double loss : losses) total += loss;
     return total;
+}
+
+double word_steps(int threads, const WordExamples &examples, float first_rate, float last_rate, WordVectors inputs,
+                  WordVectors outputs) {
+    const auto take = inputs.squares ? steps_of<true> : steps_of<false>;
+    return take(threads, examples, first_rate, last_rate, inputs, outputs);
 }
 
 }  // namespace vocabench

@@ -1,5 +1,7 @@
 """The bag model of every framework against its definition."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -75,6 +77,22 @@ def test_a_step_by_example_is_plain_descent_on_one_example(method, options):
         assert float(loss) == pytest.approx(float(by_batches.step(bag_J[None], np.array([target]))), rel=1e-12)
     for name, value in by_batches.parameters().items():
         np.testing.assert_allclose(ours.parameters()[name], value, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", ["input_I", "output_R"])
+def test_sums_of_squares_of_another_size_are_refused(framework, name, monkeypatch):
+    spec = layers.spec("huffman", counts=zipf_counts(60), dim=8)
+    model = layers.create_network(framework, spec, BagModelConfig(inputs=31, seed=3))
+    kernel = "output_squares" if name == "output_R" else "input_squares"
+    for size in (0, 7):
+        squares = replace(model._squares, **{name: np.ones(size, np.float32)})
+        monkeypatch.setattr(model, "_squares", squares)
+        try:
+            with pytest.raises((BadInput, RuntimeError), match=kernel):  # XLA raises errors of its own
+                float(model.step_by_example(np.array([[7]]), np.array([4]), (0.1, 0.1), adagrad=True))
+        except Unsupported as error:
+            pytest.skip(str(error))  # no compiler
 
 
 def test_adagrad_divides_a_step_by_the_root_of_the_mean_squares_of_a_vectors_gradients():
