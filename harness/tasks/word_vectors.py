@@ -37,9 +37,7 @@ SETTINGS: dict[str, Setting] = {
     "document": Number(100, 10, 10**9, "words of a document of pv_dbow"),
     "epochs": Number(1, 1, 10**6, "passes over the training text, or over the pairs of GloVe"),
     "updates": Choice("batch", UPDATES, "a step of the optimizer for each batch, or as in word2vec for each example"),
-    "descent": Choice(
-        "sgd", DESCENTS, "the update rule of examples: one rate, or one that falls with a vector's gradients"
-    ),
+    "descent": Choice("sgd", DESCENTS, "the update rule of examples: the same rate for all vectors, or one for each"),
     "optimizer": Choice("adagrad", NAMES, "the update rule of batches"),
     "learning_rate": Number(0.1, 0.0, 1e6, "step size; 0.025 to 0.2 for examples"),
     "final_learning_rate": Number(1e-4, 0.0, 1e6, "step size at the end, to which it falls linearly for examples"),
