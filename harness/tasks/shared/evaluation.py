@@ -87,7 +87,7 @@ class Scores:
 
     Attributes:
         values: Scores by quantity, that of the task first.
-        counted: What they are the scores of, such as "words".
+        counted: What they are the scores of, such as "tokens".
         count: Its number.
         records: Objects of a file for `vocabench score`, one for each sample.
     """

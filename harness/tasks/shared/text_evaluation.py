@@ -130,7 +130,7 @@ def evaluate(folder: Path, framework: str, device: str, text: HeldOutText) -> Sc
     losses = text_scores.losses(network, text.ids_T, saved.cell.settings["steps"])
     scored = TokenScores(losses.targets_BT, -losses.nll_BT)
     records = [{"words": words, "log_probs": log_probs} for words, log_probs in scored.sentences(saved.words)]
-    return Scores({"perplexity": scored.perplexity}, "words", scored.ids_BT.size, records)
+    return Scores({"perplexity": scored.perplexity}, "tokens", scored.ids_BT.size, records)
 
 
 EVALUATION = Evaluation(text_of, evaluate)

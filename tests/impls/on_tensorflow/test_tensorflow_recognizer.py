@@ -93,7 +93,7 @@ def test_there_is_one_trace_for_all_shapes_rates_and_loads():
         beam_search(model, np.full((len(batch[0]), 1), END), 6, width=2)
     model.load(start)
     assert float(model.step(*BATCH)) == pytest.approx(loss, rel=1e-6)
-    for traced in (model._step, model._evaluate, model._listen, model._next(2)):
+    for traced in (model._step, model._evaluate, model._listen, model._next(2, None)):
         assert traced.experimental_get_tracing_count() == 1
 
 
