@@ -31,6 +31,7 @@ PADDING = -100
 NAMES = ("loss", "grad", "log_probs", "target_log_probs", "topk", "beam", "sample", "entropy")
 # How much a result may differ, by the precision of the layer (sums of up to 60 products) and of the hidden vectors.
 TOLERANCE = {"float64": 1e-8, "float32": 2e-4, "bfloat16": 0.1}
+CALLS_BETWEEN_CLEARING = 100
 ROUNDING = {"float64": 0.0, "float32": 1e-6, "float16": 2e-3, "bfloat16": 0.02}
 
 
@@ -378,7 +379,9 @@ def main(framework: str) -> None:
         import jax
 
         jax.config.update("jax_enable_x64", True)
-    for line in sys.stdin:
+    for number, line in enumerate(sys.stdin, start=1):
+        if framework == "jax" and number % CALLS_BETWEEN_CLEARING == 0:
+            jax.clear_caches()  # thousands of compiled programs would take many gigabytes
         described = json.loads(line)
         described["shape"] = tuple(described["shape"])
         try:
