@@ -105,14 +105,15 @@ class OutputLayer(Hooks):
             share_N = jnp.ones(losses_N.shape[0], kind) if batch.real_N is None else batch.real_N.astype(kind)
             weighted_N = losses_N
         else:
-            share_N = weight_N.astype(kind) if batch.real_N is None else jnp.where(batch.real_N, weight_N, 0)
+            share_N = weight_N.astype(kind)  # before they are summed
+            share_N = share_N if batch.real_N is None else jnp.where(batch.real_N, share_N, 0)
             weighted_N = losses_N * share_N
         if reduction == "none":
             return weighted_N.reshape(leading)
         if reduction == "sum":
             return weighted_N.sum()
         total = share_N.sum()
-        return weighted_N.sum() / jnp.where(total == 0, 1, total).astype(kind)
+        return weighted_N.sum() / jnp.where(total == 0, 1, total)
 
     def training_loss(
         self,

@@ -134,6 +134,22 @@ def test_padding_has_no_loss_no_gradient_and_no_share_in_the_mean(form, method):
     assert made.loss(hidden_ND, other, ignore_index=7) != pytest.approx(made.loss(hidden_ND, other), rel=1e-6)
 
 
+@pytest.mark.parametrize("form", [pytest.param(form, marks=needs[name], id=name) for name, form in FORMS.items()])
+def test_weights_in_half_precision_are_summed_in_the_precision_of_losses(form):
+    """The sum of these weights is above the largest number of float16."""
+    made = form("full_softmax")
+    inputs = batch(made.spec.counts, tokens=12, dim=16, seed=0)
+    hidden_ND = inputs.hidden_ND.astype(np.float32)
+    padded_N = np.where(np.arange(12) == 5, -100, inputs.targets_N)
+    weight_N = np.full(12, 60_000, np.float16)
+    if form is torch_form:
+        import torch
+
+        weight_N = torch.tensor(weight_N)
+    weighted = made.loss(hidden_ND, padded_N, token_weight=weight_N)
+    assert weighted == pytest.approx(made.loss(hidden_ND, padded_N), rel=1e-5)
+
+
 @needs["tensorflow"]
 @pytest.mark.parametrize("method", ["fused_softmax", "inplace_softmax", "sohsm", "adaptive_softmax"])
 def test_tensorflow_traces_once_for_batches_of_every_size(method):
