@@ -40,8 +40,7 @@ def trained(framework, method, text, **settings):
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("source", FRAMEWORKS)
-@pytest.mark.parametrize("method", ["sohsm", "huffman"])
+@pytest.mark.parametrize(("source", "method"), [*zip(FRAMEWORKS, ["sohsm", "huffman", "sohsm"], strict=False)])
 def test_the_perplexity_of_the_row_is_printed_again_in_every_framework(source, method, text, capsys):
     row = trained(source, method, text, save="net-{method}-{framework}-{seed}")
     folder = f"net-{method}-{source}-0"

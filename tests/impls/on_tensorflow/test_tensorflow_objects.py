@@ -27,16 +27,46 @@ from vocabench.impls.on_tensorflow.adapter import tf
 VOCAB, DIM = 60, 16
 COUNTS = np.arange(VOCAB, 0, -1)
 METHODS = registry.methods("tensorflow")
-# Loads a saved model where neither this library nor its operations are known, and prints its results.
-SERVED = """
+# Loads saved models where neither this library nor its operations are known, and writes their results to files.
+SERVER = """
 import sys
 import numpy as np, tensorflow as tf
 assert "vocabench" not in sys.modules
-model = tf.saved_model.load(sys.argv[1])
 hidden = tf.ones([8, 16])
-results = [model.serve(hidden)] if hasattr(model, "serve") else [model.loss(hidden, tf.range(8)), *model.topk(hidden)]
-np.savez(sys.argv[2], *[np.asarray(result) for result in results])
+for line in sys.stdin:
+    model = tf.saved_model.load(line.strip())
+    topk = hasattr(model, "topk")
+    results = [model.loss(hidden, tf.range(8)), *model.topk(hidden)] if topk else [model.serve(hidden)]
+    np.savez(line.strip() + ".npz", *[np.asarray(result) for result in results])
+    print("SERVED", flush=True)
 """
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """Return a function of the folder of a saved model that returns its results from another process."""
+    folder = tmp_path_factory.mktemp("server")
+    with (folder / "errors").open("w") as errors:
+        server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert server.stdin is not None
+    assert server.stdout is not None
+
+    def results(path):
+        print(path, file=server.stdin, flush=True)
+        assert "SERVED\n" in iter(server.stdout.readline, ""), (folder / "errors").read_text()[-2000:]
+        with np.load(f"{path}.npz") as members:
+            return list(members.values())
+
+    yield results
+    server.kill()
+    server.communicate()
 
 
 def changed_layer(method, **options):
@@ -59,15 +89,6 @@ def assert_same(one, other):
         assert np.array_equal(value, other.named_weights()[name]), name
     for mine, its in zip(one.topk(tf.ones([3, DIM]), 5), other.topk(tf.ones([3, DIM]), 5), strict=True):
         assert np.array_equal(mine, its)
-
-
-def served(path):
-    arrays = path.with_suffix(".npz")
-    command = [sys.executable, "-c", SERVED, str(path), str(arrays)]
-    done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-2000:]
-    with np.load(arrays) as members:
-        return list(members.values())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -162,7 +183,7 @@ def test_sohsm_refuses_weights_with_impossible_clusters(cluster):
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("method", METHODS)
-def test_a_saved_model_is_served_without_this_library(method, tmp_path):
+def test_a_saved_model_is_served_without_this_library(method, tmp_path, served):
     layer = changed_layer(method)
     extra = {name: tf.constant(ids) for name, ids in layer.spec.draw_extra(np.random.default_rng(0)).items()}
     module = tf.Module()
@@ -189,7 +210,7 @@ class Best(keras.layers.Layer):
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("method", ["huffman", "sohsm", "adaptive_softmax"])
-def test_a_model_that_keras_exports_is_served_without_this_library(method, tmp_path):
+def test_a_model_that_keras_exports_is_served_without_this_library(method, tmp_path, served):
     layer = changed_layer(method)
     hidden = keras.Input((DIM,), batch_size=8)
     keras.Model(hidden, Best(layer)(hidden)).export(tmp_path / "exported", verbose=False)
