@@ -118,11 +118,16 @@ def test_version(in_empty_folder):
         (["run", "quick", "-m", "sohsm,"], "argument -m/--method: it is empty"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_2(arguments, message, in_empty_folder):
-    process = vocabench(*arguments, cwd=in_empty_folder)
-    assert process.returncode == 2, process.stderr
-    (line,) = process.stderr.strip().splitlines()
+def test_a_mistake_is_one_line_and_exit_2(arguments, message, in_empty_folder, capsys):
+    assert cli.main(arguments) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
+
+
+def test_a_mistake_ends_the_process_with_exit_code_2(in_empty_folder):
+    process = vocabench("run", "qick", cwd=in_empty_folder)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith("vocabench: unknown suite 'qick': did you mean 'quick'?")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +207,7 @@ def test_a_system_error_without_a_file_name_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "vocabench: Invalid argument\n"
 
 
-def test_a_run_and_its_tables(in_empty_folder):
+def test_a_run_and_its_tables(in_empty_folder, capsys):
     selection = ["-f", "numpy", "-m", "full_softmax", "-m", "huffman", "--precision", "float64", "-v", "50"]
     selection += ["-t", "timing", "-s", "budget=0"]
     selection += [
@@ -225,8 +230,10 @@ def test_a_run_and_its_tables(in_empty_folder):
         ("html", "<table"),
         ("csv", "suite,"),
     ):
-        assert start in vocabench("table", "--format", text_format, cwd=in_empty_folder).stdout
-    records = json.loads(vocabench("table", "--format", "json", "-m", "huffman", cwd=in_empty_folder).stdout)
+        assert cli.main(["table", "--format", text_format]) == 0
+        assert start in capsys.readouterr().out
+    assert cli.main(["table", "--format", "json", "-m", "huffman"]) == 0
+    records = json.loads(capsys.readouterr().out)
     assert {r["method"] for r in records} == {"huffman"}
     training = {"layer_seconds", "layer_step_seconds", "step_seconds", "peak_bytes", "compile_seconds", "parameters"}
     decoding = {"topk_seconds", "topk1_seconds", "expanded_share", "beam_seconds", "beam_recall", "sample_seconds"}
@@ -236,9 +243,8 @@ def test_a_run_and_its_tables(in_empty_folder):
     assert (layer["agreement"], layer["status"], layer["unit"], layer["better"]) == ("agree", "ok", "s", "lower")
 
     path.write_text(path.read_text()[:-100])
-    cut = vocabench("table", cwd=in_empty_folder)
-    assert cut.returncode == 2
-    assert "cut in the middle" in cut.stderr
+    assert cli.main(["table"]) == 2
+    assert "cut in the middle" in capsys.readouterr().err
 
 
 def test_a_method_without_a_layer_is_given_by_its_name(in_empty_folder, capsys):
