@@ -81,9 +81,14 @@ def files() -> Mapping[str, Path]:
 
 def names(folder: str, suffix: str) -> list[str]:
     """Return the names of the plugins' files in a folder of the repository, without their suffix."""
-    places = map(PurePosixPath, files())
+    return [*_names(os.environ.get(VARIABLE, ""), folder, suffix)]
+
+
+@cache
+def _names(paths: str, folder: str, suffix: str) -> tuple[str, ...]:
+    places = [PurePosixPath(place) for plugin in _plugins(paths) for place in plugin.files]
     found = (place.stem for place in places if str(place.parent) == folder and place.suffix == suffix)
-    return [name for name in found if name != "__init__"]
+    return tuple(name for name in found if name != "__init__")
 
 
 @contextmanager

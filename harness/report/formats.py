@@ -32,7 +32,7 @@ def section(title: str, table: pd.DataFrame, text_format: str) -> str:
 def markdown(table: pd.DataFrame) -> str:
     """Return a Markdown table whose columns are aligned in a terminal too."""
     cells = [[str(name) for name in table.columns]]
-    cells += [[str(value).replace("|", "\\|") for value in row] for row in table.itertuples(index=False)]
+    cells += [[str(value).replace("|", "\\|") for value in row] for row in table.to_numpy(dtype=object).tolist()]
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(cells[0]))]
 
     def line(row: Sequence[str]) -> str:

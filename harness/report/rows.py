@@ -194,10 +194,12 @@ def flatten(rows: Iterable[Row]) -> list[Record]:
     # The agreement cell without options also covers the variants: it checks all choices that change the arithmetic.
     plain = {key[:-1]: verdict for key, verdict in verdicts.items() if not key[-1]}
     baselines = {trial(row): row for row in rows if row.cell.method == BASELINE and _has_pairs(row)}
+    layers = frozenset(registry.methods())
     records = []
     for row, apart, reasons in zip(rows, _set_apart(rows), doubts(rows), strict=True):
         identity = _identity(row)
         verdict = row.verdict or verdicts.get(identity) or plain.get(identity[:-1]) or "unchecked"
+        verdict = verdict if row.cell.method in layers else "none"
         baseline = baselines.get(trial(row)) if baselines and _has_pairs(row) else None
         trial_but_seed = hashlib.sha256(trial(row, "seed").encode()).hexdigest()[:16]
         found = _differences(row, baseline)
@@ -347,7 +349,7 @@ def _record(
         "ratio_to_full_softmax": ratio.value,
         "ratio_low": ratio.low,
         "ratio_high": ratio.high,
-        "agreement": verdict if cell.method in registry.methods() else "none",
+        "agreement": verdict,
         "status": row.status,
         "options": cell.variant,
         "low": measurement and measurement.low,
