@@ -3,6 +3,7 @@
 import dataclasses
 import doctest
 import importlib
+import json
 import os
 import re
 import shlex
@@ -313,6 +314,42 @@ def test_commands_parse(path, line, monkeypatch):
         assert parsed.name in registry.datasets()
     for run in getattr(parsed, "run", None) or ():
         assert run.isupper() or (ROOT / run).is_file()
+
+
+# Commands that read stored rows or outputs, or write a few files. To measure what the others measure would take hours.
+READING = ("table", "report", "compare", "score", "list", "completion", "new")
+RUN_AS_THEY_ARE = sorted({line for _, line in COMMANDS if line.split()[1] in (*READING, "data")} - {"vocabench data"})
+
+
+@pytest.fixture
+def with_outputs(in_empty_folder):
+    """Set up an empty folder with rows, and with outputs of systems, under the names of the examples."""
+    (in_empty_folder / "results" / "local").mkdir(parents=True)
+    for path in (ROOT / "results").glob("*.jsonl"):
+        (in_empty_folder / "results" / path.name).symlink_to(path)
+    for name in ("results/local/newest.jsonl", "before.jsonl", "after.jsonl"):
+        shutil.copy(ROOT / "results" / "quick-epyc.jsonl", name)
+    sample = {"text": "a b", "reference": "a c", "references": ["a c"], "words": ["a", "b"], "log_probs": [-1.0, -2.0]}
+    for name in ("ours", "theirs"):
+        Path(f"{name}.jsonl").write_text(f"{json.dumps(sample)}\n" * 3)
+        Path(f"{name}.trn").write_text("a b (one)\nc d (two)\n")
+    Path("references.trn").write_text("a b (one)\nc e (two)\n")
+    Path("outputs.txt").write_text("a b\nc d\n")
+    Path("references.txt").write_text("a b\nc e\n")
+
+
+@pytest.mark.usefixtures("with_outputs", "empty_cache")
+@pytest.mark.parametrize("line", [line for line in RUN_AS_THEY_ARE if not re.search("data (get|verify)", line)])
+def test_commands_that_measure_nothing_run(line, capsys):
+    arguments = shlex.split(line, comments=True)[1:]
+    if arguments in (["compare"], ["score"], ["list"]):
+        return  # a command's name in a sentence
+    names = {"A": "before.jsonl", "B": "after.jsonl", "N": "1", "NAME": "my_method"}
+    names["FILE"] = "plot.svg" if "--plot" in arguments else "ours.jsonl"
+    code = cli.main([names.get(argument, argument) for argument in arguments])
+    printed = capsys.readouterr()
+    assert code == ("--fail-on-unclear" in arguments), printed.err  # one run on each side shows little
+    assert printed.out
 
 
 def _check_run(parsed, monkeypatch):

@@ -41,5 +41,5 @@ def report(runs: Sequence[str], *, out: str, title: str | None) -> int:
     default_title = f"Vocabench: {names if len(paths) <= _MOST_NAMES else f'{len(paths)} runs'}"
     page = build(rows, title=default_title if title is None else title, files=files)
     write_atomically(Path(out), page)
-    print(f"{out}: {len(rows):,} rows, {len(page.encode()) / 2**20:.1f} MiB")
+    print(f"{out}: {len(rows):,} rows, {len(page.encode()) / 1000:,.0f} kB")
     return 0
