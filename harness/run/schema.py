@@ -136,8 +136,13 @@ def record(required: Mapping[str, Schema], optional_fields: Mapping[str, Schema]
         if not names <= value.keys():
             missing = next(name for name in required if name not in value)
             return f": no {missing}: allowed: an object with {', '.join(required)}"
-        for name in schemas if len(schemas) < len(value) else value:  # both may be long
-            if name in schemas and name in value and (error := schemas[name](value[name])):
+        if len(schemas) < len(value):  # both may be long
+            for name, schema in schemas.items():
+                if name in value and (error := schema(value[name])):
+                    return f".{name}{error}"
+            return ""
+        for name, item in value.items():
+            if name in schemas and (error := schemas[name](item)):
                 return f".{name}{error}"
         return ""
 
