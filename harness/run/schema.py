@@ -136,7 +136,8 @@ def record(required: Mapping[str, Schema], optional_fields: Mapping[str, Schema]
         if not names <= value.keys():
             missing = next(name for name in required if name not in value)
             return f": no {missing}: allowed: an object with {', '.join(required)}"
-        if len(schemas) < len(value):  # both may be long
+        # Both may be long, so the shorter one is searched.
+        if len(schemas) < len(value):
             for name, schema in schemas.items():
                 if name in value and (error := schema(value[name])):
                     return f".{name}{error}"

@@ -105,7 +105,7 @@ class OutputLayer(Hooks):
             share_N = jnp.ones(losses_N.shape[0], kind) if batch.real_N is None else batch.real_N.astype(kind)
             weighted_N = losses_N
         else:
-            share_N = weight_N.astype(kind)  # before they are summed
+            share_N = weight_N.astype(kind)  # in lower precision their sum could overflow
             share_N = share_N if batch.real_N is None else jnp.where(batch.real_N, share_N, 0)
             weighted_N = losses_N * share_N
         if reduction == "none":

@@ -31,8 +31,8 @@ PADDING = -100
 NAMES = ("loss", "grad", "log_probs", "target_log_probs", "topk", "beam", "sample", "entropy")
 # How much a result may differ, by the precision of the layer (sums of up to 60 products) and of the hidden vectors.
 TOLERANCE = {"float64": 1e-8, "float32": 2e-4, "bfloat16": 0.1}
-CALLS_BETWEEN_CLEARING = 100
 ROUNDING = {"float64": 0.0, "float32": 1e-6, "float16": 2e-3, "bfloat16": 0.02}
+CALLS_BETWEEN_CLEARING = 100
 
 
 @dataclass(frozen=True)
