@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 from abc import abstractmethod
 from typing import ClassVar
 
 from torch import Tensor
 
+from vocabench.impls import peer_packages
 from vocabench.impls.errors import Unsupported
 from vocabench.impls.on_torch.summed_loss import SummedSoftmax
 from vocabench.impls.spec import LayerSpec
@@ -22,6 +21,7 @@ class KernelSoftmax(SummedSoftmax):
     Attributes:
         package: Import name of the package.
         install: Argument of `pip install` for it.
+        distribution: Name of the package on the index, if it is another.
         dtypes: Precisions that the kernel supports.
 
     Raises:
@@ -31,14 +31,11 @@ class KernelSoftmax(SummedSoftmax):
 
     package: ClassVar[str]
     install: ClassVar[str]
+    distribution: ClassVar[str] = ""
     dtypes: ClassVar[tuple[str, ...]]
 
     def __init__(self, spec: LayerSpec) -> None:
-        if importlib.util.find_spec(self.package) is None:
-            raise Unsupported(
-                f"{spec.method} needs a CUDA device and {self.package}, which is not installed here: "
-                f"allowed: 'pip install {self.install}' first"
-            )
+        peer_packages.require(spec.method, self.package, self.install, device="a CUDA device")
         if spec.dtype not in self.dtypes:
             raise Unsupported(f"{spec.method} in {spec.dtype}: allowed: {', '.join(self.dtypes)}")
         super().__init__(spec)
@@ -53,7 +50,7 @@ class KernelSoftmax(SummedSoftmax):
         return self.kernel(hidden_ND, targets_N, ignore_index)
 
     def formulation(self) -> str:
-        return f"{self.package} {importlib.metadata.version(self.package)}"
+        return peer_packages.versioned(self.distribution or self.package)
 
 
 def runs_on(tensor: Tensor) -> bool:

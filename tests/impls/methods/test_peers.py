@@ -23,7 +23,11 @@ from vocabench.impls.errors import Unsupported
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
-KERNELS = {"liger_cross_entropy": "liger_kernel", "cut_cross_entropy": "cut_cross_entropy"}
+KERNELS = {  # and the names of their packages on the index
+    "liger_cross_entropy": "liger_kernel",
+    "cut_cross_entropy": "cut_cross_entropy",
+    "quack_cross_entropy": "quack-kernels",
+}
 COUNTS = zipf_counts(97)
 
 
@@ -40,7 +44,7 @@ def stand_in(name: str, **content: object) -> types.ModuleType:
 
 @pytest.fixture
 def calls(monkeypatch) -> list[dict[str, Any]]:
-    """Both packages by their published signatures, in plain PyTorch on any device; what they were asked for."""
+    """The packages by their published signatures, in plain PyTorch on any device; what they were asked for."""
     import torch
     from torch.nn import functional as F
 
@@ -77,6 +81,21 @@ def calls(monkeypatch) -> list[dict[str, Any]]:
         seen.append({**kept, "impl": impl})
         return F.cross_entropy(F.linear(e, c, bias).float(), targets, **kept)
 
+    def chunked_linear_cross_entropy(
+        x, weight, target, chunk_size=4096, ignore_index=-100, reduction="mean", tuned=True
+    ):
+        assert (chunk_size % 8, len(x) % 8, len(weight) % 8, x.size(1) % 8) == (0, 0, 0, 0)
+        return linear_cross_entropy_func(x, weight, None, target, ignore_index, reduction, chunked=True)
+
+    def linear_cross_entropy_func(
+        x, weight, bias, target, ignore_index=-100, reduction="mean", inplace_backward=False, chunked=False
+    ):
+        assert x.dtype == weight.dtype == torch.bfloat16
+        assert not inplace_backward
+        kept: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
+        seen.append({**kept, "chunked": chunked})
+        return F.cross_entropy(F.linear(x, weight, bias).float(), target, **kept)
+
     transformers = stand_in(
         "liger_kernel.transformers", LigerFusedLinearCrossEntropyLoss=LigerFusedLinearCrossEntropyLoss
     )
@@ -84,6 +103,12 @@ def calls(monkeypatch) -> list[dict[str, Any]]:
         "liger_kernel": stand_in("liger_kernel", __path__=[], transformers=transformers),
         "liger_kernel.transformers": transformers,
         "cut_cross_entropy": stand_in("cut_cross_entropy", linear_cross_entropy=linear_cross_entropy),
+        "quack": stand_in("quack", __path__=[]),
+        "quack.linear_cross_entropy": stand_in(
+            "quack.linear_cross_entropy",
+            chunked_linear_cross_entropy=chunked_linear_cross_entropy,
+            linear_cross_entropy_func=linear_cross_entropy_func,
+        ),
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -93,7 +118,12 @@ def calls(monkeypatch) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("method", "dtype"),
-    [("liger_cross_entropy", "float32"), ("liger_cross_entropy", "bfloat16"), ("cut_cross_entropy", "bfloat16")],
+    [
+        ("liger_cross_entropy", "float32"),
+        ("liger_cross_entropy", "bfloat16"),
+        ("cut_cross_entropy", "bfloat16"),
+        ("quack_cross_entropy", "bfloat16"),
+    ],
 )
 def test_another_packages_kernel_is_called_as_it_wants_and_agrees(method, dtype, calls):
     layer = make(method, dtype)
@@ -133,6 +163,18 @@ def test_the_form_of_cut_cross_entropy_is_an_option(calls):
     assert calls[-1]["impl"] == "cce_exact"
 
 
+@pytest.mark.parametrize(
+    ("vocab", "tokens", "bias", "chunked"),
+    [(96, 16, False, True), (96, 16, True, False), (97, 16, False, False), (96, 15, False, False)],
+)
+def test_quack_goes_through_the_batch_in_chunks_where_it_can(vocab, tokens, bias, chunked, calls):
+    counts = zipf_counts(vocab)
+    layer = layers.create("torch", "quack_cross_entropy", counts=counts, dim=24, seed=5, dtype="bfloat16", bias=bias)
+    inputs = batch(counts, tokens=tokens, dim=24, seed=6)
+    assert [str(c) for c in agreement.check_layer(layer, inputs, k=10) if not c.agrees] == []
+    assert {call["chunked"] for call in calls} == {chunked}
+
+
 @pytest.mark.parametrize("method", KERNELS)
 def test_the_row_of_another_packages_kernel_has_its_version(method, calls, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", {KERNELS[method]: "7.8.9"}.get)
@@ -144,6 +186,7 @@ def test_the_row_of_another_packages_kernel_has_its_version(method, calls, monke
     [
         ("liger_cross_entropy", "'pip install liger-kernel'"),
         ("cut_cross_entropy", 'cut-cross-entropy @ git+https://github.com/apple/ml-cross-entropy.git"'),
+        ("quack_cross_entropy", "'pip install quack-kernels'"),
     ],
 )
 def test_a_missing_package_is_told_with_what_installs_it(method, line, monkeypatch):
@@ -153,9 +196,35 @@ def test_a_missing_package_is_told_with_what_installs_it(method, line, monkeypat
     assert line in str(raised.value)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_a_missing_optax_is_told(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "optax" else find_spec(name, *more)
+    )
+    with pytest.raises(
+        Unsupported, match=r"optax_cross_entropy needs optax, .* not installed here: .*'pip install optax'"
+    ):
+        layers.create("jax", "optax_cross_entropy", counts=COUNTS, dim=24)
+
+
+@pytest.mark.parametrize(
+    ("framework", "method", "package"),
+    [("jax", "optax_cross_entropy", "optax"), ("tensorflow", "keras_cross_entropy", "keras")],
+)
+def test_the_row_of_a_frameworks_usual_loss_has_the_version_of_its_package(framework, method, package):
+    pytest.importorskip(framework)
+    layer = layers.create(framework, method, counts=COUNTS, dim=24)
+    assert f"{package} {importlib.metadata.version(package)}" in layer.formulation()
+
+
 @pytest.mark.parametrize(
     ("method", "dtype", "allowed"),
-    [("liger_cross_entropy", "float64", "float32, tf32, bfloat16"), ("cut_cross_entropy", "float32", "bfloat16")],
+    [
+        ("liger_cross_entropy", "float64", "float32, tf32, bfloat16"),
+        ("cut_cross_entropy", "float32", "bfloat16"),
+        ("quack_cross_entropy", "float32", "bfloat16"),
+    ],
 )
 def test_what_a_kernel_does_not_compute_in_is_told(method, dtype, allowed, calls):
     with pytest.raises(Unsupported, match=f"{method} in {dtype}: allowed: {allowed}"):
