@@ -89,16 +89,16 @@ class _Screen:
     def finished(self, row: Row) -> None:
         """Show the result of a cell that needs no further process."""
         self.bar.advance(self._task)
-        self._time_left.visited(row.cell)
+        self._time_left.visited(row.cell, time.monotonic() - self._began)
         self._visits[row.key] += 1
         if not (processes.is_complete(row) or row.message):
             return
         unneeded = processes.visits(row.cell) - self._visits[row.key]
         if unneeded > 0:
             self.bar.advance(self._task, unneeded)
-            self._time_left.visited(row.cell, unneeded)
+            self._time_left.unneeded(row.cell, unneeded)
         self._done += 1
-        left = self._time_left.seconds(time.monotonic() - self._began)
+        left = self._time_left.seconds()
         ends = "" if left is None or self._done == self._number else f", about {duration(left)} left"
         line = f"{row.status}: {row.cell.label}: {row.message}" if row.message else headline(row)
         line += f" ({self._done} of {self._number}{ends})"

@@ -47,7 +47,8 @@ class TimeLeft:
     """Estimate of the time that the rest of a run takes.
 
     Cells count by their earlier seconds; a cell without any counts as the mean of the others. The time elapsed for the
-    part that is done tells the time for the rest.
+    part that is done tells the time for the rest. It leaves out the first visit of each framework, which also imports
+    it, compiles kernels and measures the ceilings of the machine.
 
     Args:
         cells: The cells to measure.
@@ -59,16 +60,29 @@ class TimeLeft:
         mean = statistics.fmean(known) if known else 1.0
         self._weights = {cell.key: max(seconds.get(cell.key, mean), 1e-3) for cell in cells}
         self._left = sum(self._weights[cell.key] * processes.visits(cell) for cell in cells)
-        self._done = 0.0
+        self._in_seconds = len(known) == len(cells)
+        self._started: set[str] = set()  # frameworks
+        self._done = self._seconds_of_done = self._elapsed = 0.0
 
-    def visited(self, cell: Cell, visits: int = 1) -> None:
-        """Note that a cell was visited, or that it needs so many visits no more."""
-        weight = self._weights[cell.key] * visits
-        self._left, self._done = max(0.0, self._left - weight), self._done + weight
+    def visited(self, cell: Cell, elapsed: float) -> None:
+        """Note that a cell was visited, given the seconds since the first cell began."""
+        weight = self._weights[cell.key]
+        self._left -= weight
+        if cell.framework in self._started:
+            self._done += weight
+            self._seconds_of_done += elapsed - self._elapsed
+        self._started.add(cell.framework)
+        self._elapsed = elapsed
 
-    def seconds(self, elapsed: float) -> float | None:
-        """Return the seconds left, given those since the first cell began; None before the first visit."""
-        return self._left * elapsed / self._done if self._done else None
+    def unneeded(self, cell: Cell, visits: int) -> None:
+        """Note that a cell needs so many visits no more."""
+        self._left -= self._weights[cell.key] * visits
+
+    def seconds(self) -> float | None:
+        """Return the seconds left; None where neither earlier rows nor the visits so far tell them."""
+        if self._done:
+            return max(0.0, self._left) * self._seconds_of_done / self._done
+        return max(0.0, self._left) if self._in_seconds else None
 
 
 def _lines(file: Path) -> Iterable[dict[str, Any]]:

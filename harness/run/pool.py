@@ -249,19 +249,21 @@ def _run_once(
 ) -> Iterator[Row]:
     """Measure each cell in one process, given its row from earlier processes."""
     worker: Worker | None = None
+    has_measured = False  # whether the worker has, so that it holds memory and compiled code
     try:
         for cell, earlier in waiting:
-            needs_fresh = earlier is None and _needs_fresh_process(cell)
+            needs_fresh = has_measured and earlier is None and _needs_fresh_process(cell)
             if worker is None or worker.framework != cell.framework or needs_fresh:
                 if worker:
                     worker.kill()
-                worker = Worker(cell.framework)
+                worker, has_measured = Worker(cell.framework), False
             progress(cell, "")
             for message in measure(worker, cell, deadline, earlier=earlier):
                 if isinstance(message, str):
                     progress(cell, message)
                 else:
                     store.append(message)
+                    has_measured |= message.status != "skipped"
                     if message.status in ("error", "oom"):
                         worker.kill()  # once a device has failed, any later call of the process may fail
                     yield message

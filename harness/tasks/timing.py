@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -68,7 +69,9 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     spec, layer = _spec(cell, cell.method), None
     check_fits(spec, _spec(cell, BASELINE), cell.tokens, cell.device)
     if longest := cell.settings["longest_step"]:
-        check_quick(_spec(cell, BASELINE), inputs.targets_N, _ceilings(cell, progress), longest)
+        progress("whether a step is short enough")
+        rates = _first_ceilings(cell.framework, cell.device, cell.precision)
+        check_quick(_spec(cell, BASELINE), inputs.targets_N, rates, longest)
     measurements: list[Measurement] = []
     compiling = None  # seconds of compilation in the first call
     if "peak_bytes" in wanted:
@@ -164,6 +167,12 @@ def _inputs(cell: Cell) -> Batch:
 def _ceilings(cell: Cell, progress: Callable[[str], None]) -> roofline.Ceilings:
     progress("ceilings of this machine")
     return roofline.ceilings(cell.framework, cell.device, cell.precision)
+
+
+@cache
+def _first_ceilings(framework: str, device: str, precision: str) -> roofline.Ceilings:
+    """Measure the ceilings once in this process, to tell which cells would take hours."""
+    return roofline.ceilings(framework, device, precision)
 
 
 def _spec(cell: Cell, method: str) -> LayerSpec:

@@ -62,13 +62,14 @@ def test_a_dry_run_estimates_from_earlier_rows_of_the_same_cells(in_empty_folder
 
 
 def test_each_result_is_a_line_with_the_time_left(in_empty_folder, capsys):
-    assert cli.main([*SMALL, "--out", "rows.jsonl"]) == 0
-    first, second, last = capsys.readouterr().err.splitlines()
+    assert cli.main([*SMALL, "-m", "nce", "--out", "rows.jsonl"]) == 0
+    first, second, third, last = capsys.readouterr().err.splitlines()
     assert first.startswith("full_softmax numpy float64: agrees, largest error 0.")
-    assert " of the tolerance (1 of 2, about " in first
-    assert first.endswith(" left)")
+    assert first.endswith(" of the tolerance (1 of 3)")
     assert second.startswith("huffman numpy float64: agrees")
-    assert second.endswith("(2 of 2)")
+    assert " of the tolerance (2 of 3, about " in second
+    assert second.endswith(" left)")
+    assert third.endswith("(3 of 3)")
     assert last == "rows: rows.jsonl"
 
 

@@ -50,15 +50,37 @@ def test_seconds_are_the_mean_of_measured_rows_of_this_machine(tmp_path):
 
 def test_the_time_left_follows_the_weights_of_the_cells():
     left = estimates.TimeLeft([CELL, OTHER], {CELL.key: 10.0, OTHER.key: 30.0})
-    assert left.seconds(5.0) is None
-    left.visited(CELL)  # 10 of 120 seconds are done, in twice the time
-    assert left.seconds(20.0) == pytest.approx(220.0)
-    left.visited(CELL, 2)
-    left.visited(OTHER, 3)
-    assert left.seconds(100.0) == 0
+    assert left.seconds() == 120.0  # by earlier rows
+    left.visited(CELL, 500.0)  # imports the framework and compiles kernels
+    assert left.seconds() == 110.0
+    left.visited(CELL, 520.0)  # 10 seconds, in twice the time
+    assert left.seconds() == pytest.approx(200.0)
+    left.visited(CELL, 540.0)
+    for number in range(3):
+        left.visited(OTHER, 600.0 + 60 * number)
+    assert left.seconds() == 0
+
+
+def test_the_first_visit_of_each_framework_tells_no_rate():
+    by_jax = dataclasses.replace(CELL, framework="jax")
+    left = estimates.TimeLeft([CELL, by_jax], {})
+    left.visited(CELL, 100.0)
+    assert left.seconds() is None
+    left.visited(CELL, 102.0)
+    left.visited(by_jax, 302.0)
+    assert left.seconds() == pytest.approx(2.0 * 3)
+
+
+def test_visits_that_are_not_needed_are_not_taken_for_fast_ones():
+    left = estimates.TimeLeft([CELL, OTHER], {CELL.key: 10.0, OTHER.key: 10.0})
+    left.visited(CELL, 5.0)
+    left.visited(OTHER, 25.0)
+    left.unneeded(OTHER, 2)  # it was skipped
+    assert left.seconds() == pytest.approx(2 * 20.0)
 
 
 def test_a_cell_without_earlier_rows_counts_as_the_mean():
     left = estimates.TimeLeft([CELL, OTHER], {CELL.key: 10.0})
-    left.visited(CELL, 3)
-    assert left.seconds(30.0) == pytest.approx(30.0)
+    for number in range(4):
+        left.visited(CELL if number < 3 else OTHER, 10.0 * number)
+    assert left.seconds() == pytest.approx(20.0)

@@ -208,6 +208,28 @@ def test_a_framework_uses_the_given_number_of_threads(framework, monkeypatch):
     assert message["result"]["describe"]["cpu"]["threads"] == "1"
 
 
+def test_a_cell_whose_time_is_measured_has_a_process_in_which_none_was_measured_before(monkeypatch, tmp_path):
+    """Cells that are only skipped, as hundreds of a suite may be, share a process."""
+    statuses = {16: "skipped", 17: "skipped", 18: "ok", 19: "skipped", 20: "refused", 21: "skipped", 22: "ok"}
+    cells = [Cell("s", "timing", "torch", "huffman", vocab, 8, 8, settings={"processes": 1}) for vocab in statuses]
+    workers: list[list[int]] = []
+
+    class Recorded(pool.Worker):
+        def __init__(self, framework, threads=None):
+            super().__init__(framework, threads)
+            workers.append([])
+
+    def measure(worker, cell, deadline, *, earlier):
+        workers[-1].append(cell.vocab)
+        yield pool.failed(cell, statuses[cell.vocab], "")
+
+    monkeypatch.setattr(pool, "Worker", Recorded)
+    monkeypatch.setattr(pool, "measure", measure)
+    with Store(tmp_path / "rows.jsonl") as store:
+        assert len(list(pool.run(cells, store, deadline=1, progress=quiet))) == len(cells)
+    assert workers == [[16, 17, 18], [19, 20], [21, 22]]
+
+
 def test_an_idle_process_takes_cells_of_other_frameworks(monkeypatch, tmp_path):
     """Each cell is measured once; the idle process takes the last cells of the other framework."""
     slow = [Cell("check", "agreement", "slow", "full_softmax", vocab, 8, 8) for vocab in range(2, 8)]
